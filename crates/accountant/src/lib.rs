@@ -1,0 +1,3 @@
+//! Differential-privacy accounting for SoteriaFL.
+
+pub mod event;

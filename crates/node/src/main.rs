@@ -1,0 +1,3 @@
+//! The program `soteria`.
+
+fn main() {}
