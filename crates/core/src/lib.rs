@@ -1,1 +1,4 @@
 //! The algorithm of SoteriaFL.
+
+pub mod random;
+pub mod sampling;

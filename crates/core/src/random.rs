@@ -1,0 +1,262 @@
+//! Randomness of two kinds that a type error keeps apart.
+//!
+//! **Secret** randomness decides what a message hides: noise, minibatch coins, which coordinates
+//! travel, quantisation coins. It comes from a [`SecretKey`], one per client, which in deployment
+//! is filled by the operating system and in simulation derived from the run's seed. A key yields
+//! one independent ChaCha20 stream per (round, [`Purpose`]), so results depend neither on threads
+//! nor on the order in which clients run.
+//!
+//! **Public** randomness is known to everybody: the data partition, the start, the shared snapshot
+//! coin. It comes from a [`PublicSeed`] (ChaCha8).
+//!
+//! An [`IndexSeed`] stands between: the client draws it from its secret key *after* it has the
+//! model and sends it, so that both sides derive the same coordinates. It is a block of ChaCha20
+//! output of its own stream, and tells nothing about the streams that make noise and coins.
+//!
+//! The rules that turn bits into numbers are written here and pinned by test vectors, because they
+//! are a wire contract: [`below`] is Lemire's multiply-shift with rejection.
+
+use chacha20::{ChaCha8Rng, ChaCha20Rng};
+use rand::{Rng, SeedableRng, TryRng};
+use zeroize::Zeroize;
+
+/// What a secret stream is for. The numbers are part of the simulator's contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// Gaussian noise.
+    Noise = 0,
+    /// Minibatch coins.
+    Sampling = 1,
+    /// The seed of the coordinates that travel.
+    Indices = 2,
+    /// Rounding coins of quantising compressors.
+    Rounding = 3,
+    /// Whether the client takes part in this round.
+    Participation = 4,
+}
+
+/// The generator of one secret stream.
+pub type SecretRng = ChaCha20Rng;
+
+/// A client's secret: the root of its noise, coins and coordinates. Prints nothing, and is wiped
+/// when dropped.
+#[derive(Clone)]
+pub struct SecretKey([u8; 32]);
+
+impl SecretKey {
+    /// A fresh key from the operating system, the only kind that deployment may use.
+    ///
+    /// # Errors
+    /// When the operating system cannot give randomness.
+    pub fn from_operating_system() -> Result<Self, EntropyError> {
+        let mut key = [0; 32];
+        rand::rngs::SysRng
+            .try_fill_bytes(&mut key)
+            .map_err(|error| EntropyError(error.to_string()))?;
+        Ok(Self(key))
+    }
+
+    /// A key that anybody who knows `seed` can derive: for simulation and tests only. A run that
+    /// uses it claims what the mechanism would give with secret seeds.
+    pub fn simulated(seed: u64, client: u32) -> Self {
+        let mut root = expand(seed, b"soteria simulated secret");
+        root.set_stream(u64::from(client));
+        let mut key = [0; 32];
+        root.fill_bytes(&mut key);
+        Self(key)
+    }
+
+    /// The stream for one purpose in one round.
+    pub fn stream(&self, round: u32, purpose: Purpose) -> SecretRng {
+        let mut rng = ChaCha20Rng::from_seed(self.0);
+        rng.set_stream((u64::from(round) << 8) | purpose as u64);
+        rng
+    }
+}
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl std::fmt::Debug for SecretKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("SecretKey(..)")
+    }
+}
+
+/// The operating system gave no randomness.
+#[derive(Debug, thiserror::Error)]
+#[error("the operating system gave no randomness: {0}")]
+pub struct EntropyError(String);
+
+/// What public randomness is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PublicPurpose {
+    /// Which records go to which client.
+    Partition = 0,
+    /// The start of the model.
+    Start = 1,
+    /// The shared snapshot coin of SVRG.
+    Snapshot = 2,
+    /// Made-up data.
+    Data = 3,
+}
+
+/// The run's public seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublicSeed(pub u64);
+
+impl PublicSeed {
+    /// The stream for one purpose; `index` tells repeated uses apart (a round, a client).
+    pub fn stream(&self, purpose: PublicPurpose, index: u32) -> ChaCha8Rng {
+        let mut key = [0; 32];
+        expand(self.0, b"soteria public").fill_bytes(&mut key);
+        let mut rng = ChaCha8Rng::from_seed(key);
+        rng.set_stream((u64::from(index) << 8) | purpose as u64);
+        rng
+    }
+
+    /// The shared snapshot coin of SVRG in `round`: heads with probability `probability`.
+    pub fn snapshot_coin(&self, round: u32, probability: f64) -> bool {
+        unit(&mut self.stream(PublicPurpose::Snapshot, round)) < probability
+    }
+}
+
+/// The seed from which both sides derive the coordinates that travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexSeed(pub [u8; IndexSeed::LEN]);
+
+impl IndexSeed {
+    /// Length on the wire.
+    pub const LEN: usize = 16;
+
+    /// Draws a fresh seed from a secret stream.
+    pub fn draw(rng: &mut SecretRng) -> Self {
+        let mut seed = [0; Self::LEN];
+        rng.fill_bytes(&mut seed);
+        Self(seed)
+    }
+
+    /// Chooses `count` of `dimension` coordinates uniformly without replacement, ascending, into
+    /// `chosen`.
+    ///
+    /// Floyd's algorithm: exactly `count` draws from ChaCha8 keyed by the seed, marks in a bitmap,
+    /// then one ascending scan. Cost `O(count + dimension/64)`; the bitmap is 1/32 of the model.
+    ///
+    /// # Panics
+    /// If `count > dimension` or `dimension` exceeds `u32`.
+    pub fn choose(&self, count: usize, dimension: usize, chosen: &mut Vec<u32>, marks: &mut Vec<u64>) {
+        assert!(count <= dimension && u32::try_from(dimension).is_ok());
+        marks.clear();
+        marks.resize(dimension.div_ceil(64), 0);
+        let mut key = *b"soteria random-k................";
+        key[16..].copy_from_slice(&self.0);
+        let mut rng = ChaCha8Rng::from_seed(key);
+        for last in dimension - count..dimension {
+            let draw = below(&mut rng, last as u32 + 1) as usize;
+            let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
+            let mark = if taken { last } else { draw };
+            marks[mark / 64] |= 1 << (mark % 64);
+        }
+        chosen.clear();
+        for (word, &bits) in marks.iter().enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                chosen.push(word as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+/// A uniform integer in `0..bound`, without bias. Part of the wire contract.
+pub fn below<R: Rng + ?Sized>(rng: &mut R, bound: u32) -> u32 {
+    loop {
+        let product = u64::from(rng.next_u32()) * u64::from(bound);
+        let low = product as u32;
+        // The threshold is below the bound, so the division is rarely needed.
+        if low >= bound || low >= bound.wrapping_neg() % bound {
+            return (product >> 32) as u32;
+        }
+    }
+}
+
+/// A uniform number in `[0, 1)` with 53 bits.
+pub fn unit<R: Rng + ?Sized>(rng: &mut R) -> f64 {
+    (rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
+fn expand(seed: u64, domain: &[u8]) -> ChaCha20Rng {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..8 + domain.len()].copy_from_slice(domain);
+    ChaCha20Rng::from_seed(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_differ_by_round_purpose_client_and_seed() {
+        let first = |key: &SecretKey, round, purpose| key.stream(round, purpose).next_u64();
+        let key = SecretKey::simulated(7, 3);
+        let reference = first(&key, 5, Purpose::Noise);
+        assert_eq!(reference, first(&SecretKey::simulated(7, 3), 5, Purpose::Noise));
+        assert_ne!(reference, first(&key, 6, Purpose::Noise));
+        assert_ne!(reference, first(&key, 5, Purpose::Sampling));
+        assert_ne!(reference, first(&SecretKey::simulated(7, 4), 5, Purpose::Noise));
+        assert_ne!(reference, first(&SecretKey::simulated(8, 3), 5, Purpose::Noise));
+        assert_ne!(
+            first(&SecretKey::from_operating_system().unwrap(), 0, Purpose::Noise),
+            first(&SecretKey::from_operating_system().unwrap(), 0, Purpose::Noise)
+        );
+        assert_eq!(format!("{key:?}"), "SecretKey(..)");
+    }
+
+    #[test]
+    fn coordinates_are_a_wire_contract() {
+        let (mut chosen, mut marks) = (Vec::new(), Vec::new());
+        IndexSeed(*b"0123456789abcdef").choose(6, 124, &mut chosen, &mut marks);
+        assert_eq!(chosen, [12, 19, 61, 72, 98, 117]);
+        IndexSeed([0; 16]).choose(5, 5, &mut chosen, &mut marks);
+        assert_eq!(chosen, [0, 1, 2, 3, 4]);
+        IndexSeed([0; 16]).choose(0, 5, &mut chosen, &mut marks);
+        assert!(chosen.is_empty());
+    }
+
+    /// Every coordinate is chosen with probability k/d and every pair with k(k-1)/(d(d-1)).
+    /// 40,000 draws; a deviation of five standard errors in any of 10 + 45 counts has probability
+    /// below 4e-5, and the seed is fixed.
+    #[test]
+    fn coordinates_are_uniform() {
+        let (dimension, count, draws) = (10, 3, 40_000u32);
+        let mut singles = [0f64; 10];
+        let mut pairs = [[0f64; 10]; 10];
+        let (mut chosen, mut marks) = (Vec::new(), Vec::new());
+        let mut rng = SecretKey::simulated(0, 0).stream(0, Purpose::Indices);
+        for _ in 0..draws {
+            IndexSeed::draw(&mut rng).choose(count, dimension, &mut chosen, &mut marks);
+            for (position, &a) in chosen.iter().enumerate() {
+                singles[a as usize] += 1.0;
+                for &b in &chosen[position + 1..] {
+                    pairs[a as usize][b as usize] += 1.0;
+                }
+            }
+        }
+        let within = |found: f64, p: f64| {
+            let n = f64::from(draws);
+            (found - n * p).abs() < 5.0 * (n * p * (1.0 - p)).sqrt()
+        };
+        assert!(singles.iter().all(|&found| within(found, 0.3)), "{singles:?}");
+        for a in 0..10 {
+            for b in a + 1..10 {
+                assert!(within(pairs[a][b], 3.0 * 2.0 / 90.0), "{a} {b} {}", pairs[a][b]);
+            }
+        }
+    }
+}
