@@ -1,0 +1,450 @@
+//! Rows of numbers, dense or sparse: the two storage forms of a [`Dataset`](super::Dataset).
+//!
+//! Both are checked on construction: every value finite, every index in range and ascending. Code that receives them
+//! need not check again.
+
+use std::fmt;
+
+use super::DataError;
+
+/// The feature rows of a data set, in the form they came in.
+#[derive(Clone, PartialEq)]
+pub enum Features {
+    /// Every value stored.
+    Dense(DenseRows),
+    /// Only nonzero values stored.
+    Sparse(SparseRows),
+}
+
+/// Rows with every value stored, one row after the other.
+#[derive(Clone, PartialEq)]
+pub struct DenseRows {
+    columns: usize,
+    values: Vec<f32>,
+}
+
+/// Rows with only some values stored; the others are zero (compressed sparse rows).
+///
+/// Row `i` is `indices[starts[i]..starts[i + 1]]` with the values at the same places; its indices ascend.
+#[derive(Clone, PartialEq)]
+pub struct SparseRows {
+    columns: usize,
+    starts: Vec<usize>,
+    indices: Vec<u32>,
+    values: Vec<f32>,
+}
+
+/// One sparse row: `values[p]` stands in column `indices[p]`.
+#[derive(Clone, Copy, PartialEq)]
+pub struct SparseRow<'a> {
+    /// The columns, ascending and without duplicates.
+    pub indices: &'a [u32],
+    /// The values in those columns.
+    pub values: &'a [f32],
+}
+
+impl Features {
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        match self {
+            Features::Dense(dense) => dense.rows(),
+            Features::Sparse(sparse) => sparse.rows(),
+        }
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        match self {
+            Features::Dense(dense) => dense.columns,
+            Features::Sparse(sparse) => sparse.columns,
+        }
+    }
+
+    /// How many values are stored: all of them if dense, the nonzero ones if sparse.
+    pub fn stored(&self) -> usize {
+        match self {
+            Features::Dense(dense) => dense.values.len(),
+            Features::Sparse(sparse) => sparse.values.len(),
+        }
+    }
+
+    /// The stored values, row after row.
+    pub fn values(&self) -> &[f32] {
+        match self {
+            Features::Dense(dense) => &dense.values,
+            Features::Sparse(sparse) => &sparse.values,
+        }
+    }
+
+    /// Calls `visit(column, value)` for every stored value of a row, in the order of columns.
+    pub(super) fn visit_row(&self, row: usize, mut visit: impl FnMut(usize, f32)) {
+        match self {
+            Features::Dense(dense) => dense
+                .row(row)
+                .iter()
+                .enumerate()
+                .for_each(|(column, &value)| visit(column, value)),
+            Features::Sparse(sparse) => {
+                let row = sparse.row(row);
+                row.indices
+                    .iter()
+                    .zip(row.values)
+                    .for_each(|(&index, &value)| visit(index as usize, value));
+            }
+        }
+    }
+
+    /// Copies of the given rows, in the given order.
+    pub(super) fn select(&self, rows: &[u32]) -> Features {
+        match self {
+            Features::Dense(dense) => Features::Dense(dense.select(rows)),
+            Features::Sparse(sparse) => Features::Sparse(sparse.select(rows)),
+        }
+    }
+
+    /// The same rows with a 1 after the last column.
+    pub(super) fn with_ones(self) -> Features {
+        match self {
+            Features::Dense(dense) => Features::Dense(dense.with_ones()),
+            Features::Sparse(sparse) => Features::Sparse(sparse.with_ones()),
+        }
+    }
+}
+
+impl DenseRows {
+    /// Rows of `columns` values each, one after the other.
+    pub fn new(columns: usize, values: Vec<f32>) -> Result<DenseRows, DataError> {
+        check_columns(columns)?;
+        let excess = values.len() % columns;
+        if excess != 0 {
+            return Err(DataError::Shape {
+                what: "values in the last row",
+                expected: columns,
+                found: excess,
+            });
+        }
+        check_rows(values.len() / columns)?;
+        if let Some(place) = values.iter().position(|value| !value.is_finite()) {
+            return Err(DataError::NotFinite {
+                row: place / columns,
+                column: place % columns,
+                value: values[place],
+            });
+        }
+        Ok(DenseRows { columns, values })
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.values.len() / self.columns
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// All values, row after row.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// One row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.columns..][..self.columns]
+    }
+
+    fn select(&self, rows: &[u32]) -> DenseRows {
+        let mut values = Vec::with_capacity(rows.len() * self.columns);
+        rows.iter()
+            .for_each(|&row| values.extend_from_slice(self.row(row as usize)));
+        DenseRows {
+            columns: self.columns,
+            values,
+        }
+    }
+
+    fn with_ones(self) -> DenseRows {
+        let columns = self.columns + 1;
+        let mut values = Vec::with_capacity(self.rows() * columns);
+        for row in self.values.chunks_exact(self.columns) {
+            values.extend_from_slice(row);
+            values.push(1.0);
+        }
+        DenseRows { columns, values }
+    }
+}
+
+impl SparseRows {
+    /// Rows in compressed form: row `i` holds `values[starts[i]..starts[i + 1]]` in the columns `indices` names there.
+    pub fn new(
+        columns: usize,
+        starts: Vec<usize>,
+        indices: Vec<u32>,
+        values: Vec<f32>,
+    ) -> Result<SparseRows, DataError> {
+        check_columns(columns)?;
+        check_rows(starts.len().saturating_sub(1))?;
+        if indices.len() != values.len() {
+            return Err(DataError::Shape {
+                what: "indices of sparse rows",
+                expected: values.len(),
+                found: indices.len(),
+            });
+        }
+        let first = *starts.first().ok_or(DataError::Shape {
+            what: "starts of sparse rows",
+            expected: 1,
+            found: 0,
+        })?;
+        if first != 0 {
+            return Err(DataError::Shape {
+                what: "start of the first sparse row",
+                expected: 0,
+                found: first,
+            });
+        }
+        let last = starts[starts.len() - 1];
+        if last != values.len() {
+            return Err(DataError::Shape {
+                what: "end of the last sparse row",
+                expected: values.len(),
+                found: last,
+            });
+        }
+        for (row, bounds) in starts.windows(2).enumerate() {
+            if bounds[1] < bounds[0] || bounds[1] > values.len() {
+                let expected = bounds[0].min(values.len());
+                return Err(DataError::Shape {
+                    what: "end of a sparse row",
+                    expected,
+                    found: bounds[1],
+                });
+            }
+            check_row(
+                row,
+                columns,
+                &indices[bounds[0]..bounds[1]],
+                &values[bounds[0]..bounds[1]],
+            )?;
+        }
+        Ok(SparseRows {
+            columns,
+            starts,
+            indices,
+            values,
+        })
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Where each row starts in [`indices`](Self::indices) and [`values`](Self::values), and last where the rows end.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
+    /// The columns of the stored values, row after row.
+    pub fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+
+    /// The stored values, row after row.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// One row.
+    pub fn row(&self, row: usize) -> SparseRow<'_> {
+        let place = self.starts[row]..self.starts[row + 1];
+        SparseRow {
+            indices: &self.indices[place.clone()],
+            values: &self.values[place],
+        }
+    }
+
+    fn select(&self, rows: &[u32]) -> SparseRows {
+        let stored = rows
+            .iter()
+            .map(|&row| self.row(row as usize).values.len())
+            .sum();
+        let mut selected = SparseRows {
+            columns: self.columns,
+            starts: Vec::with_capacity(rows.len() + 1),
+            indices: Vec::with_capacity(stored),
+            values: Vec::with_capacity(stored),
+        };
+        selected.starts.push(0);
+        for &row in rows {
+            let row = self.row(row as usize);
+            selected.indices.extend_from_slice(row.indices);
+            selected.values.extend_from_slice(row.values);
+            selected.starts.push(selected.values.len());
+        }
+        selected
+    }
+
+    fn with_ones(self) -> SparseRows {
+        let mut extended = SparseRows {
+            columns: self.columns + 1,
+            starts: Vec::with_capacity(self.starts.len()),
+            indices: Vec::with_capacity(self.indices.len() + self.rows()),
+            values: Vec::with_capacity(self.values.len() + self.rows()),
+        };
+        extended.starts.push(0);
+        for row in (0..self.rows()).map(|row| self.row(row)) {
+            extended.indices.extend_from_slice(row.indices);
+            extended.indices.push(self.columns as u32);
+            extended.values.extend_from_slice(row.values);
+            extended.values.push(1.0);
+            extended.starts.push(extended.values.len());
+        }
+        extended
+    }
+}
+
+impl fmt::Debug for Features {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Features::Dense(dense) => dense.fmt(formatter),
+            Features::Sparse(sparse) => sparse.fmt(formatter),
+        }
+    }
+}
+
+impl fmt::Debug for DenseRows {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "DenseRows({} x {})", self.rows(), self.columns)
+    }
+}
+
+impl fmt::Debug for SparseRows {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "SparseRows({} x {}, {} stored)",
+            self.rows(),
+            self.columns,
+            self.values.len()
+        )
+    }
+}
+
+impl fmt::Debug for SparseRow<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SparseRow({} stored)", self.values.len())
+    }
+}
+
+/// Columns are named by `u32`, and an intercept must still fit in.
+const MOST_COLUMNS: usize = u32::MAX as usize - 1;
+
+fn check_columns(columns: usize) -> Result<(), DataError> {
+    match columns {
+        0 => Err(DataError::Shape {
+            what: "columns",
+            expected: 1,
+            found: 0,
+        }),
+        1..=MOST_COLUMNS => Ok(()),
+        found => Err(DataError::Shape {
+            what: "columns, at most",
+            expected: MOST_COLUMNS,
+            found,
+        }),
+    }
+}
+
+fn check_rows(rows: usize) -> Result<(), DataError> {
+    if rows > u32::MAX as usize {
+        return Err(DataError::Shape {
+            what: "rows, at most",
+            expected: u32::MAX as usize,
+            found: rows,
+        });
+    }
+    Ok(())
+}
+
+fn check_row(row: usize, columns: usize, indices: &[u32], values: &[f32]) -> Result<(), DataError> {
+    let mut least = 0u64;
+    for (&index, &value) in indices.iter().zip(values) {
+        if u64::from(index) < least || index as usize >= columns {
+            return Err(DataError::Index {
+                row,
+                columns,
+                index,
+            });
+        }
+        least = u64::from(index) + 1;
+        if !value.is_finite() {
+            return Err(DataError::NotFinite {
+                row,
+                column: index as usize,
+                value,
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_shapes_are_refused_and_right_ones_read_back() {
+        let dense = DenseRows::new(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        assert_eq!((dense.rows(), dense.row(1)), (2, &[3.0, 4.0][..]));
+        assert!(DenseRows::new(0, vec![]).is_err());
+        assert!(DenseRows::new(2, vec![1.0]).is_err());
+        assert!(matches!(
+            DenseRows::new(2, vec![1.0, 2.0, 3.0, f32::NAN]),
+            Err(DataError::NotFinite {
+                row: 1,
+                column: 1,
+                ..
+            })
+        ));
+
+        let sparse =
+            SparseRows::new(4, vec![0, 2, 2, 3], vec![0, 3, 1], vec![1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(sparse.rows(), 3);
+        assert_eq!(sparse.row(0).indices, [0, 3]);
+        assert!(sparse.row(1).values.is_empty());
+        assert_eq!(sparse.row(2).values, [3.0]);
+    }
+
+    #[test]
+    fn sparse_rows_that_lie_about_themselves_are_refused() {
+        type Parts = (usize, Vec<usize>, Vec<u32>, Vec<f32>);
+        let wrong: Vec<Parts> = vec![
+            (4, vec![], vec![], vec![]),
+            (4, vec![1, 1], vec![0], vec![1.0]),
+            (4, vec![0, 2], vec![0], vec![1.0]),
+            (4, vec![0, 1], vec![0, 1], vec![1.0]),
+            (4, vec![0, 2, 1], vec![0, 1], vec![1.0, 1.0]),
+            (4, vec![0, 9, 2], vec![0, 1], vec![1.0, 1.0]),
+            (4, vec![0, 2], vec![1, 0], vec![1.0, 1.0]),
+            (4, vec![0, 2], vec![1, 1], vec![1.0, 1.0]),
+            (4, vec![0, 1], vec![4], vec![1.0]),
+            (4, vec![0, 1], vec![u32::MAX], vec![1.0]),
+            (4, vec![0, 1], vec![0], vec![f32::INFINITY]),
+            (0, vec![0], vec![], vec![]),
+        ];
+        for (columns, starts, indices, values) in wrong {
+            let described = format!("{columns} {starts:?} {indices:?} {values:?}");
+            assert!(
+                SparseRows::new(columns, starts, indices, values).is_err(),
+                "{described}"
+            );
+        }
+    }
+}
