@@ -1,0 +1,229 @@
+//! Local gradient estimates: what a client computes before noise (Option I-III of Algorithm 3).
+//!
+//! | estimator | estimate of `grad f_i(x)` |
+//! | --- | --- |
+//! | GD | `1/m sum_j g_j` |
+//! | SGD | `1/b sum_{j in B} g_j` |
+//! | SVRG | `1/b sum_{j in B} D(g_j - h_j) + 1/m sum_j h_j`, `h_j` at the snapshot |
+//! | SAGA | the same, `h_j` from the table of last visits |
+//!
+//! `g_j` and `h_j` are record gradients, each clipped to `G` once; `D` clips the difference to
+//! `C_A`. Every record's share is bounded one by one, which is what the accountant relies on: under
+//! [`Clipping::None`] (the authors' experiments clip the whole estimate instead) no claim can be made.
+//!
+//! **Guarantees.** Divisors are the constants `b` and `m`. `h_j` is the same vector in both of its
+//! terms. Coins are fresh in every round, and all state that depends on them (SAGA's table) is
+//! indexed by record. A record whose gradient is not finite contributes zero.
+//!
+//! **Cost.** One or two passes over the batch; on the coordinates that travel only, except for
+//! SVRG's snapshots and SAGA's table mean, which are kept on all coordinates.
+
+mod collector;
+mod saga;
+mod svrg;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::data::Dataset;
+use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
+use crate::random::SecretRng;
+use crate::sampling::Sampling;
+
+pub use collector::{Collector, Grids, Term};
+pub(crate) use collector::Sum;
+pub use saga::Saga;
+pub use svrg::Svrg;
+
+/// Records handled at a time: bounds the memory for factors, and keeps them in the cache.
+const CHUNK: usize = 256;
+
+/// What each record's clip bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clipping {
+    /// Records are not clipped (no noise, or the authors' whole-estimate clipping).
+    None,
+    /// Every record's gradient to this norm.
+    Record(f64),
+    /// Every record's gradient, restricted to the coordinates that travel, to this norm.
+    Selected(f64),
+}
+
+/// What an estimator sees in a round.
+#[derive(Clone, Copy)]
+pub struct RoundInput<'a> {
+    /// The loss.
+    pub objective: &'a dyn Objective,
+    /// The client's records.
+    pub data: &'a Dataset,
+    /// The model `x^t`.
+    pub model: &'a Arc<Vec<f32>>,
+    /// The coordinates on which the estimate is wanted.
+    pub coordinates: Coordinates<'a>,
+    /// How records are clipped.
+    pub clipping: Clipping,
+    /// The shared snapshot coin of this round (SVRG).
+    pub snapshot: bool,
+}
+
+/// A local gradient estimator with its state.
+pub trait Estimator: Send {
+    /// Adds this round's estimate to `sum`.
+    fn estimate(&mut self, input: RoundInput<'_>, coins: &mut SecretRng, scratch: &mut Scratch, sum: &mut Collector);
+
+    /// A round in which the client takes no part: public state follows the others.
+    fn sit_out(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
+
+    /// Bytes of state kept between rounds.
+    fn state_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// The local full gradient or a minibatch of it (GD, SGD).
+#[derive(Debug)]
+pub struct Minibatch {
+    sampling: Sampling,
+}
+
+impl Minibatch {
+    /// An estimator that looks at the records `sampling` draws.
+    pub fn new(sampling: Sampling) -> Self {
+        Self { sampling }
+    }
+}
+
+impl Estimator for Minibatch {
+    fn estimate(&mut self, input: RoundInput<'_>, coins: &mut SecretRng, scratch: &mut Scratch, sum: &mut Collector) {
+        let rows = scratch.draw(&self.sampling, input.data, coins);
+        for chunk in rows.chunks(CHUNK) {
+            let records = Records { data: input.data, rows: chunk };
+            scratch.batch.compute(input, input.model, chunk, sum.alone(), &mut scratch.norms, &mut scratch.workspace);
+            let (batch, workspace) = (&scratch.batch, &mut scratch.workspace);
+            sum.add(Term::Batch, input.objective, records, input.coordinates, batch, None, None, workspace);
+        }
+        scratch.rows = rows;
+    }
+}
+
+/// Buffers of one thread, reused from round to round and from client to client.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Scratch memory for objectives.
+    pub workspace: Workspace,
+    rows: Vec<u32>,
+    norms: Vec<f64>,
+    scales: Vec<f32>,
+    batch: Factored,
+    reference: Factored,
+}
+
+impl Scratch {
+    /// Draws a batch; the caller gives the vector back to `rows`.
+    fn draw(&mut self, sampling: &Sampling, data: &Dataset, coins: &mut SecretRng) -> Vec<u32> {
+        let mut rows = std::mem::take(&mut self.rows);
+        sampling.draw(data.rows(), coins, &mut rows);
+        rows
+    }
+}
+
+/// Record gradients in factored form, each with its clip weight.
+#[derive(Debug, Default)]
+struct Factored {
+    factors: Vec<f32>,
+    weights: Vec<f32>,
+}
+
+impl Factored {
+    fn part(&self, records: Range<usize>, factor_len: usize) -> Gradients<'_> {
+        Gradients {
+            factors: &self.factors[records.start * factor_len..records.end * factor_len],
+            weights: &self.weights[records],
+        }
+    }
+
+    /// Gradients of `rows` at `model` with the weights that clip them.
+    fn compute(
+        &mut self,
+        input: RoundInput<'_>,
+        model: &[f32],
+        rows: &[u32],
+        alone: bool,
+        norms: &mut Vec<f64>,
+        workspace: &mut Workspace,
+    ) {
+        let len = input.objective.factor_len();
+        self.factors.resize(rows.len() * len, 0.0);
+        // One record at a time, its numbers cannot depend on who else is in the batch.
+        let step = if alone { 1 } else { rows.len().max(1) };
+        for (rows, factors) in rows.chunks(step).zip(self.factors.chunks_mut(step * len)) {
+            let records = Records { data: input.data, rows };
+            input.objective.factors(model, records, None, Some(factors), workspace);
+        }
+        self.weights.clear();
+        self.weights.resize(rows.len(), 1.0);
+        let (bound, coordinates) = match input.clipping {
+            Clipping::None => return,
+            Clipping::Record(bound) => (bound, Coordinates::All),
+            Clipping::Selected(bound) => (bound, input.coordinates),
+        };
+        norms.resize(rows.len(), 0.0);
+        for (start, rows) in rows.chunks(step).enumerate() {
+            let at = start * step;
+            let records = Records { data: input.data, rows };
+            let gradients = self.part(at..at + rows.len(), len);
+            let norms = &mut norms[at..at + rows.len()];
+            input.objective.squared_norms(records, gradients, None, coordinates, norms, workspace);
+        }
+        self.set_weights(norms.iter().map(|&squared| clip_weight(bound, squared)));
+    }
+
+    /// Sets the weights; a record of weight zero loses its factors, which may not be finite.
+    fn set_weights(&mut self, weights: impl Iterator<Item = f32>) {
+        let len = self.factors.len() / self.weights.len().max(1);
+        for (j, weight) in weights.enumerate() {
+            self.weights[j] = weight;
+            if weight == 0.0 {
+                self.factors[j * len..(j + 1) * len].fill(0.0);
+            }
+        }
+    }
+}
+
+/// `min(1, bound/norm)`, rounded down; zero where the norm is not a finite number.
+fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
+    if !squared_norm.is_finite() {
+        0.0
+    } else if squared_norm <= bound * bound {
+        1.0
+    } else {
+        let exact = bound / squared_norm.sqrt();
+        let nearest = exact as f32;
+        if f64::from(nearest) > exact { nearest.next_down() } else { nearest }
+    }
+}
+
+/// Weights that clip `left_j - right_j` to `bound`.
+fn clip_differences(
+    input: RoundInput<'_>,
+    rows: &[u32],
+    bound: Option<f64>,
+    alone: bool,
+    scratch: &mut Scratch,
+) -> bool {
+    let Some(bound) = bound else { return false };
+    let len = input.objective.factor_len();
+    let Scratch { workspace, norms, scales, batch, reference, .. } = scratch;
+    norms.resize(rows.len(), 0.0);
+    let step = if alone { 1 } else { rows.len().max(1) };
+    for (start, rows) in rows.chunks(step).enumerate() {
+        let (from, to) = (start * step, start * step + rows.len());
+        let (left, right) = (batch.part(from..to, len), reference.part(from..to, len));
+        let records = Records { data: input.data, rows };
+        let all = Coordinates::All;
+        input.objective.squared_norms(records, left, Some(right), all, &mut norms[from..to], workspace);
+    }
+    scales.clear();
+    scales.extend(norms.iter().map(|&squared| clip_weight(bound, squared)));
+    true
+}

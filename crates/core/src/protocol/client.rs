@@ -1,0 +1,330 @@
+//! The client: from its records and the model to one message a round.
+
+use std::sync::Arc;
+
+use super::{ClientId, Round};
+use crate::compress::{Compressor, Selection, Update};
+use crate::data::Dataset;
+use crate::estimator::{Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg};
+use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
+use crate::privacy::secure::NoiseError;
+use crate::privacy::{Mechanism, Noise, Released, TermBound};
+use crate::random::{PublicSeed, Purpose, SecretKey, unit};
+use crate::sampling::Sampling;
+use crate::wire;
+
+/// The choice of an estimator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EstimatorPlan {
+    /// Full gradient, or a minibatch of it: GD, SGD.
+    Minibatch,
+    /// SVRG.
+    Svrg {
+        /// Probability of the shared snapshot coin.
+        snapshot_probability: f64,
+        /// `C_A`; `None` leaves differences as they are.
+        difference_clip: Option<f64>,
+    },
+    /// SAGA.
+    Saga {
+        /// `C_A`; `None` leaves differences as they are.
+        difference_clip: Option<f64>,
+    },
+}
+
+/// What all clients of a run share.
+#[derive(Clone)]
+pub struct ClientPlan {
+    /// The loss.
+    pub objective: Arc<dyn Objective>,
+    /// The compressor, participation included.
+    pub compressor: Compressor,
+    /// The estimator.
+    pub estimator: EstimatorPlan,
+    /// How each record is clipped.
+    pub clipping: Clipping,
+    /// Clips the client's whole estimate instead, as the authors' experiments do: no claim.
+    pub estimate_clip: Option<f64>,
+    /// Added to every client's estimate (`regularizer_at = "client"`); `None` when the server adds it.
+    pub regularizer: Option<Regularizer>,
+    /// Shift step `gamma`; `None`: direct compression.
+    pub shift_step: Option<f64>,
+    /// Kind of noise.
+    pub noise: Noise,
+    /// The run's public seed (snapshot coins).
+    pub public_seed: PublicSeed,
+}
+
+impl ClientPlan {
+    /// The shared snapshot coin of `round`; always tails without SVRG.
+    fn snapshot_coin(&self, round: Round) -> bool {
+        match self.estimator {
+            EstimatorPlan::Svrg { snapshot_probability, .. } => {
+                self.public_seed.snapshot_coin(round, snapshot_probability)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Why a client cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// A client without records.
+    #[error("client {0} has no records")]
+    Empty(ClientId),
+    /// The expected batch is larger than the client's data.
+    #[error("client {client} has {records} records, fewer than the batch of {batch}")]
+    Batch {
+        /// Which client.
+        client: ClientId,
+        /// Its records.
+        records: usize,
+        /// The batch asked for.
+        batch: f64,
+    },
+    /// A combination that no proof covers and that the code therefore does not have.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// Secure noise does not fit.
+    #[error("secure noise: {0}")]
+    Noise(#[from] NoiseError),
+}
+
+/// One client: its records, its secret, its shift and its estimator's memory.
+pub struct Client {
+    id: ClientId,
+    plan: Arc<ClientPlan>,
+    data: Arc<Dataset>,
+    key: SecretKey,
+    mechanism: Mechanism,
+    sampling: Sampling,
+    estimator: Box<dyn Estimator>,
+    shift: Vec<f32>,
+}
+
+/// Buffers of one thread, shared by all clients that it runs.
+#[derive(Default)]
+pub struct RoundScratch {
+    estimator: Scratch,
+    selection: Selection,
+}
+
+impl RoundScratch {
+    /// Scratch memory for objectives.
+    pub fn workspace(&mut self) -> &mut Workspace {
+        &mut self.estimator.workspace
+    }
+}
+
+impl Client {
+    /// A client with noise of standard deviation `sigma`.
+    ///
+    /// # Errors
+    /// When the plan does not fit the client's data, or a combination is unsupported.
+    pub fn new(
+        id: ClientId,
+        plan: Arc<ClientPlan>,
+        data: Arc<Dataset>,
+        sampling: Sampling,
+        sigma: f64,
+        key: SecretKey,
+    ) -> Result<Self, ClientError> {
+        let records = data.rows();
+        if records == 0 {
+            return Err(ClientError::Empty(id));
+        }
+        if let Sampling::Poisson { batch, .. } = sampling
+            && batch > records as f64
+        {
+            return Err(ClientError::Batch { client: id, records, batch });
+        }
+        let two_terms = plan.estimator != EstimatorPlan::Minibatch;
+        if two_terms && matches!(plan.clipping, Clipping::Selected(_)) {
+            return Err(ClientError::Unsupported("clip_scope = \"selected\" works with gd and sgd only"));
+        }
+        if plan.noise == Noise::Secure && (plan.clipping == Clipping::None || plan.estimate_clip.is_some()) {
+            return Err(ClientError::Unsupported("secure noise needs clipped records"));
+        }
+        let terms = secure_terms(&plan, &sampling, records)?;
+        let dimension = plan.objective.dimension();
+        let coordinates = if two_terms { dimension } else { plan.compressor.values() };
+        let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        let estimator: Box<dyn Estimator> = match plan.estimator {
+            EstimatorPlan::Minibatch => Box::new(Minibatch::new(sampling)),
+            EstimatorPlan::Svrg { difference_clip, .. } => Box::new(Svrg::new(sampling, difference_clip)),
+            EstimatorPlan::Saga { difference_clip } => Box::new(Saga::new(sampling, difference_clip)),
+        };
+        let shift = if plan.shift_step.is_some() { vec![0.0; dimension] } else { Vec::new() };
+        Ok(Self { id, plan, data, key, mechanism, sampling, estimator, shift })
+    }
+
+    /// The client's number.
+    pub fn id(&self) -> ClientId {
+        self.id
+    }
+
+    /// The client's records.
+    pub fn data(&self) -> &Arc<Dataset> {
+        &self.data
+    }
+
+    /// Standard deviation of the client's noise.
+    pub fn sigma(&self) -> f64 {
+        self.mechanism.sigma()
+    }
+
+    /// The shift `s_i`; empty under direct compression.
+    pub fn shift(&self) -> &[f32] {
+        &self.shift
+    }
+
+    /// Bytes kept between rounds beyond the records.
+    pub fn state_bytes(&self) -> usize {
+        4 * self.shift.len() + self.estimator.state_bytes()
+    }
+
+    /// Computes the message of `round` for `model` into `message`, and what the server will decode
+    /// from it into `update`; `false` when the client sits the round out (nothing in `update`).
+    ///
+    /// Every call draws the same randomness for the same round: asking twice with two different
+    /// models would release twice under one noise, so a driver must never do it
+    /// (the deployed client refuses).
+    pub fn message(
+        &mut self,
+        round: Round,
+        model: &Arc<Vec<f32>>,
+        scratch: &mut RoundScratch,
+        message: &mut Vec<u8>,
+        update: &mut Update,
+    ) -> bool {
+        let plan = Arc::clone(&self.plan);
+        let compressor = &plan.compressor;
+        if compressor.participation() < 1.0
+            && unit(&mut self.key.stream(round, Purpose::Participation)) >= compressor.participation()
+        {
+            // No record is touched; only the shared snapshot moves on.
+            self.estimator.sit_out(model, plan.snapshot_coin(round));
+            wire::put_absence(compressor, round, message);
+            return false;
+        }
+        let mut selection = std::mem::take(&mut scratch.selection);
+        compressor.select(&mut self.key.stream(round, Purpose::Indices), &mut selection);
+        let mut released = self.release(round, model, selection.coordinates(), &mut scratch.estimator);
+        if !self.shift.is_empty() {
+            released.subtract(&self.shift, selection.coordinates());
+        }
+        wire::put_header(compressor, round, message);
+        let mut coins = self.key.stream(round, Purpose::Rounding);
+        compressor.encode(&released, &mut selection, &mut coins, message, update);
+        scratch.estimator.recycle(released.into_buffer());
+        scratch.selection = selection;
+        true
+    }
+
+    /// The server took the message that `update` decodes: the shift follows.
+    pub fn accepted(&mut self, update: &Update) {
+        if let Some(step) = self.plan.shift_step {
+            update.add_to(step as f32, &mut self.shift);
+        }
+    }
+
+    /// Estimate and noise: from here on everything is public.
+    fn release(
+        &mut self,
+        round: Round,
+        model: &Arc<Vec<f32>>,
+        coordinates: Coordinates<'_>,
+        scratch: &mut Scratch,
+    ) -> Released {
+        let plan = &self.plan;
+        let dimension = plan.objective.dimension();
+        let count = coordinates.count(dimension);
+        let mut noise_stream = self.key.stream(round, Purpose::Noise);
+        let noise = self.mechanism.draw(count, &mut noise_stream, &mut scratch.workspace);
+        // Clipping the whole estimate needs all of its coordinates.
+        let computed = if plan.estimate_clip.is_some() { Coordinates::All } else { coordinates };
+        let input = RoundInput {
+            objective: plan.objective.as_ref(),
+            data: &self.data,
+            model,
+            coordinates: computed,
+            clipping: plan.clipping,
+            snapshot: plan.snapshot_coin(round),
+        };
+        let records = self.data.rows();
+        let (batch, all) = (self.sampling.divisor(records), records as f64);
+        let mut sum = self.mechanism.collector(computed.count(dimension), batch, all, &mut scratch.workspace);
+        let mut coins = self.key.stream(round, Purpose::Sampling);
+        self.estimator.estimate(input, &mut coins, scratch, &mut sum);
+        if let Some(clip) = plan.estimate_clip {
+            sum = clip_estimate(sum, clip, plan.regularizer.as_ref(), model, coordinates, &mut scratch.workspace);
+        }
+        let mut released = self.mechanism.release(sum, noise, &mut scratch.workspace);
+        if let (Some(regularizer), None) = (&plan.regularizer, plan.estimate_clip) {
+            let mut gradient = scratch.workspace.take_zeroed(count);
+            regularizer.add_gradient(model, coordinates, 1.0, &mut gradient);
+            released.add_public(&gradient);
+            scratch.workspace.put(gradient);
+        }
+        released
+    }
+}
+
+/// The authors' clipping: the whole estimate, regularizer included, scaled to norm `clip`; then
+/// restricted to the coordinates that travel.
+fn clip_estimate(
+    sum: Collector,
+    clip: f64,
+    regularizer: Option<&Regularizer>,
+    model: &[f32],
+    coordinates: Coordinates<'_>,
+    workspace: &mut Workspace,
+) -> Collector {
+    sum.map_float(|mut values| {
+        if let Some(regularizer) = regularizer {
+            regularizer.add_gradient(model, Coordinates::All, 1.0, &mut values);
+        }
+        let norm = values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+        let scale = if norm > clip { (clip / norm) as f32 } else { 1.0 };
+        match coordinates {
+            Coordinates::All => {
+                values.iter_mut().for_each(|value| *value *= scale);
+                values
+            }
+            Coordinates::Selected(chosen) => {
+                let mut selected = workspace.take(chosen.len());
+                for (selected, &index) in selected.iter_mut().zip(chosen) {
+                    *selected = scale * values[index as usize];
+                }
+                workspace.put(values);
+                selected
+            }
+        }
+    })
+}
+
+/// The bounds that secure noise checks in integers.
+fn secure_terms(plan: &ClientPlan, sampling: &Sampling, records: usize) -> Result<Vec<TermBound>, ClientError> {
+    let clip = match plan.clipping {
+        Clipping::None => return Ok(Vec::new()),
+        Clipping::Record(bound) | Clipping::Selected(bound) => bound,
+    };
+    let divisor = sampling.divisor(records);
+    match plan.estimator {
+        EstimatorPlan::Minibatch => Ok(vec![TermBound { clip, divisor }]),
+        EstimatorPlan::Svrg { difference_clip, .. } | EstimatorPlan::Saga { difference_clip } => {
+            match (difference_clip, plan.noise) {
+                (Some(difference), _) => Ok(vec![
+                    TermBound { clip: difference, divisor },
+                    TermBound { clip, divisor: records as f64 },
+                ]),
+                (None, Noise::Secure) => {
+                    Err(ClientError::Unsupported("secure noise with svrg and saga needs a difference_clip"))
+                }
+                (None, _) => Ok(Vec::new()),
+            }
+        }
+    }
+}

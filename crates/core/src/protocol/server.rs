@@ -1,0 +1,247 @@
+//! The server: averages messages, steps, and tracks the mean shift. It sees released values only
+//! and need not be trusted.
+
+use std::sync::Arc;
+
+use super::{ClientId, Round};
+use crate::compress::{Compressor, DecodeError, Update};
+use crate::objective::{Coordinates, Regularizer};
+use crate::wire;
+
+/// How the step size changes over a run of `rounds` rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// It does not.
+    Constant,
+    /// Half a cosine down to zero.
+    Cosine,
+    /// Divided by `sqrt(t + 1)`.
+    InverseSqrt,
+}
+
+impl Schedule {
+    /// The factor in `round` of `rounds`.
+    pub fn factor(&self, round: Round, rounds: Round) -> f64 {
+        match self {
+            Schedule::Constant => 1.0,
+            Schedule::Cosine => {
+                0.5 * (1.0 + (std::f64::consts::PI * f64::from(round) / f64::from(rounds.max(1))).cos())
+            }
+            Schedule::InverseSqrt => 1.0 / f64::from(round + 1).sqrt(),
+        }
+    }
+}
+
+/// What the server must know.
+#[derive(Clone, Debug)]
+pub struct ServerPlan {
+    /// The compressor of all clients.
+    pub compressor: Compressor,
+    /// `w_i`, one per client, summing to one (`1/n` in the paper; by records otherwise).
+    pub weights: Vec<f64>,
+    /// Step size `eta`.
+    pub step_size: f64,
+    /// How it changes.
+    pub schedule: Schedule,
+    /// Heavy-ball momentum; 0 is the paper's step.
+    pub momentum: f64,
+    /// Shift step `gamma`; `None`: direct compression.
+    pub shift_step: Option<f64>,
+    /// The public regularizer, when the server adds its exact gradient.
+    pub regularizer: Option<Regularizer>,
+    /// Total number of rounds.
+    pub rounds: Round,
+}
+
+/// Why a message is not taken.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// No such client.
+    #[error("client {client} is not one of the {clients} clients of this run")]
+    UnknownClient {
+        /// The number found.
+        client: ClientId,
+        /// How many there are.
+        clients: usize,
+    },
+    /// Messages must be added in ascending order of clients, each once.
+    #[error("client {client} came after client {last} in round {round}")]
+    Order {
+        /// The client.
+        client: ClientId,
+        /// The last one taken.
+        last: ClientId,
+        /// The round.
+        round: Round,
+    },
+    /// All rounds are done.
+    #[error("the run has ended after {0} rounds")]
+    Finished(Round),
+    /// The bytes are no message of this round.
+    #[error("client {client}: {error}")]
+    Message {
+        /// Whose message.
+        client: ClientId,
+        /// What is wrong with it.
+        error: DecodeError,
+    },
+}
+
+/// What a closed round did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// The round.
+    pub round: Round,
+    /// Clients whose message was taken.
+    pub taken: usize,
+    /// Nonzero coordinates of the averaged message.
+    pub nonzero: usize,
+}
+
+/// The server's state: model, mean shift, and the average under construction.
+#[derive(Clone, Debug)]
+pub struct Server {
+    plan: ServerPlan,
+    model: Arc<Vec<f32>>,
+    shift: Vec<f32>,
+    velocity: Vec<f32>,
+    average: Vec<f32>,
+    round: Round,
+    last: Option<ClientId>,
+    taken: usize,
+}
+
+impl Server {
+    /// A server that starts at `start`.
+    ///
+    /// # Panics
+    /// If `start` does not have the compressor's dimension.
+    pub fn new(plan: ServerPlan, start: Vec<f32>) -> Self {
+        let dimension = plan.compressor.dimension();
+        assert_eq!(start.len(), dimension, "the start must have one number per parameter");
+        let zeros = |needed: bool| if needed { vec![0.0; dimension] } else { Vec::new() };
+        Self {
+            shift: zeros(plan.shift_step.is_some()),
+            velocity: zeros(plan.momentum != 0.0),
+            average: vec![0.0; dimension],
+            model: Arc::new(start),
+            plan,
+            round: 0,
+            last: None,
+            taken: 0,
+        }
+    }
+
+    /// The model `x^t`.
+    pub fn model(&self) -> &Arc<Vec<f32>> {
+        &self.model
+    }
+
+    /// The mean shift `s^t`; empty under direct compression.
+    pub fn shift(&self) -> &[f32] {
+        &self.shift
+    }
+
+    /// The open round `t`: messages for it are awaited. Equal to the number of rounds at the end.
+    pub fn round(&self) -> Round {
+        self.round
+    }
+
+    /// How many rounds the run has.
+    pub fn rounds(&self) -> Round {
+        self.plan.rounds
+    }
+
+    /// Whether all rounds are done.
+    pub fn finished(&self) -> bool {
+        self.round >= self.plan.rounds
+    }
+
+    /// Parses a client's bytes for the open round; `false` when it sits the round out. Pure: any thread may
+    /// do it.
+    ///
+    /// # Errors
+    /// When the bytes are no message of this run and round.
+    pub fn decode(&self, client: ClientId, message: &[u8], update: &mut Update) -> Result<bool, ServerError> {
+        wire::decode(&self.plan.compressor, self.round, message, update)
+            .map_err(|error| ServerError::Message { client, error })
+    }
+
+    /// Adds a client's update to the average. Clients come in ascending order, so that sums have
+    /// one order whatever arrived first; a client that sends nothing contributes its shift.
+    ///
+    /// # Errors
+    /// When the client is unknown or out of order, or the run has ended.
+    pub fn take(&mut self, client: ClientId, update: &Update) -> Result<(), ServerError> {
+        let clients = self.plan.weights.len();
+        let Some(&weight) = self.plan.weights.get(client as usize) else {
+            return Err(ServerError::UnknownClient { client, clients });
+        };
+        if self.finished() {
+            return Err(ServerError::Finished(self.plan.rounds));
+        }
+        if let Some(last) = self.last
+            && client <= last
+        {
+            return Err(ServerError::Order { client, last, round: self.round });
+        }
+        self.last = Some(client);
+        self.taken += 1;
+        update.add_to(weight as f32, &mut self.average);
+        Ok(())
+    }
+
+    /// Closes the round: `x -= eta (s + average + grad R(x))`, `s += gamma average`.
+    ///
+    /// # Errors
+    /// When the run has ended.
+    pub fn close(&mut self) -> Result<Closed, ServerError> {
+        if self.finished() {
+            return Err(ServerError::Finished(self.plan.rounds));
+        }
+        let plan = &self.plan;
+        let model = Arc::make_mut(&mut self.model);
+        let nonzero = self.average.iter().filter(|value| **value != 0.0).count();
+        let step = (plan.step_size * plan.schedule.factor(self.round, plan.rounds)) as f32;
+        let shift_step = plan.shift_step.unwrap_or(0.0) as f32;
+        if plan.regularizer.is_none() && plan.momentum == 0.0 && !self.shift.is_empty() {
+            // The usual case in one pass over memory.
+            for ((x, s), v) in model.iter_mut().zip(&mut self.shift).zip(&mut self.average) {
+                *x -= step * (*s + *v);
+                *s += shift_step * *v;
+                *v = 0.0;
+            }
+        } else {
+            self.step(step, shift_step);
+        }
+        let closed = Closed { round: self.round, taken: self.taken, nonzero };
+        self.round += 1;
+        self.last = None;
+        self.taken = 0;
+        Ok(closed)
+    }
+
+    fn step(&mut self, step: f32, shift_step: f32) {
+        let model = Arc::make_mut(&mut self.model);
+        for (s, v) in self.shift.iter_mut().zip(&mut self.average) {
+            let sum = *s + *v;
+            *s += shift_step * *v;
+            *v = sum;
+        }
+        if let Some(regularizer) = &self.plan.regularizer {
+            regularizer.add_gradient(model, Coordinates::All, 1.0, &mut self.average);
+        }
+        if self.plan.momentum != 0.0 {
+            let momentum = self.plan.momentum as f32;
+            for (velocity, v) in self.velocity.iter_mut().zip(&mut self.average) {
+                *velocity = momentum * *velocity + *v;
+                *v = *velocity;
+            }
+        }
+        for (x, v) in model.iter_mut().zip(&mut self.average) {
+            *x -= step * *v;
+            *v = 0.0;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The paper's own choices: batch, snapshot probability, step size, rounds, utility.
+//!
+//! Theorem 2 and Corollaries 1 to 3, with their constants where the paper gives them. Notation:
+//! `n` clients of `m` records, dimension `d`, compression `omega`, smoothness `L`, clip `G`,
+//! `tau = (1 + omega)^(3/2) / sqrt(n)`. The noise constant is `c = 48` throughout, as in the authors' experiments.
+
+/// The constant of Theorem 1 in the authors' experiments.
+pub const NOISE_CONSTANT: f64 = 48.0;
+
+/// What the formulas speak about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Problem {
+    /// Number of clients `n`.
+    pub clients: f64,
+    /// Records per client `m`.
+    pub records: f64,
+    /// Parameters `d`.
+    pub dimension: f64,
+    /// Compression parameter.
+    pub omega: f64,
+    /// Smoothness `L`.
+    pub smoothness: f64,
+    /// Gradient bound `G`.
+    pub clip: f64,
+    /// Privacy target.
+    pub epsilon: f64,
+    /// Privacy target.
+    pub delta: f64,
+}
+
+/// The four estimators, as the corollaries number them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Estimator {
+    /// Corollary 1 with `b = m`.
+    Gd,
+    /// Corollary 1.
+    Sgd,
+    /// Corollary 2.
+    Svrg,
+    /// Corollary 3.
+    Saga,
+}
+
+impl Problem {
+    /// `tau`.
+    pub fn tau(&self) -> f64 {
+        (1.0 + self.omega).powf(1.5) / self.clients.sqrt()
+    }
+
+    /// Expected minibatch size, not rounded.
+    pub fn batch(&self, estimator: Estimator) -> f64 {
+        let m = self.records;
+        match estimator {
+            Estimator::Gd => m,
+            Estimator::Sgd => {
+                let beta = self.tau() / (2.0 * (1.0 + self.omega));
+                let log = (1.0 / self.delta).ln();
+                let spread = ((1.0 + self.omega) * self.smoothness * self.dimension * log).sqrt();
+                (m * self.epsilon * self.clip * beta.sqrt() / spread).min(m)
+            }
+            Estimator::Svrg => m.powf(2.0 / 3.0) / 4.0,
+            Estimator::Saga => (3.0 * m.powf(2.0 / 3.0)).min(m),
+        }
+    }
+
+    /// Largest step size that the corollary allows, for the batch `b` and snapshot probability `p`.
+    pub fn step_size(&self, estimator: Estimator, batch: f64, probability: f64) -> f64 {
+        let slow = (1.0 / self.tau()).min(1.0);
+        match estimator {
+            Estimator::Gd | Estimator::Sgd => 1.0 / ((1.0 + 2.0 * self.tau()) * self.smoothness),
+            Estimator::Svrg => {
+                probability.powf(2.0 / 3.0) * batch.powf(1.0 / 3.0) * slow / (2.0 * self.smoothness)
+            }
+            Estimator::Saga => slow / (3.0 * self.smoothness),
+        }
+    }
+
+    /// `beta` of the corollary.
+    pub fn beta(&self, estimator: Estimator, batch: f64, probability: f64) -> f64 {
+        let fast = (1.0 / self.tau().powi(2)).min(1.0);
+        let square = (1.0 + self.omega).powi(2) / self.clients;
+        match estimator {
+            Estimator::Gd | Estimator::Sgd => self.tau() / (2.0 * (1.0 + self.omega)),
+            Estimator::Svrg => probability.powf(4.0 / 3.0) * batch.powf(2.0 / 3.0) * square * fast,
+            Estimator::Saga => square * fast / 3.0,
+        }
+    }
+
+    /// Number of rounds of equation (choice-T), for a start whose potential `Phi_0` is `potential`.
+    pub fn rounds(&self, estimator: Estimator, batch: f64, probability: f64, potential: f64) -> f64 {
+        let beta = self.beta(estimator, batch, probability);
+        let noise = NOISE_CONSTANT * self.dimension * self.bounds(estimator) * (1.0 / self.delta).ln();
+        let budget = (self.records * self.epsilon).powi(2);
+        let first = (budget * 2.0 * (1.0 + self.omega) * self.smoothness * potential / (3.0 * beta * noise)).sqrt();
+        let variance = match estimator {
+            Estimator::Sgd => (self.records - batch) * self.clip.powi(2) / (self.records * batch),
+            _ => 0.0,
+        };
+        first.max(variance * budget / noise)
+    }
+
+    /// `G_A^2/4 + G_B^2` of Lemma 1.
+    pub fn bounds(&self, estimator: Estimator) -> f64 {
+        let square = self.clip.powi(2);
+        match estimator {
+            Estimator::Gd | Estimator::Sgd => square / 4.0,
+            Estimator::Svrg | Estimator::Saga => 2.0 * square,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::shift_step;
+
+    fn a9a(epsilon: f64) -> Problem {
+        let omega = 124.0 / 6.0 - 1.0;
+        Problem { clients: 10.0, records: 3256.0, dimension: 124.0, omega, smoothness: 1.0, clip: 0.5, epsilon, delta: 1e-3 }
+    }
+
+    /// The batches of the paper's a9a figures: 10, 51, 103 and 54.
+    #[test]
+    fn batches_of_the_figures() {
+        let floor = |epsilon| a9a(epsilon).batch(Estimator::Sgd).floor();
+        assert_eq!([floor(1.0), floor(5.0), floor(10.0)], [10.0, 51.0, 103.0]);
+        assert_eq!(a9a(1.0).batch(Estimator::Svrg).floor(), 54.0);
+        assert_eq!(a9a(1e9).batch(Estimator::Sgd), 3256.0);
+    }
+
+    /// Every step size satisfies the two conditions of Theorem 2 for its corollary's `beta`.
+    #[test]
+    fn step_sizes_satisfy_theorem_2() {
+        for (clients, omega) in [(10.0, 19.0), (10_000.0, 19.0), (100.0, 0.0), (3.0, 2.5)] {
+            for records in [3256.0, 100_000.0] {
+                let problem = Problem { clients, omega, records, ..a9a(1.0) };
+                for estimator in [Estimator::Gd, Estimator::Sgd, Estimator::Svrg, Estimator::Saga] {
+                    check(problem, estimator);
+                }
+            }
+        }
+    }
+
+    fn check(problem: Problem, estimator: Estimator) {
+        let Problem { clients: n, omega: w, smoothness: l, records: m, .. } = problem;
+        let b = problem.batch(estimator);
+        let p = b / m;
+        let (beta, eta) = (problem.beta(estimator, b, p), problem.step_size(estimator, b, p));
+        let (c1, c3, c4, theta) = match estimator {
+            Estimator::Gd | Estimator::Sgd => (0.0, 0.0, 0.0, 1.0),
+            Estimator::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
+            Estimator::Saga => (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m)),
+        };
+        let alpha = 3.0 * beta * c1 / (2.0 * (1.0 + w) * theta * l * l);
+        let base = 1.0 + 2.0 * alpha * c4 + 4.0 * beta * (1.0 + w);
+        let first = 1.0 / ((base + 2.0 * alpha * c3 / (eta * eta)) * l);
+        let second = (beta * n).sqrt() / (base.sqrt() * (1.0 + w) * l);
+        assert!(eta <= first.min(second) * (1.0 + 1e-12), "{estimator:?} {problem:?}: {eta} > {first}, {second}");
+    }
+
+    #[test]
+    fn shift_step_of_the_paper() {
+        assert!((shift_step(0.0) - 0.5f64.sqrt()).abs() < 1e-15);
+        assert!((shift_step(19.0) - (39.0f64 / 16_000.0).sqrt()).abs() < 1e-15);
+    }
+}
