@@ -1,0 +1,178 @@
+//! What is minimised: per-record losses whose gradients are handled in factored form.
+//!
+//! For record `j` let `g_j = grad f_j(x)`. For every model here `g_j` is determined by the record
+//! and a few numbers, its **factors**: one number for logistic regression, the activations and
+//! back-propagated errors for a network (the gradient of a linear layer is the outer product of
+//! what came in and what came back). So a round is four steps, and none of them builds a
+//! per-record gradient:
+//!
+//! 1. [`Objective::factors`]: forward and backward pass over a batch;
+//! 2. [`Objective::squared_norms`]: `|g_j|^2`, or `|g_j - h_j|^2`, from the factors ("ghost" norms),
+//!    over all coordinates or only over those that travel;
+//! 3. the caller turns norms into weights (clipping);
+//! 4. [`Objective::accumulate`]: `sum_j weight_j g_j`, on all coordinates or only on those that
+//!    travel, at a cost that shrinks with their number.
+//!
+//! Estimators are compositions of these steps. SAGA's table stores factors.
+//!
+//! **Guarantee.** Every number that belongs to record `j` is a function of the model and of record
+//! `j` alone up to floating-point rounding; with a batch of one record, exactly.
+//!
+//! **Place in the paper.** `f_{i,j}` of equation (1); the regularizer is kept apart
+//! ([`regularizer`]) because it holds no data.
+
+pub mod explicit;
+pub mod logistic;
+pub mod network;
+pub mod regularizer;
+
+pub use explicit::{Explicit, RecordLoss, RowView};
+pub use logistic::Logistic;
+pub use network::{Activation, LayerShape, Network, NetworkError};
+pub use regularizer::Regularizer;
+
+use crate::data::Dataset;
+
+/// Which coordinates of the model are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coordinates<'a> {
+    /// All `d` of them, in order.
+    All,
+    /// These, ascending and without repetition; outputs are indexed by position in this slice.
+    Selected(&'a [u32]),
+}
+
+impl Coordinates<'_> {
+    /// How many there are in a model of dimension `dimension`.
+    pub fn count(&self, dimension: usize) -> usize {
+        match self {
+            Coordinates::All => dimension,
+            Coordinates::Selected(chosen) => chosen.len(),
+        }
+    }
+}
+
+/// Some rows of a data set: a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'a> {
+    /// Where the rows live.
+    pub data: &'a Dataset,
+    /// Which rows.
+    pub rows: &'a [u32],
+}
+
+impl Records<'_> {
+    /// Number of records in the batch.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether the batch is empty.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// Per-record gradients in factored form, the `j`-th scaled by `weights[j]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Gradients<'a> {
+    /// `factor_len` numbers per record, record after record.
+    pub factors: &'a [f32],
+    /// One scale per record.
+    pub weights: &'a [f32],
+}
+
+/// Loss and prediction of one record.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The record's loss.
+    pub loss: f32,
+    /// The predicted class.
+    pub class: u32,
+}
+
+/// A sum of per-record losses with factored gradients. Object-safe; see the module for the steps.
+///
+/// For a model of your own, implement the much smaller [`RecordLoss`] and wrap it in
+/// [`Explicit`].
+pub trait Objective: Send + Sync {
+    /// Number of parameters `d`.
+    fn dimension(&self) -> usize;
+
+    /// Numbers per record in factored form.
+    fn factor_len(&self) -> usize;
+
+    /// Forward and, where `factors` is given, backward pass. Writes one [`Outcome`] per record into
+    /// `outcomes` and `factor_len` numbers per record into `factors`.
+    fn factors(
+        &self,
+        model: &[f32],
+        records: Records<'_>,
+        outcomes: Option<&mut [Outcome]>,
+        factors: Option<&mut [f32]>,
+        workspace: &mut Workspace,
+    );
+
+    /// Writes `|left_j|^2`, or `|left_j - right_j|^2` where `right` is given, restricted to
+    /// `coordinates`, one per record. Over all coordinates the relative error is below `2^-40`
+    /// given the factors (sums of squares in `f64`); over selected ones it is that of `f32`.
+    fn squared_norms(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Option<Gradients<'_>>,
+        coordinates: Coordinates<'_>,
+        squared_norms: &mut [f64],
+        workspace: &mut Workspace,
+    );
+
+    /// Adds `sum_j weight_j g_j`, restricted to `coordinates`, to `sum`.
+    fn accumulate(
+        &self,
+        records: Records<'_>,
+        gradients: Gradients<'_>,
+        coordinates: Coordinates<'_>,
+        sum: &mut [f32],
+        workspace: &mut Workspace,
+    );
+}
+
+/// Scratch memory for one thread: buffers grow on first use and are then reused, so that a round
+/// allocates nothing after the first.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    buffers: Vec<Vec<f32>>,
+}
+
+impl Workspace {
+    /// An empty workspace.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a buffer of `len` numbers with unspecified content; give it back with [`put`](Self::put).
+    pub fn take(&mut self, len: usize) -> Vec<f32> {
+        // The same request comes again in every call, so one of this very length is mostly there;
+        // any other would have to be filled up.
+        let buffers = &self.buffers;
+        let place = (0..buffers.len())
+            .rev()
+            .find(|&i| buffers[i].len() == len)
+            .or_else(|| (0..buffers.len()).max_by_key(|&i| buffers[i].capacity() >= len));
+        let mut buffer = place.map_or_else(Vec::new, |i| self.buffers.swap_remove(i));
+        buffer.resize(len, 0.0);
+        buffer
+    }
+
+    /// Takes a buffer of `len` zeros.
+    pub fn take_zeroed(&mut self, len: usize) -> Vec<f32> {
+        let mut buffer = self.take(len);
+        buffer.fill(0.0);
+        buffer
+    }
+
+    /// Returns a buffer for reuse.
+    pub fn put(&mut self, buffer: Vec<f32>) {
+        self.buffers.push(buffer);
+    }
+}

@@ -1,0 +1,222 @@
+//! Objectives of your own: write one record's loss and gradient, get an [`Objective`].
+//!
+//! [`Explicit`] keeps each record's gradient explicitly: its factors *are* the gradient, `d` numbers
+//! per record. Everything else (clipping, selected coordinates, SAGA's table) follows from that at
+//! a cost of `O(batch x d)` time and memory, where the built-in objectives need far less. Every
+//! number of a record is computed from that record alone, to the bit.
+
+use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use crate::data::{Dataset, Features, SparseRow};
+use crate::linalg;
+
+/// A loss of one record with its gradient: all that [`Explicit`] needs.
+///
+/// ```
+/// use soteria_core::objective::{Outcome, RecordLoss, RowView};
+///
+/// /// `(<a, x> - y)^2 / 2` with `y` the number of the class.
+/// struct Squares(usize);
+///
+/// impl RecordLoss for Squares {
+///     fn dimension(&self) -> usize {
+///         self.0
+///     }
+///     fn loss_and_gradient(
+///         &self,
+///         model: &[f32],
+///         features: RowView<'_>,
+///         label: u32,
+///         gradient: &mut [f32],
+///     ) -> Outcome {
+///         let residual = features.dot(model) - label as f32;
+///         features.add_scaled(residual, gradient);
+///         Outcome { loss: residual * residual / 2.0, class: (residual + label as f32).round() as u32 }
+///     }
+/// }
+/// ```
+pub trait RecordLoss {
+    /// Number of parameters.
+    fn dimension(&self) -> usize;
+
+    /// Adds the gradient at `model` to `gradient`, which comes as zeros, and returns loss and
+    /// predicted class.
+    fn loss_and_gradient(
+        &self,
+        model: &[f32],
+        features: RowView<'_>,
+        label: u32,
+        gradient: &mut [f32],
+    ) -> Outcome;
+}
+
+/// One record's features, dense or sparse, offset included.
+#[derive(Clone, Copy)]
+pub struct RowView<'a> {
+    row: Row<'a>,
+    offset: Option<&'a [f32]>,
+    squared_norm: f64,
+}
+
+#[derive(Clone, Copy)]
+enum Row<'a> {
+    Dense(&'a [f32]),
+    Sparse(SparseRow<'a>),
+}
+
+impl<'a> RowView<'a> {
+    /// Row `row` of `data`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn new(data: &'a Dataset, row: usize) -> Self {
+        RowView {
+            row: match data.features() {
+                Features::Dense(dense) => Row::Dense(dense.row(row)),
+                Features::Sparse(sparse) => Row::Sparse(sparse.row(row)),
+            },
+            offset: data.offset().map(|offset| &offset[..]),
+            squared_norm: data.squared_norms()[row],
+        }
+    }
+
+    /// `<a, weights>` for this row `a`.
+    ///
+    /// # Panics
+    /// If there are fewer weights than features; more are ignored.
+    pub fn dot(&self, weights: &[f32]) -> f32 {
+        let stored = match self.row {
+            Row::Dense(row) => linalg::dot(row, &weights[..row.len()]),
+            Row::Sparse(row) => linalg::vectorised(
+                #[inline(always)]
+                || linalg::kernels::sparse_dot(row.indices, row.values, weights),
+            ),
+        };
+        self.offset.map_or(stored, |offset| {
+            stored + linalg::dot(offset, &weights[..offset.len()])
+        })
+    }
+
+    /// `target += scale * a` for this row `a`.
+    ///
+    /// # Panics
+    /// If `target` is shorter than the row; what is beyond stays as it is.
+    pub fn add_scaled(&self, scale: f32, target: &mut [f32]) {
+        if let Some(offset) = self.offset {
+            linalg::add_scaled(&mut target[..offset.len()], scale, offset);
+        }
+        match self.row {
+            Row::Dense(row) => linalg::add_scaled(&mut target[..row.len()], scale, row),
+            Row::Sparse(row) => {
+                for (&index, &value) in row.indices.iter().zip(row.values) {
+                    target[index as usize] += scale * value;
+                }
+            }
+        }
+    }
+
+    /// `|a|^2`.
+    pub fn squared_norm(&self) -> f64 {
+        self.squared_norm
+    }
+}
+
+/// An [`Objective`] made of a [`RecordLoss`]; see the module for what it costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Explicit<Loss>(
+    /// The loss of one record.
+    pub Loss,
+);
+
+impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
+    fn dimension(&self) -> usize {
+        self.0.dimension()
+    }
+
+    fn factor_len(&self) -> usize {
+        self.0.dimension()
+    }
+
+    fn factors(
+        &self,
+        model: &[f32],
+        records: Records<'_>,
+        mut outcomes: Option<&mut [Outcome]>,
+        mut factors: Option<&mut [f32]>,
+        workspace: &mut Workspace,
+    ) {
+        let dimension = self.dimension();
+        assert_eq!(model.len(), dimension, "one number per parameter");
+        let mut unused = workspace.take(if factors.is_none() { dimension } else { 0 });
+        for (j, &row) in records.rows.iter().enumerate() {
+            let gradient = match factors.as_deref_mut() {
+                Some(factors) => &mut factors[j * dimension..][..dimension],
+                None => &mut unused[..],
+            };
+            gradient.fill(0.0);
+            let view = RowView::new(records.data, row as usize);
+            let label = records.data.labels()[row as usize];
+            let outcome = self.0.loss_and_gradient(model, view, label, gradient);
+            if let Some(outcomes) = outcomes.as_deref_mut() {
+                outcomes[j] = outcome;
+            }
+        }
+        workspace.put(unused);
+    }
+
+    fn squared_norms(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Option<Gradients<'_>>,
+        coordinates: Coordinates<'_>,
+        squared_norms: &mut [f64],
+        _workspace: &mut Workspace,
+    ) {
+        let dimension = self.dimension();
+        assert_eq!(squared_norms.len(), records.len(), "one norm per record");
+        for (j, squared_norm) in squared_norms.iter_mut().enumerate() {
+            let place = j * dimension..(j + 1) * dimension;
+            let (gradient, scale) = (&left.factors[place.clone()], f64::from(left.weights[j]));
+            let other = right.map(|right| (&right.factors[place], f64::from(right.weights[j])));
+            // Products of two f32 are exact in f64: no cancellation beyond the difference itself.
+            let entry = |i: usize| {
+                let here = scale * f64::from(gradient[i]);
+                other.map_or(here, |(other, scale)| here - scale * f64::from(other[i]))
+            };
+            *squared_norm = match coordinates {
+                Coordinates::All => (0..dimension).map(|i| entry(i).powi(2)).sum(),
+                Coordinates::Selected(chosen) => {
+                    chosen.iter().map(|&i| entry(i as usize).powi(2)).sum()
+                }
+            };
+        }
+    }
+
+    fn accumulate(
+        &self,
+        records: Records<'_>,
+        gradients: Gradients<'_>,
+        coordinates: Coordinates<'_>,
+        sum: &mut [f32],
+        _workspace: &mut Workspace,
+    ) {
+        let dimension = self.dimension();
+        assert_eq!(
+            sum.len(),
+            coordinates.count(dimension),
+            "one sum per coordinate"
+        );
+        for j in 0..records.len() {
+            let gradient = &gradients.factors[j * dimension..][..dimension];
+            let weight = gradients.weights[j];
+            match coordinates {
+                Coordinates::All => linalg::add_scaled(sum, weight, gradient),
+                Coordinates::Selected(chosen) => {
+                    for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+                        *sum += weight * gradient[coordinate as usize];
+                    }
+                }
+            }
+        }
+    }
+}

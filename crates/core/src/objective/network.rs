@@ -1,0 +1,347 @@
+//! Fully connected networks with softmax cross-entropy: `f_j(x) = -log p_label(a_j; x)`.
+//!
+//! Layer `l` computes `z_l = W_l^T a_l + b_l` from what came in, `a_l`; the first layer's input `a_0`
+//! is the record itself. Its gradient is the outer product of `a_l` and the error `delta_l` that came
+//! back, so the factors of a record are the errors of all layers and the inputs of all layers but
+//! the first: 64 + 64 + 10 = 138 numbers for 784-64-10, instead of 50,890. Without hidden layers
+//! this is softmax regression.
+//!
+//! **Order of parameters.** For every layer the weights, input-major (`[inputs][outputs]`, so that
+//! a sparse row touches whole lines of memory), then the biases. [`Network::layers`] gives the
+//! ranges.
+//!
+//! **Guarantee.** Factors, outcomes and norms of record `j` are the same to the bit in any batch, at
+//! any place, next to any neighbours: every output number is one chain of fused multiply-adds in
+//! the order of the inputs ([`linalg::kernels`](crate::linalg)). A dense row gives the same bits as
+//! the sparse row that leaves out its zeros.
+//!
+//! **Cost.** Forward and backward pass are proportional to the stored features; norms over all
+//! coordinates need only the factors ("ghost" norms): `|g|^2 = sum_l (|a_l|^2 + 1) |delta_l|^2`.
+//! Batches are worked through in blocks, so that scratch memory stays in the cache.
+//!
+//! **Place in the paper.** The second experiment (shallow network on MNIST).
+
+mod norms;
+mod pass;
+mod sums;
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use crate::data::Dataset;
+use crate::linalg::{self, kernels::padded};
+
+/// Records per block of the forward and backward pass.
+const BLOCK: usize = 64;
+
+/// What a hidden layer applies to every number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `1 / (1 + exp(-z))`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `max(z, 0)`.
+    Relu,
+}
+
+/// Where one layer's parameters stand in the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerShape {
+    /// Numbers that come in.
+    pub inputs: usize,
+    /// Numbers that go out.
+    pub outputs: usize,
+    /// The weights, `[inputs][outputs]`.
+    pub weights: Range<usize>,
+    /// The biases, one per output.
+    pub biases: Range<usize>,
+}
+
+impl LayerShape {
+    /// The weights as an `[outputs, inputs]` matrix, row after row: the usual form for export.
+    ///
+    /// # Panics
+    /// If the model is too short.
+    pub fn output_major(&self, model: &[f32]) -> Vec<f32> {
+        let weights = &model[self.weights.clone()];
+        (0..self.outputs)
+            .flat_map(|r| (0..self.inputs).map(move |c| weights[c * self.outputs + r]))
+            .collect()
+    }
+}
+
+/// Why there is no such network.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// A layer without numbers.
+    #[error("layer {layer} has no outputs (layer 0 is the input)")]
+    EmptyLayer {
+        /// Which layer, the input being 0.
+        layer: usize,
+    },
+    /// Fewer than two classes.
+    #[error("expected at least 2 classes, found {found}")]
+    Classes {
+        /// How many were asked for.
+        found: usize,
+    },
+    /// Coordinates are numbered by 32 bits.
+    #[error("expected at most {expected} parameters, found more")]
+    TooLarge {
+        /// The most there may be.
+        expected: usize,
+    },
+}
+
+/// A fully connected network; see the module.
+#[derive(Clone, Debug)]
+pub struct Network {
+    layers: Vec<LayerShape>,
+    activation: Activation,
+    places: Vec<FactorPlace>,
+    factor_len: usize,
+    pass: pass::Plan,
+}
+
+/// Where one layer's numbers stand among a record's factors.
+#[derive(Clone, Debug)]
+struct FactorPlace {
+    /// What came in; empty for the first layer.
+    input: Range<usize>,
+    /// The error that came back.
+    error: Range<usize>,
+}
+
+impl Network {
+    /// A network with these layer sizes; `hidden` may be empty.
+    pub fn new(
+        inputs: usize,
+        hidden: &[usize],
+        classes: usize,
+        activation: Activation,
+    ) -> Result<Self, NetworkError> {
+        if classes < 2 {
+            return Err(NetworkError::Classes { found: classes });
+        }
+        let sizes: Vec<usize> = [inputs]
+            .iter()
+            .chain(hidden)
+            .chain([&classes])
+            .copied()
+            .collect();
+        if let Some(layer) = sizes.iter().position(|&size| size == 0) {
+            return Err(NetworkError::EmptyLayer { layer });
+        }
+        let (mut layers, mut places) = (Vec::new(), Vec::new());
+        let (mut next, mut factor_len) = (0usize, 0);
+        for pair in sizes.windows(2) {
+            let (inputs, outputs) = (pair[0], pair[1]);
+            let expected = u32::MAX as usize;
+            let end = inputs
+                .checked_mul(outputs)
+                .and_then(|weights| weights.checked_add(outputs)?.checked_add(next))
+                .filter(|&end| end <= expected)
+                .ok_or(NetworkError::TooLarge { expected })?;
+            let biases = end - outputs..end;
+            let first_error = factor_len + if layers.is_empty() { 0 } else { inputs };
+            places.push(FactorPlace {
+                input: factor_len..first_error,
+                error: first_error..first_error + outputs,
+            });
+            factor_len = first_error + outputs;
+            layers.push(LayerShape {
+                inputs,
+                outputs,
+                weights: next..biases.start,
+                biases,
+            });
+            next = end;
+        }
+        let pass = pass::Plan::new(&layers);
+        Ok(Network {
+            layers,
+            activation,
+            places,
+            factor_len,
+            pass,
+        })
+    }
+
+    /// The layers in order, with the ranges of their parameters.
+    pub fn layers(&self) -> Vec<LayerShape> {
+        self.layers.clone()
+    }
+
+    /// What hidden layers apply.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    fn check(&self, data: &Dataset) {
+        let classes = self.layers[self.layers.len() - 1].outputs;
+        assert_eq!(
+            data.columns(),
+            self.layers[0].inputs,
+            "features of the data"
+        );
+        assert!(data.classes() <= classes, "more classes than outputs");
+    }
+
+    fn check_gradients(&self, records: Records<'_>, gradients: Gradients<'_>) {
+        self.check(records.data);
+        assert_eq!(
+            gradients.weights.len(),
+            records.len(),
+            "one weight per record"
+        );
+        assert_eq!(
+            gradients.factors.len(),
+            records.len() * self.factor_len,
+            "factors of every record"
+        );
+    }
+}
+
+impl Activation {
+    fn apply(self, values: &mut [f32]) {
+        match self {
+            Activation::Sigmoid => linalg::sigmoid(values),
+            Activation::Tanh => linalg::tanh(values),
+            // Not `max`: it would hide what is not a number.
+            Activation::Relu => values
+                .iter_mut()
+                .for_each(|value| *value = if *value < 0.0 { 0.0 } else { *value }),
+        }
+    }
+
+    /// Multiplies errors by the derivative, given what the layer put out.
+    fn times_derivative(self, errors: &mut [f32], outputs: &[f32]) {
+        let pairs = errors.iter_mut().zip(outputs);
+        match self {
+            Activation::Sigmoid => pairs.for_each(|(error, &a)| *error *= a * (1.0 - a)),
+            Activation::Tanh => pairs.for_each(|(error, &a)| *error *= 1.0 - a * a),
+            Activation::Relu => pairs.for_each(|(error, &a)| {
+                if a == 0.0 {
+                    *error = 0.0;
+                }
+            }),
+        }
+    }
+}
+
+impl Objective for Network {
+    fn dimension(&self) -> usize {
+        self.layers[self.layers.len() - 1].biases.end
+    }
+
+    fn factor_len(&self) -> usize {
+        self.factor_len
+    }
+
+    fn factors(
+        &self,
+        model: &[f32],
+        records: Records<'_>,
+        outcomes: Option<&mut [Outcome]>,
+        factors: Option<&mut [f32]>,
+        workspace: &mut Workspace,
+    ) {
+        self.check(records.data);
+        assert_eq!(model.len(), self.dimension(), "one number per parameter");
+        pass::run(self, model, records, outcomes, factors, workspace);
+    }
+
+    fn squared_norms(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Option<Gradients<'_>>,
+        coordinates: Coordinates<'_>,
+        squared_norms: &mut [f64],
+        workspace: &mut Workspace,
+    ) {
+        self.check_gradients(records, left);
+        if let Some(right) = right {
+            self.check_gradients(records, right);
+        }
+        assert_eq!(squared_norms.len(), records.len(), "one norm per record");
+        match coordinates {
+            Coordinates::All => norms::ghost(self, records, left, right, squared_norms),
+            Coordinates::Selected(chosen) => {
+                norms::selected(self, records, left, right, chosen, squared_norms, workspace);
+            }
+        }
+    }
+
+    fn accumulate(
+        &self,
+        records: Records<'_>,
+        gradients: Gradients<'_>,
+        coordinates: Coordinates<'_>,
+        sum: &mut [f32],
+        workspace: &mut Workspace,
+    ) {
+        self.check_gradients(records, gradients);
+        assert_eq!(
+            sum.len(),
+            coordinates.count(self.dimension()),
+            "one sum per coordinate"
+        );
+        match coordinates {
+            Coordinates::All => sums::all(self, records, gradients, sum, workspace),
+            Coordinates::Selected(chosen) => {
+                sums::selected(self, records, gradients, chosen, sum, workspace);
+            }
+        }
+    }
+}
+
+/// Adds `record's features` (offset included) to nothing: writes them as a dense row.
+fn write_row(data: &Dataset, row: usize, target: &mut [f32]) {
+    use crate::data::Features;
+    match data.offset() {
+        Some(offset) => target.copy_from_slice(offset),
+        None => target.fill(0.0),
+    }
+    match data.features() {
+        Features::Dense(dense) => {
+            for (target, &value) in target.iter_mut().zip(dense.row(row)) {
+                *target += value;
+            }
+        }
+        Features::Sparse(sparse) => {
+            let row = sparse.row(row);
+            for (&index, &value) in row.indices.iter().zip(row.values) {
+                target[index as usize] += value;
+            }
+        }
+    }
+}
+
+/// Calls `visit(position in chosen, input or none for a bias, output)` for the chosen coordinates
+/// of one layer.
+fn visit_chosen(
+    layer: &LayerShape,
+    chosen: &[u32],
+    mut visit: impl FnMut(usize, Option<usize>, usize),
+) {
+    let start = chosen.partition_point(|&i| (i as usize) < layer.weights.start);
+    for (place, &coordinate) in chosen.iter().enumerate().skip(start) {
+        let coordinate = coordinate as usize;
+        if coordinate >= layer.biases.end {
+            break;
+        }
+        if coordinate >= layer.biases.start {
+            visit(place, None, coordinate - layer.biases.start);
+        } else {
+            let weight = coordinate - layer.weights.start;
+            visit(place, Some(weight / layer.outputs), weight % layer.outputs);
+        }
+    }
+}
+
+const _: () = assert!(padded(BLOCK) == BLOCK, "blocks are whole registers");

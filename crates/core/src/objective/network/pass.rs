@@ -1,0 +1,361 @@
+//! Forward and backward pass of a network over a batch, block by block.
+
+use std::ops::Range;
+
+use super::super::{Outcome, Records, Workspace};
+use super::{BLOCK, LayerShape, Network};
+use crate::data::Features;
+use crate::linalg::{elementary, kernels, kernels::padded, vectorised};
+
+/// Where everything stands in the two scratch buffers of a pass.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    layers: Vec<LayerPlan>,
+    prepared_len: usize,
+    forward_len: usize,
+    block_len: usize,
+}
+
+#[derive(Clone, Debug)]
+struct LayerPlan {
+    /// Outputs in whole registers.
+    width: usize,
+    /// Prepared: weights with padded rows; none where the model's own rows are whole registers.
+    weights: Option<Range<usize>>,
+    /// Prepared: what every sum starts from, the bias and the offset's share.
+    start: Range<usize>,
+    /// Prepared, for the way back: the weights `[outputs][padded inputs]`; not for the first layer.
+    transposed: Range<usize>,
+    /// Block: what goes out, `[record][width]`; for the last layer then its errors.
+    values: Range<usize>,
+    /// Block: the errors, `[record][width]`.
+    errors: Range<usize>,
+}
+
+impl Plan {
+    pub(super) fn new(layers: &[LayerShape]) -> Self {
+        let mut prepared = 0;
+        let mut block = 0;
+        let take = |next: &mut usize, len: usize| {
+            *next += len;
+            *next - len..*next
+        };
+        let mut plans: Vec<LayerPlan> = Vec::new();
+        for (l, layer) in layers.iter().enumerate() {
+            let width = padded(layer.outputs);
+            plans.push(LayerPlan {
+                width,
+                weights: (width != layer.outputs)
+                    .then(|| take(&mut prepared, layer.inputs * width)),
+                start: take(&mut prepared, width),
+                transposed: match l {
+                    0 => 0..0,
+                    _ => take(&mut prepared, layer.outputs * padded(layer.inputs)),
+                },
+                values: take(&mut block, BLOCK * width),
+                errors: 0..0,
+            });
+        }
+        let forward_len = block;
+        // In the order in which they are written, so that each can be split from its sources.
+        let last = plans.len() - 1;
+        plans[last].errors = plans[last].values.clone();
+        for plan in plans[..last].iter_mut().rev() {
+            plan.errors = take(&mut block, BLOCK * plan.width);
+        }
+        Plan {
+            layers: plans,
+            prepared_len: prepared,
+            forward_len,
+            block_len: block,
+        }
+    }
+}
+
+/// See [`Objective::factors`](super::super::Objective::factors).
+pub(super) fn run(
+    network: &Network,
+    model: &[f32],
+    records: Records<'_>,
+    mut outcomes: Option<&mut [Outcome]>,
+    mut factors: Option<&mut [f32]>,
+    workspace: &mut Workspace,
+) {
+    let count = records.len();
+    if let Some(outcomes) = outcomes.as_deref() {
+        assert_eq!(outcomes.len(), count, "one outcome per record");
+    }
+    if let Some(factors) = factors.as_deref() {
+        assert_eq!(
+            factors.len(),
+            count * network.factor_len,
+            "factors of every record"
+        );
+    }
+    let plan = &network.pass;
+    let backward = factors.is_some();
+    let mut prepared = workspace.take(plan.prepared_len);
+    prepare(network, model, records, backward, &mut prepared);
+    let mut block = workspace.take(if backward {
+        plan.block_len
+    } else {
+        plan.forward_len
+    });
+    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+        let records = Records {
+            data: records.data,
+            rows,
+        };
+        forward(network, model, &prepared, records, &mut block);
+        let place = b * BLOCK..b * BLOCK + rows.len();
+        let outcomes = outcomes
+            .as_deref_mut()
+            .map(|outcomes| &mut outcomes[place.clone()]);
+        let logits = &mut block[plan.layers[plan.layers.len() - 1].values.clone()];
+        softmax(network, records, logits, outcomes);
+        if let Some(factors) = factors.as_deref_mut() {
+            backpropagate(network, &prepared, rows.len(), &mut block);
+            let len = network.factor_len;
+            let factors = &mut factors[place.start * len..place.end * len];
+            write_factors(network, &block, factors);
+        }
+    }
+    workspace.put(block);
+    workspace.put(prepared);
+}
+
+/// Pads and transposes weights, once per call.
+fn prepare(
+    network: &Network,
+    model: &[f32],
+    records: Records<'_>,
+    backward: bool,
+    prepared: &mut [f32],
+) {
+    for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
+        let weights = &model[layer.weights.clone()];
+        if let Some(place) = &plan.weights {
+            kernels::pad_columns(weights, layer.outputs, &mut prepared[place.clone()]);
+        }
+        let start = &mut prepared[plan.start.clone()];
+        start[..layer.outputs].copy_from_slice(&model[layer.biases.clone()]);
+        start[layer.outputs..].fill(0.0);
+        if l > 0 && backward {
+            vectorised(
+                #[inline(always)]
+                || {
+                    kernels::transpose(
+                        weights,
+                        layer.inputs,
+                        layer.outputs,
+                        layer.outputs,
+                        &mut prepared[plan.transposed.clone()],
+                        padded(layer.inputs),
+                    );
+                },
+            );
+        }
+    }
+    if let Some(offset) = records.data.offset() {
+        // The same for every record, so it joins the bias.
+        let layer = &network.layers[0];
+        let weights = &model[layer.weights.clone()];
+        let start = &mut prepared[network.pass.layers[0].start.clone()][..layer.outputs];
+        vectorised(
+            #[inline(always)]
+            || {
+                for (row, &shift) in weights.chunks_exact(layer.outputs).zip(&offset[..]) {
+                    kernels::add_scaled(start, shift, row);
+                }
+            },
+        );
+    }
+}
+
+fn forward(
+    network: &Network,
+    model: &[f32],
+    prepared: &[f32],
+    records: Records<'_>,
+    block: &mut [f32],
+) {
+    let count = records.len();
+    let last = network.layers.len() - 1;
+    for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
+        let weights = match &plan.weights {
+            Some(place) => &prepared[place.clone()],
+            None => &model[layer.weights.clone()],
+        };
+        let start = &prepared[plan.start.clone()];
+        let (before, rest) = block.split_at_mut(plan.values.start);
+        let target = &mut rest[..count * plan.width];
+        if l == 0 {
+            first_layer(records, weights, start, target);
+        } else {
+            let inputs = &network.pass.layers[l - 1];
+            let values = &before[inputs.values.clone()];
+            dense_layer(values, inputs.width, layer.inputs, weights, start, target);
+        }
+        if l < last {
+            network.activation.apply(target);
+        }
+    }
+}
+
+/// `target_j = start + row_j W` for the rows of the data.
+fn first_layer(records: Records<'_>, weights: &[f32], start: &[f32], target: &mut [f32]) {
+    vectorised(
+        #[inline(always)]
+        || match records.data.features() {
+            Features::Sparse(sparse) => {
+                for (&row, target) in records
+                    .rows
+                    .iter()
+                    .zip(target.chunks_exact_mut(start.len()))
+                {
+                    let row = sparse.row(row as usize);
+                    kernels::sparse_row_times_matrix(
+                        row.indices,
+                        row.values,
+                        weights,
+                        start,
+                        target,
+                    );
+                }
+            }
+            Features::Dense(dense) => kernels::rows_times_matrix(
+                records.len(),
+                #[inline(always)]
+                |j| dense.row(records.rows[j] as usize),
+                weights,
+                start,
+                target,
+            ),
+        },
+    );
+}
+
+/// `target_j = start + values_j W`, the rows of `values` being `stride` apart and `depth` long.
+fn dense_layer(
+    values: &[f32],
+    stride: usize,
+    depth: usize,
+    weights: &[f32],
+    start: &[f32],
+    target: &mut [f32],
+) {
+    vectorised(
+        #[inline(always)]
+        || {
+            kernels::rows_times_matrix(
+                target.len() / start.len(),
+                #[inline(always)]
+                |j| &values[j * stride..][..depth],
+                weights,
+                start,
+                target,
+            );
+        },
+    );
+}
+
+/// Turns the last layer's outputs into its errors, `p - onehot(label)`, and writes the outcomes.
+fn softmax(
+    network: &Network,
+    records: Records<'_>,
+    logits: &mut [f32],
+    mut outcomes: Option<&mut [Outcome]>,
+) {
+    let classes = network.layers[network.layers.len() - 1].outputs;
+    let labels = records.data.labels();
+    let rows = records
+        .rows
+        .iter()
+        .zip(logits.chunks_exact_mut(padded(classes)));
+    vectorised(
+        #[inline(always)]
+        || {
+            for (j, (&row, logits)) in rows.enumerate() {
+                let label = labels[row as usize] as usize;
+                let logits = &mut logits[..classes];
+                let (mut class, mut largest) = (0, logits[0]);
+                for (c, &logit) in logits.iter().enumerate() {
+                    if logit > largest {
+                        (class, largest) = (c, logit);
+                    }
+                }
+                let correct = logits[label];
+                let mut sum = 0.0;
+                for value in logits.iter_mut() {
+                    *value = elementary::exp_saturating(*value - largest);
+                    sum += *value;
+                }
+                if let Some(outcomes) = outcomes.as_deref_mut() {
+                    outcomes[j] = Outcome {
+                        loss: libm::logf(sum) + (largest - correct),
+                        class: class as u32,
+                    };
+                }
+                let scale = 1.0 / sum;
+                logits.iter_mut().for_each(|value| *value *= scale);
+                logits[label] -= 1.0;
+            }
+        },
+    );
+}
+
+fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut [f32]) {
+    for l in (1..network.layers.len()).rev() {
+        let (plan, below) = (&network.pass.layers[l], &network.pass.layers[l - 1]);
+        let outputs = network.layers[l].outputs;
+        let (before, rest) = block.split_at_mut(below.errors.start);
+        let target = &mut rest[..count * below.width];
+        let errors = &before[plan.errors.clone()];
+        let transposed = &prepared[plan.transposed.clone()];
+        // Errors start from nothing; the first row of zeros at hand is the gap-free prefix below.
+        let zeros = [0.0; 64];
+        times_transposed(
+            errors,
+            plan.width,
+            outputs,
+            transposed,
+            &zeros,
+            below.width,
+            target,
+        );
+        let values = &before[below.values.clone()][..count * below.width];
+        network.activation.times_derivative(target, values);
+    }
+}
+
+/// `target_j = errors_j W^T`, in panels of at most `zeros.len()` columns.
+fn times_transposed(
+    errors: &[f32],
+    stride: usize,
+    depth: usize,
+    transposed: &[f32],
+    zeros: &[f32],
+    width: usize,
+    target: &mut [f32],
+) {
+    if width <= zeros.len() {
+        dense_layer(errors, stride, depth, transposed, &zeros[..width], target);
+    } else {
+        dense_layer(errors, stride, depth, transposed, &vec![0.0; width], target);
+    }
+}
+
+fn write_factors(network: &Network, block: &[f32], factors: &mut [f32]) {
+    let plans = &network.pass.layers;
+    for (j, factors) in factors.chunks_exact_mut(network.factor_len).enumerate() {
+        for (l, place) in network.places.iter().enumerate() {
+            if l > 0 {
+                let below = &plans[l - 1];
+                let values = &block[below.values.start + j * below.width..];
+                factors[place.input.clone()].copy_from_slice(&values[..place.input.len()]);
+            }
+            let errors = &block[plans[l].errors.start + j * plans[l].width..];
+            factors[place.error.clone()].copy_from_slice(&errors[..place.error.len()]);
+        }
+    }
+}

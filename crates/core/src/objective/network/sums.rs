@@ -1,0 +1,153 @@
+//! Weighted sums of a network's per-record gradients, from their factors.
+
+use super::super::{Gradients, Records, Workspace};
+use super::{BLOCK, Network, visit_chosen, write_row};
+use crate::data::Features;
+use crate::linalg::{Matrix, kernels, matmul, vectorised};
+
+/// Over all coordinates.
+pub(super) fn all(
+    network: &Network,
+    records: Records<'_>,
+    gradients: Gradients<'_>,
+    sum: &mut [f32],
+    workspace: &mut Workspace,
+) {
+    let len = network.factor_len;
+    let widest = network
+        .layers
+        .iter()
+        .map(|layer| layer.outputs)
+        .max()
+        .unwrap_or(0);
+    let mut scaled = workspace.take(BLOCK * widest);
+    let mut total = workspace.take_zeroed(network.layers[0].outputs);
+    let mut gathered = workspace.take(match records.data.features() {
+        Features::Dense(dense) => BLOCK * dense.columns(),
+        Features::Sparse(_) => 0,
+    });
+    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+        let first = b * BLOCK;
+        let factors = &gradients.factors[first * len..][..rows.len() * len];
+        let weights = &gradients.weights[first..][..rows.len()];
+        for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
+            let scaled = &mut scaled[..rows.len() * layer.outputs];
+            let biases = &mut sum[layer.biases.clone()];
+            scale_errors(
+                factors,
+                len,
+                place.error.start,
+                weights,
+                layer.outputs,
+                scaled,
+            );
+            for errors in scaled.chunks_exact(layer.outputs) {
+                kernels_add(biases, errors);
+                if l == 0 {
+                    kernels_add(&mut total, errors);
+                }
+            }
+            let errors = Matrix::new(scaled, rows.len(), layer.outputs, layer.outputs);
+            let target = &mut sum[layer.weights.clone()];
+            if l > 0 {
+                let inputs = &factors[place.input.start..];
+                let inputs = Matrix::new(inputs, rows.len(), layer.inputs, len);
+                matmul(target, inputs.transposed(), errors);
+                continue;
+            }
+            match records.data.features() {
+                Features::Sparse(sparse) => vectorised(
+                    #[inline(always)]
+                    || {
+                        for (&row, errors) in rows.iter().zip(scaled.chunks_exact(layer.outputs)) {
+                            let row = sparse.row(row as usize);
+                            for (&index, &value) in row.indices.iter().zip(row.values) {
+                                let line =
+                                    &mut target[index as usize * layer.outputs..][..layer.outputs];
+                                kernels::add_scaled(line, value, errors);
+                            }
+                        }
+                    },
+                ),
+                Features::Dense(dense) => {
+                    let columns = dense.columns();
+                    for (&row, target) in rows.iter().zip(gathered.chunks_exact_mut(columns)) {
+                        target.copy_from_slice(dense.row(row as usize));
+                    }
+                    let inputs = Matrix::new(&gathered, rows.len(), columns, columns);
+                    matmul(target, inputs.transposed(), errors);
+                }
+            }
+        }
+    }
+    if let Some(offset) = records.data.offset() {
+        let layer = &network.layers[0];
+        let target = &mut sum[layer.weights.clone()];
+        vectorised(
+            #[inline(always)]
+            || {
+                for (line, &shift) in target.chunks_exact_mut(layer.outputs).zip(&offset[..]) {
+                    kernels::add_scaled(line, shift, &total);
+                }
+            },
+        );
+    }
+    workspace.put(gathered);
+    workspace.put(total);
+    workspace.put(scaled);
+}
+
+fn kernels_add(target: &mut [f32], source: &[f32]) {
+    for (target, &source) in target.iter_mut().zip(source) {
+        *target += source;
+    }
+}
+
+/// `scaled_j = weight_j delta_j`, rows without gaps.
+fn scale_errors(
+    factors: &[f32],
+    len: usize,
+    start: usize,
+    weights: &[f32],
+    outputs: usize,
+    scaled: &mut [f32],
+) {
+    for ((target, factors), &weight) in scaled
+        .chunks_exact_mut(outputs)
+        .zip(factors.chunks_exact(len))
+        .zip(weights)
+    {
+        for (target, &error) in target.iter_mut().zip(&factors[start..][..outputs]) {
+            *target = weight * error;
+        }
+    }
+}
+
+/// Over the chosen coordinates.
+pub(super) fn selected(
+    network: &Network,
+    records: Records<'_>,
+    gradients: Gradients<'_>,
+    chosen: &[u32],
+    sum: &mut [f32],
+    workspace: &mut Workspace,
+) {
+    let len = network.factor_len;
+    let mut features = workspace.take(network.layers[0].inputs);
+    for (j, &row) in records.rows.iter().enumerate() {
+        write_row(records.data, row as usize, &mut features);
+        let factors = &gradients.factors[j * len..][..len];
+        let weight = gradients.weights[j];
+        for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
+            visit_chosen(layer, chosen, |position, c, r| {
+                let input = match (l, c) {
+                    (_, None) => 1.0,
+                    (0, Some(c)) => features[c],
+                    (_, Some(c)) => factors[place.input.start + c],
+                };
+                sum[position] += input * (weight * factors[place.error.start + r]);
+            });
+        }
+    }
+    workspace.put(features);
+}
