@@ -1,1 +1,3 @@
 //! The algorithm of SoteriaFL.
+
+pub mod privacy;

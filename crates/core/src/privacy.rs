@@ -1,0 +1,3 @@
+//! What keeps a record private.
+
+pub mod secure;
