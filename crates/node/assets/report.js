@@ -10,8 +10,8 @@
     utility: {
       write: short,
       series: [
-        { key: "grad_norm_sq", label: "squared gradient norm", color: "--c2", width: 1.25 },
-        { key: "utility", label: "running mean (utility)", color: "--c1", width: 2.25 },
+        { key: "grad_norm_sq", label: "squared norm", color: "--c2", width: 1.25 },
+        { key: "utility", label: "utility", color: "--c1", width: 2.25 },
       ],
     },
     loss: { write: short, series: [{ key: "loss", label: "loss", color: "--c3", width: 2.25 }] },
@@ -125,7 +125,7 @@
     const x = HORIZONTAL[horizontal];
     const write = (format, value) => (value === null || value === undefined ? "–" : format(value));
     const axis = (vertical, log, format, size, space) => ({
-      stroke: color("--muted"), font: "12px " + css.fontFamily, size, gap: vertical ? 6 : 4,
+      stroke: color("--muted"), font: "12px " + getComputedStyle(document.body).fontFamily, size, gap: vertical ? 6 : 4,
       grid: { stroke: color("--grid"), width: 1, show: vertical },
       ticks: { stroke: color("--grid"), width: 1, size: vertical ? 0 : 5 },
       splits: (u, _, low, high) => {

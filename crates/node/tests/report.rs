@@ -399,7 +399,9 @@ fn odd_runs_have_a_page_too() {
     let page = report::html(&diverged);
     tags(&page);
     tags(&report::svg(&diverged));
-    assert!(page.contains("had no test set") && page.contains("makes no privacy claim"));
+    assert!(
+        page.contains("as in runs without a test set") && page.contains("makes no privacy claim")
+    );
     assert!(page.contains("no claim: no noise") && !page.contains("data-chart=\"epsilon\""));
     assert_eq!(island(&page)["loss"][1], serde_json::Value::Null);
 }
@@ -411,7 +413,7 @@ fn an_interrupted_run_tells_where_it_stopped_and_what_it_spent() {
     run.summary["interrupted"] = true.into();
     let page = report::html(&run);
     assert!(page.contains("interrupted, last seen after round 100"));
-    assert!(page.contains("spent up to round 100"));
+    assert!(page.contains("spent up to round 100") && page.contains("of 300 planned"));
     // The ratio is that of the last row: 100 x 10 x 124 x 4 over 36 kB.
     assert!(page.contains("13.8×"));
 }
@@ -453,7 +455,7 @@ fn comparison() -> Figure {
         series: algorithms
             .iter()
             .map(|(name, rate, level)| {
-                let scale = if name.starts_with("LDP") {
+                let scale = if log_x && name.starts_with("LDP") {
                     scale * 20.0
                 } else {
                     scale

@@ -21,17 +21,19 @@ pub(super) struct Claim<'a> {
 
 impl Claim<'_> {
     pub(super) fn of(run: &RunFiles) -> Claim<'_> {
-        let epsilon = number_at(run, "/privacy/epsilon");
+        let epsilon =
+            number_at(run, "/privacy/epsilon").filter(|value| value.is_finite() && *value >= 0.0);
+        let delta = number_at(run, "/privacy/delta").filter(|value| (0.0..=1.0).contains(value));
         let reason = match text_at(run, "/privacy/claim") {
             // A proof of nothing in particular is no claim.
-            Some("proved") if epsilon.is_some() => None,
-            Some("proved") => Some("no epsilon"),
+            Some("proved") if epsilon.is_some() && delta.is_some() => None,
+            Some("proved") => Some("no epsilon and delta"),
             Some(reason) => Some(reason),
             None => Some("not stated"),
         };
         Claim {
             epsilon,
-            delta: number_at(run, "/privacy/delta"),
+            delta,
             adjacency: text_at(run, "/privacy/adjacency"),
             reason,
         }
@@ -93,7 +95,7 @@ impl Claim<'_> {
             "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = {}</strong> and \
              <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one record of one client {exchange}, the \
              probability of anything that can be concluded from all the messages this client sends in the whole run \
-             grows by a factor of at most e<sup>ε</sup> = {}, plus δ.</p>\n\
+             grows by a factor of at most <span class=\"formula\">e<sup>ε</sup> = {}</span>, plus δ.</p>\n\
              <p>Put as a game: somebody who knows every other record, sees every message and every model, and has to tell \
              which of two such candidates was used, is right in at most <strong>{guess}&#8239;%</strong> of the cases. \
              A blind guess is right in 50&#8239;%.</p>\n\
@@ -160,8 +162,8 @@ fn amplification(run: &RunFiles) -> Option<String> {
     Some(match (amplified, without) {
         (true, Some(without)) => format!("counted; without it ε = {without}"),
         (true, None) => "counted".to_owned(),
-        (false, Some(without)) => format!("not counted (ε = {without} without it)"),
-        (false, None) => "not counted".to_owned(),
+        // Then the two numbers are one.
+        (false, _) => "not counted".to_owned(),
     })
 }
 
@@ -247,7 +249,7 @@ mod tests {
         assert!(page.contains("<strong>73.2&#8239;%</strong>"), "{page}");
         assert!(page.contains("<strong>ε = 1</strong>") && page.contains("δ = 10⁻⁵"));
         assert!(
-            page.contains("e<sup>ε</sup> = 2.72,")
+            page.contains("e<sup>ε</sup> = 2.72</span>,")
                 && page.contains("exchanged for any other record")
         );
         let zero = section(&run(
@@ -266,6 +268,9 @@ mod tests {
             r#"{"epsilon": null, "delta": 1e-3, "claim": "paper calibration"}"#,
             r#"{"epsilon": 3.0, "delta": 1e-3, "claim": "data-dependent scaling"}"#,
             r#"{"epsilon": null, "claim": "proved"}"#,
+            r#"{"epsilon": "nan", "delta": 1e-3, "claim": "proved"}"#,
+            r#"{"epsilon": "inf", "delta": 1e-3, "claim": "proved"}"#,
+            r#"{"epsilon": 1, "delta": -1, "claim": "proved"}"#,
             "null",
         ] {
             let page = section(&run(privacy));

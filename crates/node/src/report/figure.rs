@@ -296,7 +296,8 @@ struct Axis {
 impl Axis {
     /// An axis that shows all of `values`; `padded` leaves room beyond them, and begins at zero where that is near.
     fn over(values: impl Iterator<Item = f64> + Clone, log: bool, padded: bool) -> Axis {
-        let shown = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
+        // Beyond these bounds the arithmetic of axes would overflow: such values are not drawn.
+        let shown = values.filter(|value| value.abs() < 1e150 && (!log || *value > 1e-150));
         let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| {
             (low.min(v), high.max(v))
         });
@@ -353,7 +354,7 @@ impl Axis {
         } else {
             (value - self.low) / (self.high - self.low)
         };
-        (share.is_finite() && (!self.log || value > 0.0)).then_some(share)
+        (share.abs() < 10.0 && (!self.log || value > 0.0)).then_some(share)
     }
 
     fn ticks(self, target: usize) -> Vec<f64> {

@@ -121,7 +121,7 @@ fn accuracy_card(run: &RunFiles) -> String {
             "",
             "Test accuracy",
             "<span class=\"none\">none</span>",
-            &["no test set".to_owned()],
+            &["not recorded".to_owned()],
         ),
     }
 }
@@ -151,6 +151,14 @@ fn privacy_card(run: &RunFiles) -> String {
         Some(epsilon) => format!("ε = {}", text::number_rounded_up(epsilon, 4)),
         None => "<span class=\"none\">no ε</span>".to_owned(),
     };
+    let accountant =
+        text_at(run, "/privacy/accountant").map(|name| format!("{} accountant", escape(name)));
+    let noise = text_at(run, "/privacy/noise").map(|name| format!("noise: {}", escape(name)));
+    let method = accountant
+        .into_iter()
+        .chain(noise)
+        .collect::<Vec<_>>()
+        .join(", ");
     let spent = run
         .rounds
         .last()
@@ -166,7 +174,7 @@ fn privacy_card(run: &RunFiles) -> String {
         "wide",
         "Privacy",
         &format!("{value} {}", claim.badge()),
-        &[claim.terms(), spent],
+        &[claim.terms(), method, spent],
     )
 }
 
@@ -189,7 +197,11 @@ fn rounds_card(run: &RunFiles) -> String {
     } else {
         String::new()
     };
-    card("", "Rounds", &value, &[clients, records])
+    let missing = planned.filter(|planned| run.interrupted() && Some(*planned) > rounds);
+    let missing = missing.map_or(String::new(), |planned| {
+        format!("of {} planned", text::count(planned))
+    });
+    card("", "Rounds", &value, &[missing, clients, records])
 }
 
 fn traffic_card(run: &RunFiles) -> String {
