@@ -1,0 +1,293 @@
+//! What a run claims about privacy, in plain language.
+//!
+//! The numbers are the summary's own; this module only says what they mean. Epsilon and delta are
+//! rounded up where they are written, so that a page never promises more than the accountant did.
+
+use super::files::RunFiles;
+use super::setup::{Settings, facts, number_at, numbers_at, range, text_at};
+use super::text::{self, escape, push};
+
+/// What the summary says about privacy.
+pub(super) struct Claim<'a> {
+    /// Epsilon, where the run has one.
+    pub(super) epsilon: Option<f64>,
+    /// Delta, where the run has one.
+    pub(super) delta: Option<f64>,
+    /// The neighbouring relation as the summary names it.
+    pub(super) adjacency: Option<&'a str>,
+    /// Why there is no claim; none for a proved one.
+    reason: Option<&'a str>,
+}
+
+impl Claim<'_> {
+    pub(super) fn of(run: &RunFiles) -> Claim<'_> {
+        let epsilon =
+            number_at(run, "/privacy/epsilon").filter(|value| value.is_finite() && *value >= 0.0);
+        let delta = number_at(run, "/privacy/delta").filter(|value| (0.0..=1.0).contains(value));
+        let reason = match text_at(run, "/privacy/claim") {
+            // A proof of nothing in particular is no claim.
+            Some("proved") if epsilon.is_some() && delta.is_some() => None,
+            Some("proved") => Some("no epsilon and delta"),
+            Some(reason) => Some(reason),
+            None => Some("not stated"),
+        };
+        Claim {
+            epsilon,
+            delta,
+            adjacency: text_at(run, "/privacy/adjacency"),
+            reason,
+        }
+    }
+
+    /// The claim in a word or two: green when it is proved, amber with the reason when it is not.
+    pub(super) fn badge(&self) -> String {
+        match self.reason {
+            None => "<span class=\"badge proved\">proved</span>".to_owned(),
+            Some(reason) => format!(
+                "<span class=\"badge unproved\">no claim: {}</span>",
+                escape(reason)
+            ),
+        }
+    }
+
+    /// `δ = 10⁻⁵, replace-one`.
+    pub(super) fn terms(&self) -> String {
+        let delta = self
+            .delta
+            .map(|delta| format!("δ = {}", text::number_rounded_up(delta, 3)));
+        let parts: Vec<String> = delta
+            .into_iter()
+            .chain(self.adjacency.map(escape))
+            .collect();
+        parts.join(", ")
+    }
+
+    fn prose(&self) -> String {
+        match (self.reason, self.epsilon, self.delta) {
+            (None, Some(epsilon), Some(delta)) => self.meaning(epsilon, delta),
+            (reason, ..) => {
+                let reason = reason.unwrap_or("no delta");
+                format!(
+                    "<p><strong>This run makes no privacy claim</strong> ({}). {}</p>\n\
+                     <p>Whatever noise was added, nothing in this report should be read as a bound on what the messages reveal.</p>\n",
+                    escape(reason),
+                    explanation(reason)
+                )
+            }
+        }
+    }
+
+    fn meaning(&self, epsilon: f64, delta: f64) -> String {
+        let (pair, exchange) = match self.adjacency {
+            Some("replace-one") => ("replace-one", "is exchanged for any other record"),
+            Some("zero-out") => (
+                "zero-out",
+                "is replaced by an empty record that contributes nothing",
+            ),
+            Some(other) => (other, "is changed as that relation allows"),
+            None => ("unnamed", "is changed"),
+        };
+        // The two error rates of any test obey a + e^eps b >= 1 - delta both ways, so their sum is at least
+        // 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
+        let guess = 1.0 - (1.0 - delta) * (-epsilon).exp() / (1.0 + (-epsilon).exp());
+        let guess = (guess * 1000.0 - 1e-9).ceil() / 10.0;
+        format!(
+            "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = {}</strong> and \
+             <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one record of one client {exchange}, the \
+             probability of anything that can be concluded from all the messages this client sends in the whole run \
+             grows by a factor of at most <span class=\"formula\">e<sup>ε</sup> = {}</span>, plus δ.</p>\n\
+             <p>Put as a game: somebody who knows every other record, sees every message and every model, and has to tell \
+             which of two such candidates was used, is right in at most <strong>{guess}&#8239;%</strong> of the cases. \
+             A blind guess is right in 50&#8239;%.</p>\n\
+             <p>The number is the largest over the clients. Clients hold disjoint records and are accounted one by \
+             one; a record held by several clients, or used in several runs, costs at most the sum of what each spends.</p>\n",
+            text::number_rounded_up(epsilon, 4),
+            text::number_rounded_up(delta, 3),
+            escape(pair),
+            text::number_rounded_up(epsilon.exp(), 3),
+        )
+    }
+}
+
+/// What stands behind the reasons that the program gives.
+fn explanation(reason: &str) -> &'static str {
+    let known = [
+        (
+            "paper",
+            "The noise follows the paper's formula; for the mechanism that ran, no proof says which epsilon that gives.",
+        ),
+        ("no noise", "Messages were sent without noise."),
+        (
+            "scaling",
+            "Features were scaled by constants computed from the records themselves, and no accounting covers that use of them.",
+        ),
+        (
+            "estimate",
+            "Each client's whole estimate was clipped instead of each record's gradient, so the influence of one record is not bounded as the accounting needs.",
+        ),
+        (
+            "replacement",
+            "Records were drawn with replacement, which the accounting does not cover.",
+        ),
+        (
+            "seed",
+            "The randomness came from a known seed, so noise can be computed and subtracted.",
+        ),
+    ];
+    known
+        .iter()
+        .find(|(part, _)| reason.contains(part))
+        .map_or("", |(_, text)| text)
+}
+
+fn noise(run: &RunFiles) -> &'static str {
+    match text_at(run, "/privacy/noise") {
+        Some(noise) if noise.contains("simulated") => {
+            "<p>This is a <strong>simulation</strong>: the claim speaks of the mechanism with ideal Gaussian noise and secret \
+             seeds. The noise here was drawn in floating point from a seed that stands in the configuration, so the \
+             claim says what a deployment of this run would promise, not that these very messages are safe to publish.</p>\n"
+        }
+        Some(noise) if noise.contains("secure") => {
+            "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose result does not carry the traces \
+             that floating-point noise leaves.</p>\n"
+        }
+        _ => "",
+    }
+}
+
+fn amplification(run: &RunFiles) -> Option<String> {
+    let amplified = run.summary.pointer("/privacy/amplified")?.as_bool()?;
+    let without = number_at(run, "/privacy/epsilon_unamplified")
+        .map(|value| text::number_rounded_up(value, 4));
+    Some(match (amplified, without) {
+        (true, Some(without)) => format!("counted; without it ε = {without}"),
+        (true, None) => "counted".to_owned(),
+        // Then the two numbers are one.
+        (false, _) => "not counted".to_owned(),
+    })
+}
+
+/// The section that says what is claimed, under which terms, and what stands outside.
+pub(super) fn section(run: &RunFiles) -> String {
+    let claim = Claim::of(run);
+    let mut out = String::from(
+        "<section id=\"claim\">\n<h2>What is claimed</h2>\n<div class=\"claim\"><div class=\"prose\">\n",
+    );
+    out.push_str(&claim.prose());
+    if claim.reason.is_none() {
+        out.push_str(noise(run));
+    }
+    out.push_str(
+        "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report (loss, gradient norm, \
+         accuracy, clip fractions) are a simulation's privilege. They are computed from the raw records without noise, \
+         and no epsilon covers them.</p>\n</div>\n",
+    );
+    let sigmas = numbers_at(run, "/privacy/sigmas");
+    let sigma = |value: f64| text::number(value, 4);
+    let spread = range(&sigmas, sigma).filter(|_| sigmas.len() > 1);
+    let settings = Settings::of(run);
+    let clip =
+        settings
+            .text("privacy", "clip")
+            .map(|clip| match settings.text("privacy", "clip_scope") {
+                Some(scope) => format!("{clip} ({scope})"),
+                None => clip,
+            });
+    let list = vec![
+        (
+            "Epsilon",
+            claim
+                .epsilon
+                .map(|value| text::number_rounded_up(value, 4))
+                .or(Some("none".to_owned())),
+        ),
+        (
+            "Delta",
+            claim.delta.map(|value| text::number_rounded_up(value, 3)),
+        ),
+        ("Adjacency", claim.adjacency.map(str::to_owned)),
+        (
+            "Accountant",
+            text_at(run, "/privacy/accountant").map(str::to_owned),
+        ),
+        ("Random-k amplification", amplification(run)),
+        ("Noise", text_at(run, "/privacy/noise").map(str::to_owned)),
+        (
+            "Noise sigma (largest)",
+            number_at(run, "/privacy/sigma").map(sigma),
+        ),
+        ("Sigma over clients", spread),
+        ("Clip", clip),
+    ];
+    let heading = format!("Terms {}", claim.badge());
+    push(
+        &mut out,
+        format_args!("{}</div>\n</section>\n", facts(&heading, &list)),
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(privacy: &str) -> RunFiles {
+        let summary = serde_json::from_str(&format!("{{\"privacy\": {privacy}}}")).unwrap();
+        RunFiles {
+            config: String::new(),
+            rounds: Vec::new(),
+            summary,
+        }
+    }
+
+    #[test]
+    fn the_guess_bound_is_the_closed_form_rounded_up() {
+        let page = section(&run(
+            r#"{"epsilon": 1.0, "delta": 1e-5, "adjacency": "replace-one", "claim": "proved"}"#,
+        ));
+        // (e + 1e-5) / (e + 1) = 0.731061...
+        assert!(page.contains("<strong>73.2&#8239;%</strong>"), "{page}");
+        assert!(page.contains("<strong>ε = 1</strong>") && page.contains("δ = 10⁻⁵"));
+        assert!(
+            page.contains("e<sup>ε</sup> = 2.72</span>,")
+                && page.contains("exchanged for any other record")
+        );
+        let zero = section(&run(
+            r#"{"epsilon": 0, "delta": 0, "adjacency": "zero-out", "claim": "proved"}"#,
+        ));
+        assert!(zero.contains("<strong>50&#8239;%</strong>") && zero.contains("empty record"));
+        let huge = section(&run(
+            r#"{"epsilon": 5000, "delta": 1e-5, "claim": "proved"}"#,
+        ));
+        assert!(huge.contains("<strong>100&#8239;%</strong>") && huge.contains("= ∞"));
+    }
+
+    #[test]
+    fn without_a_proof_there_is_no_meaning() {
+        for privacy in [
+            r#"{"epsilon": null, "delta": 1e-3, "claim": "paper calibration"}"#,
+            r#"{"epsilon": 3.0, "delta": 1e-3, "claim": "data-dependent scaling"}"#,
+            r#"{"epsilon": null, "claim": "proved"}"#,
+            r#"{"epsilon": "nan", "delta": 1e-3, "claim": "proved"}"#,
+            r#"{"epsilon": "inf", "delta": 1e-3, "claim": "proved"}"#,
+            r#"{"epsilon": 1, "delta": -1, "claim": "proved"}"#,
+            "null",
+        ] {
+            let page = section(&run(privacy));
+            assert!(
+                page.contains("makes no privacy claim") && page.contains("badge unproved"),
+                "{page}"
+            );
+            assert!(!page.contains("Put as a game") && !page.contains("badge proved"));
+        }
+    }
+
+    #[test]
+    fn amplification_is_told_with_both_numbers() {
+        let page = section(&run(
+            r#"{"epsilon": 0.53, "delta": 1e-5, "claim": "proved", "amplified": true, "epsilon_unamplified": 2.1671}"#,
+        ));
+        assert!(page.contains("counted; without it ε = 2.168"));
+        assert!(page.contains("Outside every claim"));
+    }
+}

@@ -1,0 +1,310 @@
+//! The page itself: head, headline numbers, sections, and everything it needs inside it.
+//!
+//! The page forbids itself the network (a content security policy of `default-src 'none'`), so even a
+//! mistake in what follows could not load or send anything.
+
+use super::claim::Claim;
+use super::files::RunFiles;
+use super::setup::{Settings, number_at, numbers_at, text_at, title};
+use super::text::{self, escape, push, script_json};
+use super::{charts, claim, setup};
+
+const STYLE: &str = include_str!("../../assets/report.css");
+const SCRIPT: &str = include_str!("../../assets/report.js");
+const UPLOT_STYLE: &str = include_str!("../../../../third-party/uplot/uPlot.min.css");
+const UPLOT_SCRIPT: &str = include_str!("../../../../third-party/uplot/uPlot.iife.min.js");
+const UPLOT_LICENCE: &str = include_str!("../../../../third-party/uplot/LICENSE");
+
+pub(super) fn html(run: &RunFiles) -> String {
+    let mut out = String::with_capacity(256 * 1024);
+    push(
+        &mut out,
+        format_args!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
+         <style>{UPLOT_STYLE}</style>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+            escape(&title(run))
+        ),
+    );
+    out.push_str(&header(run));
+    out.push_str(&cards(run));
+    out.push_str(&charts::section(run));
+    out.push_str(&claim::section(run));
+    out.push_str(&setup::section(run));
+    out.push_str(&provenance(run));
+    push(
+        &mut out,
+        format_args!(
+            "</main>\n<script type=\"application/json\" id=\"run-data\">{}</script>\n\
+         <script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}\n*/\n{UPLOT_SCRIPT}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+            script_json(&charts::data(run))
+        ),
+    );
+    out
+}
+
+fn header(run: &RunFiles) -> String {
+    let mut parts = Vec::new();
+    let mut part = |pointer: &str, one: &str, many: &str| {
+        if let Some(value) = number_at(run, pointer) {
+            parts.push(format!(
+                "{} {}",
+                text::count(value as u64),
+                if value == 1.0 { one } else { many }
+            ));
+        }
+    };
+    part("/clients", "client", "clients");
+    part("/dimension", "parameter", "parameters");
+    part("/rounds", "round", "rounds");
+    if let Some(seed) = number_at(run, "/seed") {
+        parts.push(format!("seed {seed}"));
+    }
+    let mut badges = String::new();
+    if run.interrupted() {
+        let last = run
+            .rounds
+            .last()
+            .map_or("before its first row".to_owned(), |row| {
+                format!("after round {}", row.round)
+            });
+        push(
+            &mut badges,
+            format_args!(" <span class=\"badge unproved\">interrupted, last seen {last}</span>"),
+        );
+    }
+    format!(
+        "<header>\n<p class=\"kicker\">Training report</p>\n<h1>{}</h1>\n<p class=\"subtitle\">{}{badges}</p>\n</header>\n",
+        escape(&title(run)),
+        parts.join(" <span class=\"dot\">·</span> ")
+    )
+}
+
+/// One number of the headline row; `lines` stand below it, already escaped.
+fn card(class: &str, name: &str, value: &str, lines: &[String]) -> String {
+    let lines: String = lines
+        .iter()
+        .filter(|line| !line.is_empty())
+        .map(|line| format!("<p>{line}</p>"))
+        .collect();
+    format!(
+        "<div class=\"card {class}\"><h2>{name}</h2><div class=\"value\">{value}</div>{lines}</div>\n"
+    )
+}
+
+fn cards(run: &RunFiles) -> String {
+    let mut out = String::from("<section class=\"cards\" aria-label=\"Headline numbers\">\n");
+    out.push_str(&accuracy_card(run));
+    out.push_str(&loss_card(run));
+    out.push_str(&privacy_card(run));
+    out.push_str(&rounds_card(run));
+    out.push_str(&traffic_card(run));
+    out.push_str(&compression_card(run));
+    out.push_str(&time_card(run));
+    out.push_str("</section>\n");
+    out
+}
+
+fn accuracy_card(run: &RunFiles) -> String {
+    let last = run.rounds.last().and_then(|row| row.test_accuracy);
+    match number_at(run, "/final/test_accuracy").or(last) {
+        Some(value) => {
+            let start = run.rounds.first().and_then(|row| row.test_accuracy);
+            let start = start.map_or(String::new(), |start| {
+                format!("{} at the start", text::percent(start))
+            });
+            card("", "Test accuracy", &text::percent(value), &[start])
+        }
+        None => card(
+            "",
+            "Test accuracy",
+            "<span class=\"none\">none</span>",
+            &["not recorded".to_owned()],
+        ),
+    }
+}
+
+fn loss_card(run: &RunFiles) -> String {
+    let row = run.rounds.last();
+    let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
+    let loss = number_at(run, "/final/loss").or(finite(row.map(|row| row.loss)));
+    let value = loss.map_or("<span class=\"none\">none</span>".to_owned(), |loss| {
+        text::number(loss, 4)
+    });
+    let start = finite(run.rounds.first().map(|row| row.loss));
+    let start = start.map_or(String::new(), |start| {
+        format!("{} at the start", text::number(start, 4))
+    });
+    let gradient =
+        number_at(run, "/final/grad_norm_sq").or(finite(row.map(|row| row.grad_norm_sq)));
+    let gradient = gradient.map_or(String::new(), |value| {
+        format!("‖∇f‖² = {}", text::number(value, 3))
+    });
+    card("", "Loss", &value, &[start, gradient])
+}
+
+fn privacy_card(run: &RunFiles) -> String {
+    let claim = Claim::of(run);
+    let value = match claim.epsilon {
+        Some(epsilon) => format!("ε = {}", text::number_rounded_up(epsilon, 4)),
+        None => "<span class=\"none\">no ε</span>".to_owned(),
+    };
+    let accountant =
+        text_at(run, "/privacy/accountant").map(|name| format!("{} accountant", escape(name)));
+    let noise = text_at(run, "/privacy/noise").map(|name| format!("noise: {}", escape(name)));
+    let method = accountant
+        .into_iter()
+        .chain(noise)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let spent = run
+        .rounds
+        .last()
+        .filter(|_| run.interrupted())
+        .and_then(|row| Some((row.round, row.epsilon?)));
+    let spent = spent.map_or(String::new(), |(round, epsilon)| {
+        format!(
+            "{} spent up to round {round}",
+            text::number_rounded_up(epsilon, 4)
+        )
+    });
+    card(
+        "wide",
+        "Privacy",
+        &format!("{value} {}", claim.badge()),
+        &[claim.terms(), method, spent],
+    )
+}
+
+fn rounds_card(run: &RunFiles) -> String {
+    let planned = number_at(run, "/rounds").map(|value| value as u64);
+    let last = run.rounds.last().map(|row| row.round);
+    let rounds = if run.interrupted() {
+        last.or(planned)
+    } else {
+        planned.or(last)
+    };
+    let value = rounds.map_or("<span class=\"none\">none</span>".to_owned(), text::count);
+    let clients = number_at(run, "/clients").map(|clients| clients as u64);
+    let clients = clients.map_or(String::new(), |n| {
+        format!("{} client{}", text::count(n), if n == 1 { "" } else { "s" })
+    });
+    let records: f64 = numbers_at(run, "/samples_per_client").iter().sum();
+    let records = if records > 0.0 {
+        format!("{} records", text::count(records as u64))
+    } else {
+        String::new()
+    };
+    let missing = planned.filter(|planned| run.interrupted() && Some(*planned) > rounds);
+    let missing = missing.map_or(String::new(), |planned| {
+        format!("of {} planned", text::count(planned))
+    });
+    card("", "Rounds", &value, &[missing, clients, records])
+}
+
+fn traffic_card(run: &RunFiles) -> String {
+    let row = run.rounds.last();
+    let up = number_at(run, "/traffic/uplink_bytes").or(row.map(|row| row.uplink_bytes as f64));
+    let down =
+        number_at(run, "/traffic/downlink_bytes").or(row.map(|row| row.downlink_bytes as f64));
+    let paper = number_at(run, "/traffic/paper_bits").or(row.map(|row| row.paper_bits));
+    let value = up.map_or("<span class=\"none\">none</span>".to_owned(), |bytes| {
+        text::quantity(bytes, "B")
+    });
+    let paper = paper.map_or(String::new(), |bits| {
+        format!("{} as the paper counts", text::quantity(bits, "bit"))
+    });
+    let down = down.map_or(String::new(), |bytes| {
+        format!("{} down", text::quantity(bytes, "B"))
+    });
+    card("", "Sent by clients", &value, &[paper, down])
+}
+
+/// How much less was sent than if every message held all coordinates as 32-bit floats.
+fn compression_card(run: &RunFiles) -> String {
+    let Some((dense, ratio)) = compression(run) else {
+        return card(
+            "",
+            "Compression",
+            "<span class=\"none\">none</span>",
+            &["nothing was sent".to_owned()],
+        );
+    };
+    let value = format!("{}×", text::number(ratio, 3));
+    card(
+        "",
+        "Compression",
+        &value,
+        &[
+            "less than all coordinates as f32".to_owned(),
+            format!("({})", text::quantity(dense, "B")),
+        ],
+    )
+}
+
+fn compression(run: &RunFiles) -> Option<(f64, f64)> {
+    // Both numbers from one row: an interrupted run may have sent more than it evaluated.
+    let row = run.rounds.last()?;
+    // A client that takes part with a probability sends that share of the messages, on average.
+    let participation = Settings::of(run)
+        .float("algorithm", "participation")
+        .filter(|p| *p > 0.0 && *p <= 1.0);
+    let messages = row.round as f64 * number_at(run, "/clients")? * participation.unwrap_or(1.0);
+    let dense = messages * number_at(run, "/dimension")? * 4.0;
+    let ratio = dense / row.uplink_bytes as f64;
+    (ratio.is_finite() && ratio > 0.0).then_some((dense, ratio))
+}
+
+fn time_card(run: &RunFiles) -> String {
+    let training = number_at(run, "/seconds/training");
+    let total = number_at(run, "/seconds/total");
+    let evaluation = number_at(run, "/seconds/evaluation");
+    let value = training.or(total).map_or(
+        "<span class=\"none\">none</span>".to_owned(),
+        text::duration,
+    );
+    let line = |time: Option<f64>, name: &str| {
+        time.map_or(String::new(), |time| {
+            format!("{} {name}", text::duration(time))
+        })
+    };
+    let name = if training.is_some() {
+        "Training time"
+    } else {
+        "Time"
+    };
+    card(
+        "",
+        name,
+        &value,
+        &[
+            line(evaluation, "evaluation"),
+            line(total.filter(|_| training.is_some()), "in all"),
+        ],
+    )
+}
+
+fn provenance(run: &RunFiles) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let wrote = text_at(run, "/version").map_or(String::new(), |by| {
+        format!("The run was made by soteria {}. ", escape(by))
+    });
+    let seed = match run.summary.get("seed") {
+        Some(serde_json::Value::Null) | None => {
+            "It has no fixed seed: repeated, it gives another run with the same terms.".to_owned()
+        }
+        Some(seed) => format!(
+            "With seed {} and this configuration the same version gives the same bytes:",
+            escape(&seed.to_string())
+        ),
+    };
+    format!(
+        "<section id=\"provenance\">\n<h2>Provenance</h2>\n\
+         <p>{wrote}This report was written by soteria {version} from <code>config.toml</code>, <code>rounds.csv</code> and \
+         <code>summary.json</code> of the run's directory, and holds nothing else. {seed}</p>\n\
+         <pre><code>soteria train --config config.toml --out repeated</code></pre>\n\
+         <p class=\"note\">Charts: uPlot 1.6.32, © 2022 Leon Sorokin, MIT licence (its text is in this file).</p>\n</section>\n"
+    )
+}

@@ -1,0 +1,276 @@
+//! What ran: data, model and algorithm, from the resolved configuration and the summary.
+
+use serde_json::Value;
+
+use super::files::RunFiles;
+use super::text::{self, escape, push};
+
+/// The resolved configuration, as far as it can be parsed; a key that is absent reads as none.
+pub(super) struct Settings(toml::Table);
+
+impl Settings {
+    pub(super) fn of(run: &RunFiles) -> Settings {
+        // `RunFiles::read` has refused broken TOML; files built by hand then show fewer facts.
+        Settings(run.config.parse().unwrap_or_default())
+    }
+
+    /// A setting as people write it: strings without quotes.
+    pub(super) fn text(&self, section: &str, key: &str) -> Option<String> {
+        match self.0.get(section)?.get(key)? {
+            toml::Value::String(text) => Some(text.clone()),
+            toml::Value::Float(value) => Some(text::number(*value, 6)),
+            other => Some(other.to_string()),
+        }
+    }
+
+    /// A setting that is a number.
+    pub(super) fn float(&self, section: &str, key: &str) -> Option<f64> {
+        match self.0.get(section)?.get(key)? {
+            toml::Value::Float(value) => Some(*value),
+            toml::Value::Integer(value) => Some(*value as f64),
+            _ => None,
+        }
+    }
+}
+
+/// The number at a place of the summary such as `/privacy/epsilon`, also where it is written as text (`"inf"`).
+pub(super) fn number_at(run: &RunFiles, pointer: &str) -> Option<f64> {
+    match run.summary.pointer(pointer)? {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+/// The text at a place of the summary.
+pub(super) fn text_at<'a>(run: &'a RunFiles, pointer: &str) -> Option<&'a str> {
+    run.summary.pointer(pointer)?.as_str()
+}
+
+/// The numbers of a list in the summary.
+pub(super) fn numbers_at(run: &RunFiles, pointer: &str) -> Vec<f64> {
+    let list = run.summary.pointer(pointer).and_then(Value::as_array);
+    list.map(|list| list.iter().filter_map(Value::as_f64).collect())
+        .unwrap_or_default()
+}
+
+/// `SoteriaFL-GD on a9a`, unescaped.
+pub(super) fn title(run: &RunFiles) -> String {
+    let algorithm = match text_at(run, "/algorithm").unwrap_or("") {
+        "" => "Training run".to_owned(),
+        "auto" => "Automatic choice".to_owned(),
+        name => proper_name(name),
+    };
+    match text_at(run, "/dataset").unwrap_or("") {
+        "" => algorithm,
+        dataset => format!("{algorithm} on {}", proper_name(dataset)),
+    }
+}
+
+/// The names of algorithms and data sets as their authors write them; any other name as it is.
+fn proper_name(name: &str) -> String {
+    match name {
+        "mnist" => return "MNIST".to_owned(),
+        "fashion-mnist" => return "Fashion-MNIST".to_owned(),
+        _ => {}
+    }
+    match name.split_once('-') {
+        Some(("soteriafl", estimator)) => format!("SoteriaFL-{}", estimator.to_uppercase()),
+        Some(("cdp" | "ldp" | "dp", "gd" | "sgd" | "svrg" | "saga")) => name.to_uppercase(),
+        _ => name.to_owned(),
+    }
+}
+
+/// The section with the tables of data, model and algorithm, and the configuration itself.
+pub(super) fn section(run: &RunFiles) -> String {
+    let settings = Settings::of(run);
+    let mut out = String::from("<section id=\"setup\">\n<h2>What ran</h2>\n");
+    out.push_str(&slots(run, &settings));
+    out.push_str("<div class=\"tables\">\n");
+    out.push_str(&facts("Data", &data_facts(run, &settings)));
+    out.push_str(&facts("Model", &model_facts(run, &settings)));
+    out.push_str(&facts("Steps and clipping", &step_facts(&settings)));
+    out.push_str("</div>\n");
+    push(
+        &mut out,
+        format_args!(
+            "<details><summary>Resolved configuration <code>config.toml</code></summary>\n<pre><code>{}</code></pre></details>\n",
+            escape(&run.config)
+        ),
+    );
+    out.push_str("</section>\n");
+    out
+}
+
+/// The four slots in which the algorithms of the framework differ.
+fn slots(run: &RunFiles, settings: &Settings) -> String {
+    let get = |key: &str| settings.text("algorithm", key);
+    let named = |name: &str, key: &str| get(key).map(|value| format!("{name} {value}"));
+    let chosen = |value: Option<&String>, names: &[&str]| {
+        value.is_some_and(|value| names.contains(&value.as_str()))
+    };
+
+    let estimator = get("estimator");
+    let sampled = !chosen(estimator.as_ref(), &["gd"]);
+    let shared_snapshots = chosen(estimator.as_ref(), &["svrg"]);
+    let compressor = get("compressor");
+    let clients = number_at(run, "/clients")
+        .map(|n| text::count(n as u64))
+        .or(settings.text("data", "clients"));
+    let rows: [(&str, Option<String>, Vec<Option<String>>); 4] = [
+        (
+            "Estimator",
+            estimator.map(|name| name.to_uppercase()),
+            vec![
+                named("batch", "batch")
+                    .filter(|_| sampled)
+                    .or((!sampled).then(|| "every record, every round".to_owned())),
+                named("snapshot probability", "snapshot_probability").filter(|_| shared_snapshots),
+            ],
+        ),
+        (
+            "Compressor",
+            compressor.clone(),
+            vec![
+                named("fraction", "fraction").filter(|_| chosen(compressor.as_ref(), &["rand-k"])),
+                named("k", "k").filter(|_| chosen(compressor.as_ref(), &["rand-k"])),
+                named("levels", "levels").filter(|_| chosen(compressor.as_ref(), &["qsgd"])),
+                chosen(compressor.as_ref(), &["identity"])
+                    .then(|| "all coordinates travel".to_owned()),
+            ],
+        ),
+        (
+            "Shift",
+            get("shift"),
+            vec![(!chosen(get("shift").as_ref(), &["off"])).then(|| {
+                "each client sends the difference to a reference that both sides keep".to_owned()
+            })],
+        ),
+        (
+            "Clients",
+            clients,
+            vec![named("participation", "participation")],
+        ),
+    ];
+    let mut out = String::from(
+        "<table class=\"slots\"><thead><tr><th>Slot</th><th>Choice</th><th>Parameters</th></tr></thead><tbody>\n",
+    );
+    for (slot, choice, details) in rows {
+        let Some(choice) = choice else { continue };
+        let details: Vec<String> = details.into_iter().flatten().collect();
+        push(
+            &mut out,
+            format_args!(
+                "<tr><th scope=\"row\">{slot}</th><td><strong>{}</strong></td><td>{}</td></tr>\n",
+                escape(&choice),
+                escape(&details.join(", "))
+            ),
+        );
+    }
+    out.push_str("</tbody></table>\n");
+    out
+}
+
+type Facts = Vec<(&'static str, Option<String>)>;
+
+fn data_facts(run: &RunFiles, settings: &Settings) -> Facts {
+    let get = |key: &str| settings.text("data", key);
+    let records = numbers_at(run, "/samples_per_client");
+    let total: f64 = records.iter().sum();
+    vec![
+        (
+            "Source",
+            get("source").or(text_at(run, "/dataset").map(str::to_owned)),
+        ),
+        ("Test set", get("test")),
+        (
+            "Records",
+            (!records.is_empty()).then(|| text::count(total as u64)),
+        ),
+        (
+            "Records per client",
+            range(&records, |value| text::count(value as u64)),
+        ),
+        (
+            "Partition",
+            match (get("partition"), get("alpha")) {
+                (Some(name), Some(alpha)) if name == "dirichlet" => {
+                    Some(format!("{name}, alpha {alpha}"))
+                }
+                (name, _) => name,
+            },
+        ),
+        ("Scaling", get("scale")),
+        ("Weighting", get("weighting")),
+    ]
+}
+
+fn model_facts(run: &RunFiles, settings: &Settings) -> Facts {
+    let get = |key: &str| settings.text("model", key);
+    let kind = get("kind");
+    let is = |name: &str| kind.as_deref() == Some(name);
+    let regularizer = get("regularizer");
+    let regularized = regularizer.as_deref().is_some_and(|name| name != "none");
+    vec![
+        ("Kind", kind.clone()),
+        (
+            "Parameters",
+            number_at(run, "/dimension").map(|value| text::count(value as u64)),
+        ),
+        ("Hidden layers", get("hidden").filter(|_| is("mlp"))),
+        ("Activation", get("activation").filter(|_| is("mlp"))),
+        ("Intercept", get("intercept").filter(|_| is("logistic"))),
+        ("Regularizer", regularizer),
+        ("Lambda", get("lambda").filter(|_| regularized)),
+        (
+            "Regularized at",
+            get("regularizer_at").filter(|_| regularized),
+        ),
+        ("Start", get("init")),
+    ]
+}
+
+fn step_facts(settings: &Settings) -> Facts {
+    let (algorithm, privacy) = (
+        |key: &str| settings.text("algorithm", key),
+        |key: &str| settings.text("privacy", key),
+    );
+    vec![
+        ("Preset", algorithm("preset")),
+        ("Rounds", algorithm("rounds")),
+        ("Step size", algorithm("step_size")),
+        ("Schedule", algorithm("schedule")),
+        ("Clip", privacy("clip")),
+        ("Clip scope", privacy("clip_scope")),
+        ("Difference clip", privacy("difference_clip")),
+        ("Sampling", privacy("sampling")),
+        ("Target epsilon", privacy("epsilon")),
+    ]
+}
+
+/// `3256`, or `3200 to 3256`; none of nothing.
+pub(super) fn range(values: &[f64], write: impl Fn(f64) -> String) -> Option<String> {
+    let low = values.iter().copied().reduce(f64::min)?;
+    let high = values.iter().copied().reduce(f64::max)?;
+    let (low, high) = (write(low), write(high));
+    Some(if low == high {
+        low
+    } else {
+        format!("{low} to {high}")
+    })
+}
+
+/// A table of names and values under a heading; facts that are not known are left out.
+pub(super) fn facts(heading: &str, facts: &[(&'static str, Option<String>)]) -> String {
+    let mut out = format!("<div class=\"facts\"><h3>{heading}</h3><dl>\n");
+    for (name, value) in facts {
+        if let Some(value) = value {
+            push(
+                &mut out,
+                format_args!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(value)),
+            );
+        }
+    }
+    out.push_str("</dl></div>\n");
+    out
+}
