@@ -1,3 +1,9 @@
 //! Differential-privacy accounting for SoteriaFL.
 
+pub mod account;
 pub mod event;
+mod gaussian;
+mod normal;
+pub mod pld;
+
+pub use account::{AccountError, Cost, cost, delta, epsilon, round_up};
