@@ -1,3 +1,6 @@
 //! Differential-privacy accounting for SoteriaFL.
 
 pub mod event;
+
+pub mod amplification;
+pub mod rdp;

@@ -1,0 +1,2 @@
+//! Placeholder header, replaced below.
+pub(crate) mod pair;
