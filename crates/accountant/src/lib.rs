@@ -1,9 +1,11 @@
 //! Differential-privacy accounting for SoteriaFL.
 
 pub mod account;
+pub mod amplification;
 pub mod event;
 mod gaussian;
 mod normal;
 pub mod pld;
+pub mod rdp;
 
 pub use account::{AccountError, Cost, cost, delta, epsilon, round_up};

@@ -1,0 +1,215 @@
+//! Random-k amplifies privacy: a record whose pull lies on coordinates that do not travel is not seen.
+//!
+//! **When.** The client draws `k` of `d` coordinates uniformly, afresh for every message, after it
+//! has the model and independently of data, noise and minibatch; each record is clipped as a whole
+//! (`ClipScope::Record`). With `kappa = k/d` and a record vector `u`, the part that travels satisfies
+//! `E |u_I|^2 = kappa |u|^2`. `docs/privacy.md` (Theorem 5 and 6) has the proofs; in short:
+//!
+//! **Rényi rule** ([`masked_curve`]). `A(s) = E_Q[(P/Q)^a]` is convex in the squared shift `s` for
+//! the Gaussian and for the subsampled Gaussian, at every real order, so the worst law of `|u_I|^2`
+//! is all or nothing:
+//!
+//! ```text
+//! A_masked <= 1 - kappa + kappa A.
+//! ```
+//!
+//! **Envelope** ([`masked_laws`]). A hockey-stick divergence is not convex in the squared shift, but the
+//! worst law of `rho = |u_I|^2/|u|^2` with mean at most `rho_bar = min(1, vectors * kappa)` gives its
+//! concave envelope:
+//!
+//! ```text
+//! H_g(masked) <= sup { E H_g(pair scaled by sqrt(rho)) : 0 <= rho <= 1, E rho <= rho_bar }.
+//! ```
+//!
+//! As a supremum of hockey-stick curves it is convex in `g` and composes. It is computed rounded up,
+//! and returned as a loss distribution on a grid whose own curve lies above it.
+//!
+//! Take the smaller epsilon of the two; neither is always better. **Cost**: 1 to 30 milliseconds.
+//!
+//! Not in the paper, which uses compression after the noise as post-processing only.
+
+mod curve;
+mod envelope;
+mod grid;
+pub(crate) mod pair;
+
+use crate::event::{Adjacency, EventError, RandomK};
+use crate::rdp::{RdpCurve, log_one_plus, numerator_curve, orders};
+use curve::MaskedCurve;
+use pair::{Pair, Side};
+
+/// A privacy-loss distribution on a grid: `masses[i]` is the probability, under the numerator law,
+/// of the loss `(first + i) * step`; `infinity` that of an infinite loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GridLaw {
+    /// Distance of neighbouring losses.
+    pub step: f64,
+    /// Index of the first loss.
+    pub first: i64,
+    /// Probabilities.
+    pub masses: Vec<f64>,
+    /// Probability of an infinite loss.
+    pub infinity: f64,
+}
+
+/// The loss distributions of one masked release, each an upper bound for its direction: one under
+/// replace-one (which is symmetric), remove and add under zero-out. Epsilon is the larger one.
+///
+/// `step` is the grid on which rounds will be composed; see [`suggested_step`].
+///
+/// # Errors
+/// Refuses laws that are none, a fraction outside (0, 1], a step that is not positive, and a number of
+/// masked vectors below the one the proof needs for this mixture.
+pub fn masked_laws(
+    shifts_over_sigma: &[f64],
+    probabilities: &[f64],
+    adjacency: Adjacency,
+    random_k: &RandomK,
+    step: f64,
+) -> Result<Vec<GridLaw>, EventError> {
+    if !(step.is_finite() && step > 0.0) {
+        let name = "grid step";
+        return Err(EventError::NotPositive { name, value: step });
+    }
+    let mixture = Side::new(shifts_over_sigma, probabilities)?;
+    let mean = mean_fraction(&mixture, adjacency, random_k)?;
+    let scale = typical_loss(&mixture, adjacency, mean);
+    let mut curve = MaskedCurve::new(&mixture, adjacency, mean);
+    let pairs = Pair::directions(&mixture, adjacency);
+    let laws = pairs.iter().enumerate().map(|(direction, pair)| {
+        let nodes = grid::nodes(pair, step, scale);
+        // H_g(Q||P) = 1 - g + g H_{1/g}(P||Q): the add direction mirrors the remove direction.
+        let excess = |epsilon: f64| match direction {
+            0 => curve.excess(epsilon),
+            _ => epsilon.exp() * curve.excess(-epsilon),
+        };
+        grid::connect_the_dots(&nodes, step, excess)
+    });
+    Ok(laws.collect())
+}
+
+/// A step fine enough for [`masked_laws`]: a fortieth of the typical loss, at most 1e-4.
+///
+/// # Errors
+/// As [`masked_laws`].
+pub fn suggested_step(
+    shifts_over_sigma: &[f64],
+    probabilities: &[f64],
+    adjacency: Adjacency,
+    random_k: &RandomK,
+) -> Result<f64, EventError> {
+    let mixture = Side::new(shifts_over_sigma, probabilities)?;
+    let mean = mean_fraction(&mixture, adjacency, random_k)?;
+    let scale = typical_loss(&mixture, adjacency, mean);
+    Ok(if scale > 0.0 {
+        (scale / 40.0).min(1e-4)
+    } else {
+        1e-4
+    })
+}
+
+/// The Rényi curve of one masked release, or `None` where no rule is proved: it is for a single
+/// shift (full gradients, both adjacencies) and for the subsampled Gaussian under zero-out.
+///
+/// # Errors
+/// As [`masked_laws`].
+pub fn masked_curve(
+    shifts_over_sigma: &[f64],
+    probabilities: &[f64],
+    adjacency: Adjacency,
+    random_k: &RandomK,
+) -> Result<Option<RdpCurve>, EventError> {
+    let mixture = Side::new(shifts_over_sigma, probabilities)?;
+    mean_fraction(&mixture, adjacency, random_k)?;
+    let proved =
+        mixture.is_single() || (adjacency == Adjacency::ZeroOut && mixture.is_subsampled());
+    // One masked vector only: with more, the mean of rho is not kappa.
+    if !proved || vectors(adjacency, random_k) != 1 {
+        return Ok(None);
+    }
+    // In both cases the first direction is the larger one at every mask (equal for a single
+    // shift; Mironov, Talwar, Zhang, Thm. 5 for the subsampled Gaussian).
+    let unmasked = numerator_curve(&Pair::directions(&mixture, adjacency)[0]);
+    let per_order = orders().iter().zip(unmasked.values());
+    let masked = per_order.map(|(&order, &value)| mask(value, order, random_k.fraction));
+    Ok(Some(RdpCurve::from_values(masked.collect())))
+}
+
+/// `log(1 - kappa + kappa e^{(a-1) D}) / (a - 1)`.
+fn mask(divergence: f64, order: f64, fraction: f64) -> f64 {
+    let log_moment = (order - 1.0) * divergence;
+    if log_moment <= 0.0 {
+        return 0.0;
+    }
+    // log(kappa (A - 1)), with A - 1 = A (1 - 1/A) so that a large A cannot overflow.
+    let excess = fraction.ln() + log_moment + (-(-log_moment).exp_m1()).ln();
+    log_one_plus(excess) / (order - 1.0)
+}
+
+/// Number of vectors that are masked together under this adjacency.
+fn vectors(adjacency: Adjacency, random_k: &RandomK) -> u32 {
+    match adjacency {
+        Adjacency::ZeroOut => random_k.vectors_zero_out,
+        Adjacency::ReplaceOne => random_k.vectors_replace_one,
+    }
+}
+
+/// `rho_bar = min(1, vectors * kappa)`, after checking that so many vectors are enough.
+fn mean_fraction(
+    mixture: &Side,
+    adjacency: Adjacency,
+    random_k: &RandomK,
+) -> Result<f64, EventError> {
+    let fraction = random_k.fraction;
+    if !(fraction > 0.0 && fraction <= 1.0) {
+        return Err(EventError::OutOfRange {
+            name: "random-k fraction",
+            range: "(0, 1]",
+            value: fraction,
+        });
+    }
+    // Every shift that can occur is a vector of its own; a certain one needs no coin, so under
+    // replace-one the two records' difference is one vector.
+    let moving = mixture
+        .components()
+        .iter()
+        .filter(|component| component.0 > 0.0);
+    let needed = match (adjacency, mixture.is_single()) {
+        (_, true) => 1,
+        (Adjacency::ZeroOut, false) => moving.count(),
+        (Adjacency::ReplaceOne, false) => 2 * moving.count(),
+    };
+    let given = vectors(adjacency, random_k);
+    if (given as usize) < needed {
+        return Err(EventError::Unproved(
+            "random-k amplification is proved only with one masked vector per possible shift",
+        ));
+    }
+    Ok((f64::from(given) * fraction).min(1.0))
+}
+
+/// A guess of the standard deviation of one round's loss, `sqrt(2 rho_bar KL)`; sets resolutions,
+/// never safety.
+fn typical_loss(mixture: &Side, adjacency: Adjacency, mean: f64) -> f64 {
+    let pair = &Pair::directions(mixture, adjacency)[0];
+    let (bottom, top) = (
+        -8.0 - pair.denominator.largest(),
+        8.0 + pair.numerator.largest(),
+    );
+    let count = 400;
+    let width = (top - bottom) / f64::from(count);
+    let divergence: f64 = (0..count)
+        .map(|index| {
+            let y = bottom + (f64::from(index) + 0.5) * width;
+            let log_p = pair.numerator.log_density(y);
+            let loss = log_p - pair.denominator.log_density(-y);
+            // KL as E_P[L - 1 + 1/e^L], whose integrand is nonnegative.
+            (log_p - 0.5 * y * y).exp() * (loss + (-loss).exp_m1())
+        })
+        .sum();
+    let divergence = divergence * width / (2.0 * std::f64::consts::PI).sqrt();
+    (2.0 * mean * divergence.max(0.0)).sqrt()
+}
+
+#[cfg(test)]
+mod tests;

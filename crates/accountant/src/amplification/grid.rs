@@ -1,0 +1,148 @@
+//! From an upper bound of a hockey-stick curve to a loss distribution on a grid.
+//!
+//! **Connect the dots** (Doroshenko et al., arXiv 2207.04380). Let `E(g)` be a hockey-stick curve and
+//! `U >= E` numbers at nodes `g_0 < ... < g_n`. The largest convex function below the polygon through
+//! `(0, 1)`, the dots `(g_j, U_j)` and the level `U_n` beyond still lies above `E`: the polygon
+//! through the values of `E` is convex, lies above `E` (a chord of a convex function does) and below
+//! the dots. A convex polygon from `(0, 1)` with slopes in `[-1, 0]` is the curve of a discrete law: its
+//! slope changes at `g_j` by the denominator's mass there, so the numerator's is `g_j` times that, and
+//! the final level is the mass at infinity. Nothing is lost: the masses telescope to one.
+//!
+//! **Nodes** are multiples of the step, dense around zero and one percent of the loss apart farther
+//! out: a chord of relative width `1/100` adds `1/60000` to the second moment of the loss, and saves
+//! nine tenths of the evaluations.
+
+use super::GridLaw;
+use super::pair::Pair;
+
+/// Outcomes farther than this from every mean have probability below 1e-20.
+const REACH: f64 = 9.3;
+
+/// Losses are cut at this size; beyond, mass counts as infinite.
+const LARGEST_LOSS: f64 = 300.0;
+
+/// Node spacing around zero, in parts of the typical loss.
+const DENSE: f64 = 20.0;
+
+/// Relative node spacing farther out.
+const RELATIVE: f64 = 0.01;
+
+/// Nodes as multiples of `step`, increasing, zero among them.
+pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
+    let top = pair
+        .loss(pair.numerator.largest() + REACH)
+        .min(LARGEST_LOSS);
+    let bottom = pair
+        .loss(-pair.denominator.largest() - REACH)
+        .max(-LARGEST_LOSS);
+    let dense = scale / DENSE;
+    let side = |end: f64| {
+        let last = (end / step).ceil().max(1.0) as i64;
+        let mut at = 0;
+        let mut indices = Vec::new();
+        while at < last {
+            let gap = dense.max(RELATIVE * at as f64 * step) / step;
+            at = (at + (gap as i64).max(1)).min(last);
+            indices.push(at);
+        }
+        indices
+    };
+    let below = side(-bottom).into_iter().rev().map(|index| -index);
+    below.chain([0]).chain(side(top)).collect()
+}
+
+/// A dot `(g, U - max(0, 1 - g))` with `g = e^{index * step}`.
+#[derive(Clone, Copy)]
+struct Dot {
+    index: i64,
+    excess: f64,
+}
+
+/// The law whose curve is the convex polygon below the dots `excess(node) + max(0, 1 - g)`.
+pub(super) fn connect_the_dots(
+    nodes: &[i64],
+    step: f64,
+    mut excess: impl FnMut(f64) -> f64,
+) -> GridLaw {
+    let mut dots: Vec<Dot> = nodes
+        .iter()
+        .map(|&index| {
+            let excess = excess(index as f64 * step);
+            Dot { index, excess }
+        })
+        .collect();
+    let zero = dots.partition_point(|dot| dot.index < 0);
+    // The excess falls away from zero on both sides; where rounding says otherwise, a neighbour's
+    // smaller bound holds here as well.
+    for at in (0..zero).rev() {
+        dots[at].excess = dots[at].excess.min(dots[at + 1].excess);
+    }
+    for at in zero + 1..dots.len() {
+        dots[at].excess = dots[at].excess.min(dots[at - 1].excess);
+    }
+    let below = polygon(&dots[..=zero], step, true);
+    let above = polygon(&dots[zero..], step, false);
+
+    let first = nodes[0];
+    let length = (nodes[nodes.len() - 1] - first + 1) as usize;
+    let mut masses = vec![0.0; length];
+    let mut left = None;
+    for &(dot, slope) in below.iter().chain(&above) {
+        // Slopes are those of the excess: the curve's own kink at g = 1 is one more.
+        if let Some((corner, before)) = left {
+            add_mass(&mut masses, first, step, corner, before, slope);
+        }
+        left = Some((dot, slope));
+    }
+    if let Some((corner, before)) = left {
+        add_mass(&mut masses, first, step, corner, before, 0.0);
+    }
+    GridLaw {
+        step,
+        first,
+        masses,
+        infinity: dots[dots.len() - 1].excess,
+    }
+}
+
+/// Adds the numerator mass of a corner between two slopes of the excess.
+fn add_mass(masses: &mut [f64], first: i64, step: f64, corner: Dot, before: f64, after: f64) {
+    let kink = if corner.index == 0 { 1.0 } else { 0.0 };
+    let mass = (corner.index as f64 * step).exp() * (after - before + kink);
+    masses[(corner.index - first) as usize] += mass.max(0.0);
+}
+
+/// Lower convex hull of dots in increasing order, on one side of `g = 1`: for each edge its right
+/// end and its slope. `from_origin` adds the edge from `(0, 0)` to the first dot.
+///
+/// Slopes are of the excess, not of the curve: near -1 the curve's slope has no digits left.
+fn polygon(dots: &[Dot], step: f64, from_origin: bool) -> Vec<(Dot, f64)> {
+    let g = |dot: Dot| (dot.index as f64 * step).exp();
+    let slope = |from: Option<Dot>, to: Dot| match from {
+        None => to.excess / g(to),
+        Some(from) => {
+            let width = g(from) * ((to.index - from.index) as f64 * step).exp_m1();
+            (to.excess - from.excess) / width
+        }
+    };
+    let mut edges: Vec<(Dot, f64)> = Vec::with_capacity(dots.len());
+    let (start, rest) = if from_origin {
+        (None, dots)
+    } else {
+        (Some(dots[0]), &dots[1..])
+    };
+    for &dot in rest {
+        loop {
+            let from = edges.last().map(|edge| edge.0).or(start);
+            let next = slope(from, dot);
+            match edges.last() {
+                Some(&(_, previous)) if next < previous => edges.pop(),
+                _ => {
+                    edges.push((dot, next));
+                    break;
+                }
+            };
+        }
+    }
+    edges
+}

@@ -1,0 +1,447 @@
+use proptest::prelude::*;
+
+use super::pair::upper_tail;
+use super::*;
+use crate::rdp::rdp_curve;
+
+fn random_k(fraction: f64, vectors: u32) -> RandomK {
+    RandomK {
+        fraction,
+        vectors_zero_out: vectors,
+        vectors_replace_one: vectors,
+    }
+}
+
+/// `H_{e^epsilon}` of a law, straight from the definition.
+fn curve_of(law: &GridLaw, epsilon: f64) -> f64 {
+    let losses = (law.first..).map(|index| index as f64 * law.step);
+    let gain = |(loss, mass): (f64, &f64)| mass * (-(epsilon - loss).exp_m1()).max(0.0);
+    law.infinity + losses.zip(&law.masses).map(gain).sum::<f64>()
+}
+
+/// Sum of two independent losses by the schoolbook convolution; tails below 1e-16 go to infinity
+/// (above) or up to the lowest kept loss (below).
+fn convolve(a: &GridLaw, b: &GridLaw) -> GridLaw {
+    let mut masses = vec![0.0; a.masses.len() + b.masses.len() - 1];
+    for (i, x) in a.masses.iter().enumerate().filter(|(_, x)| **x > 0.0) {
+        for (total, y) in masses[i..].iter_mut().zip(&b.masses) {
+            *total += x * y;
+        }
+    }
+    let mut infinity = a.infinity + b.infinity - a.infinity * b.infinity;
+    let mut dropped = 0.0;
+    while masses.last().is_some_and(|mass| dropped + mass < 1e-16) {
+        dropped += masses.pop().unwrap();
+    }
+    infinity += dropped;
+    let mut lifted = 0.0;
+    let mut cut = 0;
+    while lifted + masses[cut] < 1e-16 {
+        lifted += masses[cut];
+        cut += 1;
+    }
+    masses[cut] += lifted;
+    masses.drain(..cut);
+    GridLaw {
+        step: a.step,
+        first: a.first + b.first + cut as i64,
+        masses,
+        infinity,
+    }
+}
+
+fn power(law: &GridLaw, mut rounds: u64) -> GridLaw {
+    let mut base = law.clone();
+    let mut result: Option<GridLaw> = None;
+    while rounds > 0 {
+        if rounds & 1 == 1 {
+            result = Some(result.map_or_else(|| base.clone(), |r| convolve(&r, &base)));
+        }
+        rounds >>= 1;
+        if rounds > 0 {
+            base = convolve(&base, &base);
+        }
+    }
+    result.unwrap()
+}
+
+fn epsilon_of(law: &GridLaw, delta: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 50.0);
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        if curve_of(law, middle) > delta {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
+}
+
+/// The release of which the first coordinate alone matters: with probability `kappa` the unmasked
+/// pair, otherwise nothing. A lower reference for every bound on the masked release.
+fn one_coordinate(law: &GridLaw, fraction: f64) -> GridLaw {
+    let mut masked = law.clone();
+    masked.masses.iter_mut().for_each(|mass| *mass *= fraction);
+    masked.masses[(-law.first) as usize] += 1.0 - fraction;
+    masked.infinity *= fraction;
+    masked
+}
+
+#[test]
+fn composed_epsilons_of_the_reference_settings() {
+    // q, sigma, rounds, kappa, delta, step; then Renyi rule, envelope on a coarse rho grid, and
+    // one coordinate, as computed by an independent script to three digits.
+    let rows = [
+        (1.0, 20.0, 100, 0.05, 1e-5, 1e-3, 0.531, 0.581, 0.459),
+        (1.0, 50.0, 2000, 0.05, 1e-5, 5e-4, 0.812, 1.019, 0.737),
+        (0.0625, 4.0, 3000, 0.05, 1e-3, 4e-4, 0.534, 0.635, 0.451),
+        (0.01, 1.0, 1000, 0.1, 1e-5, 4e-4, 1.226, 0.792, 0.720),
+    ];
+    for (q, sigma, rounds, kappa, delta, step, renyi, envelope, lower) in rows {
+        let (shifts, probabilities) = ([0.0, 1.0 / sigma], [1.0 - q, q]);
+        let mask = random_k(kappa, 1);
+        let laws = |k: &RandomK| {
+            masked_laws(&shifts, &probabilities, Adjacency::ZeroOut, k, step).unwrap()
+        };
+        let masked = laws(&mask)
+            .iter()
+            .map(|law| epsilon_of(&power(law, rounds), delta))
+            .fold(0.0, f64::max);
+        let one = laws(&random_k(1.0, 1))
+            .iter()
+            .map(|law| epsilon_of(&power(&one_coordinate(law, kappa), rounds), delta))
+            .fold(0.0, f64::max);
+        let rule = masked_curve(&shifts, &probabilities, Adjacency::ZeroOut, &mask);
+        let rule = rule.unwrap().unwrap().epsilon(rounds, delta);
+        println!("q {q}: rule {rule:.4}, envelope {masked:.4}, one coordinate {one:.4}");
+        assert!(
+            rule <= renyi * 1.002 && rule > renyi * 0.97,
+            "rule {rule} {renyi}"
+        );
+        assert!(
+            masked <= envelope * 1.002 && masked > envelope * 0.9,
+            "{masked} {envelope}"
+        );
+        assert!(
+            (one / lower - 1.0).abs() < 5e-3,
+            "one coordinate {one} {lower}"
+        );
+        assert!(rule > one && masked > one);
+    }
+}
+
+/// All `size`-subsets of `0..dimension`.
+fn subsets(dimension: usize, size: usize) -> Vec<Vec<usize>> {
+    let bits = |mask: u32| {
+        (0..dimension)
+            .filter(|&j| mask >> j & 1 == 1)
+            .collect::<Vec<_>>()
+    };
+    (0..1u32 << dimension)
+        .map(bits)
+        .filter(|set| set.len() == size)
+        .collect()
+}
+
+/// A vector of norm `norm` in a direction chosen by `kind`: random, equal on the first few
+/// coordinates, or one coordinate.
+fn direction(weights: &[f64], kind: usize, norm: f64) -> Vec<f64> {
+    let spread: Vec<f64> = match kind {
+        0 => weights.to_vec(),
+        n => (0..weights.len())
+            .map(|j| if j < n { 1.0 } else { 0.0 })
+            .collect(),
+    };
+    let length = spread.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-300);
+    spread.iter().map(|x| x * norm / length).collect()
+}
+
+fn masked_norm(vector: &[f64], set: &[usize]) -> f64 {
+    set.iter()
+        .map(|&j| vector[j] * vector[j])
+        .sum::<f64>()
+        .sqrt()
+}
+
+/// `H_g((1-q) N(0) + q N(r) || N(0))` by its closed form.
+fn sampled_gaussian(q: f64, r: f64, epsilon: f64) -> f64 {
+    let strike = 1.0 + epsilon.exp_m1() / q;
+    if strike <= 0.0 || r == 0.0 {
+        return (-epsilon.exp_m1()).max(0.0);
+    }
+    let k = strike.ln();
+    q * (upper_tail(k / r - r / 2.0) - strike * upper_tail(k / r + r / 2.0))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+
+    /// One vector: full gradients and Poisson samples under zero-out, both directions, exactly.
+    #[test]
+    fn no_vector_beats_the_bounds(
+        weights in prop::collection::vec(-1.0f64..1.0, 2..9),
+        kind in 0usize..5,
+        size in 1usize..8,
+        q in prop_oneof![Just(1.0), 0.01f64..0.9],
+        r in 0.05f64..3.0,
+        shrink in prop_oneof![Just(1.0), 0.2f64..1.0],
+        points in prop::collection::vec(-1.0f64..1.0, 12),
+    ) {
+        let dimension = weights.len();
+        let size = size.min(dimension);
+        let vector = direction(&weights, kind.min(dimension), r * shrink);
+        let sets = subsets(dimension, size);
+        let norms: Vec<f64> = sets.iter().map(|set| masked_norm(&vector, set)).collect();
+        let average = |f: &dyn Fn(f64) -> f64| {
+            norms.iter().map(|&norm| f(norm)).sum::<f64>() / norms.len() as f64
+        };
+        let mask = random_k(size as f64 / dimension as f64, 1);
+        let (shifts, probabilities) = ([0.0, r], [1.0 - q, q]);
+        let laws = masked_laws(&shifts, &probabilities, Adjacency::ZeroOut, &mask, 1e-3).unwrap();
+        for point in points {
+            let epsilon = 4.0 * r * point * point.abs();
+            let remove = average(&|norm| sampled_gaussian(q, norm, epsilon));
+            let add = average(&|norm| {
+                -epsilon.exp_m1() + epsilon.exp() * sampled_gaussian(q, norm, -epsilon)
+            });
+            prop_assert!(curve_of(&laws[0], epsilon) >= remove - 1e-14);
+            // The reference itself is a difference of numbers near e^epsilon.
+            prop_assert!(curve_of(&laws[1], epsilon) >= add - 1e-14 * (1.0 + epsilon.exp()));
+        }
+        let curve = masked_curve(&shifts, &probabilities, Adjacency::ZeroOut, &mask);
+        let curve = curve.unwrap().unwrap();
+        for (order, value) in orders().iter().zip(curve.values()).step_by(7) {
+            if order * order * r * r > 600.0 {
+                continue;
+            }
+            let moment = average(&|norm| {
+                let one = rdp_curve(&[0.0, norm], &probabilities, Adjacency::ZeroOut).unwrap();
+                let at = orders().iter().position(|o| o == order).unwrap();
+                ((order - 1.0) * one.values()[at]).exp()
+            });
+            prop_assert!((order - 1.0) * value >= moment.ln() * (1.0 - 1e-9) - 1e-12);
+        }
+    }
+}
+
+/// A small generator for the two-dimensional cases below.
+fn next(state: &mut u64) -> f64 {
+    *state = state
+        .wrapping_mul(6364136223846793005)
+        .wrapping_add(1442695040888963407);
+    (*state >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
+}
+
+/// Coordinates in the plane spanned by two vectors, restricted to `set`.
+fn in_plane(first: &[f64], second: &[f64], set: &[usize]) -> ((f64, f64), (f64, f64)) {
+    let dot = |a: &[f64], b: &[f64]| set.iter().map(|&j| a[j] * b[j]).sum::<f64>();
+    let length = dot(first, first).sqrt();
+    if length < 1e-12 {
+        return ((0.0, 0.0), (dot(second, second).sqrt(), 0.0));
+    }
+    let along = dot(first, second) / length;
+    let across = (dot(second, second) - along * along).max(0.0).sqrt();
+    ((length, 0.0), (along, across))
+}
+
+type Plane = Vec<((f64, f64), f64)>;
+
+/// Hockey-stick divergences of two planar Gaussian mixtures at several epsilons, by a sum over a
+/// square grid (error below 1e-4 for the shifts used here).
+fn planar(p: &Plane, q: &Plane, epsilons: &[f64]) -> Vec<f64> {
+    let step = 0.08;
+    let mut totals = vec![0.0; epsilons.len()];
+    for i in -100..=100 {
+        for j in -100..=100 {
+            let (x, y) = (f64::from(i) * step, f64::from(j) * step);
+            let density = |law: &Plane| {
+                law.iter()
+                    .map(|((a, b), w)| w * (-0.5 * ((x - a).powi(2) + (y - b).powi(2))).exp())
+                    .sum::<f64>()
+            };
+            let (dp, dq) = (density(p), density(q));
+            for (total, epsilon) in totals.iter_mut().zip(epsilons) {
+                *total += (dp - epsilon.exp() * dq).max(0.0);
+            }
+        }
+    }
+    let scale = step * step / (2.0 * std::f64::consts::PI);
+    totals.iter().map(|total| total * scale).collect()
+}
+
+#[test]
+fn no_pair_of_vectors_beats_the_envelope() {
+    let epsilons = [-0.8, -0.2, 0.0, 0.1, 0.4, 1.0, 2.0];
+    let mut state = 7;
+    for case in 0..24 {
+        let dimension = 2 + case % 4;
+        let size = 1 + case / 4 % (dimension - 1);
+        let q = [0.05, 0.3, 0.8][case % 3];
+        let r = [0.4, 1.0, 2.0][case / 3 % 3];
+        let mut weights = || (0..dimension).map(|_| next(&mut state)).collect::<Vec<_>>();
+        let (a, b) = (weights(), weights());
+        let kappa = size as f64 / dimension as f64;
+        let sets = subsets(dimension, size);
+
+        // Replace-one: record u against record v, which share no direction in general.
+        let u = direction(&a, case % 3, r);
+        let v: Vec<f64> = match case % 2 {
+            0 => u.iter().map(|x| -x).collect(),
+            _ => direction(&b, 0, r),
+        };
+        let mut truth = vec![0.0; epsilons.len()];
+        // Zero-out with a full-batch term: shift h always, D + h when sampled.
+        let low = 0.3 * r;
+        let h = direction(&b, case % 2, low);
+        let sum: Vec<f64> = u.iter().zip(&h).map(|(x, y)| x + y).collect();
+        let (mut remove, mut add) = (truth.clone(), truth.clone());
+        for set in &sets {
+            let (pu, pv) = in_plane(&u, &v, set);
+            let p = vec![((0.0, 0.0), 1.0 - q), (pu, q)];
+            let w = vec![((0.0, 0.0), 1.0 - q), (pv, q)];
+            let (ph, ps) = in_plane(&h, &sum, set);
+            let mixture = vec![(ph, 1.0 - q), (ps, q)];
+            let null = vec![((0.0, 0.0), 1.0)];
+            let parts = [
+                (&mut truth, planar(&p, &w, &epsilons)),
+                (&mut remove, planar(&mixture, &null, &epsilons)),
+                (&mut add, planar(&null, &mixture, &epsilons)),
+            ];
+            for (totals, values) in parts {
+                for (total, value) in totals.iter_mut().zip(values) {
+                    *total += value / sets.len() as f64;
+                }
+            }
+        }
+        let law = |shifts: &[f64], adjacency| {
+            masked_laws(shifts, &[1.0 - q, q], adjacency, &random_k(kappa, 2), 1e-3).unwrap()
+        };
+        let replace = law(&[0.0, r], Adjacency::ReplaceOne);
+        let zero_out = law(&[low, low + r], Adjacency::ZeroOut);
+        for (at, &epsilon) in epsilons.iter().enumerate() {
+            for (bound, exact) in [
+                (&replace[0], truth[at]),
+                (&zero_out[0], remove[at]),
+                (&zero_out[1], add[at]),
+            ] {
+                let bound = curve_of(bound, epsilon);
+                assert!(
+                    bound >= exact - 1e-4,
+                    "case {case}, {epsilon}: {exact} above {bound}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bounds_are_attained_at_both_ends() {
+    // A vector spread over all coordinates has |u_I|^2 = kappa |u|^2 exactly: at epsilon 0 nothing
+    // is lost. One coordinate is the worst at large epsilon.
+    let (r, kappa) = (0.5, 0.25);
+    let law = &masked_laws(&[r], &[1.0], Adjacency::ZeroOut, &random_k(kappa, 1), 1e-3).unwrap()[0];
+    let spread = sampled_gaussian(1.0, r * kappa.sqrt(), 0.0);
+    assert!((curve_of(law, 0.0) / spread - 1.0).abs() < 1e-6);
+    let single = kappa * sampled_gaussian(1.0, r, 2.0);
+    assert!((curve_of(law, 2.0) / single - 1.0).abs() < 2e-2);
+}
+
+#[test]
+fn laws_are_laws() {
+    let cases: [(&[f64], &[f64], u32, f64); 4] = [
+        (&[0.05], &[1.0], 1, 1e-4),
+        (&[0.0, 1.0], &[0.99, 0.01], 2, 1e-4),
+        (&[0.025, 0.275], &[0.95, 0.05], 4, 1e-3),
+        (&[0.0, 4.0], &[0.5, 0.5], 2, 1e-3),
+    ];
+    for (shifts, probabilities, vectors, step) in cases {
+        for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
+            let mask = random_k(0.05, vectors);
+            for law in masked_laws(shifts, probabilities, adjacency, &mask, step).unwrap() {
+                let total = law.infinity + law.masses.iter().sum::<f64>();
+                assert!((total - 1.0).abs() < 1e-12, "{shifts:?}: {total}");
+                assert!(law.masses.iter().all(|mass| *mass >= 0.0));
+                assert!(law.infinity < 1e-18, "{}", law.infinity);
+                // The denominator is a law as well: its mass is that of e^{-loss}.
+                let losses = (law.first..).map(|index| index as f64 * step);
+                let other: f64 = losses.zip(&law.masses).map(|(l, m)| m * (-l).exp()).sum();
+                assert!(other <= 1.0 + 1e-12, "{shifts:?}: {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unmasked_fraction_gives_the_plain_pair() {
+    let law = &masked_laws(
+        &[0.0, 1.0],
+        &[0.9, 0.1],
+        Adjacency::ZeroOut,
+        &random_k(1.0, 1),
+        1e-3,
+    )
+    .unwrap()[0];
+    for epsilon in [-0.05, 0.0, 0.2, 1.0] {
+        let exact = sampled_gaussian(0.1, 1.0, epsilon);
+        let ours = curve_of(law, epsilon);
+        assert!(
+            ours >= exact - 1e-15 && ours <= exact * 1.001 + 1e-12,
+            "{ours} {exact}"
+        );
+    }
+}
+
+#[test]
+fn more_coordinates_cost_more() {
+    let epsilon = |kappa: f64, vectors: u32| {
+        let mask = random_k(kappa, vectors);
+        let laws = masked_laws(&[0.0, 0.5], &[0.9, 0.1], Adjacency::ReplaceOne, &mask, 1e-3);
+        curve_of(&laws.unwrap()[0], 0.05)
+    };
+    assert!(epsilon(0.05, 2) < epsilon(0.1, 2));
+    assert!((epsilon(0.05, 4) - epsilon(0.1, 2)).abs() < 1e-12);
+    assert!((epsilon(0.5, 2) - epsilon(0.9, 2)).abs() < 1e-12);
+}
+
+#[test]
+fn refuses_what_is_not_proved() {
+    let law = |shifts: &[f64], adjacency, mask: &RandomK| {
+        masked_laws(shifts, &[0.9, 0.1], adjacency, mask, 1e-3)
+    };
+    let sgd = [0.0, 0.5];
+    let few = law(&sgd, Adjacency::ReplaceOne, &random_k(0.1, 1));
+    assert!(matches!(few, Err(EventError::Unproved(_))));
+    let few = law(&[0.1, 0.5], Adjacency::ZeroOut, &random_k(0.1, 1));
+    assert!(matches!(few, Err(EventError::Unproved(_))));
+    let none = law(&sgd, Adjacency::ZeroOut, &random_k(0.0, 1));
+    assert!(matches!(none, Err(EventError::OutOfRange { .. })));
+    // No Renyi rule where none is proved.
+    for (shifts, adjacency, vectors) in [
+        ([0.0, 0.5], Adjacency::ReplaceOne, 2),
+        ([0.1, 0.5], Adjacency::ZeroOut, 2),
+        ([0.0, 0.5], Adjacency::ZeroOut, 2),
+    ] {
+        let curve = masked_curve(&shifts, &[0.9, 0.1], adjacency, &random_k(0.1, vectors));
+        assert_eq!(curve.unwrap(), None);
+    }
+}
+
+#[test]
+fn full_gradients_under_replace_one_are_one_vector_of_twice_the_length() {
+    let mask = random_k(0.05, 1);
+    let replace = masked_curve(&[0.05], &[1.0], Adjacency::ReplaceOne, &mask).unwrap();
+    let doubled = masked_curve(&[0.1], &[1.0], Adjacency::ZeroOut, &mask).unwrap();
+    assert_eq!(replace, doubled);
+    let laws = |shift: f64, adjacency| {
+        masked_laws(&[shift], &[1.0], adjacency, &mask, 1e-3).unwrap()[0].clone()
+    };
+    let (replace, doubled) = (
+        laws(0.05, Adjacency::ReplaceOne),
+        laws(0.1, Adjacency::ZeroOut),
+    );
+    for epsilon in [-0.1, 0.0, 0.1, 0.3] {
+        let (a, b) = (curve_of(&replace, epsilon), curve_of(&doubled, epsilon));
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+}
