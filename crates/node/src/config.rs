@@ -11,8 +11,7 @@ pub mod resolve;
 mod write;
 
 
-use soteria_core::data::partition::Partition;
-use soteria_core::data::Source;
+use soteria_core::data::{Partition, Source};
 use soteria_core::objective::Activation;
 use soteria_core::protocol::Schedule;
 
@@ -212,7 +211,6 @@ pub struct Config {
     pub partition: Partition,
     pub scale: Auto<ScaleChoice>,
     pub equal_weights: bool,
-    pub label: String,
     pub model: Auto<ModelKind>,
     pub hidden: Vec<usize>,
     pub activation: Activation,

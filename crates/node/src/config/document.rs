@@ -18,7 +18,6 @@ pub const KEYS: &[(&str, &str)] = &[
     ("data.center", "a number, with scale = \"constant\""),
     ("data.factor", "a positive number, with scale = \"constant\""),
     ("data.weighting", "records | equal"),
-    ("data.label", "\"last\", a column's name or its number (csv)"),
     ("model.kind", "auto | logistic | softmax | mlp"),
     ("model.hidden", "a list of layer sizes"),
     ("model.activation", "sigmoid | tanh | relu"),

@@ -2,8 +2,7 @@
 
 use std::str::FromStr;
 
-use soteria_core::data::Source;
-use soteria_core::data::partition::Partition;
+use soteria_core::data::{Partition, Source};
 use soteria_core::objective::Activation;
 use soteria_core::protocol::Schedule;
 use toml::Value;
@@ -24,7 +23,7 @@ impl Config {
         refuse_biased(d)?;
         let alpha = d.read("data.alpha", 0.3, positive)?;
         Ok(Self {
-            source: source(d, "data.source")?.map_or_else(|| Source::from_str("a9a").map_err(|_| d.refuse("data.source")), Ok)?,
+            source: source(d, "data.source")?.unwrap_or(Source::A9a),
             test: source(d, "data.test")?,
             rows: d.read("data.rows", None, word_or("all", None, |value| count(value).map(Some)))?,
             clients: d.read("data.clients", Auto::Auto, |value| count(value).map(Auto::Given))?,
@@ -33,7 +32,6 @@ impl Config {
             })?,
             scale: scale(d)?,
             equal_weights: d.read("data.weighting", false, choice(&[("records", false), ("equal", true)]))?,
-            label: d.read("data.label", "last".to_string(), text)?,
             model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
             hidden: d.read("model.hidden", vec![64], |value| value.as_array()?.iter().map(count).collect())?,
             activation: d.read("model.activation", Activation::Sigmoid, choice(ACTIVATIONS))?,
@@ -168,14 +166,6 @@ fn probability(value: &Value) -> Option<f64> {
 
 fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_integer()?).ok().filter(|count| *count > 0)
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Integer(integer) => Some(integer.to_string()),
-        _ => None,
-    }
 }
 
 fn init(value: &Value) -> Option<Init> {

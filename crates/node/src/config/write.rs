@@ -1,0 +1,143 @@
+//! A resolved configuration as TOML, to be read back by `--config`.
+
+use std::fmt::Write;
+
+use soteria_core::compress::CompressorKind;
+use soteria_core::data::Partition;
+
+use super::read::{ACCOUNTANTS, ACTIVATIONS, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS, SCHEDULES, SCOPES, name};
+use super::resolve::Resolved;
+use super::{EstimatorName, Init, ModelKind, NoiseTarget, ScaleChoice, ShiftChoice};
+
+impl Resolved {
+    /// The file `config.toml`. Reading it back gives the same run.
+    pub fn to_toml(&self) -> String {
+        let mut toml = String::from("# Everything resolved: `soteria train --config` with this file repeats the run.\n");
+        let mut section = |title: &str, lines: Vec<(&str, String)>| {
+            let _ = writeln!(toml, "\n[{title}]");
+            for (key, value) in lines {
+                let _ = writeln!(toml, "{key} = {value}");
+            }
+        };
+        section("data", self.data_lines());
+        section("model", self.model_lines());
+        section("algorithm", self.algorithm_lines());
+        section("privacy", self.privacy_lines());
+        section("deployment", vec![
+            ("quorum", self.quorum.map_or(text("all"), |quorum| quorum.to_string())),
+            ("deadline", self.deadline.map_or(text("none"), number)),
+        ]);
+        section("run", vec![("seed", self.seed.to_string()), ("eval_every", self.eval_every.to_string())]);
+        toml
+    }
+
+    fn data_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("source", text(&self.source.to_string()))];
+        if let Some(test) = &self.test {
+            lines.push(("test", text(&test.to_string())));
+        }
+        lines.push(("rows", self.rows.map_or(text("all"), |rows| rows.to_string())));
+        lines.push(("clients", self.clients.to_string()));
+        match self.partition {
+            Partition::Dirichlet { alpha } => lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))]),
+            Partition::Iid => lines.push(("partition", text("iid"))),
+            _ => lines.push(("partition", text("sorted"))),
+        }
+        match self.scale {
+            ScaleChoice::None => lines.push(("scale", text("none"))),
+            ScaleChoice::Spectral => lines.push(("scale", text("spectral"))),
+            ScaleChoice::Standard => lines.push(("scale", text("standard"))),
+            ScaleChoice::PerFeature => lines.push(("scale", text("per-feature"))),
+            ScaleChoice::Constant { center, factor } => {
+                lines.extend([("scale", text("constant")), ("center", number(center)), ("factor", number(factor))]);
+            }
+        }
+        lines.push(("weighting", text(if self.equal_weights { "equal" } else { "records" })));
+        lines
+    }
+
+    fn model_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("kind", text(name(MODELS, self.model)))];
+        match self.model {
+            ModelKind::Mlp => {
+                lines.push(("hidden", format!("{:?}", self.hidden)));
+                lines.push(("activation", text(name(ACTIVATIONS, self.activation))));
+            }
+            ModelKind::Logistic => lines.push(("intercept", self.intercept.to_string())),
+            ModelKind::Softmax => {}
+        }
+        lines.push(("regularizer", text(name(REGULARIZERS, self.regularizer))));
+        lines.push(("lambda", number(self.lambda)));
+        lines.push(("regularizer_at", text(if self.regularizer_at_client { "client" } else { "server" })));
+        lines.push(("init", text(&match &self.init {
+            Init::Zeros => "zeros".to_string(),
+            Init::Normal(deviation) => format!("normal:{deviation}"),
+            Init::Glorot => "glorot".to_string(),
+            Init::File(path) => format!("file:{path}"),
+        })));
+        lines
+    }
+
+    fn algorithm_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![
+            ("preset", text(name(PRESETS, self.preset))),
+            ("estimator", text(name(ESTIMATORS, self.estimator))),
+        ];
+        if let Some(batch) = self.batch {
+            lines.push(("batch", number(batch)));
+        }
+        if self.estimator == EstimatorName::Svrg {
+            lines.push(("snapshot_probability", number(self.snapshot_probability)));
+        }
+        match self.compressor {
+            CompressorKind::Identity => lines.push(("compressor", text("identity"))),
+            CompressorKind::RandK { k } => lines.extend([("compressor", text("rand-k")), ("k", k.to_string())]),
+            CompressorKind::Qsgd { levels } => lines.extend([("compressor", text("qsgd")), ("levels", levels.to_string())]),
+            CompressorKind::Natural => lines.push(("compressor", text("natural"))),
+        }
+        lines.push(("shift", match self.shift {
+            ShiftChoice::Off => text("off"),
+            ShiftChoice::Step(step) => number(step),
+        }));
+        // A step size from the records stays a rule, so that reading it back keeps the claim honest.
+        lines.push(("step_size", if self.step_size_from_data { text("theory") } else { number(self.step_size) }));
+        lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
+        lines.push(("momentum", number(self.momentum)));
+        lines.push(("rounds", self.rounds.to_string()));
+        lines.push(("participation", number(self.participation)));
+        lines
+    }
+
+    fn privacy_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![match self.noise_target {
+            NoiseTarget::Epsilon(epsilon) => ("epsilon", number(epsilon)),
+            NoiseTarget::Sigma(sigma) => ("sigma", number(sigma)),
+            NoiseTarget::None => ("epsilon", text("none")),
+        }];
+        lines.extend([
+            ("delta", number(self.delta)),
+            ("adjacency", text(if self.zero_out { "zero-out" } else { "replace-one" })),
+            ("clip", number(self.clip)),
+            ("clip_scope", text(name(SCOPES, self.clip_scope))),
+            ("sampling", text(if self.with_replacement { "with-replacement" } else { "poisson" })),
+        ]);
+        if matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga) {
+            lines.push(("difference_clip", self.difference_clip.map_or(text("none"), number)));
+        }
+        lines.extend([
+            ("accountant", text(name(ACCOUNTANTS, self.accountant))),
+            ("amplification", text(if self.amplification { "auto" } else { "off" })),
+            ("noise", text(name(NOISES, self.noise))),
+        ]);
+        lines
+    }
+}
+
+fn text(value: &str) -> String {
+    toml::Value::String(value.to_string()).to_string()
+}
+
+/// The shortest text that reads back as the same number, always recognisable as a float.
+fn number(value: f64) -> String {
+    toml::Value::Float(value).to_string()
+}
