@@ -17,7 +17,7 @@
     loss: { write: short, series: [{ key: "loss", label: "loss", color: "--c3", width: 2.25 }] },
     accuracy: { write: percent, tick: value => plain(100 * value, 5) + " %", series: [{ key: "test_accuracy", label: "test accuracy", color: "--c4", width: 2.25 }] },
     epsilon: {
-      write: short,
+      write: roundedUp,
       series: [
         { key: "target", label: "target", color: "--c6", width: 1.5, dash: [6, 4] },
         { key: "epsilon", label: "epsilon spent", color: "--c5", width: 2.25, stepped: true },
@@ -42,6 +42,12 @@
     const power = String(Number(exponent)).replace(/[-0-9]/g, c => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
     const factor = trim(mantissa);
     return (factor === "1" ? "" : factor === "-1" ? "-" : factor + "×") + "10" + power;
+  }
+  /* Epsilon is never written below its value. */
+  function roundedUp(value) {
+    if (!(value > 0)) return plain(value, 4);
+    const scale = Math.pow(10, 3 - Math.floor(Math.log10(value)));
+    return plain(Math.ceil(value * scale * (1 - 1e-12)) / scale, 4);
   }
   function trim(text) {
     return text.includes(".") ? text.replace(/\.?0+$/, "") : text;

@@ -18,6 +18,7 @@ mod figure;
 mod files;
 mod page;
 mod setup;
+mod svg;
 mod text;
 mod ticks;
 

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::decimate;
-use super::figure::{Figure, PALETTE, Panel, Series};
+use super::figure::{Figure, Panel, Series};
 use super::files::{Row, RunFiles};
 use super::setup::Settings;
+use super::svg::PALETTE;
 use super::text;
 
 /// How many rows of a run a page holds at most; of longer runs extremes and ends stay.

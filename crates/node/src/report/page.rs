@@ -24,7 +24,8 @@ pub(super) fn html(run: &RunFiles) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
-         <style>{UPLOT_STYLE}</style>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+         <style>{UPLOT_STYLE}</style>\n<style>\n{STYLE}</style>\n\
+         <noscript><style>.charts, .segmented, #curves > .note {{ display: none; }}</style></noscript>\n</head>\n<body>\n<main>\n",
             escape(&title(run))
         ),
     );

@@ -102,54 +102,31 @@ pub(super) fn section(run: &RunFiles) -> String {
     out
 }
 
-/// The four slots in which the algorithms of the framework differ.
+/// The four slots in which the algorithms of the framework differ, as a table.
 fn slots(run: &RunFiles, settings: &Settings) -> String {
-    let get = |key: &str| settings.text("algorithm", key);
-    let named = |name: &str, key: &str| get(key).map(|value| format!("{name} {value}"));
-    let chosen = |value: Option<&String>, names: &[&str]| {
-        value.is_some_and(|value| names.contains(&value.as_str()))
-    };
-
-    let estimator = get("estimator");
-    let sampled = !chosen(estimator.as_ref(), &["gd"]);
-    let shared_snapshots = chosen(estimator.as_ref(), &["svrg"]);
-    let compressor = get("compressor");
-    let clients = number_at(run, "/clients")
-        .map(|n| text::count(n as u64))
-        .or(settings.text("data", "clients"));
-    let rows: [(&str, Option<String>, Vec<Option<String>>); 4] = [
+    let clients = number_at(run, "/clients").map(|clients| text::count(clients as u64));
+    let rows = [
         (
             "Estimator",
-            estimator.map(|name| name.to_uppercase()),
-            vec![
-                named("batch", "batch")
-                    .filter(|_| sampled)
-                    .or((!sampled).then(|| "every record, every round".to_owned())),
-                named("snapshot probability", "snapshot_probability").filter(|_| shared_snapshots),
-            ],
+            settings
+                .text("algorithm", "estimator")
+                .map(|name| name.to_uppercase()),
+            estimator_details(settings),
         ),
         (
             "Compressor",
-            compressor.clone(),
-            vec![
-                named("fraction", "fraction").filter(|_| chosen(compressor.as_ref(), &["rand-k"])),
-                named("k", "k").filter(|_| chosen(compressor.as_ref(), &["rand-k"])),
-                named("levels", "levels").filter(|_| chosen(compressor.as_ref(), &["qsgd"])),
-                chosen(compressor.as_ref(), &["identity"])
-                    .then(|| "all coordinates travel".to_owned()),
-            ],
+            settings.text("algorithm", "compressor"),
+            compressor_details(settings),
         ),
         (
             "Shift",
-            get("shift"),
-            vec![(!chosen(get("shift").as_ref(), &["off"])).then(|| {
-                "each client sends the difference to a reference that both sides keep".to_owned()
-            })],
+            settings.text("algorithm", "shift"),
+            shift_details(settings),
         ),
         (
             "Clients",
-            clients,
-            vec![named("participation", "participation")],
+            clients.or(settings.text("data", "clients")),
+            client_details(settings),
         ),
     ];
     let mut out = String::from(
@@ -157,18 +134,66 @@ fn slots(run: &RunFiles, settings: &Settings) -> String {
     );
     for (slot, choice, details) in rows {
         let Some(choice) = choice else { continue };
-        let details: Vec<String> = details.into_iter().flatten().collect();
         push(
             &mut out,
             format_args!(
                 "<tr><th scope=\"row\">{slot}</th><td><strong>{}</strong></td><td>{}</td></tr>\n",
                 escape(&choice),
-                escape(&details.join(", "))
+                escape(&details)
             ),
         );
     }
     out.push_str("</tbody></table>\n");
     out
+}
+
+/// `batch 54, snapshot probability 0.016`: those of the settings that are there.
+fn named(settings: &Settings, names: &[(&str, &str)]) -> String {
+    let present = names
+        .iter()
+        .filter_map(|(name, key)| Some(format!("{name} {}", settings.text("algorithm", key)?)));
+    present.collect::<Vec<_>>().join(", ")
+}
+
+fn estimator_details(settings: &Settings) -> String {
+    match settings.text("algorithm", "estimator").as_deref() {
+        Some("gd") => "every record, every round".to_owned(),
+        Some("svrg") => named(
+            settings,
+            &[
+                ("batch", "batch"),
+                ("snapshot probability", "snapshot_probability"),
+            ],
+        ),
+        _ => named(settings, &[("batch", "batch")]),
+    }
+}
+
+fn compressor_details(settings: &Settings) -> String {
+    match settings.text("algorithm", "compressor").as_deref() {
+        Some("identity") => "all coordinates travel".to_owned(),
+        Some("rand-k") => named(settings, &[("fraction", "fraction"), ("k", "k")]),
+        Some("qsgd") => named(settings, &[("levels", "levels")]),
+        _ => String::new(),
+    }
+}
+
+fn shift_details(settings: &Settings) -> String {
+    match settings.text("algorithm", "shift").as_deref() {
+        Some("off") => "messages are compressed as they are".to_owned(),
+        _ => "each client sends the difference to a reference that both sides keep".to_owned(),
+    }
+}
+
+fn client_details(settings: &Settings) -> String {
+    match settings.float("algorithm", "participation") {
+        Some(1.0) => "all take part in every round".to_owned(),
+        Some(share) => format!(
+            "each takes part with probability {}",
+            text::number(share, 3)
+        ),
+        None => String::new(),
+    }
 }
 
 type Facts = Vec<(&'static str, Option<String>)>;

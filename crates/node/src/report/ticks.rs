@@ -17,11 +17,12 @@ pub(super) fn linear(low: f64, high: f64, target: usize) -> Vec<f64> {
         .unwrap_or(10.0 * power);
     let (first, last) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
     // Far from zero a step can drown in the numbers' own resolution.
-    if !(last - first <= 100.0) {
+    let marks = last - first;
+    if marks.is_nan() || marks > 100.0 {
         return vec![low, high];
     }
     // Adding zero turns a negative zero, which would be written with its sign, into zero.
-    (0..=(last - first) as usize)
+    (0..=marks as usize)
         .map(|index| (first + index as f64) * step + 0.0)
         .collect()
 }
@@ -54,7 +55,7 @@ pub(super) fn logarithmic(low: f64, high: f64, target: usize) -> Vec<f64> {
 /// A mark as it is written: `0.05`, `20k`, `1.5M`, `10⁻⁴`.
 pub(super) fn label(value: f64) -> String {
     let size = value.abs();
-    if size >= 1e15 || size < 1e4 {
+    if !(1e4..1e15).contains(&size) {
         return text::number(value, 6);
     }
     let (unit, prefix) = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
