@@ -2,10 +2,13 @@
 
 pub mod account;
 pub mod amplification;
+pub mod assess;
 pub mod event;
 mod gaussian;
 mod normal;
+pub mod paper;
 pub mod pld;
 pub mod rdp;
 
 pub use account::{AccountError, Cost, cost, delta, epsilon, round_up};
+pub use assess::Odometer;

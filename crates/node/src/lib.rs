@@ -1,3 +1,10 @@
 //! The parts of the program `soteria` that tests and other drivers call directly.
 
+pub mod accounting;
+pub mod command;
+pub mod config;
+pub mod model_file;
+pub mod output;
+pub mod problem;
 pub mod report;
+pub mod run;

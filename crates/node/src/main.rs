@@ -1,3 +1,82 @@
-//! The program `soteria`.
+//! The program `soteria`: arguments in, exit code out.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use soteria_node::command::{self, Failure, Verbosity};
+
+/// Private federated learning with compressed communication
+#[derive(Parser, Debug)]
+#[command(name = "soteria", version, max_term_width = 100)]
+struct Arguments {
+    /// Say nothing but errors
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// Say more
+    #[arg(long, short, global = true)]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Train(command::train::Options),
+    Report(command::report::Options),
+    Completions(command::completions::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let verbosity = Verbosity { quiet: arguments.quiet, verbose: arguments.verbose };
+    let result = match &arguments.command {
+        Command::Train(options) => command::train::run(options, verbosity),
+        Command::Report(options) => command::report::run(options, verbosity),
+        Command::Completions(options) => {
+            command::completions::run::<Arguments>(options);
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            explain(&failure);
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// Help and version go to stdout with code 0; a wrong command line is one line and code 2.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = Arguments::command().write_long_help(&mut std::io::stderr());
+        return ExitCode::from(2);
+    }
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    eprintln!("{}", lines.next().unwrap_or("error: wrong command line"));
+    let tips: Vec<&str> = lines.take_while(|line| !line.starts_with("Usage")).collect();
+    let hint = if tips.is_empty() { "see `soteria help`".to_string() } else { tips.join(" ").replace("tip: ", "") };
+    eprintln!("hint: {hint}");
+    ExitCode::from(2)
+}
+
+fn explain(failure: &Failure) {
+    let label = console::style("error:").red().bold().for_stderr();
+    match failure {
+        Failure::Failed(message) | Failure::Refused(message) => eprintln!("{label} {message}"),
+        Failure::Usage { message, hint } => {
+            eprintln!("{label} {message}");
+            if let Some(hint) = hint {
+                eprintln!("hint: {hint}");
+            }
+        }
+    }
+}

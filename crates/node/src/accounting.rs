@@ -1,0 +1,214 @@
+//! What a run costs and what may be claimed for it.
+//!
+//! Every client calibrates its own noise from its own number of records. A claim needs the whole
+//! chain: records clipped one by one, Poisson coins, proved accounting, and no constant computed
+//! from the records on the way. Where a link is missing there is no epsilon, and [`Privacy::claim`]
+//! says which.
+
+use std::collections::BTreeMap;
+
+use soteria_accountant::assess::{Assessment, Method, Question};
+use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
+use soteria_accountant::paper::{PaperFormula, PaperTheorem};
+use soteria_accountant::{AccountError, Odometer};
+use soteria_core::compress::CompressorKind;
+
+use crate::config::resolve::Resolved;
+use crate::config::{AccountantName, EstimatorName, NoiseTarget, Preset, Scope};
+
+/// Noise and cost of a run, client by client.
+#[derive(Clone, Debug)]
+pub struct Privacy {
+    /// Standard deviation of each client's noise.
+    pub sigmas: Vec<f64>,
+    /// `"proved"`, or why there is no claim.
+    pub claim: String,
+    /// The largest epsilon of any client, where there is a claim.
+    pub epsilon: Option<f64>,
+    /// The same without random-k amplification.
+    pub epsilon_unamplified: Option<f64>,
+    /// Whether amplification was used.
+    pub amplified: bool,
+    /// What the noise really gives where the mechanism is sound but the claim is not made (the
+    /// paper's calibration).
+    pub epsilon_exact: Option<f64>,
+    /// The sigma that the paper's formula asks for, for comparison.
+    pub paper_sigma: Option<f64>,
+    /// Which accountant decided.
+    pub accountant: &'static str,
+    /// Epsilon after every round, where there is a claim.
+    pub odometer: Option<Odometer>,
+}
+
+/// Why there is no noise level.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrivacyError {
+    /// The accountant refuses.
+    #[error("privacy: {0}")]
+    Account(#[from] AccountError),
+}
+
+impl Privacy {
+    /// Sets every client's noise and says what it costs. `records` are the clients' numbers of
+    /// records, `data_dependent_scaling` whether features were scaled by constants computed from them.
+    ///
+    /// # Errors
+    /// When no noise reaches the target, or the accountant cannot vouch.
+    pub fn settle(
+        resolved: &Resolved,
+        dimension: usize,
+        records: &[usize],
+        data_dependent_scaling: bool,
+    ) -> Result<Self, PrivacyError> {
+        let reason = no_claim(resolved, data_dependent_scaling);
+        let sound = mechanism_is_sound(resolved);
+        let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
+        for &size in records {
+            if let std::collections::btree_map::Entry::Vacant(entry) = by_size.entry(size) {
+                entry.insert(settle_one(resolved, dimension, size, sound)?);
+            }
+        }
+        let sigmas = records.iter().map(|size| by_size[size].sigma).collect();
+        let worst = |value: fn(&Assessment) -> f64| {
+            by_size.values().filter_map(|settled| settled.cost.as_ref().map(value)).reduce(f64::max)
+        };
+        let exact = worst(|cost| cost.epsilon);
+        let claimed = reason.is_none();
+        let odometer = if claimed { odometer(resolved, dimension, &by_size)? } else { None };
+        Ok(Self {
+            sigmas,
+            claim: reason.unwrap_or("proved").to_string(),
+            epsilon: exact.filter(|_| claimed),
+            epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
+            amplified: claimed && by_size.values().any(|settled| settled.cost.as_ref().is_some_and(|cost| cost.amplified)),
+            epsilon_exact: exact.filter(|_| !claimed),
+            paper_sigma: by_size.values().filter_map(|settled| settled.paper_sigma).reduce(f64::max),
+            accountant: match resolved.accountant {
+                AccountantName::Pld => "pld",
+                AccountantName::Rdp => "rdp",
+                AccountantName::Paper => "paper",
+            },
+            odometer,
+        })
+    }
+}
+
+struct Settled {
+    sigma: f64,
+    cost: Option<Assessment>,
+    paper_sigma: Option<f64>,
+}
+
+fn settle_one(resolved: &Resolved, dimension: usize, records: usize, sound: bool) -> Result<Settled, PrivacyError> {
+    let paper_sigma = match resolved.noise_target {
+        NoiseTarget::Epsilon(epsilon) => Some(paper_sigma(resolved, records, epsilon)),
+        _ => None,
+    };
+    let mechanism = mechanism(resolved, dimension, records);
+    let question = question(resolved, &mechanism);
+    let (sigma, cost) = match resolved.noise_target {
+        NoiseTarget::None => (0.0, None),
+        NoiseTarget::Sigma(sigma) => (sigma, if sound { Some(question.assess(sigma)?) } else { None }),
+        NoiseTarget::Epsilon(_) if resolved.accountant == AccountantName::Paper => {
+            let sigma = paper_sigma.unwrap_or_default();
+            (sigma, if sound { question.assess(sigma).ok() } else { None })
+        }
+        // Without a sound mechanism the target means nothing, but noise must come from somewhere:
+        // the sound mechanism's is used, and nothing is claimed.
+        NoiseTarget::Epsilon(epsilon) => {
+            let (sigma, cost) = question.calibrate(epsilon)?;
+            (sigma, sound.then_some(cost))
+        }
+    };
+    Ok(Settled { sigma, cost, paper_sigma })
+}
+
+fn question<'a>(resolved: &Resolved, mechanism: &'a Mechanism) -> Question<'a> {
+    Question {
+        mechanism,
+        rounds: u64::from(resolved.rounds),
+        delta: resolved.delta,
+        adjacency: adjacency(resolved),
+        method: if resolved.accountant == AccountantName::Rdp { Method::Rdp } else { Method::Pld },
+        amplification: resolved.amplification,
+    }
+}
+
+fn odometer(
+    resolved: &Resolved,
+    dimension: usize,
+    by_size: &BTreeMap<usize, Settled>,
+) -> Result<Option<Odometer>, PrivacyError> {
+    // The client with the largest epsilon at the end; ties do not matter.
+    let worst = by_size
+        .iter()
+        .filter_map(|(size, settled)| settled.cost.as_ref().map(|cost| (*size, settled.sigma, cost.epsilon)))
+        .max_by(|a, b| a.2.total_cmp(&b.2));
+    let Some((size, sigma, _)) = worst else { return Ok(None) };
+    let mechanism = mechanism(resolved, dimension, size);
+    Ok(Some(question(resolved, &mechanism).odometer(sigma)?))
+}
+
+/// What one client does, in the accountant's words.
+pub fn mechanism(resolved: &Resolved, dimension: usize, records: usize) -> Mechanism {
+    let difference_clip = resolved.difference_clip;
+    Mechanism {
+        estimator: match resolved.estimator {
+            EstimatorName::Gd => Estimator::Gd,
+            EstimatorName::Sgd => Estimator::Sgd,
+            EstimatorName::Svrg => Estimator::Svrg { difference_clip },
+            EstimatorName::Saga => Estimator::Saga { difference_clip },
+        },
+        records: records as u64,
+        batch: resolved.batch.unwrap_or(records as f64),
+        clip: resolved.clip,
+        clip_scope: if resolved.clip_scope == Scope::Selected { ClipScope::Selected } else { ClipScope::Record },
+        rand_k: match resolved.compressor {
+            CompressorKind::RandK { k } => Some(k as f64 / dimension as f64),
+            _ => None,
+        },
+    }
+}
+
+/// The run's adjacency.
+pub fn adjacency(resolved: &Resolved) -> Adjacency {
+    if resolved.zero_out { Adjacency::ZeroOut } else { Adjacency::ReplaceOne }
+}
+
+/// Whether each record's share of a message is bounded and its coins are Poisson.
+fn mechanism_is_sound(resolved: &Resolved) -> bool {
+    resolved.clip_scope != Scope::Estimate && !(resolved.with_replacement && resolved.batch.is_some())
+}
+
+fn no_claim(resolved: &Resolved, data_dependent_scaling: bool) -> Option<&'static str> {
+    if resolved.noise_target == NoiseTarget::None {
+        Some("no noise")
+    } else if resolved.accountant == AccountantName::Paper {
+        Some("paper calibration")
+    } else if resolved.clip_scope == Scope::Estimate {
+        Some("whole estimates are clipped, not records")
+    } else if resolved.with_replacement && resolved.batch.is_some() {
+        Some("sampling with replacement")
+    } else if data_dependent_scaling {
+        Some("data-dependent scaling")
+    } else if resolved.step_size_from_data {
+        Some("data-dependent step size")
+    } else {
+        None
+    }
+}
+
+fn paper_sigma(resolved: &Resolved, records: usize, epsilon: f64) -> f64 {
+    let clip = resolved.clip;
+    let theorem = match (resolved.preset, resolved.estimator) {
+        (Preset::CdpSgd | Preset::Ldp(EstimatorName::Sgd), EstimatorName::Sgd | EstimatorName::Gd) => {
+            PaperTheorem::Direct { clip }
+        }
+        (_, EstimatorName::Gd | EstimatorName::Sgd) => PaperTheorem::sgd(clip),
+        (_, EstimatorName::Svrg | EstimatorName::Saga) => PaperTheorem::variance_reduced(clip),
+    };
+    let batch = resolved.batch.unwrap_or(records as f64);
+    let formula = PaperFormula { theorem, records: records as u64, batch, rounds: u64::from(resolved.rounds) };
+    formula.sigma(epsilon, resolved.delta)
+}

@@ -1,0 +1,312 @@
+//! `soteria train`: a whole run in one process.
+
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use soteria_core::data::DataDirectories;
+use soteria_core::simulate::{EvaluationPlan, Metrics, Traffic};
+
+use super::{Failure, Verbosity};
+use crate::accounting::Privacy;
+use crate::config::resolve::Resolved;
+use crate::config::{Config, Document, NoiseTarget};
+use crate::model_file;
+use crate::output::{self, Ending, RunDirectory, compressor_text};
+use crate::problem::{Problem, regularizer};
+use crate::run;
+
+/// Train a model over simulated clients
+///
+/// Without arguments: the built-in a9a census data on ten clients, 5% of the coordinates per round,
+/// at a proved epsilon of 1. Writes config.toml, rounds.csv, summary.json, model.safetensors and
+/// report.html into the output directory.
+#[derive(clap::Args, Debug)]
+pub struct Options {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Override a key, e.g. privacy.epsilon=5
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Output directory [default: runs/<time>-<algorithm>]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Overwrite an output directory that has files in it
+    #[arg(long)]
+    force: bool,
+    /// Seed of everything random; the same seed gives the same bytes
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Threads; the result does not depend on it [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Go on with an interrupted run
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "out", "seed", "force"])]
+    resume: Option<PathBuf>,
+    /// Where data sets are looked for first
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the configuration, the data or the file system do not allow it, or the run is interrupted.
+pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
+    let start = Instant::now();
+    let interrupted = watch_interrupts();
+    let config = Config::read(&document(options)?)?;
+    let directories = DataDirectories::from_environment(options.data.as_deref());
+    let problem = Problem::load(&config, &directories)?;
+    let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
+    for warning in &warnings {
+        verbosity.warn(warning);
+    }
+    let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
+    let dimension = problem.objective.dimension();
+    let calibration = Instant::now();
+    let privacy = Privacy::settle(&resolved, dimension, &records, problem.scaling.data_dependent())?;
+    announce(&resolved, &problem, &privacy, calibration.elapsed(), verbosity);
+    let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
+
+    // Nothing is written before everything that can be wrong has been checked.
+    let path = output_directory(options, &resolved)?;
+    let mut directory = RunDirectory::create(&path, &resolved)?;
+    let weights = problem.weights(&resolved);
+    let plan = EvaluationPlan {
+        objective: problem.objective.as_ref(),
+        regularizer: regularizer(resolved.regularizer, resolved.lambda),
+        weights: &weights,
+        test: problem.test.as_ref(),
+        every: resolved.eval_every,
+    };
+    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let mut watch = Watch::new(&resolved, &privacy, verbosity);
+    let mut failure = None;
+    simulation.run(threads, &plan, |progress, _| {
+        let stop = interrupted.load(Ordering::Relaxed);
+        if let Some(metrics) = progress.metrics {
+            let spent = privacy.odometer.as_ref().map(|odometer| odometer.after(u64::from(progress.round)));
+            match directory.row(progress.round, progress.traffic, &metrics, spent) {
+                Ok(utility) => watch.evaluated(progress.round, progress.traffic, metrics, utility, spent),
+                Err(error) => {
+                    failure = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+        }
+        watch.round(progress.round, progress.traffic);
+        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    watch.bar.finish_and_clear();
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+    let ending = Ending {
+        resolved: &resolved,
+        records: &records,
+        dimension,
+        privacy: &privacy,
+        rounds: watch.rounds,
+        metrics: watch.metrics,
+        utility: watch.utility,
+        traffic: watch.traffic,
+        clock: simulation.clock(),
+        total_seconds: start.elapsed().as_secs_f64(),
+        interrupted: watch.rounds < resolved.rounds,
+    };
+    let summary = ending.summary();
+    let model = model_file::to_bytes(&problem.model, simulation.server().model(), problem.intercept)
+        .map_err(Failure::Failed)?;
+    directory.finish(&summary, &model)?;
+    if options.json {
+        println!("{summary:#}");
+    } else {
+        print!("{}", table(&ending, &path));
+    }
+    if ending.interrupted {
+        return Err(Failure::Failed(format!(
+            "interrupted after {} of {} rounds; what there is stands in {}, `soteria train --resume {}` goes on",
+            ending.rounds,
+            resolved.rounds,
+            path.display(),
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn document(options: &Options) -> Result<Document, Failure> {
+    let mut document = match (&options.resume, &options.config) {
+        (Some(directory), _) => Document::from_file(&directory.join("config.toml"))?,
+        (None, Some(file)) => Document::from_file(file)?,
+        (None, None) => Document::default(),
+    };
+    for assignment in &options.set {
+        document.set(assignment)?;
+    }
+    if let Some(seed) = options.seed {
+        document.set(&format!("run.seed={seed}"))?;
+    }
+    Ok(document)
+}
+
+fn output_directory(options: &Options, resolved: &Resolved) -> Result<PathBuf, Failure> {
+    if let Some(directory) = &options.resume {
+        return Ok(directory.clone());
+    }
+    match &options.out {
+        Some(path) => {
+            output::check_empty(path, options.force)?;
+            Ok(path.clone())
+        }
+        None => {
+            let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
+            let name = format!("{time}-{}", resolved.algorithm());
+            let mut path = Path::new("runs").join(&name);
+            for number in 2.. {
+                if !path.exists() {
+                    break;
+                }
+                path = Path::new("runs").join(format!("{name}-{number}"));
+            }
+            Ok(path)
+        }
+    }
+}
+
+fn watch_interrupts() -> Arc<AtomicBool> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    // A second Ctrl-C ends the program at once. Without a handler the default applies.
+    let _ = ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(1);
+        }
+    });
+    interrupted
+}
+
+/// Says what was chosen and why, before the first round.
+fn announce(resolved: &Resolved, problem: &Problem, privacy: &Privacy, took: Duration, verbosity: Verbosity) {
+    let dimension = problem.objective.dimension();
+    verbosity.say(format!(
+        "{} on {}: {} clients, {} parameters, {} rounds, {} up",
+        resolved.algorithm(),
+        resolved.source,
+        problem.shards.len(),
+        dimension,
+        resolved.rounds,
+        compressor_text(resolved.compressor, dimension),
+    ));
+    let sigma = privacy.sigmas.iter().copied().fold(0.0, f64::max);
+    let noise = match resolved.noise_target {
+        NoiseTarget::None => "no noise".to_string(),
+        NoiseTarget::Sigma(_) => format!("sigma {sigma:.3e} as given"),
+        NoiseTarget::Epsilon(epsilon) => {
+            let mut line = format!("sigma {sigma:.3e} for epsilon {epsilon}");
+            if let Some(paper) = privacy.paper_sigma.filter(|_| privacy.accountant != "paper") {
+                line += &format!(" (the paper's formula: {paper:.3e})");
+            }
+            if privacy.amplified {
+                line += ", amplified by random-k";
+            }
+            line
+        }
+    };
+    verbosity.say(format!("privacy: {noise}; claim: {}", privacy.claim));
+    if let Some(epsilon) = privacy.epsilon_exact {
+        verbosity.say(format!(
+            "privacy: with each record clipped and Poisson coins this noise really gives epsilon {:.3}",
+            soteria_accountant::round_up(epsilon, 4)
+        ));
+    }
+    verbosity.detail(format!("calibration took {:.0} ms", took.as_secs_f64() * 1e3));
+}
+
+/// Follows a run: the bar, and the latest of everything.
+struct Watch {
+    bar: ProgressBar,
+    rounds: u32,
+    traffic: Traffic,
+    metrics: Metrics,
+    utility: f64,
+    message: String,
+    ticked: Instant,
+}
+
+impl Watch {
+    fn new(resolved: &Resolved, _privacy: &Privacy, verbosity: Verbosity) -> Self {
+        let visible = std::io::stderr().is_terminal() && !verbosity.quiet;
+        let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(u64::from(resolved.rounds)), target);
+        let style = ProgressStyle::with_template(
+            "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {msg}  {eta:.dim} left",
+        );
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let metrics = Metrics { loss: f64::NAN, grad_norm_sq: f64::NAN, test_accuracy: None };
+        let traffic = Traffic::default();
+        Self { bar, rounds: 0, traffic, metrics, utility: f64::NAN, message: String::new(), ticked: Instant::now() }
+    }
+
+    fn evaluated(&mut self, round: u32, traffic: Traffic, metrics: Metrics, utility: f64, spent: Option<f64>) {
+        (self.rounds, self.traffic, self.metrics, self.utility) = (round, traffic, metrics, utility);
+        if self.bar.is_hidden() {
+            return;
+        }
+        self.message = format!("loss {:.4}", metrics.loss);
+        if let Some(accuracy) = metrics.test_accuracy {
+            self.message += &format!("  accuracy {accuracy:.4}");
+        }
+        if let Some(spent) = spent {
+            self.message += &format!("  epsilon {:.3}", soteria_accountant::round_up(spent, 4));
+        }
+    }
+
+    fn round(&mut self, round: u32, traffic: Traffic) {
+        (self.rounds, self.traffic) = (round, traffic);
+        if !self.bar.is_hidden() && self.ticked.elapsed() > Duration::from_millis(50) {
+            self.ticked = Instant::now();
+            self.bar.set_position(u64::from(round));
+            self.bar.set_message(self.message.clone());
+        }
+    }
+}
+
+/// The final table.
+fn table(ending: &Ending<'_>, path: &Path) -> String {
+    let Ending { resolved, privacy, metrics, traffic, clock, .. } = ending;
+    let up = traffic.uplink_bytes;
+    let dense = 4 * ending.dimension as u64 * u64::from(ending.rounds) * ending.records.len() as u64;
+    let epsilon = match privacy.epsilon {
+        Some(epsilon) => format!(
+            "{} at delta {}, {} (proved)",
+            soteria_accountant::round_up(epsilon, 4),
+            resolved.delta,
+            if resolved.zero_out { "zero-out" } else { "replace-one" },
+        ),
+        None => format!("no claim: {}", privacy.claim),
+    };
+    let accuracy = metrics.test_accuracy.map_or("no test set".to_string(), |accuracy| format!("{accuracy:.4}"));
+    let rate = f64::from(ending.rounds) / clock.training.as_secs_f64().max(1e-9);
+    let lines = [
+        ("algorithm", resolved.algorithm()),
+        ("test accuracy", accuracy),
+        ("training loss", format!("{:.5}", metrics.loss)),
+        ("utility", format!("{:.3e}", ending.utility)),
+        ("epsilon", epsilon),
+        ("sent up", format!("{} ({:.1}x less than all coordinates)", indicatif::HumanBytes(up), dense as f64 / up.max(1) as f64)),
+        ("sent down", indicatif::HumanBytes(traffic.downlink_bytes).to_string()),
+        ("time", format!("{:.2} s, of it training {:.2} s ({rate:.0} rounds/s)", ending.total_seconds, clock.training.as_secs_f64())),
+        ("report", path.join("report.html").display().to_string()),
+    ];
+    lines.iter().map(|(name, value)| format!("{name:>14}  {value}\n")).collect()
+}

@@ -1,0 +1,238 @@
+//! The files of a run, and how they are written: whole or not at all, except `rounds.csv`, which
+//! grows a row at a time so that an interrupted run leaves what it has.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use soteria_core::compress::CompressorKind;
+use soteria_core::simulate::{Clock, Metrics, Traffic};
+
+use crate::accounting::Privacy;
+use crate::config::resolve::Resolved;
+use crate::config::{NoiseName, NoiseTarget};
+use crate::report::{self, RunFiles};
+
+/// The header of `rounds.csv`.
+pub const COLUMNS: &str = "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
+
+/// Writes a file whole or not at all.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".tmp");
+    let temporary = path.with_file_name(name);
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)
+}
+
+/// A run's directory, open for writing.
+pub struct RunDirectory {
+    path: PathBuf,
+    rounds: BufWriter<File>,
+    utility: f64,
+    rows: u64,
+}
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// It has files in it.
+    #[error("{0} is not empty")]
+    NotEmpty(PathBuf),
+    /// The file system refuses.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Refuses a directory with files in it, unless `force`.
+///
+/// # Errors
+/// When it has files or cannot be read.
+pub fn check_empty(path: &Path, force: bool) -> Result<(), OutputError> {
+    let wrap = |error| OutputError::Io { path: path.to_path_buf(), error };
+    match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(wrap(error)),
+        Ok(_) if force => Ok(()),
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(OutputError::NotEmpty(path.to_path_buf())),
+        },
+    }
+}
+
+impl RunDirectory {
+    /// Creates the directory with `config.toml` and an empty table of rounds.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn create(path: &Path, resolved: &Resolved) -> Result<Self, OutputError> {
+        let wrap = |error| OutputError::Io { path: path.to_path_buf(), error };
+        fs::create_dir_all(path).map_err(wrap)?;
+        write_whole(&path.join("config.toml"), resolved.to_toml().as_bytes()).map_err(wrap)?;
+        let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
+        writeln!(rounds, "{COLUMNS}").map_err(wrap)?;
+        Ok(Self { path: path.to_path_buf(), rounds, utility: 0.0, rows: 0 })
+    }
+
+    /// Appends an evaluated round and returns the utility so far.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn row(&mut self, round: u32, traffic: Traffic, metrics: &Metrics, epsilon: Option<f64>) -> Result<f64, OutputError> {
+        self.rows += 1;
+        self.utility += (metrics.grad_norm_sq - self.utility) / self.rows as f64;
+        let optional = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let Traffic { paper_bits, uplink_bytes, downlink_bytes } = traffic;
+        writeln!(
+            self.rounds,
+            "{round},{paper_bits},{uplink_bytes},{downlink_bytes},{},{},{},{},{}",
+            metrics.loss,
+            metrics.grad_norm_sq,
+            self.utility,
+            optional(metrics.test_accuracy),
+            optional(epsilon),
+        )
+        .map_err(|error| OutputError::Io { path: self.path.join("rounds.csv"), error })?;
+        Ok(self.utility)
+    }
+
+    /// Writes everything that can be said at the end.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn finish(mut self, summary: &Value, model: &[u8]) -> Result<(), OutputError> {
+        let io = |name: &str, path: &Path, result: io::Result<()>| {
+            result.map_err(|error| OutputError::Io { path: path.join(name), error })
+        };
+        io("rounds.csv", &self.path, self.rounds.flush())?;
+        io("model.safetensors", &self.path, write_whole(&self.path.join("model.safetensors"), model))?;
+        let text = format!("{summary:#}\n");
+        io("summary.json", &self.path, write_whole(&self.path.join("summary.json"), text.as_bytes()))?;
+        let page = match RunFiles::read(&self.path) {
+            Ok(files) => report::html(&files),
+            Err(error) => {
+                let error = io::Error::other(error.to_string());
+                return Err(OutputError::Io { path: self.path.join("report.html"), error });
+            }
+        };
+        io("report.html", &self.path, write_whole(&self.path.join("report.html"), page.as_bytes()))
+    }
+}
+
+/// What a run has come to.
+pub struct Ending<'a> {
+    /// What ran.
+    pub resolved: &'a Resolved,
+    /// Every client's number of records.
+    pub records: &'a [usize],
+    /// Parameters.
+    pub dimension: usize,
+    /// Noise and cost.
+    pub privacy: &'a Privacy,
+    /// Rounds done.
+    pub rounds: u32,
+    /// Metrics at the end.
+    pub metrics: Metrics,
+    /// Utility at the end.
+    pub utility: f64,
+    /// Traffic.
+    pub traffic: Traffic,
+    /// Time in rounds and metrics.
+    pub clock: Clock,
+    /// Time altogether.
+    pub total_seconds: f64,
+    /// Whether it was stopped before the end.
+    pub interrupted: bool,
+}
+
+impl Ending<'_> {
+    /// The file `summary.json`.
+    pub fn summary(&self) -> Value {
+        let resolved = self.resolved;
+        let noise = match (resolved.noise_target, resolved.noise) {
+            (NoiseTarget::None, _) => "none",
+            (_, NoiseName::Float) => "float (simulated)",
+            (_, NoiseName::Secure) => "secure",
+        };
+        let mut summary = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "algorithm": resolved.algorithm(),
+            "dataset": resolved.source.to_string(),
+            "clients": self.records.len(),
+            "samples_per_client": self.records,
+            "dimension": self.dimension,
+            "rounds": self.rounds,
+            "seed": resolved.seed,
+            "privacy": {
+                "epsilon": self.privacy.epsilon,
+                "delta": resolved.delta,
+                "adjacency": if resolved.zero_out { "zero-out" } else { "replace-one" },
+                "sigma": self.privacy.sigmas.iter().copied().fold(0.0, f64::max),
+                "sigmas": self.privacy.sigmas,
+                "noise": noise,
+                "accountant": self.privacy.accountant,
+                "amplified": self.privacy.amplified,
+                "epsilon_unamplified": self.privacy.epsilon_unamplified,
+                "claim": self.privacy.claim,
+            },
+            "final": {
+                "loss": finite(self.metrics.loss),
+                "grad_norm_sq": finite(self.metrics.grad_norm_sq),
+                "utility": finite(self.utility),
+                "test_accuracy": self.metrics.test_accuracy,
+            },
+            "traffic": {
+                "paper_bits": self.traffic.paper_bits,
+                "uplink_bytes": self.traffic.uplink_bytes,
+                "downlink_bytes": self.traffic.downlink_bytes,
+            },
+            "seconds": {
+                "total": self.total_seconds,
+                "training": self.clock.training.as_secs_f64(),
+                "evaluation": self.clock.evaluation.as_secs_f64(),
+            },
+        });
+        if let Some(epsilon) = self.privacy.epsilon_exact {
+            summary["privacy"]["epsilon_exact"] = json!(epsilon);
+        }
+        if self.interrupted {
+            summary["interrupted"] = json!(true);
+            summary["rounds_planned"] = json!(resolved.rounds);
+            // What has been spent so far, not what the whole run would have cost.
+            if let Some(odometer) = &self.privacy.odometer {
+                summary["privacy"]["epsilon"] = json!(odometer.after(u64::from(self.rounds)));
+            }
+        }
+        summary
+    }
+}
+
+/// Numbers that JSON cannot hold become null.
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+/// One line on what travels.
+pub fn compressor_text(compressor: CompressorKind, dimension: usize) -> String {
+    match compressor {
+        CompressorKind::Identity => "everything".to_string(),
+        CompressorKind::RandK { k } => {
+            format!("random-k, {k} of {dimension} coordinates ({:.1}%)", 100.0 * k as f64 / dimension as f64)
+        }
+        CompressorKind::Qsgd { levels } => format!("qsgd, {levels} levels"),
+        CompressorKind::Natural => "natural compression, 9 bits a coordinate".to_string(),
+    }
+}

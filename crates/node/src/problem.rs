@@ -1,0 +1,236 @@
+//! Data and model of a run: loaded, scaled, dealt to clients.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rand_distr::{Distribution, StandardNormal};
+use soteria_core::data::{Constants, DataDirectories, DataError, Dataset, Scale, Scaling, Source};
+use soteria_core::objective::{Logistic, Network, Objective, Regularizer};
+use soteria_core::random::{PublicPurpose, PublicSeed};
+
+use crate::config::resolve::{Resolved, Shape};
+use crate::config::{Config, ConfigError, Init, ModelKind, RegularizerKind, ScaleChoice};
+
+/// Why a run cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProblemError {
+    /// The configuration does not fit.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The model cannot be built.
+    #[error("{0}")]
+    Model(String),
+}
+
+/// Data and model, ready to run.
+pub struct Problem {
+    /// Every client's records.
+    pub shards: Vec<Arc<Dataset>>,
+    /// The test set.
+    pub test: Option<Dataset>,
+    /// The loss.
+    pub objective: Arc<dyn Objective>,
+    /// The loss, by kind.
+    pub model: Model,
+    /// How features were scaled.
+    pub scaling: Scaling,
+    /// Value of the constant feature after scaling.
+    pub intercept: f64,
+}
+
+/// The loss, by kind.
+#[derive(Clone, Debug)]
+pub enum Model {
+    /// Logistic regression.
+    Logistic {
+        /// Features, the constant included.
+        features: usize,
+        /// Whether the last feature is the constant.
+        intercept: bool,
+    },
+    /// A network.
+    Network(Network),
+}
+
+impl Problem {
+    /// Loads what `config` asks for.
+    ///
+    /// # Errors
+    /// When data, model or numbers of clients do not fit.
+    pub fn load(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
+        let loaded = match &config.test {
+            None => config.source.load(directories, config.seed)?,
+            Some(test) => config.source.load_with_test(test, directories, config.seed)?,
+        };
+        let mut train = loaded.train;
+        if let Some(rows) = config.rows {
+            if rows > train.rows() {
+                return Err(ConfigError::conflict(format!(
+                    "`data.rows` is {rows}, but the data has {} rows",
+                    train.rows()
+                ))
+                .into());
+            }
+            train = train.select(&(0..rows as u32).collect::<Vec<_>>());
+        }
+        let mut test = loaded.test;
+        let kind = config.model_for(train.classes())?;
+        let intercept = kind == ModelKind::Logistic && config.intercept;
+        if intercept {
+            train = train.with_intercept();
+            test = test.map(Dataset::with_intercept);
+        }
+        let scaling = scaling(config.scale_choice(), &config.source, &train)?;
+        let constant = train.columns().saturating_sub(1);
+        let value = (1.0 - scaling.center().at(constant)) * scaling.factor().at(constant);
+        train = scaling.apply(train)?;
+        test = test.map(|test| scaling.apply(test)).transpose()?;
+        let model = build_model(config, kind, &train, intercept)?;
+        let shards = config.partition.split(&train, config.clients()?, config.seed)?;
+        Ok(Self {
+            shards: shards.into_iter().map(Arc::new).collect(),
+            test,
+            objective: model.objective(),
+            model,
+            scaling,
+            intercept: if intercept { value } else { 0.0 },
+        })
+    }
+
+    /// What resolving the configuration needs to know.
+    ///
+    /// # Errors
+    /// When logistic regression meets more than two classes.
+    pub fn shape(&self, config: &Config) -> Result<Shape, ConfigError> {
+        let model = config.model_for(self.shards[0].classes())?;
+        let regularizer = regularizer(config.regularizer_for(model), config.lambda);
+        let smoothness = match &self.model {
+            Model::Logistic { features, .. } => {
+                let logistic = Logistic::new(*features);
+                let largest = self.shards.iter().filter_map(|shard| logistic.smoothness(shard)).fold(0.0, f64::max);
+                Some(largest + regularizer.smoothness())
+            }
+            Model::Network(_) => None,
+        };
+        let records = self.shards.iter().map(|shard| shard.rows()).collect();
+        Ok(Shape { dimension: self.objective.dimension(), records, model, smoothness })
+    }
+
+    /// Client weights in the objective, summing to one.
+    pub fn weights(&self, resolved: &Resolved) -> Vec<f64> {
+        let total: usize = self.shards.iter().map(|shard| shard.rows()).sum();
+        self.shards
+            .iter()
+            .map(|shard| {
+                if resolved.equal_weights {
+                    1.0 / self.shards.len() as f64
+                } else {
+                    shard.rows() as f64 / total as f64
+                }
+            })
+            .collect()
+    }
+
+    /// The model to start from.
+    ///
+    /// # Errors
+    /// When a start file cannot be read or does not fit.
+    pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
+        let dimension = self.objective.dimension();
+        let mut rng = PublicSeed(resolved.seed).stream(PublicPurpose::Start, 0);
+        let mut normal = |deviation: f64| {
+            let standard: f64 = StandardNormal.sample(&mut rng);
+            (deviation * standard) as f32
+        };
+        Ok(match &resolved.init {
+            Init::Zeros => vec![0.0; dimension],
+            Init::Normal(deviation) => (0..dimension).map(|_| normal(*deviation)).collect(),
+            Init::Glorot => match &self.model {
+                Model::Logistic { features, .. } => {
+                    let deviation = (2.0 / (features + 1) as f64).sqrt();
+                    (0..dimension).map(|_| normal(deviation)).collect()
+                }
+                Model::Network(network) => {
+                    let mut start = vec![0.0; dimension];
+                    for layer in network.layers() {
+                        let deviation = (2.0 / (layer.inputs + layer.outputs) as f64).sqrt();
+                        start[layer.weights].iter_mut().for_each(|weight| *weight = normal(deviation));
+                    }
+                    start
+                }
+            },
+            Init::File(path) => read_start(Path::new(path), dimension)?,
+        })
+    }
+}
+
+impl Model {
+    /// The loss behind this model.
+    pub fn objective(&self) -> Arc<dyn Objective> {
+        match self {
+            Model::Logistic { features, .. } => Arc::new(Logistic::new(*features)),
+            Model::Network(network) => Arc::new(network.clone()),
+        }
+    }
+}
+
+/// The regularizer of this form.
+pub fn regularizer(kind: RegularizerKind, lambda: f64) -> Regularizer {
+    let lambda = lambda as f32;
+    match kind {
+        RegularizerKind::None => Regularizer::None,
+        RegularizerKind::L2 => Regularizer::L2 { lambda },
+        RegularizerKind::Nonconvex => Regularizer::Nonconvex { lambda },
+    }
+}
+
+fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scaling, DataError> {
+    match choice {
+        ScaleChoice::None => Ok(Scaling::identity()),
+        ScaleChoice::Spectral => Scale::Spectral.fit(train),
+        // Published constants where there are some: they depend on nobody's records.
+        ScaleChoice::Standard => match source.public_scaling() {
+            Some(published) => Ok(published),
+            None => Scale::Standard.fit(train),
+        },
+        ScaleChoice::PerFeature => Scale::PerFeature.fit(train),
+        ScaleChoice::Constant { center, factor } => {
+            Scaling::constants(Constants::Same(center), Constants::Same(factor))
+        }
+    }
+}
+
+fn build_model(config: &Config, kind: ModelKind, train: &Dataset, intercept: bool) -> Result<Model, ProblemError> {
+    let hidden: &[usize] = match kind {
+        ModelKind::Logistic => return Ok(Model::Logistic { features: train.columns(), intercept }),
+        ModelKind::Softmax => &[],
+        ModelKind::Mlp => &config.hidden,
+    };
+    Network::new(train.columns(), hidden, train.classes(), config.activation)
+        .map(Model::Network)
+        .map_err(|error| ProblemError::Model(format!("`model`: {error}")))
+}
+
+fn read_start(path: &Path, dimension: usize) -> Result<Vec<f32>, ProblemError> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| ProblemError::Model(format!("{name}: {error}")))?;
+    let mut start = Vec::with_capacity(dimension.min(text.len()));
+    for (line, number) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match number.trim().parse::<f64>() {
+            Ok(number) if (number as f32).is_finite() => start.push(number as f32),
+            _ => {
+                let line = line + 1;
+                return Err(ProblemError::Model(format!("{name}:{line}: expected a finite number, found `{number}`")));
+            }
+        }
+    }
+    if start.len() != dimension {
+        let found = start.len();
+        return Err(ProblemError::Model(format!("{name}: expected {dimension} numbers, one per parameter, found {found}")));
+    }
+    Ok(start)
+}

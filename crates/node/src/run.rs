@@ -1,0 +1,110 @@
+//! A run set up from its parts: resolved configuration, problem and noise.
+
+use std::sync::Arc;
+
+use soteria_core::compress::Compressor;
+use soteria_core::estimator::Clipping;
+use soteria_core::privacy::Noise;
+use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, Server, ServerPlan};
+use soteria_core::random::{PublicSeed, SecretKey};
+use soteria_core::sampling::{Coins, Sampling};
+use soteria_core::simulate::Simulation;
+
+use crate::config::resolve::Resolved;
+use crate::config::{EstimatorName, NoiseName, NoiseTarget, Scope, ShiftChoice};
+use crate::problem::{Problem, ProblemError, regularizer};
+
+/// What all clients of this run share.
+///
+/// # Errors
+/// When the compressor does not fit the model.
+pub fn client_plan(resolved: &Resolved, problem: &Problem) -> Result<ClientPlan, ProblemError> {
+    let dimension = problem.objective.dimension();
+    let compressor = Compressor::new(resolved.compressor, dimension, resolved.participation)
+        .map_err(|error| ProblemError::Model(error.to_string()))?;
+    let whole = resolved.clip_scope == Scope::Estimate;
+    let clipping = match (resolved.clip_scope, resolved.noise_target) {
+        // Without noise nothing is protected, so nothing is clipped.
+        (_, NoiseTarget::None) | (Scope::Estimate, _) => Clipping::None,
+        (Scope::Record, _) => Clipping::Record(resolved.clip),
+        (Scope::Selected, _) => Clipping::Selected(resolved.clip),
+    };
+    let difference_clip = if clipping == Clipping::None { None } else { resolved.difference_clip };
+    let estimator = match resolved.estimator {
+        EstimatorName::Gd | EstimatorName::Sgd => EstimatorPlan::Minibatch,
+        EstimatorName::Svrg => {
+            EstimatorPlan::Svrg { snapshot_probability: resolved.snapshot_probability, difference_clip }
+        }
+        EstimatorName::Saga => EstimatorPlan::Saga { difference_clip },
+    };
+    Ok(ClientPlan {
+        objective: Arc::clone(&problem.objective),
+        compressor,
+        estimator,
+        clipping,
+        estimate_clip: (whole && resolved.noise_target != NoiseTarget::None).then_some(resolved.clip),
+        regularizer: resolved.regularizer_at_client.then(|| regularizer(resolved.regularizer, resolved.lambda)),
+        shift_step: match resolved.shift {
+            ShiftChoice::Off => None,
+            ShiftChoice::Step(step) => Some(step),
+        },
+        noise: match (resolved.noise_target, resolved.noise) {
+            (NoiseTarget::None, _) => Noise::None,
+            (_, NoiseName::Float) => Noise::Float,
+            (_, NoiseName::Secure) => Noise::Secure,
+        },
+        public_seed: PublicSeed(resolved.seed),
+    })
+}
+
+/// How a client draws its batch.
+pub fn sampling(resolved: &Resolved) -> Sampling {
+    let coins = if resolved.noise == NoiseName::Secure { Coins::Exact } else { Coins::Fast };
+    match resolved.batch {
+        None => Sampling::Full,
+        Some(batch) if resolved.with_replacement => Sampling::WithReplacement { batch: batch as usize },
+        Some(batch) => Sampling::Poisson { batch, coins },
+    }
+}
+
+/// The server of this run.
+///
+/// # Errors
+/// When the start does not fit.
+pub fn server(resolved: &Resolved, problem: &Problem, plan: &ClientPlan) -> Result<Server, ProblemError> {
+    let server = ServerPlan {
+        compressor: plan.compressor.clone(),
+        weights: problem.weights(resolved),
+        step_size: resolved.step_size,
+        schedule: resolved.schedule,
+        momentum: resolved.momentum,
+        shift_step: plan.shift_step,
+        regularizer: (!resolved.regularizer_at_client)
+            .then(|| regularizer(resolved.regularizer, resolved.lambda))
+            .filter(|regularizer| *regularizer != soteria_core::objective::Regularizer::None),
+        rounds: resolved.rounds,
+    };
+    Ok(Server::new(server, problem.start(resolved)?))
+}
+
+/// A simulation with one noise level per client.
+///
+/// # Errors
+/// When a client does not fit the plan.
+pub fn simulation(resolved: &Resolved, problem: &Problem, sigmas: &[f64]) -> Result<Simulation, ProblemError> {
+    let plan = Arc::new(client_plan(resolved, problem)?);
+    let server = server(resolved, problem, &plan)?;
+    let clients = problem
+        .shards
+        .iter()
+        .zip(sigmas)
+        .enumerate()
+        .map(|(id, (shard, &sigma))| {
+            let id = id as u32;
+            let key = SecretKey::simulated(resolved.seed, id);
+            Client::new(id, Arc::clone(&plan), Arc::clone(shard), sampling(resolved), sigma, key)
+                .map_err(|error| ProblemError::Model(error.to_string()))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Simulation::new(server, clients))
+}
