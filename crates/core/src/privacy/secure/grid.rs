@@ -32,7 +32,7 @@
 //! *Only what is given is checked.* When just the selected coordinates of a record are quantised, the check speaks of
 //! these; it does not replace a bound on the whole record where an argument needs one.
 //!
-//! Cost: about 5 ns per coordinate, no allocation; three times that for a record that has to be shortened, so the
+//! Cost: about 3 ns per coordinate, no allocation; three times that for a record that has to be shortened, so the
 //! time is not independent of the data.
 
 use super::natural::Natural;

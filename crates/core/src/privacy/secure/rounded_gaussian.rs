@@ -30,7 +30,7 @@
 //!
 //! `1 <= s <= 2^48`; outputs are below `69 s + 1 < 2^55` in absolute value, so overflow is impossible. One 64-bit word per draw
 //! (12 bits of lot, a sign, 51 digits of `x`) suffices in 93 % of the attempts, and 96 % of the attempts are kept: 1.11
-//! words per draw on average, about the cost of a floating-point normal. The alternative of exact von Neumann trials (Karney 2013) has the same law, needs about
+//! words per draw on average, about one and a half times the cost of a floating-point normal. The alternative of exact von Neumann trials (Karney 2013) has the same law, needs about
 //! sixteen words, and no table.
 //!
 //! # What it does not do
