@@ -18,11 +18,35 @@
 //! Order of work: draw the noise of a round in one batch, *before* the records are touched, so that the time a sampler
 //! takes (it is not constant) cannot depend on the data. Wipe the noise once it has been added: an observer who knows it,
 //! or the key of its generator, sees through the mechanism.
+//!
+//! ```
+//! use chacha20::ChaCha20Rng;
+//! use rand::SeedableRng;
+//! use soteria_core::privacy::secure::{GridPlan, Term};
+//!
+//! // Records of two coordinates clipped to norm 1, an expected batch of 50, noise 0.08 on their mean.
+//! let plan = GridPlan::new(0.08, 2, &[Term { clip: 1.0, divisor: 50.0 }])?;
+//! let grid = &plan.grids()[0];
+//! let mut rng = ChaCha20Rng::from_seed([1; 32]); // in earnest: a seed from the operating system
+//! let mut noise = vec![0; 2];
+//! plan.noise().fill(&mut rng, &mut noise);
+//!
+//! let (mut sum, mut record) = (vec![0; 2], vec![0; 2]);
+//! for values in [[0.6, 0.8], [1.0, 0.0]] {
+//!     grid.quantize(&values, &mut record);
+//!     grid.add(&record, &mut sum);
+//! }
+//! grid.add(&noise, &mut sum);
+//! let mut estimate = vec![0.0; 2];
+//! grid.to_f64(&sum, &mut estimate);
+//! # assert!(estimate.iter().all(|value: &f64| value.abs() < 1.0));
+//! # Ok::<(), soteria_core::privacy::secure::NoiseError>(())
+//! ```
 
 mod exponential;
-mod grid;
+pub mod grid;
 mod natural;
-mod rounded_gaussian;
+pub mod rounded_gaussian;
 mod wall;
 
 pub use grid::{Grid, GridPlan, Term};

@@ -25,11 +25,15 @@
 //!
 //! *Estimators of two terms* (a clipped difference over the batch size and a clipped gradient over the number of records)
 //! use two grids of the same step, so that their integers add up; the norm of the sum is at most the sum of the bounds.
+//! Without a clip of the difference, a whole number `r = records / batch` lets the full-batch integers `h` stand in the
+//! difference as `r h` ([`Grid::add_multiple`]): a sampled record then moves the sum by `|g - (r - 1) h|`, within
+//! `(2 - rate) clip / batch` exactly, and one that is not sampled by `|h|`.
 //!
 //! *Only what is given is checked.* When just the selected coordinates of a record are quantised, the check speaks of
 //! these; it does not replace a bound on the whole record where an argument needs one.
 //!
-//! Cost: some nanoseconds per coordinate, no allocation.
+//! Cost: about 3 ns per coordinate, no allocation; three times that for a record that has to be shortened, so the
+//! time is not independent of the data.
 
 use super::natural::Natural;
 use super::{Dyadic, NoiseError, RoundedGaussian, power_of_two};
@@ -219,6 +223,18 @@ impl Grid {
         }
     }
 
+    /// Adds `factor` times a quantised record to a sum.
+    ///
+    /// # Panics
+    ///
+    /// If the lengths differ.
+    pub fn add_multiple(&self, record: &[i64], factor: i64, sum: &mut [i64]) {
+        assert_eq!(record.len(), sum.len(), "one sum per integer");
+        for (total, &integer) in sum.iter_mut().zip(record) {
+            *total = total.saturating_add(integer.saturating_mul(factor));
+        }
+    }
+
     /// The noised sum in the units of the estimate; exact below `2^53` steps.
     ///
     /// # Panics
@@ -252,7 +268,8 @@ impl Grid {
             .map(|&value| (finite(value) / largest).powi(2))
             .sum();
         let target = self.bound / squares.sqrt();
-        // Relative errors above are below dimension * 2^-52: the first tries serve but for absurd dimensions.
+        // Relative errors above are below dimension * 2^-52: the first tries (the very first with no slack at all) serve
+        // but for absurd dimensions.
         for slack_log2 in [-60, -50, -40, -30, -20, -10, -1] {
             let target = target * (1.0 - power_of_two(slack_log2));
             let mut squares = 0u128;

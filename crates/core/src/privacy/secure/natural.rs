@@ -1,7 +1,7 @@
 //! Natural numbers of any size, for the few decisions that machine words cannot make.
 //!
 //! Only what the sampler and the grid need: sums, products, shifts, division by a word, comparison. Schoolbook, exact,
-//! and slow; reached about once in five thousand draws, and when a grid is built. The words are wiped when dropped,
+//! and slow; reached about once in four thousand draws, and when a grid is built. The words are wiped when dropped,
 //! for they may hold digits of the noise.
 
 use std::cmp::Ordering;

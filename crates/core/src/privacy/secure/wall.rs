@@ -9,7 +9,7 @@
 //!
 //! For the others the question is whether `level + w < 98 exp(-x^2 / 2)`, where `x` and `w` are real numbers known as
 //! prefixes of endless random digits. [`Wall::under_curve`] answers it by enclosing both sides: first with 64-bit words,
-//! where the two sides overlap about once in `2^45` tests, then with longer and longer prefixes until they no longer do.
+//! where the two sides overlap less than once in `2^44` tests, then with longer and longer prefixes until they no longer do.
 //! No answer is ever given while the sides overlap, so no rounding error can reach the law of the sampler.
 
 use std::sync::LazyLock;

@@ -282,6 +282,27 @@ proptest! {
     }
 
     #[test]
+    fn without_a_difference_clip_the_coefficients_are_exact(
+        gradient in prop::collection::vec(any_value(), 4), anchor in prop::collection::vec(any_value(), 4),
+        clip in 0.01..10.0f64, batch in 1.0..500.0f64, ratio in 1i64..50,
+    ) {
+        let terms = [Term { clip, divisor: batch }, Term { clip, divisor: batch * ratio as f64 }];
+        let plan = GridPlan::new(clip / batch, 4, &terms).unwrap();
+        let [on_batch, on_records] = plan.grids() else { panic!("two grids") };
+        let g = quantized(on_batch, &gradient);
+        let h = quantized(on_records, &anchor);
+        let mut shift = vec![0; 4];
+        on_batch.add(&g, &mut shift);
+        on_records.add_multiple(&h, -ratio, &mut shift);
+        on_records.add(&h, &mut shift);
+        let naive: Vec<i64> = g.iter().zip(&h).map(|(&g, &h)| g - (ratio - 1) * h).collect();
+        prop_assert_eq!(&shift, &naive);
+        // (2 - rate) clip / batch in steps, rate = 1 / ratio; the float is off by a few units in the last place.
+        let bound = (2.0 - 1.0 / ratio as f64) * on_batch.bound;
+        prop_assert!((norm_squared(&shift) as f64).sqrt() <= bound * (1.0 + 1e-15));
+    }
+
+    #[test]
     fn plans_keep_their_word(
         clip in 0.001..1000.0f64, divisor in 1.0..1e5f64, ratio in 1.0..1e3f64, multiplier in 0.01..1e3f64, dimension in 1usize..2_000_000,
     ) {
