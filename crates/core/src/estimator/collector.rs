@@ -183,8 +183,7 @@ impl Mean {
                     let record = Records { data: input.data, rows: &rows[j..=j] };
                     let all = Coordinates::All;
                     quantize(input.objective, record, all, gradients, None, j, 1.0, grid, &mut integers, workspace);
-                    integers.iter_mut().for_each(|integer| *integer *= i64::from(sign));
-                    grid.add(&integers, mean);
+                    grid.add_multiple(&integers, i64::from(sign), mean);
                 }
             }
             _ => unreachable!("a client's sums are of one kind for the whole run"),
@@ -214,8 +213,7 @@ fn quantize(
         let gradients = Gradients { factors: &side.factors[j * len..(j + 1) * len], weights: &weights };
         objective.accumulate(record, gradients, coordinates, &mut values, workspace);
     }
-    let exact: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
-    grid.quantize(&exact, integers);
+    grid.quantize(&values, integers);
     workspace.put(values);
 }
 
