@@ -184,7 +184,7 @@ pub(crate) fn numerator_curve(pair: &Pair) -> RdpCurve {
 }
 
 /// `log E_Q[(P/Q)^order]`.
-fn log_moment(pair: &Pair, order: f64) -> f64 {
+pub(crate) fn log_moment(pair: &Pair, order: f64) -> f64 {
     // Conditional on the coins the pair is Gaussian; joint convexity bounds the mixture by the
     // farthest two components. Exact for plain Gaussians, a fallback where quadrature is too long.
     let distance = pair.numerator.largest() + pair.denominator.largest();

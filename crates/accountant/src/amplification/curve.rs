@@ -30,7 +30,7 @@ enum Shape {
     Sampled { rate: f64, square: f64 },
     /// `(1-q) N(0) + q N(+-sqrt(S))` against its mirror image.
     Symmetric { rate: f64, square: f64 },
-    /// Any mixture; the last root found starts the next search.
+    /// Any mixture; the last root found, times `sqrt(rho)`, starts the next search.
     Mixture { pair: Pair, root: f64 },
 }
 
@@ -78,7 +78,14 @@ impl MaskedCurve {
                 reflected(epsilon, |e| symmetric(e, *rate, *square, self.mean))
             }
             Shape::Mixture { pair, root } => {
-                let at = |rho: f64| pair.scaled(rho.sqrt()).excess(epsilon, root);
+                let at = |rho: f64| {
+                    // The root moves like 1/sqrt(rho); Newton starts from there.
+                    let scale = rho.sqrt();
+                    let mut start = *root / scale;
+                    let excess = pair.scaled(scale).excess(epsilon, &mut start);
+                    *root = start * scale;
+                    excess
+                };
                 stepped(at, self.mean)
             }
         }

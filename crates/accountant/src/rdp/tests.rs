@@ -146,7 +146,7 @@ fn remove_dominates_add_for_the_subsampled_gaussian() {
         let add = numerator_curve(&Pair::zero_out_add(&side));
         for (at, &order) in orders().iter().enumerate() {
             // Beyond this the add direction is only the Gaussian fallback.
-            if order * r * r < 2000.0 {
+            if order * r * r < 300.0 {
                 let (larger, smaller) = (remove.values()[at], add.values()[at]);
                 assert!(larger >= smaller * (1.0 - 1e-10) - 1e-15, "{q} {r} {order}");
             }
