@@ -3,4 +3,5 @@
 pub mod event;
 
 pub mod amplification;
+pub mod paper;
 pub mod rdp;

@@ -4,7 +4,7 @@
 //! curve says something, so its rounding is relative.
 //!
 //! Three shapes of release have a closed form whose excess is convex, then concave in the squared
-//! shift (Theorem 6 of `docs/privacy.md`), and there the envelope is exact:
+//! shift (Lemma 7 of `docs/privacy.md`), and there the envelope is exact:
 //! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in `s` is
 //!   `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
 //! - the subsampled Gaussian under zero-out: `H_g = q H_K` of the single shift, `K = 1 + (g-1)/q`;

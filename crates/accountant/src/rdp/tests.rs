@@ -281,6 +281,10 @@ fn curves_compose_and_convert_back() {
         assert!((sum.delta(rounds, epsilon) / delta - 1.0).abs() < 1e-9);
     }
     assert_eq!(first.epsilon(10, 0.0), f64::INFINITY);
+    let integers = first.at_integer_orders();
+    assert_eq!(integers.values()[at], first.values()[at]);
+    assert_eq!(integers.values()[index_of(7.1)], f64::INFINITY);
+    assert!(integers.epsilon(1000, 1e-5) > first.epsilon(1000, 1e-5));
     assert_eq!(first.tighter(&RdpCurve::zero()), RdpCurve::zero());
 }
 
