@@ -3,7 +3,7 @@
 //! **When.** The client draws `k` of `d` coordinates uniformly, afresh for every message, after it
 //! has the model and independently of data, noise and minibatch; each record is clipped as a whole
 //! (`ClipScope::Record`). With `kappa = k/d` and a record vector `u`, the part that travels satisfies
-//! `E |u_I|^2 = kappa |u|^2`. `docs/privacy.md` (Theorem 5 and 6) has the proofs; in short:
+//! `E |u_I|^2 = kappa |u|^2`. `docs/privacy.md` (Theorems 5 and 6) has the proofs; in short:
 //!
 //! **Rényi rule** ([`masked_curve`]). `A(s) = E_Q[(P/Q)^a]` is convex in the squared shift `s` for
 //! the Gaussian and for the subsampled Gaussian, at every real order, so the worst law of `|u_I|^2`

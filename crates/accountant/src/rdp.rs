@@ -97,6 +97,18 @@ impl RdpCurve {
         Self::from_values(pairs.map(|(a, b)| a.min(*b)).collect())
     }
 
+    /// The same curve with nothing claimed at fractional orders: what remains true when the noise
+    /// is a discrete Gaussian on integer data, whose moments equal the continuous ones at integer
+    /// orders only.
+    pub fn at_integer_orders(&self) -> Self {
+        let kept = orders().iter().zip(&self.values);
+        let keep = |(order, value): (&f64, &f64)| match order.fract() {
+            0.0 => *value,
+            _ => f64::INFINITY,
+        };
+        Self::from_values(kept.map(keep).collect())
+    }
+
     /// Smallest epsilon that these orders prove for `rounds` releases at `delta`; infinite when
     /// `delta` is not positive.
     pub fn epsilon(&self, rounds: u64, delta: f64) -> f64 {
@@ -184,7 +196,7 @@ pub(crate) fn numerator_curve(pair: &Pair) -> RdpCurve {
 }
 
 /// `log E_Q[(P/Q)^order]`.
-fn log_moment(pair: &Pair, order: f64) -> f64 {
+pub(crate) fn log_moment(pair: &Pair, order: f64) -> f64 {
     // Conditional on the coins the pair is Gaussian; joint convexity bounds the mixture by the
     // farthest two components. Exact for plain Gaussians, a fallback where quadrature is too long.
     let distance = pair.numerator.largest() + pair.denominator.largest();

@@ -4,7 +4,7 @@
 //! curve says something, so its rounding is relative.
 //!
 //! Three shapes of release have a closed form whose excess is convex, then concave in the squared
-//! shift (Theorem 6 of `docs/privacy.md`), and there the envelope is exact:
+//! shift (Lemma 7 of `docs/privacy.md`), and there the envelope is exact:
 //! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in `s` is
 //!   `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
 //! - the subsampled Gaussian under zero-out: `H_g = q H_K` of the single shift, `K = 1 + (g-1)/q`;
@@ -30,7 +30,7 @@ enum Shape {
     Sampled { rate: f64, square: f64 },
     /// `(1-q) N(0) + q N(+-sqrt(S))` against its mirror image.
     Symmetric { rate: f64, square: f64 },
-    /// Any mixture; the last root found starts the next search.
+    /// Any mixture; the last root found, times `sqrt(rho)`, starts the next search.
     Mixture { pair: Pair, root: f64 },
 }
 
@@ -78,7 +78,14 @@ impl MaskedCurve {
                 reflected(epsilon, |e| symmetric(e, *rate, *square, self.mean))
             }
             Shape::Mixture { pair, root } => {
-                let at = |rho: f64| pair.scaled(rho.sqrt()).excess(epsilon, root);
+                let at = |rho: f64| {
+                    // The root moves like 1/sqrt(rho); Newton starts from there.
+                    let scale = rho.sqrt();
+                    let mut start = *root / scale;
+                    let excess = pair.scaled(scale).excess(epsilon, &mut start);
+                    *root = start * scale;
+                    excess
+                };
                 stepped(at, self.mean)
             }
         }
