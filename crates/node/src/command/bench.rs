@@ -238,6 +238,7 @@ impl Bench<'_> {
             weights: &weights,
             test: None,
             every: 0,
+            from: 0,
         };
         let (mut fastest, mut state_bytes) = (f64::INFINITY, 0);
         for _ in 0..3 {
