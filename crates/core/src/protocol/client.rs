@@ -92,6 +92,12 @@ pub enum ClientError {
     Noise(#[from] NoiseError),
 }
 
+/// With secure noise records are clipped a little below the bound, so that the record's vector on *all* coordinates
+/// obeys it in exact arithmetic, as random-k amplification needs: the integer check sees only the
+/// coordinates that travel. The norm is known to 2^-40, the weight is rounded down, and a coordinate is
+/// at most three rounded `f32` operations away from its exact value: 3 * 2^-24 < 2^-20.
+const SECURE_SLACK: f64 = 1.0 - 1.0 / (1u64 << 20) as f64;
+
 /// One client: its records, its secret, its shift and its estimator's memory.
 pub struct Client {
     id: ClientId,
@@ -101,6 +107,7 @@ pub struct Client {
     mechanism: Mechanism,
     sampling: Sampling,
     estimator: Box<dyn Estimator>,
+    clipping: Clipping,
     shift: Vec<f32>,
 }
 
@@ -151,13 +158,20 @@ impl Client {
         let dimension = plan.objective.dimension();
         let coordinates = if two_terms { dimension } else { plan.compressor.values() };
         let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        let slack = if plan.noise == Noise::Secure { SECURE_SLACK } else { 1.0 };
+        let tightened = |bound: Option<f64>| bound.map(|bound| bound * slack);
         let estimator: Box<dyn Estimator> = match plan.estimator {
             EstimatorPlan::Minibatch => Box::new(Minibatch::new(sampling)),
-            EstimatorPlan::Svrg { difference_clip, .. } => Box::new(Svrg::new(sampling, difference_clip)),
-            EstimatorPlan::Saga { difference_clip } => Box::new(Saga::new(sampling, difference_clip)),
+            EstimatorPlan::Svrg { difference_clip, .. } => Box::new(Svrg::new(sampling, tightened(difference_clip))),
+            EstimatorPlan::Saga { difference_clip } => Box::new(Saga::new(sampling, tightened(difference_clip))),
+        };
+        let clipping = match plan.clipping {
+            Clipping::None => Clipping::None,
+            Clipping::Record(bound) => Clipping::Record(bound * slack),
+            Clipping::Selected(bound) => Clipping::Selected(bound * slack),
         };
         let shift = if plan.shift_step.is_some() { vec![0.0; dimension] } else { Vec::new() };
-        Ok(Self { id, plan, data, key, mechanism, sampling, estimator, shift })
+        Ok(Self { id, plan, data, key, mechanism, sampling, estimator, clipping, shift })
     }
 
     /// The client's number.
@@ -250,7 +264,7 @@ impl Client {
             data: &self.data,
             model,
             coordinates: computed,
-            clipping: plan.clipping,
+            clipping: self.clipping,
             snapshot: plan.snapshot_coin(round),
         };
         let records = self.data.rows();
