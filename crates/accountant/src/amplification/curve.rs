@@ -4,7 +4,7 @@
 //! curve says something, so its rounding is relative.
 //!
 //! Three shapes of release have a closed form whose excess is convex, then concave in the squared
-//! shift (Lemma 7 of `docs/privacy.md`), and there the envelope is exact:
+//! shift (Lemma 9 of `docs/privacy.md`), and there the envelope is exact:
 //! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in `s` is
 //!   `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
 //! - the subsampled Gaussian under zero-out: `H_g = q H_K` of the single shift, `K = 1 + (g-1)/q`;
@@ -12,6 +12,7 @@
 //!
 //! Everything else goes by steps that need monotonicity only.
 
+use super::chain::Table;
 use super::envelope::{s_shaped, stepped};
 use super::pair::{Pair, Side, difference_above, upper_tail};
 use crate::event::Adjacency;
@@ -23,6 +24,7 @@ const SYMMETRIC_LIMIT: f64 = 12.0;
 pub(super) struct MaskedCurve {
     shape: Shape,
     mean: f64,
+    chain: Option<Table>,
 }
 
 enum Shape {
@@ -35,6 +37,25 @@ enum Shape {
 }
 
 impl MaskedCurve {
+    /// The curve of one vector of length `shift` that takes part with probability `rate`, against
+    /// nothing.
+    pub(super) fn single_vector(rate: f64, shift: f64, kappa: f64) -> Self {
+        let square = shift * shift;
+        let (shape, mean, chain) = (Shape::Sampled { rate, square }, kappa, None);
+        Self { shape, mean, chain }
+    }
+
+    /// The same curve, nowhere above another bound of it.
+    pub(super) fn with_chain(mut self, chain: Table) -> Self {
+        self.chain = Some(chain);
+        self
+    }
+
+    /// Whether several vectors are masked together, so that a chain can be better.
+    pub(super) fn has_several_vectors(&self) -> bool {
+        !matches!(self.shape, Shape::Sampled { .. })
+    }
+
     /// The curve when the mean of `rho` is at most `mean`.
     pub(super) fn new(mixture: &Side, adjacency: Adjacency, mean: f64) -> Self {
         let largest = mixture.largest();
@@ -58,11 +79,21 @@ impl MaskedCurve {
                 root: 0.0,
             },
         };
-        Self { shape, mean }
+        let chain = None;
+        Self { shape, mean, chain }
     }
 
     /// An upper bound of the masked excess at `epsilon`, of either sign.
     pub(super) fn excess(&mut self, epsilon: f64) -> f64 {
+        let chained = self
+            .chain
+            .as_ref()
+            .map_or(f64::INFINITY, |chain| chain.at(epsilon));
+        self.envelope(epsilon).min(chained)
+    }
+
+    /// The envelope at the mean of `rho`.
+    fn envelope(&mut self, epsilon: f64) -> f64 {
         match &mut self.shape {
             Shape::Sampled { rate, square } => {
                 let strike = 1.0 + epsilon.exp_m1() / *rate;

@@ -27,14 +27,31 @@ const DENSE: f64 = 20.0;
 /// Relative node spacing farther out.
 const RELATIVE: f64 = 0.01;
 
-/// Nodes as multiples of `step`, increasing, zero among them.
-pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
+/// Smallest and largest loss worth a node.
+pub(super) fn range(pair: &Pair) -> (f64, f64) {
     let top = pair
         .loss(pair.numerator.largest() + REACH)
         .min(LARGEST_LOSS);
     let bottom = pair
         .loss(-pair.denominator.largest() - REACH)
         .max(-LARGEST_LOSS);
+    (bottom.min(0.0), top.max(0.0))
+}
+
+/// Positive nodes up to `end`, `dense` apart near zero and relatively farther out.
+pub(super) fn geometric(end: f64, dense: f64) -> Vec<f64> {
+    let mut nodes = Vec::new();
+    let mut at = 0.0;
+    while at < end && dense > 0.0 {
+        at = (at + dense.max(RELATIVE * at)).min(end);
+        nodes.push(at);
+    }
+    nodes
+}
+
+/// Nodes as multiples of `step`, increasing, zero among them.
+pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
+    let (bottom, top) = range(pair);
     let dense = scale / DENSE;
     let side = |end: f64| {
         let last = (end / step).ceil().max(1.0) as i64;
@@ -80,6 +97,7 @@ pub(super) fn connect_the_dots(
     for at in zero + 1..dots.len() {
         dots[at].excess = dots[at].excess.min(dots[at - 1].excess);
     }
+    lower_at_one(&mut dots, zero, step);
     let below = polygon(&dots[..=zero], step, true);
     let above = polygon(&dots[zero..], step, false);
 
@@ -103,6 +121,37 @@ pub(super) fn connect_the_dots(
         masses,
         infinity: dots[dots.len() - 1].excess,
     }
+}
+
+/// Lowers the dot at `g = 1` to the lowest chord over it: the two sides' hulls then meet in a convex
+/// corner.
+fn lower_at_one(dots: &mut [Dot], zero: usize, step: f64) {
+    let chord = |a: Dot, b: Dot| {
+        let (left, right) = (
+            -(a.index as f64 * step).exp_m1(),
+            (b.index as f64 * step).exp_m1(),
+        );
+        ((left + a.excess) * right + b.excess * left) / (left + right)
+    };
+    let (mut left, mut right) = (zero - 1, zero + 1);
+    // Each side's best partner in turn; when neither changes, all dots lie above the chord.
+    loop {
+        let before = (left, right);
+        for at in 0..zero {
+            if chord(dots[at], dots[right]) < chord(dots[left], dots[right]) {
+                left = at;
+            }
+        }
+        for at in zero + 1..dots.len() {
+            if chord(dots[left], dots[at]) < chord(dots[left], dots[right]) {
+                right = at;
+            }
+        }
+        if (left, right) == before {
+            break;
+        }
+    }
+    dots[zero].excess = dots[zero].excess.min(chord(dots[left], dots[right]));
 }
 
 /// Adds the numerator mass of a corner between two slopes of the excess.
