@@ -76,7 +76,7 @@ pub fn masked_laws(
     }
     let mixture = Side::new(shifts_over_sigma, probabilities)?;
     let mean = mean_fraction(&mixture, adjacency, random_k)?;
-    let scale = typical_loss(&mixture, adjacency, mean);
+    let scale = typical_loss(&mixture, adjacency, random_k.fraction);
     let mut curve = MaskedCurve::new(&mixture, adjacency, mean);
     if curve.has_several_vectors() && random_k.fraction < 1.0 {
         let chain = Table::of_release(&mixture, adjacency, random_k.fraction, scale);
@@ -106,8 +106,8 @@ pub fn suggested_step(
     random_k: &RandomK,
 ) -> Result<f64, EventError> {
     let mixture = Side::new(shifts_over_sigma, probabilities)?;
-    let mean = mean_fraction(&mixture, adjacency, random_k)?;
-    let scale = typical_loss(&mixture, adjacency, mean);
+    mean_fraction(&mixture, adjacency, random_k)?;
+    let scale = typical_loss(&mixture, adjacency, random_k.fraction);
     Ok(if scale > 0.0 {
         (scale / 40.0).min(1e-4)
     } else {
@@ -195,7 +195,7 @@ fn mean_fraction(
     Ok((f64::from(given) * fraction).min(1.0))
 }
 
-/// A guess of the standard deviation of one round's loss, `sqrt(2 rho_bar KL)`; sets resolutions,
+/// A guess of the standard deviation of one round's loss, `sqrt(2 kappa KL)`; sets resolutions,
 /// never safety.
 fn typical_loss(mixture: &Side, adjacency: Adjacency, mean: f64) -> f64 {
     let pair = &Pair::directions(mixture, adjacency)[0];
