@@ -89,7 +89,21 @@ impl MaskedCurve {
             .chain
             .as_ref()
             .map_or(f64::INFINITY, |chain| chain.at(epsilon));
+        if self.envelope_floor(epsilon) >= chained {
+            return chained;
+        }
         self.envelope(epsilon).min(chained)
+    }
+
+    /// Two values that the envelope is not below, where they are much cheaper than the envelope.
+    fn envelope_floor(&mut self, epsilon: f64) -> f64 {
+        match &mut self.shape {
+            Shape::Mixture { pair, root } => {
+                let mut at = |rho: f64| mixture_excess(pair, root, rho, epsilon);
+                at(self.mean).max(self.mean * at(1.0))
+            }
+            _ => 0.0,
+        }
     }
 
     /// The envelope at the mean of `rho`.
@@ -109,18 +123,20 @@ impl MaskedCurve {
                 reflected(epsilon, |e| symmetric(e, *rate, *square, self.mean))
             }
             Shape::Mixture { pair, root } => {
-                let at = |rho: f64| {
-                    // The root moves like 1/sqrt(rho); Newton starts from there.
-                    let scale = rho.sqrt();
-                    let mut start = *root / scale;
-                    let excess = pair.scaled(scale).excess(epsilon, &mut start);
-                    *root = start * scale;
-                    excess
-                };
-                stepped(at, self.mean)
+                stepped(|rho| mixture_excess(pair, root, rho, epsilon), self.mean)
             }
         }
     }
+}
+
+/// Excess of a pair with all shifts times `sqrt(rho)`.
+fn mixture_excess(pair: &Pair, root: &mut f64, rho: f64, epsilon: f64) -> f64 {
+    // The root moves like 1/sqrt(rho); Newton starts from there.
+    let scale = rho.sqrt();
+    let mut start = *root / scale;
+    let excess = pair.scaled(scale).excess(epsilon, &mut start);
+    *root = start * scale;
+    excess
 }
 
 /// For a symmetric pair `V(-e) = exp(-e) V(e)`.

@@ -70,24 +70,32 @@ pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
 
 /// A dot `(g, U - max(0, 1 - g))` with `g = e^{index * step}`.
 #[derive(Clone, Copy)]
-struct Dot {
+pub(super) struct Dot {
     index: i64,
     excess: f64,
 }
 
-/// The law whose curve is the convex polygon below the dots `excess(node) + max(0, 1 - g)`.
-pub(super) fn connect_the_dots(
-    nodes: &[i64],
-    step: f64,
-    mut excess: impl FnMut(f64) -> f64,
-) -> GridLaw {
-    let mut dots: Vec<Dot> = nodes
-        .iter()
-        .map(|&index| {
-            let excess = excess(index as f64 * step);
-            Dot { index, excess }
-        })
-        .collect();
+/// The dots of an excess at the nodes.
+pub(super) fn dots(nodes: &[i64], step: f64, mut excess: impl FnMut(f64) -> f64) -> Vec<Dot> {
+    let dot = |&index: &i64| Dot {
+        index,
+        excess: excess(index as f64 * step),
+    };
+    nodes.iter().map(dot).collect()
+}
+
+/// The dots of the exchanged pair: `V_g` becomes `g V_{1/g}`.
+pub(super) fn mirrored(dots: &[Dot], step: f64) -> Vec<Dot> {
+    let mirror = |dot: &Dot| Dot {
+        index: -dot.index,
+        excess: (-dot.index as f64 * step).exp() * dot.excess,
+    };
+    dots.iter().rev().map(mirror).collect()
+}
+
+/// The law whose curve is the convex polygon below the dots `excess + max(0, 1 - g)`; there are dots
+/// below, at and above zero.
+pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> GridLaw {
     let zero = dots.partition_point(|dot| dot.index < 0);
     // The excess falls away from zero on both sides; where rounding says otherwise, a neighbour's
     // smaller bound holds here as well.
@@ -101,8 +109,8 @@ pub(super) fn connect_the_dots(
     let below = polygon(&dots[..=zero], step, true);
     let above = polygon(&dots[zero..], step, false);
 
-    let first = nodes[0];
-    let length = (nodes[nodes.len() - 1] - first + 1) as usize;
+    let first = dots[0].index;
+    let length = (dots[dots.len() - 1].index - first + 1) as usize;
     let mut masses = vec![0.0; length];
     let mut left = None;
     for &(dot, slope) in below.iter().chain(&above) {

@@ -552,7 +552,10 @@ fn one_vector_at_a_time_is_better_than_all_at_once() {
         let pair = &Pair::directions(&mixture, adjacency)[0];
         let nodes = grid::nodes(pair, step, typical_loss(&mixture, adjacency, mean));
         let mut at_once = MaskedCurve::new(&mixture, adjacency, mean);
-        let at_once = grid::connect_the_dots(&nodes, step, |epsilon| at_once.excess(epsilon));
+        let at_once = grid::connect(
+            grid::dots(&nodes, step, |epsilon| at_once.excess(epsilon)),
+            step,
+        );
         let laws = |mask| masked_laws(shifts, probabilities, adjacency, &mask, step).unwrap();
         let cost = |law: &GridLaw| epsilon_of(&power(law, rounds), delta);
         let ours = cost(&laws(random_k(kappa, vectors))[0]);
