@@ -16,10 +16,10 @@
 //!
 //! **How.** Closed forms where there are any: Gaussian at all orders, subsampled Gaussian and
 //! two-component mixtures (numerator side) at integer orders. Everything else is one trapezoid rule
-//! ([`quadrature`]). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is the
+//! (`rdp/quadrature.rs`). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is the
 //! twin in the tests rather than the production path: its terms decay like a power of the index at
 //! small orders and alternate in sign, while the trapezoid rule keeps full relative precision
-//! even where `D_a` is 1e-12. Rounding is covered by [`ROUNDING`].
+//! even where `D_a` is 1e-12. Every moment is raised by 1e-11 for rounding.
 //!
 //! **Cost.** Under a millisecond for Gaussian and subsampled Gaussian, a few for mixtures and
 //! replace-one.

@@ -277,7 +277,7 @@ pub(crate) fn upper_tail(y: f64) -> f64 {
 /// `large - small` for two rounded nonnegative numbers, rounded up by more than their errors and
 /// never negative.
 pub(crate) fn difference_above(large: f64, small: f64) -> f64 {
-    (large - small).max(0.0) + 16.0 * f64::EPSILON * large
+    (large - small).max(0.0) + 64.0 * f64::EPSILON * large
 }
 
 fn in_range(
