@@ -46,7 +46,6 @@ pub(super) fn errors_len(network: &Network) -> usize {
 }
 
 /// What came into a layer, by columns.
-#[derive(Clone, Copy)]
 pub(super) enum Inputs<'a> {
     /// All columns laid out in scratch.
     Tile(&'a [f32]),
@@ -58,7 +57,6 @@ pub(super) enum Inputs<'a> {
 
 impl<'a> Inputs<'a> {
     /// The features of at most [`BLOCK`] records, without the offset.
-    #[inline(always)]
     pub(super) fn of_data(records: Records<'a>, tile: &'a mut [f32]) -> Self {
         match records.data.features() {
             Features::Dense(dense) => {
@@ -93,7 +91,6 @@ impl<'a> Inputs<'a> {
     }
 
     /// What came into a layer beyond the first.
-    #[inline(always)]
     pub(super) fn of_factors(factors: &'a [f32], len: usize, place: &FactorPlace) -> Self {
         let mut rows = [&[] as &[f32]; BLOCK];
         for (slot, factors) in rows.iter_mut().zip(factors.chunks_exact(len)) {
@@ -102,17 +99,30 @@ impl<'a> Inputs<'a> {
         Inputs::Dense(rows, factors.len() / len)
     }
 
-    /// One input in every record.
+    /// One input in every record, put together in `room` if it does not lie ready.
     #[inline(always)]
-    pub(super) fn column(&self, input: usize) -> Column {
-        let mut column = [0.0; BLOCK];
+    pub(super) fn column<'b>(&'b self, input: usize, room: &'b mut Room) -> &'b Column {
+        if let Inputs::Tile(tile) = self {
+            return tile[input * STRIDE..]
+                .first_chunk()
+                .expect("columns are a whole block");
+        }
+        if room.input != Some(input) {
+            room.input = Some(input);
+            self.gather(input, &mut room.column);
+        }
+        &room.column
+    }
+
+    fn gather(&self, input: usize, column: &mut Column) {
         match self {
-            Inputs::Tile(tile) => column.copy_from_slice(&tile[input * STRIDE..][..BLOCK]),
+            Inputs::Tile(_) => unreachable!("columns of a tile lie ready"),
             Inputs::Sparse(rows) => {
                 for (slot, row) in column.iter_mut().zip(rows) {
-                    if let Ok(place) = row.indices.binary_search(&(input as u32)) {
-                        *slot = row.values[place];
-                    }
+                    *slot = match row.indices.binary_search(&(input as u32)) {
+                        Ok(place) => row.values[place],
+                        Err(_) => 0.0,
+                    };
                 }
             }
             Inputs::Dense(rows, count) => {
@@ -121,7 +131,21 @@ impl<'a> Inputs<'a> {
                 }
             }
         }
-        column
+    }
+}
+
+/// Room for one column, and whose it is: chosen weights of one input follow each other.
+pub(super) struct Room {
+    input: Option<usize>,
+    column: Column,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Room {
+            input: None,
+            column: [0.0; BLOCK],
+        }
     }
 }
 
@@ -208,31 +232,19 @@ impl<'a> Chosen<'a> {
         self.weights.is_empty() && self.biases.is_empty()
     }
 
-    /// Calls `visit(position, input, first weight of that input, weights)` for every input with
-    /// chosen weights.
+    /// Calls `visit(position, input, output)` for every chosen weight, in order.
     #[inline(always)]
-    pub(super) fn visit_inputs(&self, mut visit: impl FnMut(usize, usize, u32, &[u32])) {
-        let outputs = self.layer.outputs;
-        let (mut position, mut rest) = (self.position, self.weights);
-        let mut input = 0;
-        while let Some(&coordinate) = rest.first() {
-            let weight = coordinate as usize - self.layer.weights.start;
-            // The next input is mostly near: steps are cheaper than a division.
-            if weight >= (input + 8) * outputs {
-                input = weight / outputs;
-            }
-            while weight >= (input + 1) * outputs {
-                input += 1;
-            }
-            let line = (self.layer.weights.start + input * outputs) as u32;
-            let count = rest
-                .iter()
-                .position(|&coordinate| coordinate - line >= outputs as u32)
-                .unwrap_or(rest.len());
-            let (group, others) = rest.split_at(count);
-            visit(position, input, line, group);
-            position += count;
-            rest = others;
+    pub(super) fn visit_weights(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        let outputs = self.layer.outputs as u32;
+        let start = self.layer.weights.start as u32;
+        // A product instead of a division: `(weight + 1/2) / outputs` is at least `1/2 / outputs`
+        // away from every integer, and the rounding errors of both factors are far below that.
+        let inverse = 1.0 / f64::from(outputs);
+        for (place, &coordinate) in self.weights.iter().enumerate() {
+            let weight = coordinate - start;
+            let input = ((f64::from(weight) + 0.5) * inverse) as u32;
+            let output = weight - input * outputs;
+            visit(self.position + place, input as usize, output as usize);
         }
     }
 

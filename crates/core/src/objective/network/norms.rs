@@ -1,7 +1,7 @@
 //! Norms of a network's per-record gradients, from their factors.
 
 use super::super::{Gradients, Records, Workspace};
-use super::columns::{self, Chosen, Errors, Inputs};
+use super::columns::{self, Chosen, Errors, Inputs, Room};
 use super::{BLOCK, FactorPlace, Network};
 use crate::linalg::{kernels, vectorised};
 
@@ -161,8 +161,8 @@ pub(super) fn selected(
     workspace.put(tile);
 }
 
-/// Inputs whose squares are summed in `f32` before they join the `f64` sum.
-const RUN: usize = 8;
+/// Weights whose squares are summed in `f32` before they join the `f64` sum.
+const RUN: usize = 32;
 
 #[inline(always)]
 fn add_squares(
@@ -173,27 +173,19 @@ fn add_squares(
     totals: &mut [f64; BLOCK],
 ) {
     let mut run = [0.0f32; BLOCK];
-    let mut filled = 0;
-    chosen.visit_inputs(
+    let mut room = Room::new();
+    chosen.visit_weights(
         #[inline(always)]
-        |_, input, line, group| {
-            let column = inputs.column(input);
+        |position, input, output| {
+            let column = inputs.column(input, &mut room);
+            let errors = errors.column(output);
             let shift = offset.map_or(0.0, |offset| offset[input]);
-            let mut squares = [0.0f32; BLOCK];
-            for &coordinate in group {
-                let errors = errors.column((coordinate - line) as usize);
-                for (square, &error) in squares.iter_mut().zip(errors) {
-                    *square = error.mul_add(error, *square);
-                }
-            }
             for j in 0..BLOCK {
-                let value = column[j] + shift;
-                run[j] = (value * value).mul_add(squares[j], run[j]);
+                let entry = (column[j] + shift) * errors[j];
+                run[j] = entry.mul_add(entry, run[j]);
             }
-            filled += 1;
-            if filled == RUN {
+            if position % RUN == 0 {
                 flush(&mut run, totals);
-                filled = 0;
             }
         },
     );
@@ -216,22 +208,23 @@ fn add_squared_differences(
     totals: &mut [f64; BLOCK],
 ) {
     let mut run = [0.0f32; BLOCK];
-    chosen.visit_inputs(
+    let (mut room, mut other_room) = (Room::new(), Room::new());
+    chosen.visit_weights(
         #[inline(always)]
-        |_, input, line, group| {
-            let (here, there) = (left.0.column(input), right.0.column(input));
-            for &coordinate in group {
-                let output = (coordinate - line) as usize;
-                let (errors, others) = (left.1.column(output), right.1.column(output));
-                for j in 0..BLOCK {
-                    // Written with differences, so that close gradients lose nothing.
-                    let moved = here[j] - there[j];
-                    let changed = errors[j] - others[j];
-                    let entry = moved.mul_add(errors[j], there[j] * changed);
-                    run[j] = entry.mul_add(entry, run[j]);
-                }
+        |position, input, output| {
+            let here = left.0.column(input, &mut room);
+            let there = right.0.column(input, &mut other_room);
+            let (errors, others) = (left.1.column(output), right.1.column(output));
+            for j in 0..BLOCK {
+                // Written with differences, so that close gradients lose nothing.
+                let moved = here[j] - there[j];
+                let changed = errors[j] - others[j];
+                let entry = moved.mul_add(errors[j], there[j] * changed);
+                run[j] = entry.mul_add(entry, run[j]);
             }
-            flush(&mut run, totals);
+            if position % RUN == 0 {
+                flush(&mut run, totals);
+            }
         },
     );
     chosen.visit_biases(

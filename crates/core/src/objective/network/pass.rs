@@ -102,6 +102,8 @@ pub(super) fn run(
             "factors of every record"
         );
     }
+    let all = records;
+    fetch(all, 0);
     let plan = &network.pass;
     let backward = factors.is_some();
     let mut prepared_buffer = workspace.take(plan.prepared_len + LINE);
@@ -119,6 +121,7 @@ pub(super) fn run(
             data: records.data,
             rows,
         };
+        fetch(all, b + 1);
         forward(network, prepared, records, block);
         let place = b * BLOCK..b * BLOCK + rows.len();
         let outcomes = outcomes
@@ -135,6 +138,22 @@ pub(super) fn run(
     }
     workspace.put(block_buffer);
     workspace.put(prepared_buffer);
+}
+
+/// Asks for the rows of block `b`, which lie anywhere in memory, while something else is computed.
+fn fetch(records: Records<'_>, b: usize) {
+    if let Some(rows) = records.rows.chunks(BLOCK).nth(b) {
+        for &row in rows {
+            match records.data.features() {
+                Features::Sparse(sparse) => {
+                    let row = sparse.row(row as usize);
+                    prefetch(row.indices);
+                    prefetch(row.values);
+                }
+                Features::Dense(dense) => prefetch(dense.row(row as usize)),
+            }
+        }
+    }
 }
 
 /// Packs and transposes weights, once per call.
@@ -213,10 +232,6 @@ fn first_layer(records: Records<'_>, weights: &[f32], start: &[f32], target: &mu
                 let rows = &mut rows[..records.len()];
                 for (slot, &row) in rows.iter_mut().zip(records.rows) {
                     *slot = sparse.row(row as usize);
-                }
-                for row in rows.iter() {
-                    prefetch(row.indices);
-                    prefetch(row.values);
                 }
                 kernels::sparse_rows_times_matrix(rows, weights, start.len(), target);
             }

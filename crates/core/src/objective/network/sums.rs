@@ -1,10 +1,10 @@
 //! Weighted sums of a network's per-record gradients, from their factors.
 
 use super::super::{Gradients, Records, Workspace};
-use super::columns::{self, Chosen, Errors, Inputs};
+use super::columns::{self, Chosen, Errors, Inputs, Room};
 use super::{BLOCK, Network};
 use crate::data::Features;
-use crate::linalg::{Matrix, kernels, matmul, vectorised};
+use crate::linalg::{Matrix, Simd, WithSimd, dispatch, kernels, matmul, vectorised};
 
 /// Over all coordinates.
 pub(super) fn all(
@@ -147,18 +147,17 @@ pub(super) fn selected(
             if chosen.is_empty() {
                 continue;
             }
-            vectorised(
-                #[inline(always)]
-                || {
-                    let errors = Errors::new(len, place, gradients, None, &mut errors);
-                    let (inputs, offset) = match l {
-                        0 => (Inputs::of_data(block, &mut tile), records.data.offset()),
-                        _ => (Inputs::of_factors(gradients.factors, len, place), None),
-                    };
-                    let offset = offset.map(|offset| &offset[..]);
-                    add_products(&inputs, errors, chosen, offset, sum);
-                },
-            );
+            let (inputs, offset) = match l {
+                0 => (Inputs::of_data(block, &mut tile), records.data.offset()),
+                _ => (Inputs::of_factors(gradients.factors, len, place), None),
+            };
+            dispatch(AddProducts {
+                inputs: &inputs,
+                errors: Errors::new(len, place, gradients, None, &mut errors),
+                chosen,
+                offset: offset.map(|offset| &offset[..]),
+                sum,
+            });
         }
     }
     workspace.put(errors);
@@ -166,28 +165,39 @@ pub(super) fn selected(
 }
 
 /// `sum[(c, r)] += <column c, error r>` for the chosen weights and biases of one layer.
-#[inline(always)]
-fn add_products(
-    inputs: &Inputs<'_>,
-    errors: Errors<'_>,
-    chosen: Chosen<'_>,
-    offset: Option<&[f32]>,
-    sum: &mut [f32],
-) {
-    chosen.visit_inputs(
-        #[inline(always)]
-        |position, input, line, group| {
-            let column = inputs.column(input);
-            let shift = offset.map_or(0.0, |offset| offset[input]);
-            for (sum, &coordinate) in sum[position..][..group.len()].iter_mut().zip(group) {
-                let output = (coordinate - line) as usize;
-                let product = kernels::dot(&column, errors.column(output));
-                *sum += shift.mul_add(errors.total(output), product);
-            }
-        },
-    );
-    chosen.visit_biases(
-        #[inline(always)]
-        |position, output| sum[position] += errors.total(output),
-    );
+struct AddProducts<'a> {
+    inputs: &'a Inputs<'a>,
+    errors: Errors<'a>,
+    chosen: Chosen<'a>,
+    offset: Option<&'a [f32]>,
+    sum: &'a mut [f32],
+}
+
+impl WithSimd for AddProducts<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let AddProducts {
+            inputs,
+            errors,
+            chosen,
+            offset,
+            sum,
+        } = self;
+        let mut room = Room::new();
+        chosen.visit_weights(
+            #[inline(always)]
+            |position, input, output| {
+                let column = inputs.column(input, &mut room);
+                let product = kernels::dot_in_registers(simd, column, errors.column(output));
+                let shift = offset.map_or(0.0, |offset| offset[input]);
+                sum[position] += shift.mul_add(errors.total(output), product);
+            },
+        );
+        chosen.visit_biases(
+            #[inline(always)]
+            |position, output| sum[position] += errors.total(output),
+        );
+    }
 }
