@@ -1,9 +1,13 @@
 //! Differential-privacy accounting for SoteriaFL.
 
 pub mod account;
+pub mod calibrate;
 pub mod event;
 mod gaussian;
 mod normal;
+pub mod odometer;
 pub mod pld;
 
 pub use account::{AccountError, Cost, cost, delta, epsilon, round_up};
+pub use calibrate::{Calibration, calibrate, smallest_sigma};
+pub use odometer::Odometer;
