@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
 use crate::data::{Features, SparseRow, SparseRows};
-use crate::linalg::prefetch;
+use crate::linalg::{prefetch, vectorised};
 
 /// One number per record of a block, zeros where there are fewer records.
 pub(super) type Column = [f32; BLOCK];
@@ -69,7 +69,9 @@ impl<'a> Tile<'a> {
         scratch: &'a mut [f32],
     ) -> Self {
         let (columns, _) = scratch[..place.error.len() * STRIDE].as_chunks_mut::<STRIDE>();
-        columns.as_flattened_mut().fill(0.0);
+        if left.weights.len() < BLOCK {
+            columns.as_flattened_mut().fill(0.0);
+        }
         for (j, &weight) in left.weights.iter().enumerate() {
             let errors = &left.factors[j * len..][..len][place.error.clone()];
             let columns = columns.iter_mut().zip(errors);
@@ -89,9 +91,12 @@ impl<'a> Tile<'a> {
         Tile(columns)
     }
 
+    #[inline(always)]
     fn of_sparse(sparse: &SparseRows, rows: &[u32], scratch: &'a mut [f32]) -> Self {
         let (columns, _) = scratch.as_chunks_mut::<STRIDE>();
-        columns.as_flattened_mut().fill(0.0);
+        for column in columns.iter_mut() {
+            column[..BLOCK].fill(0.0);
+        }
         for (j, &row) in rows.iter().enumerate() {
             if let Some(&next) = rows.get(j + 1) {
                 let next = sparse.row(next as usize);
@@ -100,7 +105,9 @@ impl<'a> Tile<'a> {
             }
             let row = sparse.row(row as usize);
             for (&index, &value) in row.indices.iter().zip(row.values) {
-                columns[index as usize][j] = value;
+                // Adding to the zero that stands there fetches the line early, as every load does; a
+                // store alone would wait for it at the end of the queue.
+                columns[index as usize][j] += value;
             }
         }
         Tile(columns)
@@ -127,9 +134,10 @@ impl<'a> Inputs<'a> {
     /// The features of at most [`BLOCK`] records, without the offset.
     pub(super) fn of_data(records: Records<'a>, scratch: &'a mut [f32]) -> Self {
         match records.data.features() {
-            Features::Sparse(sparse) if !scratch.is_empty() => {
-                Inputs::Tile(Tile::of_sparse(sparse, records.rows, scratch))
-            }
+            Features::Sparse(sparse) if !scratch.is_empty() => Inputs::Tile(vectorised(
+                #[inline(always)]
+                || Tile::of_sparse(sparse, records.rows, scratch),
+            )),
             Features::Sparse(sparse) => {
                 let nothing = SparseRow {
                     indices: &[],
@@ -236,11 +244,20 @@ impl Chosen {
         }
         let mut pairs = workspace.take_indices(2 * (middle - start));
         let outputs = layer.outputs as u32;
-        let first = layer.weights.start as u32;
+        // Input and first weight; coordinates ascend, so a few steps mostly replace the division.
+        let (mut input, mut line) = (0, layer.weights.start as u32);
         for (pair, &coordinate) in pairs.chunks_exact_mut(2).zip(&chosen[start..middle]) {
-            let input = (coordinate - first) / outputs;
-            pair[0] = input;
-            pair[1] = coordinate - first - input * outputs;
+            let mut output = coordinate - line;
+            if output >= 4 * outputs {
+                input += output / outputs;
+                output %= outputs;
+            }
+            while output >= outputs {
+                input += 1;
+                output -= outputs;
+            }
+            line = coordinate - output;
+            (pair[0], pair[1]) = (input, output);
         }
         let mut biases = workspace.take_indices(end - middle);
         for (output, &coordinate) in biases.iter_mut().zip(&chosen[middle..end]) {
