@@ -19,22 +19,24 @@ pub(crate) mod discretise;
 pub(crate) mod distribution;
 pub(crate) mod pair;
 pub(crate) mod plan;
+mod law;
 mod transform;
 
 pub use distribution::LossDistribution;
 
 use crate::account::AccountError;
 use crate::event::{Adjacency, Release};
-use compose::{Answer, Composed, LARGEST_TRANSFORM, Phase};
+use compose::{Composed, Phase};
 use discretise::{Resolution, discretise};
+use law::LARGEST_TRANSFORM;
 use pair::Pair;
 use plan::{Goal, Plan, Samples};
 
-/// Halving stops when it changes epsilon by less than this share.
-const EPSILON_TOLERANCE: f64 = 1e-4;
+/// Share of epsilon that the step may add.
+const EPSILON_TOLERANCE: f64 = 4e-5;
 
 /// The same for delta, which moves several times as fast.
-const DELTA_TOLERANCE: f64 = 5e-4;
+const DELTA_TOLERANCE: f64 = 2e-4;
 
 /// Probability given up over the whole schedule, as a share of delta.
 const TAIL_SHARE: f64 = 1e-7;
@@ -57,9 +59,9 @@ pub(crate) struct Schedule {
     directions: Vec<Direction>,
 }
 
-/// How often the step must be halved: the same for neighbouring noise levels, so a search reuses
-/// what its first evaluation found.
-pub(crate) type Halvings = Option<u32>;
+/// How much finer than the coarsest the step must be: about the same for neighbouring noise
+/// levels, so a search reuses what its first evaluation found.
+pub(crate) type Fineness = Option<f64>;
 
 impl Schedule {
     /// `gaussian` is the total shift over noise of all rounds with a certain shift; they compose
@@ -86,7 +88,7 @@ impl Schedule {
             })
             .collect();
         for (pair, _) in directions.iter().flat_map(|direction| &direction.phases) {
-            if !(pair.largest_shift() <= LARGEST_SHIFT) {
+            if pair.largest_shift() > LARGEST_SHIFT {
                 return Err(AccountError::NoiseTooSmall {
                     ratio: pair.largest_shift(),
                     largest: LARGEST_SHIFT,
@@ -101,22 +103,18 @@ impl Schedule {
         self.epsilon_at(delta, &mut None)
     }
 
-    /// As [`Self::epsilon`], starting from a number of halvings that was enough before.
+    /// As [`Self::epsilon`], starting from a fineness that was enough before.
     pub(crate) fn epsilon_at(
         &self,
         delta: f64,
-        halvings: &mut Halvings,
+        fineness: &mut Fineness,
     ) -> Result<f64, AccountError> {
         let mut worst = 0.0_f64;
         for (way, direction) in self.directions.iter().enumerate() {
             let mut search = Search::new(direction, Goal::Delta(delta))?;
-            if way == 0 {
-                worst = search.refine(halvings, EPSILON_TOLERANCE, 0.0)?;
-            } else {
-                // A coarse bound below the other direction's cost settles this one.
-                let bound = search.refine(&mut None, EPSILON_TOLERANCE, worst)?;
-                worst = worst.max(bound);
-            }
+            // A coarse bound below the first direction's cost settles the second.
+            let enough = if way == 0 { 0.0 } else { worst };
+            worst = worst.max(search.refine(fineness, EPSILON_TOLERANCE, enough)?);
         }
         Ok(worst)
     }
@@ -129,11 +127,6 @@ impl Schedule {
             worst = worst.max(search.refine(&mut None, DELTA_TOLERANCE, worst)?);
         }
         Ok(worst)
-    }
-
-    /// The directions, for accounting that keeps a discretised round.
-    pub(crate) fn directions(&self) -> &[Direction] {
-        &self.directions
     }
 }
 
@@ -161,20 +154,24 @@ impl Direction {
     /// The coarsest step worth trying.
     pub(crate) fn coarsest_step(&self, plan: &Plan) -> f64 {
         const FEWEST_POINTS: f64 = 2048.0;
-        let step = (plan.spread / self.rounds().sqrt() / 4.0).min(plan.window / FEWEST_POINTS);
-        step.max(plan.window / (LARGEST_TRANSFORM / 2) as f64)
+        let step = (plan.spread / self.rounds().sqrt() / 4.0).min(plan.window.length / FEWEST_POINTS);
+        step.max(plan.window.length / (LARGEST_TRANSFORM / 2) as f64)
     }
 
     pub(crate) fn discretise(
         &self,
         goal: Goal,
         coarsest: f64,
-        halvings: u32,
-    ) -> Vec<LossDistribution> {
+        fineness: f64,
+        tilt: f64,
+    ) -> Result<Vec<LossDistribution>, AccountError> {
+        // Losses with a factor exp(tilt * loss) below this weigh nothing.
+        const LIGHT: f64 = 60.0;
         let resolution = Resolution {
-            step: coarsest / f64::from(1_u32 << halvings),
-            halvings,
+            step: coarsest / fineness,
+            fineness,
             tail: self.tail(goal),
+            floor: -LIGHT / tilt,
         };
         self.phases
             .iter()
@@ -182,20 +179,86 @@ impl Direction {
             .collect()
     }
 
-    pub(crate) fn compose(
+    pub(crate) fn phases<'a>(
         &self,
-        losses: &[LossDistribution],
-        plan: &Plan,
-    ) -> Result<Composed, AccountError> {
-        let phases: Vec<Phase<'_>> = losses
+        losses: &'a [LossDistribution],
+        samples: &'a [Samples],
+    ) -> Vec<Phase<'a>> {
+        losses
             .iter()
+            .zip(samples)
             .zip(&self.phases)
-            .map(|(losses, phase)| Phase {
+            .map(|((losses, samples), phase)| Phase {
                 losses,
+                samples,
                 count: phase.1,
             })
-            .collect();
-        Composed::new(&phases, plan)
+            .collect()
+    }
+}
+
+/// Costs of different numbers of rounds of the same release, all from one discretised round.
+pub(crate) struct RoundCosts {
+    delta: f64,
+    ways: Vec<Way>,
+}
+
+/// One direction: the round on the fine grid and, for a quick bound, on a coarse one.
+struct Way {
+    samples: Samples,
+    fine: LossDistribution,
+    coarse: LossDistribution,
+}
+
+impl RoundCosts {
+    /// Prepares for up to as many rounds as the single release of `schedule` has.
+    pub(crate) fn new(schedule: &Schedule, delta: f64) -> Result<Self, AccountError> {
+        let goal = Goal::Delta(delta);
+        let mut fineness = None;
+        schedule.epsilon_at(delta, &mut fineness)?;
+        let ways = schedule
+            .directions
+            .iter()
+            .map(|direction| {
+                let mut search = Search::new(direction, goal)?;
+                let on_grid = |fineness: f64| -> Result<LossDistribution, AccountError> {
+                    let tilt = search.plan.tilt;
+                    let mut losses =
+                        direction.discretise(goal, search.coarsest, fineness, tilt)?;
+                    Ok(losses.swap_remove(0))
+                };
+                let (fine, coarse) = (on_grid(fineness.unwrap_or(16.0))?, on_grid(2.0)?);
+                let samples = search.samples.swap_remove(0);
+                Ok(Way {
+                    samples,
+                    fine,
+                    coarse,
+                })
+            })
+            .collect::<Result<_, AccountError>>()?;
+        Ok(RoundCosts { delta, ways })
+    }
+
+    /// The least epsilon after `rounds` rounds, from above.
+    pub(crate) fn epsilon(&self, rounds: u64) -> Result<f64, AccountError> {
+        let mut worst = 0.0_f64;
+        for (index, way) in self.ways.iter().enumerate() {
+            let samples = [way.samples.times(rounds)];
+            let mut plan = Plan::new(&samples, Goal::Delta(self.delta));
+            let mut cost = |losses: &LossDistribution| {
+                let phase = Phase {
+                    losses,
+                    samples: &samples[0],
+                    count: rounds,
+                };
+                epsilon_of_phases(&[phase], &mut plan, self.delta)
+            };
+            if index > 0 && cost(&way.coarse)? <= worst {
+                continue;
+            }
+            worst = worst.max(cost(&way.fine)?);
+        }
+        Ok(worst)
     }
 }
 
@@ -203,15 +266,18 @@ impl Direction {
 struct Search<'a> {
     direction: &'a Direction,
     goal: Goal,
+    samples: Vec<Samples>,
     plan: Plan,
     coarsest: f64,
 }
 
 impl<'a> Search<'a> {
     fn new(direction: &'a Direction, goal: Goal) -> Result<Self, AccountError> {
-        let plan = Plan::new(&direction.samples(goal), goal);
+        let samples = direction.samples(goal);
+        let plan = Plan::new(&samples, goal);
         let coarsest = direction.coarsest_step(&plan);
-        if !(coarsest > 0.0 && coarsest.is_finite() && plan.tilt.is_finite()) {
+        let usable = coarsest > f64::MIN_POSITIVE && coarsest.is_finite() && plan.tilt.is_finite();
+        if !usable {
             return Err(AccountError::Unresolved {
                 reason: "the losses are too small to be told apart",
             });
@@ -219,87 +285,143 @@ impl<'a> Search<'a> {
         Ok(Search {
             direction,
             goal,
+            samples,
             plan,
             coarsest,
         })
     }
 
-    /// Halves the step until the answer stands or cannot matter any more (is at most `enough`).
+    /// Refines the step until the answer stands or cannot matter (is at most `enough`).
+    ///
+    /// The excess of an answer falls like the square of the step. Two answers tell how large it
+    /// is, and the step jumps to where it is tolerable.
     fn refine(
         &mut self,
-        halvings: &mut Halvings,
+        fineness: &mut Fineness,
         tolerance: f64,
         enough: f64,
     ) -> Result<f64, AccountError> {
-        if let Some(known) = *halvings {
+        const LARGEST_JUMP: f64 = 64.0;
+        // A jump aims at the tolerance and need not hit it.
+        const SLACK: f64 = 1.8;
+        if let (Some(known), true) = (*fineness, enough == 0.0) {
             return self.answer(known);
         }
-        let mut level = 1;
-        let coarse = self.answer(0)?;
+        let coarse = self.answer(1.0)?;
         if coarse <= enough {
             return Ok(coarse);
         }
-        let mut value = self.answer(1)?;
-        let mut change = coarse - value;
-        // The answer's excess falls like the square of the step: jump to where it is small.
-        while value > enough && change > tolerance * value {
-            let jump = ((change / (tolerance * value)).log2() / 2.0).ceil().clamp(1.0, 6.0);
-            let next = level + jump as u32;
-            let finer = match self.answer(next) {
+        if let Goal::Delta(delta) = self.goal {
+            self.plan = Plan::around(&self.samples, coarse, delta.ln());
+        }
+        if let Some(known) = *fineness {
+            return self.answer(known);
+        }
+        let mut level = 4.0;
+        let mut value = self.answer(level)?;
+        let mut excess = (coarse - value) / 15.0;
+        while value > enough && excess > SLACK * tolerance * value {
+            let jump = (excess / (tolerance * value)).sqrt().clamp(1.3, LARGEST_JUMP);
+            let finer = match self.answer(level * jump) {
                 Ok(finer) => finer,
                 // The coarser answer is a bound as well; it is only less tight.
                 Err(AccountError::Unresolved { .. }) => break,
                 Err(error) => return Err(error),
             };
-            // What is left after a jump of j halvings is a third of the last halving's change.
-            change = 3.0 * (value - finer) / (4_f64.powf(jump) - 1.0);
+            excess = (value - finer) / (jump * jump - 1.0);
             value = value.min(finer);
-            level = next;
+            level *= jump;
         }
-        *halvings = Some(level);
+        *fineness = Some(level);
         Ok(value)
     }
 
-    fn answer(&mut self, halvings: u32) -> Result<f64, AccountError> {
+    fn answer(&mut self, fineness: f64) -> Result<f64, AccountError> {
         let losses = self
             .direction
-            .discretise(self.goal, self.coarsest, halvings);
-        let composed = self.direction.compose(&losses, &self.plan)?;
+            .discretise(self.goal, self.coarsest, fineness, self.plan.tilt)?;
+        let phases = self.direction.phases(&losses, &self.samples);
         match self.goal {
-            Goal::Epsilon(epsilon) => Ok(composed.delta(epsilon).0),
-            Goal::Delta(delta) => {
-                let mut answer = composed.epsilon(delta)?;
-                if answer.allowance > SHARP_ALLOWANCE {
-                    answer = self.retilt(&losses, delta, answer)?;
-                }
-                if answer.is_vouched() {
-                    Ok(answer.epsilon)
-                } else {
-                    Err(AccountError::Unresolved {
-                        reason: "rounding exceeds one percent of delta",
-                    })
-                }
-            }
+            Goal::Epsilon(epsilon) => Ok(Composed::new(&phases, &self.plan)?.delta(epsilon)),
+            Goal::Delta(delta) => epsilon_of_phases(&phases, &mut self.plan, delta),
         }
-    }
-
-    /// Centres the composition on the epsilon found and asks again.
-    fn retilt(
-        &mut self,
-        losses: &[LossDistribution],
-        delta: f64,
-        answer: Answer,
-    ) -> Result<Answer, AccountError> {
-        let samples = self.direction.samples(self.goal);
-        self.plan = Plan::new(&samples, Goal::Epsilon(answer.epsilon));
-        let better = self.direction.compose(losses, &self.plan)?.epsilon(delta)?;
-        Ok(if better.epsilon < answer.epsilon {
-            better
-        } else {
-            answer
-        })
     }
 }
 
+/// The least epsilon of rounds that are already on a grid; a plan that turns out to be off centre
+/// is replaced.
+pub(crate) fn epsilon_of_phases(
+    phases: &[Phase<'_>],
+    plan: &mut Plan,
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let mut answer = Composed::new(phases, plan)?.epsilon(delta)?;
+    if answer.allowance > SHARP_ALLOWANCE {
+        let samples: Vec<Samples> = phases.iter().map(|phase| phase.samples.clone()).collect();
+        *plan = Plan::around(&samples, answer.epsilon, delta.ln());
+        let centred = Composed::new(phases, plan)?.epsilon(delta)?;
+        if centred.epsilon < answer.epsilon {
+            answer = centred;
+        }
+    }
+    if answer.allowance > VOUCHED_ALLOWANCE {
+        return Err(AccountError::Unresolved {
+            reason: "rounding exceeds one percent of delta",
+        });
+    }
+    Ok(answer.epsilon)
+}
+
+/// The least epsilon at `delta` of rounds with given losses, all on grids of the same step.
+///
+/// # Errors
+/// A window too long for a transform, or more given up than `delta` allows.
+pub fn epsilon_of_losses(
+    rounds: &[(&LossDistribution, u64)],
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let samples = samples_of(rounds);
+    let mut plan = Plan::new(&samples, Goal::Delta(delta));
+    epsilon_of_phases(&phases_of(rounds, &samples), &mut plan, delta)
+}
+
+/// `delta` at `epsilon` of rounds with given losses, all on grids of the same step.
+///
+/// # Errors
+/// A window too long for a transform.
+pub fn delta_of_losses(
+    rounds: &[(&LossDistribution, u64)],
+    epsilon: f64,
+) -> Result<f64, AccountError> {
+    let samples = samples_of(rounds);
+    let plan = Plan::new(&samples, Goal::Epsilon(epsilon));
+    Ok(Composed::new(&phases_of(rounds, &samples), &plan)?.delta(epsilon))
+}
+
+fn samples_of(rounds: &[(&LossDistribution, u64)]) -> Vec<Samples> {
+    rounds
+        .iter()
+        .map(|(losses, count)| Samples::of_distribution(losses, *count))
+        .collect()
+}
+
+fn phases_of<'a>(
+    rounds: &[(&'a LossDistribution, u64)],
+    samples: &'a [Samples],
+) -> Vec<Phase<'a>> {
+    rounds
+        .iter()
+        .zip(samples)
+        .map(|((losses, count), samples)| Phase {
+            losses,
+            samples,
+            count: *count,
+        })
+        .collect()
+}
+
 /// Above this share of delta the allowance for rounding would show in the answer.
-const SHARP_ALLOWANCE: f64 = 1e-5;
+const SHARP_ALLOWANCE: f64 = 1e-4;
+
+/// Above this share of delta an answer is refused.
+const VOUCHED_ALLOWANCE: f64 = 0.01;
