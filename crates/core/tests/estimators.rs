@@ -106,7 +106,9 @@ fn setting(
         (1, EstimatorPlan::Minibatch) => Clipping::Selected(0.2),
         _ => Clipping::Record(0.3),
     };
-    plan.estimate_clip = [None, None, Some(0.15)][stream.pick(3)];
+    if !matches!(plan.clipping, Clipping::Selected(_)) {
+        plan.estimate_clip = [None, None, Some(0.15)][stream.pick(3)];
+    }
     plan.noise = [Noise::Float, Noise::Float, Noise::None][stream.pick(3)];
     let sampling = match stream.pick(4) {
         0 => Sampling::Full,
@@ -332,7 +334,7 @@ fn a_table_remembers_only_the_last_visit() {
             old.send(round, &model);
             fresh.send(round, &model);
             for (old, fresh) in old.update.values().iter().zip(fresh.update.values()) {
-                assert!((old - fresh).abs() < 2e-6, "{sampling:?}: {old} {fresh}");
+                assert!((old - fresh).abs() < 1e-5, "{sampling:?}: {old} {fresh}");
             }
         }
     }
