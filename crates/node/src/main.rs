@@ -23,6 +23,7 @@ struct Arguments {
 enum Command {
     Train(command::train::Options),
     Report(command::report::Options),
+    Data(command::data::Options),
     Completions(command::completions::Options),
 }
 
@@ -35,10 +36,8 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Train(options) => command::train::run(options, verbosity),
         Command::Report(options) => command::report::run(options, verbosity),
-        Command::Completions(options) => {
-            command::completions::run::<Arguments>(options);
-            Ok(())
-        }
+        Command::Data(options) => command::data::run(options, verbosity),
+        Command::Completions(options) => command::completions::run::<Arguments>(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -61,21 +60,21 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    eprintln!("{}", lines.next().unwrap_or("error: wrong command line"));
+    command::complain(format_args!("{}", lines.next().unwrap_or("error: wrong command line")));
     let tips: Vec<&str> = lines.take_while(|line| !line.starts_with("Usage")).collect();
     let hint = if tips.is_empty() { "see `soteria help`".to_string() } else { tips.join(" ").replace("tip: ", "") };
-    eprintln!("hint: {hint}");
+    command::complain(format_args!("hint: {hint}"));
     ExitCode::from(2)
 }
 
 fn explain(failure: &Failure) {
     let label = console::style("error:").red().bold().for_stderr();
     match failure {
-        Failure::Failed(message) | Failure::Refused(message) => eprintln!("{label} {message}"),
+        Failure::Failed(message) | Failure::Refused(message) => command::complain(format_args!("{label} {message}")),
         Failure::Usage { message, hint } => {
-            eprintln!("{label} {message}");
+            command::complain(format_args!("{label} {message}"));
             if let Some(hint) = hint {
-                eprintln!("hint: {hint}");
+                command::complain(format_args!("hint: {hint}"));
             }
         }
     }

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use soteria_core::data::DataDirectories;
 use soteria_core::simulate::{EvaluationPlan, Metrics, Traffic};
 
-use super::{Failure, Verbosity};
+use super::{Failure, Verbosity, print};
 use crate::accounting::Privacy;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, Document, NoiseTarget};
@@ -127,11 +127,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let model = model_file::to_bytes(&problem.model, simulation.server().model(), problem.intercept)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &model)?;
-    if options.json {
-        println!("{summary:#}");
-    } else {
-        print!("{}", table(&ending, &path));
-    }
+    let shown = if options.json { format!("{summary:#}\n") } else { table(&ending, &path) };
+    print(&shown)?;
     if ending.interrupted {
         return Err(Failure::Failed(format!(
             "interrupted after {} of {} rounds; what there is stands in {}, `soteria train --resume {}` goes on",
