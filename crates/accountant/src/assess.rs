@@ -7,7 +7,7 @@
 
 use crate::account::{self, AccountError};
 use crate::amplification;
-use crate::event::{Adjacency, Mechanism, Release};
+use crate::event::{Adjacency, Release};
 use crate::rdp;
 
 /// Which accountant decides.
@@ -20,10 +20,11 @@ pub enum Method {
 }
 
 /// What is asked.
-#[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// What the client does in every round.
-    pub mechanism: &'a Mechanism,
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// What is released in every round ([`Mechanism::release`](crate::event::Mechanism::release), or any mixture of shifts); its `sigma` is
+    /// replaced by the one asked about.
+    pub release: Release,
     /// Messages sent.
     pub rounds: u64,
     /// The probability that may escape.
@@ -65,13 +66,13 @@ impl Odometer {
     }
 }
 
-impl Question<'_> {
+impl Question {
     /// The cost with noise of standard deviation `sigma`.
     ///
     /// # Errors
     /// When the mechanism is refused or the numerics cannot vouch.
     pub fn assess(&self, sigma: f64) -> Result<Assessment, AccountError> {
-        let release = self.mechanism.release(sigma)?;
+        let release = Release { sigma, ..self.release.clone() };
         let epsilon_unamplified = self.unamplified(&release)?;
         let amplified = if self.amplification { self.amplified(&release)? } else { None };
         let epsilon = amplified.map_or(epsilon_unamplified, |amplified| amplified.min(epsilon_unamplified));
@@ -83,7 +84,7 @@ impl Question<'_> {
     /// # Errors
     /// As [`assess`](Self::assess), or when no finite noise reaches the target.
     pub fn calibrate(&self, target: f64) -> Result<(f64, Assessment), AccountError> {
-        let unit = self.mechanism.release(1.0)?.shifts.largest();
+        let unit = self.release.shifts.largest();
         let (mut low, mut high) = (unit * 1e-3, unit * 1e-3);
         let mut best = None;
         for _ in 0..60 {
@@ -120,7 +121,7 @@ impl Question<'_> {
         let mut curve: Vec<(u64, f64)> = Vec::new();
         for rounds in marks {
             if curve.last().is_none_or(|(last, _)| *last < rounds) {
-                let epsilon = Question { rounds, ..*self }.assess(sigma)?.epsilon;
+                let epsilon = Question { rounds, ..self.clone() }.assess(sigma)?.epsilon;
                 curve.push((rounds, epsilon));
             }
         }

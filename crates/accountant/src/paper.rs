@@ -13,7 +13,7 @@
 //! (CDP-SGD, LDP-SGD), 12 (SoteriaFL-SGD and -GD: `G_A = G`) and 96 (SVRG, SAGA: `G_A = 2G`, `G_B = G`).
 //!
 //! **What it does not give.** The constants drop a factor `1/(1-q)` and a third-order term, and the lemma
-//! has premises that practical settings break ([`PaperFormula::violations`]). Its minibatch term
+//! has premises that practical settings break ([`PaperFormula::violated_conditions`]). Its minibatch term
 //! measures a record against nothing and its full-batch term against another record, so the claim is about
 //! neither adjacency. No epsilon that we claim rests on this module: it reproduces the published
 //! settings and says what is wrong with them.
@@ -168,7 +168,12 @@ impl PaperFormula {
 
     /// Every premise of the theorem and its lemma that the claim `(epsilon, delta)` with noise
     /// `sigma` breaks; empty when the proof, with the constants above, applies.
-    pub fn violations(&self, sigma: f64, epsilon: f64, delta: f64) -> Vec<ViolatedCondition> {
+    pub fn violated_conditions(
+        &self,
+        sigma: f64,
+        epsilon: f64,
+        delta: f64,
+    ) -> Vec<ViolatedCondition> {
         let (clip, share) = self.theorem.sampled();
         let (constant, square) = (self.theorem.constant(), self.theorem.square());
         let (records, rounds) = (self.records as f64, self.rounds as f64);
@@ -263,8 +268,8 @@ mod tests {
         assert!((sgd.sigma(1.0, 1e-5) * 50.0 - 18.58).abs() < 0.01);
     }
 
-    /// Half the data as little as the proof allows: many rounds, a small rate, an epsilon for
-    /// which (2/epsilon) log(1/delta) is the integer 20.
+    /// Many rounds, a small rate, and an epsilon for which (2/epsilon) log(1/delta) is the integer
+    /// 20: what it takes to meet every premise.
     fn sound() -> (PaperFormula, f64, f64) {
         let delta: f64 = 1e-5;
         let epsilon = -delta.ln() / 10.0;
@@ -279,10 +284,10 @@ mod tests {
     fn a_setting_that_meets_every_premise() {
         let (formula, epsilon, delta) = sound();
         let sigma = formula.sigma(epsilon, delta);
-        assert_eq!(formula.violations(sigma, epsilon, delta), vec![]);
+        assert_eq!(formula.violated_conditions(sigma, epsilon, delta), vec![]);
         // With c' = 48/4 * log(16)/3 = 11.09 the limit on epsilon is 11.09 * 1e-6 * 150000 = 1.66.
         let tenfold = 10.0 * epsilon;
-        let broken = formula.violations(formula.sigma(tenfold, delta), tenfold, delta);
+        let broken = formula.violated_conditions(formula.sigma(tenfold, delta), tenfold, delta);
         let large = |condition: &ViolatedCondition| match condition {
             ViolatedCondition::LargeEpsilon { limit, .. } => (limit - 1.6636).abs() < 1e-3,
             _ => false,
@@ -295,7 +300,7 @@ mod tests {
         let (formula, epsilon, delta) = sound();
         let sigma = formula.sigma(epsilon, delta);
         let names = |formula: &PaperFormula, sigma: f64, epsilon: f64| {
-            let broken = formula.violations(sigma, epsilon, delta);
+            let broken = formula.violated_conditions(sigma, epsilon, delta);
             broken
                 .iter()
                 .map(ToString::to_string)
@@ -337,7 +342,7 @@ mod tests {
         // a9a at epsilon 1: ten records per batch, noise multiplier 0.1; exactly accounted it is
         // epsilon 43 (zero-out).
         let a9a = formula(PaperTheorem::sgd(0.5), 3256, 10.0, 25);
-        let broken = a9a.violations(a9a.sigma(1.0, 1e-3), 1.0, 1e-3);
+        let broken = a9a.violated_conditions(a9a.sigma(1.0, 1e-3), 1.0, 1e-3);
         let has = |wanted: fn(&ViolatedCondition) -> bool| broken.iter().any(wanted);
         assert!(has(|c| matches!(c, ViolatedCondition::LittleNoise { .. })));
         assert!(has(|c| matches!(

@@ -19,22 +19,24 @@ pub(crate) mod discretise;
 pub(crate) mod distribution;
 pub(crate) mod pair;
 pub(crate) mod plan;
+mod law;
 mod transform;
 
 pub use distribution::LossDistribution;
 
 use crate::account::AccountError;
 use crate::event::{Adjacency, Release};
-use compose::{Answer, Composed, LARGEST_TRANSFORM, Phase};
+use compose::{Answer, Composed, Phase};
 use discretise::{Resolution, discretise};
+use law::LARGEST_TRANSFORM;
 use pair::Pair;
 use plan::{Goal, Plan, Samples};
 
-/// Halving stops when it changes epsilon by less than this share.
-const EPSILON_TOLERANCE: f64 = 1e-4;
+/// Share of epsilon that the step may add.
+const EPSILON_TOLERANCE: f64 = 4e-5;
 
 /// The same for delta, which moves several times as fast.
-const DELTA_TOLERANCE: f64 = 5e-4;
+const DELTA_TOLERANCE: f64 = 2e-4;
 
 /// Probability given up over the whole schedule, as a share of delta.
 const TAIL_SHARE: f64 = 1e-7;
@@ -57,9 +59,9 @@ pub(crate) struct Schedule {
     directions: Vec<Direction>,
 }
 
-/// How often the step must be halved: the same for neighbouring noise levels, so a search reuses
-/// what its first evaluation found.
-pub(crate) type Halvings = Option<u32>;
+/// How much finer than the coarsest the step must be: about the same for neighbouring noise
+/// levels, so a search reuses what its first evaluation found.
+pub(crate) type Fineness = Option<f64>;
 
 impl Schedule {
     /// `gaussian` is the total shift over noise of all rounds with a certain shift; they compose
@@ -101,17 +103,17 @@ impl Schedule {
         self.epsilon_at(delta, &mut None)
     }
 
-    /// As [`Self::epsilon`], starting from a number of halvings that was enough before.
+    /// As [`Self::epsilon`], starting from a fineness that was enough before.
     pub(crate) fn epsilon_at(
         &self,
         delta: f64,
-        halvings: &mut Halvings,
+        fineness: &mut Fineness,
     ) -> Result<f64, AccountError> {
         let mut worst = 0.0_f64;
         for (way, direction) in self.directions.iter().enumerate() {
             let mut search = Search::new(direction, Goal::Delta(delta))?;
             if way == 0 {
-                worst = search.refine(halvings, EPSILON_TOLERANCE, 0.0)?;
+                worst = search.refine(fineness, EPSILON_TOLERANCE, 0.0)?;
             } else {
                 // A coarse bound below the other direction's cost settles this one.
                 let bound = search.refine(&mut None, EPSILON_TOLERANCE, worst)?;
@@ -161,20 +163,24 @@ impl Direction {
     /// The coarsest step worth trying.
     pub(crate) fn coarsest_step(&self, plan: &Plan) -> f64 {
         const FEWEST_POINTS: f64 = 2048.0;
-        let step = (plan.spread / self.rounds().sqrt() / 4.0).min(plan.window / FEWEST_POINTS);
-        step.max(plan.window / (LARGEST_TRANSFORM / 2) as f64)
+        let step = (plan.spread / self.rounds().sqrt() / 4.0).min(plan.window.length / FEWEST_POINTS);
+        step.max(plan.window.length / (LARGEST_TRANSFORM / 2) as f64)
     }
 
     pub(crate) fn discretise(
         &self,
         goal: Goal,
         coarsest: f64,
-        halvings: u32,
-    ) -> Vec<LossDistribution> {
+        fineness: f64,
+        tilt: f64,
+    ) -> Result<Vec<LossDistribution>, AccountError> {
+        // Losses with a factor exp(tilt * loss) below this weigh nothing.
+        const LIGHT: f64 = 60.0;
         let resolution = Resolution {
-            step: coarsest / f64::from(1_u32 << halvings),
-            halvings,
+            step: coarsest / fineness,
+            fineness,
             tail: self.tail(goal),
+            floor: -LIGHT / tilt,
         };
         self.phases
             .iter()
@@ -185,13 +191,16 @@ impl Direction {
     pub(crate) fn compose(
         &self,
         losses: &[LossDistribution],
+        samples: &[Samples],
         plan: &Plan,
     ) -> Result<Composed, AccountError> {
         let phases: Vec<Phase<'_>> = losses
             .iter()
+            .zip(samples)
             .zip(&self.phases)
-            .map(|(losses, phase)| Phase {
+            .map(|((losses, samples), phase)| Phase {
                 losses,
+                samples,
                 count: phase.1,
             })
             .collect();
@@ -203,13 +212,15 @@ impl Direction {
 struct Search<'a> {
     direction: &'a Direction,
     goal: Goal,
+    samples: Vec<Samples>,
     plan: Plan,
     coarsest: f64,
 }
 
 impl<'a> Search<'a> {
     fn new(direction: &'a Direction, goal: Goal) -> Result<Self, AccountError> {
-        let plan = Plan::new(&direction.samples(goal), goal);
+        let samples = direction.samples(goal);
+        let plan = Plan::new(&samples, goal);
         let coarsest = direction.coarsest_step(&plan);
         if !(coarsest > 0.0 && coarsest.is_finite() && plan.tilt.is_finite()) {
             return Err(AccountError::Unresolved {
@@ -219,54 +230,63 @@ impl<'a> Search<'a> {
         Ok(Search {
             direction,
             goal,
+            samples,
             plan,
             coarsest,
         })
     }
 
-    /// Halves the step until the answer stands or cannot matter any more (is at most `enough`).
+    /// Refines the step until the answer stands or cannot matter (is at most `enough`).
+    ///
+    /// The excess of an answer falls like the square of the step. Two answers tell how large it
+    /// is, and the step jumps to where it is tolerable.
     fn refine(
         &mut self,
-        halvings: &mut Halvings,
+        fineness: &mut Fineness,
         tolerance: f64,
         enough: f64,
     ) -> Result<f64, AccountError> {
-        if let Some(known) = *halvings {
+        const LARGEST_JUMP: f64 = 64.0;
+        if let Some(known) = *fineness {
             return self.answer(known);
         }
-        let mut level = 1;
-        let coarse = self.answer(0)?;
+        let coarse = self.answer(1.0)?;
         if coarse <= enough {
             return Ok(coarse);
         }
-        let mut value = self.answer(1)?;
-        let mut change = coarse - value;
-        // The answer's excess falls like the square of the step: jump to where it is small.
-        while value > enough && change > tolerance * value {
-            let jump = ((change / (tolerance * value)).log2() / 2.0).ceil().clamp(1.0, 6.0);
-            let next = level + jump as u32;
-            let finer = match self.answer(next) {
+        if let Goal::Delta(delta) = self.goal {
+            self.plan = Plan::around(&self.samples, coarse, delta.ln());
+        }
+        let mut level = 4.0;
+        let mut value = self.answer(level)?;
+        let mut excess = (coarse - value) / 15.0;
+        while value > enough && excess > tolerance * value {
+            let jump = (excess / (tolerance * value)).sqrt().clamp(1.3, LARGEST_JUMP);
+            let finer = match self.answer(level * jump) {
                 Ok(finer) => finer,
                 // The coarser answer is a bound as well; it is only less tight.
                 Err(AccountError::Unresolved { .. }) => break,
                 Err(error) => return Err(error),
             };
-            // What is left after a jump of j halvings is a third of the last halving's change.
-            change = 3.0 * (value - finer) / (4_f64.powf(jump) - 1.0);
+            // The model's next excess, a tenth of it forgiven: its steps are not exact.
+            excess = 0.9 * (value - finer) / (jump * jump - 1.0);
             value = value.min(finer);
-            level = next;
+            level *= jump;
         }
-        *halvings = Some(level);
+        *fineness = Some(level);
         Ok(value)
     }
 
-    fn answer(&mut self, halvings: u32) -> Result<f64, AccountError> {
+    fn answer(&mut self, fineness: f64) -> Result<f64, AccountError> {
+        let t = std::time::Instant::now(); // INSTR
         let losses = self
             .direction
-            .discretise(self.goal, self.coarsest, halvings);
-        let composed = self.direction.compose(&losses, &self.plan)?;
+            .discretise(self.goal, self.coarsest, fineness, self.plan.tilt)?;
+        let t1 = t.elapsed().as_secs_f64()*1e3; // INSTR
+        let composed = self.direction.compose(&losses, &self.samples, &self.plan)?;
+        eprintln!("  fineness {fineness:.2} cells {} range {} disc {:.2} compose {:.2} window {}", losses[0].entries().count(), losses[0].masses.len(), t1, t.elapsed().as_secs_f64()*1e3-t1, self.plan.window.length/losses[0].step); // INSTR
         match self.goal {
-            Goal::Epsilon(epsilon) => Ok(composed.delta(epsilon).0),
+            Goal::Epsilon(epsilon) => Ok(composed.delta(epsilon)),
             Goal::Delta(delta) => {
                 let mut answer = composed.epsilon(delta)?;
                 if answer.allowance > SHARP_ALLOWANCE {
@@ -290,9 +310,11 @@ impl<'a> Search<'a> {
         delta: f64,
         answer: Answer,
     ) -> Result<Answer, AccountError> {
-        let samples = self.direction.samples(self.goal);
-        self.plan = Plan::new(&samples, Goal::Epsilon(answer.epsilon));
-        let better = self.direction.compose(losses, &self.plan)?.epsilon(delta)?;
+        self.plan = Plan::around(&self.samples, answer.epsilon, delta.ln());
+        let better = self
+            .direction
+            .compose(losses, &self.samples, &self.plan)?
+            .epsilon(delta)?;
         Ok(if better.epsilon < answer.epsilon {
             better
         } else {
@@ -302,4 +324,25 @@ impl<'a> Search<'a> {
 }
 
 /// Above this share of delta the allowance for rounding would show in the answer.
-const SHARP_ALLOWANCE: f64 = 1e-5;
+const SHARP_ALLOWANCE: f64 = 1e-4;
+
+#[cfg(test)]
+mod probe {
+    use super::*;
+    use crate::event::ShiftMixture;
+    #[test]
+    fn probe() {
+        for (q, sigma, t, d) in [(1e-4, 0.5, 100000, 1e-6), (1e-6, 0.3, 1000000, 1e-8)] {
+            let r = Release::new(ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - q, q]).unwrap(), sigma).unwrap();
+            let s = Schedule::new(&[(&r, t)], 0.0, Adjacency::ZeroOut).unwrap();
+            for dir in s.directions() {
+                let mut search = Search::new(dir, Goal::Delta(d)).unwrap();
+                println!("q {q} plan {:?} coarsest {} single sd {}", search.plan, search.coarsest, 0);
+                for f in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0] {
+                    println!("{f} {:?}", search.answer(f));
+                    println!("      {:?}", search.plan);
+                }
+            }
+        }
+    }
+}

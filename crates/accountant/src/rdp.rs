@@ -16,10 +16,10 @@
 //!
 //! **How.** Closed forms where there are any: Gaussian at all orders, subsampled Gaussian and
 //! two-component mixtures (numerator side) at integer orders. Everything else is one trapezoid rule
-//! ([`quadrature`]). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is the
+//! (`rdp/quadrature.rs`). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is the
 //! twin in the tests rather than the production path: its terms decay like a power of the index at
 //! small orders and alternate in sign, while the trapezoid rule keeps full relative precision
-//! even where `D_a` is 1e-12. Rounding is covered by [`ROUNDING`].
+//! even where `D_a` is 1e-12. Every moment is raised by 1e-11 for rounding.
 //!
 //! **Cost.** Under a millisecond for Gaussian and subsampled Gaussian, a few for mixtures and
 //! replace-one.
@@ -95,6 +95,18 @@ impl RdpCurve {
     pub fn tighter(&self, other: &Self) -> Self {
         let pairs = self.values.iter().zip(&other.values);
         Self::from_values(pairs.map(|(a, b)| a.min(*b)).collect())
+    }
+
+    /// The same curve with nothing claimed at fractional orders: what remains true when the noise
+    /// is a discrete Gaussian on integer data, whose moments equal the continuous ones at integer
+    /// orders only.
+    pub fn at_integer_orders(&self) -> Self {
+        let kept = orders().iter().zip(&self.values);
+        let keep = |(order, value): (&f64, &f64)| match order.fract() {
+            0.0 => *value,
+            _ => f64::INFINITY,
+        };
+        Self::from_values(kept.map(keep).collect())
     }
 
     /// Smallest epsilon that these orders prove for `rounds` releases at `delta`; infinite when
@@ -184,7 +196,7 @@ pub(crate) fn numerator_curve(pair: &Pair) -> RdpCurve {
 }
 
 /// `log E_Q[(P/Q)^order]`.
-fn log_moment(pair: &Pair, order: f64) -> f64 {
+pub(crate) fn log_moment(pair: &Pair, order: f64) -> f64 {
     // Conditional on the coins the pair is Gaussian; joint convexity bounds the mixture by the
     // farthest two components. Exact for plain Gaussians, a fallback where quadrature is too long.
     let distance = pair.numerator.largest() + pair.denominator.largest();

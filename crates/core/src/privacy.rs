@@ -95,7 +95,7 @@ impl Mechanism {
         match &self.kind {
             Kind::Silent => RoundNoise::Silent,
             Kind::Float => {
-                let sigma = self.sigma as f32;
+                let sigma = round_up(self.sigma);
                 let mut noise = workspace.take(coordinates);
                 for value in &mut noise {
                     let standard: f32 = StandardNormal.sample(rng);
@@ -141,6 +141,12 @@ impl Mechanism {
             _ => unreachable!("sum and noise come from the same mechanism"),
         }
     }
+}
+
+/// Never less noise than was asked for.
+fn round_up(sigma: f64) -> f32 {
+    let nearest = sigma as f32;
+    if f64::from(nearest) < sigma { nearest.next_up() } else { nearest }
 }
 
 /// The noise of one round.

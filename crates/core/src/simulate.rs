@@ -76,6 +76,15 @@ pub struct EvaluationPlan<'a> {
     pub test: Option<&'a Dataset>,
     /// Every so many rounds; 0: only at the start and the end.
     pub every: Round,
+    /// Rounds before this one are not evaluated: their metrics are known from an earlier attempt.
+    pub from: Round,
+}
+
+impl EvaluationPlan<'_> {
+    fn due(&self, round: Round, rounds: Round) -> bool {
+        let regular = round == 0 || round == rounds || (self.every > 0 && round.is_multiple_of(self.every));
+        regular && round >= self.from
+    }
 }
 
 /// A run in one process.
@@ -152,8 +161,8 @@ impl Simulation {
                 let server = shared.server.read().expect("the team is at rest");
                 (server.round(), server.rounds())
             };
-            let first = metrics(team, &mut clock);
-            if report(round, traffic, Some(first), &mut observe).is_break() {
+            let first = plan.due(round, rounds).then(|| metrics(team, &mut clock));
+            if report(round, traffic, first, &mut observe).is_break() {
                 return;
             }
             while round < rounds {
@@ -167,8 +176,7 @@ impl Simulation {
                 }
                 round = shared.close(&mut traffic);
                 clock.training += start.elapsed();
-                let due = round == rounds || (plan.every > 0 && round % plan.every == 0);
-                let metrics = due.then(|| metrics(team, &mut clock));
+                let metrics = plan.due(round, rounds).then(|| metrics(team, &mut clock));
                 if report(round, traffic, metrics, &mut observe).is_break() {
                     return;
                 }

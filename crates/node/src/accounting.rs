@@ -106,7 +106,7 @@ fn settle_one(resolved: &Resolved, dimension: usize, records: usize, sound: bool
         _ => None,
     };
     let mechanism = mechanism(resolved, dimension, records);
-    let question = question(resolved, &mechanism);
+    let question = question(resolved, &mechanism)?;
     let (sigma, cost) = match resolved.noise_target {
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) => (sigma, if sound { Some(question.assess(sigma)?) } else { None }),
@@ -124,15 +124,15 @@ fn settle_one(resolved: &Resolved, dimension: usize, records: usize, sound: bool
     Ok(Settled { sigma, cost, paper_sigma })
 }
 
-fn question<'a>(resolved: &Resolved, mechanism: &'a Mechanism) -> Question<'a> {
-    Question {
-        mechanism,
+fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
+    Ok(Question {
+        release: mechanism.release(1.0).map_err(AccountError::from)?,
         rounds: u64::from(resolved.rounds),
         delta: resolved.delta,
         adjacency: adjacency(resolved),
         method: if resolved.accountant == AccountantName::Rdp { Method::Rdp } else { Method::Pld },
         amplification: resolved.amplification,
-    }
+    })
 }
 
 fn odometer(
@@ -147,7 +147,7 @@ fn odometer(
         .max_by(|a, b| a.2.total_cmp(&b.2));
     let Some((size, sigma, _)) = worst else { return Ok(None) };
     let mechanism = mechanism(resolved, dimension, size);
-    Ok(Some(question(resolved, &mechanism).odometer(sigma)?))
+    Ok(Some(question(resolved, &mechanism)?.odometer(sigma)?))
 }
 
 /// What one client does, in the accountant's words.

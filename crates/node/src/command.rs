@@ -1,5 +1,6 @@
 //! The commands, one file each, and what they share.
 
+pub mod bench;
 pub mod completions;
 pub mod data;
 pub mod report;

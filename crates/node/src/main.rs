@@ -23,6 +23,7 @@ struct Arguments {
 enum Command {
     Train(command::train::Options),
     Report(command::report::Options),
+    Bench(command::bench::Options),
     Data(command::data::Options),
     Completions(command::completions::Options),
 }
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Train(options) => command::train::run(options, verbosity),
         Command::Report(options) => command::report::run(options, verbosity),
+        Command::Bench(options) => command::bench::run(options, verbosity),
         Command::Data(options) => command::data::run(options, verbosity),
         Command::Completions(options) => command::completions::run::<Arguments>(options),
     };

@@ -39,6 +39,32 @@ pub struct RunDirectory {
     rows: u64,
 }
 
+/// The last evaluated round of an interrupted run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LastRow {
+    /// The round.
+    pub round: u32,
+    /// What it achieved.
+    pub metrics: Metrics,
+    /// The utility up to it.
+    pub utility: f64,
+}
+
+impl LastRow {
+    fn parse(line: &str) -> Option<Self> {
+        let cells: Vec<&str> = line.split(',').collect();
+        if cells.len() != COLUMNS.split(',').count() {
+            return None;
+        }
+        let metrics = Metrics {
+            loss: cells[4].parse().ok()?,
+            grad_norm_sq: cells[5].parse().ok()?,
+            test_accuracy: if cells[7].is_empty() { None } else { Some(cells[7].parse().ok()?) },
+        };
+        Some(Self { round: cells[0].parse().ok()?, metrics, utility: cells[6].parse().ok()? })
+    }
+}
+
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -85,6 +111,30 @@ impl RunDirectory {
         let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
         writeln!(rounds, "{COLUMNS}").map_err(wrap)?;
         Ok(Self { path: path.to_path_buf(), rounds, utility: 0.0, rows: 0 })
+    }
+
+    /// Opens the directory of an interrupted run: complete rows stay, a torn last one goes. Returns
+    /// the last row, if there is one.
+    ///
+    /// # Errors
+    /// When the table cannot be read or is not one of ours.
+    pub fn resume(path: &Path) -> Result<(Self, Option<LastRow>), OutputError> {
+        let file = path.join("rounds.csv");
+        let wrap = |error| OutputError::Io { path: file.clone(), error };
+        let text = fs::read_to_string(&file).map_err(wrap)?;
+        let mut kept = format!("{COLUMNS}\n");
+        let (mut rows, mut utility, mut last) = (0u64, 0.0, None);
+        for line in text.split_inclusive('\n').skip(1).filter(|line| line.ends_with('\n')) {
+            let row = LastRow::parse(line.trim_end())
+                .ok_or_else(|| wrap(io::Error::other(format!("row {} is not one of a run", rows + 1))))?;
+            rows += 1;
+            utility += (row.metrics.grad_norm_sq - utility) / rows as f64;
+            kept += line;
+            last = Some(LastRow { utility, ..row });
+        }
+        write_whole(&file, kept.as_bytes()).map_err(wrap)?;
+        let rounds = BufWriter::new(File::options().append(true).open(&file).map_err(wrap)?);
+        Ok((Self { path: path.to_path_buf(), rounds, utility, rows }, last))
     }
 
     /// Appends an evaluated round and returns the utility so far.

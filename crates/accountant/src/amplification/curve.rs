@@ -4,7 +4,7 @@
 //! curve says something, so its rounding is relative.
 //!
 //! Three shapes of release have a closed form whose excess is convex, then concave in the squared
-//! shift (Theorem 6 of `docs/privacy.md`), and there the envelope is exact:
+//! shift (Lemma 9 of `docs/privacy.md`), and there the envelope is exact:
 //! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in `s` is
 //!   `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
 //! - the subsampled Gaussian under zero-out: `H_g = q H_K` of the single shift, `K = 1 + (g-1)/q`;
@@ -12,6 +12,7 @@
 //!
 //! Everything else goes by steps that need monotonicity only.
 
+use super::chain::Table;
 use super::envelope::{s_shaped, stepped};
 use super::pair::{Pair, Side, difference_above, upper_tail};
 use crate::event::Adjacency;
@@ -23,6 +24,7 @@ const SYMMETRIC_LIMIT: f64 = 12.0;
 pub(super) struct MaskedCurve {
     shape: Shape,
     mean: f64,
+    chain: Option<Table>,
 }
 
 enum Shape {
@@ -30,11 +32,30 @@ enum Shape {
     Sampled { rate: f64, square: f64 },
     /// `(1-q) N(0) + q N(+-sqrt(S))` against its mirror image.
     Symmetric { rate: f64, square: f64 },
-    /// Any mixture; the last root found starts the next search.
+    /// Any mixture; the last root found, times `sqrt(rho)`, starts the next search.
     Mixture { pair: Pair, root: f64 },
 }
 
 impl MaskedCurve {
+    /// The curve of one vector of length `shift` that takes part with probability `rate`, against
+    /// nothing.
+    pub(super) fn single_vector(rate: f64, shift: f64, kappa: f64) -> Self {
+        let square = shift * shift;
+        let (shape, mean, chain) = (Shape::Sampled { rate, square }, kappa, None);
+        Self { shape, mean, chain }
+    }
+
+    /// The same curve, nowhere above another bound of it.
+    pub(super) fn with_chain(mut self, chain: Table) -> Self {
+        self.chain = Some(chain);
+        self
+    }
+
+    /// Whether several vectors are masked together, so that a chain can be better.
+    pub(super) fn has_several_vectors(&self) -> bool {
+        !matches!(self.shape, Shape::Sampled { .. })
+    }
+
     /// The curve when the mean of `rho` is at most `mean`.
     pub(super) fn new(mixture: &Side, adjacency: Adjacency, mean: f64) -> Self {
         let largest = mixture.largest();
@@ -58,11 +79,35 @@ impl MaskedCurve {
                 root: 0.0,
             },
         };
-        Self { shape, mean }
+        let chain = None;
+        Self { shape, mean, chain }
     }
 
     /// An upper bound of the masked excess at `epsilon`, of either sign.
     pub(super) fn excess(&mut self, epsilon: f64) -> f64 {
+        let chained = self
+            .chain
+            .as_ref()
+            .map_or(f64::INFINITY, |chain| chain.at(epsilon));
+        if self.envelope_floor(epsilon) >= chained {
+            return chained;
+        }
+        self.envelope(epsilon).min(chained)
+    }
+
+    /// Two values that the envelope is not below, where they are much cheaper than the envelope.
+    fn envelope_floor(&mut self, epsilon: f64) -> f64 {
+        match &mut self.shape {
+            Shape::Mixture { pair, root } => {
+                let mut at = |rho: f64| mixture_excess(pair, root, rho, epsilon);
+                at(self.mean).max(self.mean * at(1.0))
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// The envelope at the mean of `rho`.
+    fn envelope(&mut self, epsilon: f64) -> f64 {
         match &mut self.shape {
             Shape::Sampled { rate, square } => {
                 let strike = 1.0 + epsilon.exp_m1() / *rate;
@@ -78,11 +123,20 @@ impl MaskedCurve {
                 reflected(epsilon, |e| symmetric(e, *rate, *square, self.mean))
             }
             Shape::Mixture { pair, root } => {
-                let at = |rho: f64| pair.scaled(rho.sqrt()).excess(epsilon, root);
-                stepped(at, self.mean)
+                stepped(|rho| mixture_excess(pair, root, rho, epsilon), self.mean)
             }
         }
     }
+}
+
+/// Excess of a pair with all shifts times `sqrt(rho)`.
+fn mixture_excess(pair: &Pair, root: &mut f64, rho: f64, epsilon: f64) -> f64 {
+    // The root moves like 1/sqrt(rho); Newton starts from there.
+    let scale = rho.sqrt();
+    let mut start = *root / scale;
+    let excess = pair.scaled(scale).excess(epsilon, &mut start);
+    *root = start * scale;
+    excess
 }
 
 /// For a symmetric pair `V(-e) = exp(-e) V(e)`.

@@ -27,14 +27,31 @@ const DENSE: f64 = 20.0;
 /// Relative node spacing farther out.
 const RELATIVE: f64 = 0.01;
 
-/// Nodes as multiples of `step`, increasing, zero among them.
-pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
+/// Smallest and largest loss worth a node.
+pub(super) fn range(pair: &Pair) -> (f64, f64) {
     let top = pair
         .loss(pair.numerator.largest() + REACH)
         .min(LARGEST_LOSS);
     let bottom = pair
         .loss(-pair.denominator.largest() - REACH)
         .max(-LARGEST_LOSS);
+    (bottom.min(0.0), top.max(0.0))
+}
+
+/// Positive nodes up to `end`, `dense` apart near zero and relatively farther out.
+pub(super) fn geometric(end: f64, dense: f64) -> Vec<f64> {
+    let mut nodes = Vec::new();
+    let mut at = 0.0;
+    while at < end && dense > 0.0 {
+        at = (at + dense.max(RELATIVE * at)).min(end);
+        nodes.push(at);
+    }
+    nodes
+}
+
+/// Nodes as multiples of `step`, increasing, zero among them.
+pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
+    let (bottom, top) = range(pair);
     let dense = scale / DENSE;
     let side = |end: f64| {
         let last = (end / step).ceil().max(1.0) as i64;
@@ -53,24 +70,32 @@ pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
 
 /// A dot `(g, U - max(0, 1 - g))` with `g = e^{index * step}`.
 #[derive(Clone, Copy)]
-struct Dot {
+pub(super) struct Dot {
     index: i64,
     excess: f64,
 }
 
-/// The law whose curve is the convex polygon below the dots `excess(node) + max(0, 1 - g)`.
-pub(super) fn connect_the_dots(
-    nodes: &[i64],
-    step: f64,
-    mut excess: impl FnMut(f64) -> f64,
-) -> GridLaw {
-    let mut dots: Vec<Dot> = nodes
-        .iter()
-        .map(|&index| {
-            let excess = excess(index as f64 * step);
-            Dot { index, excess }
-        })
-        .collect();
+/// The dots of an excess at the nodes.
+pub(super) fn dots(nodes: &[i64], step: f64, mut excess: impl FnMut(f64) -> f64) -> Vec<Dot> {
+    let dot = |&index: &i64| Dot {
+        index,
+        excess: excess(index as f64 * step),
+    };
+    nodes.iter().map(dot).collect()
+}
+
+/// The dots of the exchanged pair: `V_g` becomes `g V_{1/g}`.
+pub(super) fn mirrored(dots: &[Dot], step: f64) -> Vec<Dot> {
+    let mirror = |dot: &Dot| Dot {
+        index: -dot.index,
+        excess: (-dot.index as f64 * step).exp() * dot.excess,
+    };
+    dots.iter().rev().map(mirror).collect()
+}
+
+/// The law whose curve is the convex polygon below the dots `excess + max(0, 1 - g)`; there are dots
+/// below, at and above zero.
+pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> GridLaw {
     let zero = dots.partition_point(|dot| dot.index < 0);
     // The excess falls away from zero on both sides; where rounding says otherwise, a neighbour's
     // smaller bound holds here as well.
@@ -80,11 +105,12 @@ pub(super) fn connect_the_dots(
     for at in zero + 1..dots.len() {
         dots[at].excess = dots[at].excess.min(dots[at - 1].excess);
     }
+    lower_at_one(&mut dots, zero, step);
     let below = polygon(&dots[..=zero], step, true);
     let above = polygon(&dots[zero..], step, false);
 
-    let first = nodes[0];
-    let length = (nodes[nodes.len() - 1] - first + 1) as usize;
+    let first = dots[0].index;
+    let length = (dots[dots.len() - 1].index - first + 1) as usize;
     let mut masses = vec![0.0; length];
     let mut left = None;
     for &(dot, slope) in below.iter().chain(&above) {
@@ -103,6 +129,37 @@ pub(super) fn connect_the_dots(
         masses,
         infinity: dots[dots.len() - 1].excess,
     }
+}
+
+/// Lowers the dot at `g = 1` to the lowest chord over it: the two sides' hulls then meet in a convex
+/// corner.
+fn lower_at_one(dots: &mut [Dot], zero: usize, step: f64) {
+    let chord = |a: Dot, b: Dot| {
+        let (left, right) = (
+            -(a.index as f64 * step).exp_m1(),
+            (b.index as f64 * step).exp_m1(),
+        );
+        ((left + a.excess) * right + b.excess * left) / (left + right)
+    };
+    let (mut left, mut right) = (zero - 1, zero + 1);
+    // Each side's best partner in turn; when neither changes, all dots lie above the chord.
+    loop {
+        let before = (left, right);
+        for at in 0..zero {
+            if chord(dots[at], dots[right]) < chord(dots[left], dots[right]) {
+                left = at;
+            }
+        }
+        for at in zero + 1..dots.len() {
+            if chord(dots[left], dots[at]) < chord(dots[left], dots[right]) {
+                right = at;
+            }
+        }
+        if (left, right) == before {
+            break;
+        }
+    }
+    dots[zero].excess = dots[zero].excess.min(chord(dots[left], dots[right]));
 }
 
 /// Adds the numerator mass of a corner between two slopes of the excess.

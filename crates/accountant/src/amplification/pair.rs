@@ -121,13 +121,24 @@ impl Side {
         }
     }
 
-    /// Derivative of [`Side::log_density`]: the mean shift given `y`.
-    pub(crate) fn slope(&self, y: f64) -> f64 {
-        let log = self.log_density(y);
-        let terms = self.components.iter();
-        terms
-            .map(|&(shift, p)| p * shift * (shift * (y - 0.5 * shift) - log).exp())
-            .sum()
+    /// [`Side::log_density`] and its derivative, the mean shift given `y`.
+    fn log_density_and_slope(&self, y: f64) -> (f64, f64) {
+        let exponent = |shift: f64| shift * (y - 0.5 * shift);
+        if let [only] = self.components() {
+            return (exponent(only.0), only.0);
+        }
+        let largest = self
+            .components
+            .iter()
+            .map(|component| exponent(component.0));
+        let largest = largest.fold(f64::NEG_INFINITY, f64::max);
+        let (mut sum, mut moment) = (0.0, 0.0);
+        for &(shift, probability) in &self.components {
+            let term = probability * (exponent(shift) - largest).exp();
+            sum += term;
+            moment += shift * term;
+        }
+        (largest + sum.ln(), moment / sum)
     }
 
     /// Probability of an outcome above `y` when every shift has the sign `sign`.
@@ -197,18 +208,18 @@ impl Pair {
     /// `H_g(P||Q) - max(0, 1 - g)` at `g = e^epsilon`, rounded up: the part of the curve that says
     /// more than "all laws have mass one". Positive for all signs of epsilon.
     ///
-    /// `start` is a guess of the root where the loss equals epsilon and is replaced by the root.
+    /// `start` is a guess of the outcome where the loss equals epsilon and is replaced by it.
     pub(crate) fn excess(&self, epsilon: f64, start: &mut f64) -> f64 {
+        let root = self.root(epsilon, *start);
+        *start = root;
         if epsilon < 0.0 {
             // H_g(P||Q) - (1 - g) = g H_{1/g}(Q||P), with mirrored outcomes; only small numbers.
-            let root = self.root(epsilon, start);
             let (p, q) = (
                 self.numerator.tail(-root, -1.0),
                 self.denominator.tail(-root, 1.0),
             );
             return difference_above(epsilon.exp() * q, p);
         }
-        let root = self.root(epsilon, start);
         let (p, q) = (
             self.numerator.tail(root, 1.0),
             self.denominator.tail(root, -1.0),
@@ -216,36 +227,44 @@ impl Pair {
         difference_above(p, epsilon.exp() * q)
     }
 
-    /// The outcome at which the loss equals `epsilon`, to nearly full precision; plus or minus
-    /// infinity (as a far outcome) when the loss never reaches it.
-    fn root(&self, epsilon: f64, start: &mut f64) -> f64 {
-        /// Beyond this many standard deviations every tail underflows.
-        const FAR: f64 = 45.0;
-        let (mut low, mut high) = (
+    /// The outcome at which the loss equals `epsilon`, or an outcome beyond which every tail is zero
+    /// when the loss does not reach it before.
+    fn root(&self, epsilon: f64, start: f64) -> f64 {
+        /// So many standard deviations from every mean, tails underflow.
+        const FAR: f64 = 38.5;
+        let (bottom, top) = (
             -FAR - self.denominator.largest(),
             FAR + self.numerator.largest(),
         );
+        let (mut low, mut high) = (bottom, top);
         let mut y = start.clamp(low, high);
-        for _ in 0..200 {
-            let value = self.loss(y) - epsilon;
+        for _ in 0..100 {
+            let (log_p, slope_p) = self.numerator.log_density_and_slope(y);
+            let (log_q, slope_q) = self.denominator.log_density_and_slope(-y);
+            let value = log_p - log_q - epsilon;
             if value > 0.0 {
                 high = y;
             } else {
                 low = y;
             }
-            let slope = self.numerator.slope(y) + self.denominator.slope(-y);
-            let newton = y - value / slope;
-            // Bisect when Newton leaves the bracket; a NaN is outside of everything.
-            let inside = newton > low && newton < high;
-            let next = if inside { newton } else { 0.5 * (low + high) };
+            let newton = y - value / (slope_p + slope_q);
+            let next = if newton > low && newton < high {
+                newton
+            } else if newton >= top && low < top {
+                // Is there a root at all? Ask the end once; it then closes the bracket.
+                top
+            } else if newton <= bottom && high > bottom {
+                bottom
+            } else {
+                0.5 * (low + high)
+            };
+            // Newton squares the error, and the divergence squares it once more.
             let moved = (next - y).abs();
             y = next;
-            // An error of 1e-9 in the root changes the divergence by its square.
-            if moved < 1e-9 * (1.0 + y.abs()) {
+            if moved < 1e-6 {
                 break;
             }
         }
-        *start = y;
         y
     }
 }
@@ -258,7 +277,7 @@ pub(crate) fn upper_tail(y: f64) -> f64 {
 /// `large - small` for two rounded nonnegative numbers, rounded up by more than their errors and
 /// never negative.
 pub(crate) fn difference_above(large: f64, small: f64) -> f64 {
-    (large - small).max(0.0) + 16.0 * f64::EPSILON * large
+    (large - small).max(0.0) + 64.0 * f64::EPSILON * large
 }
 
 fn in_range(

@@ -13,10 +13,11 @@
 //! The offset puts a grid point at the loss of `y = 0`, where rare sampling piles its mass up.
 
 use super::distribution::LossDistribution;
-use super::pair::{Pair, Point};
+use super::pair::{Cut, Pair};
+use crate::account::AccountError;
 
 /// Cells with unit stride on each side of the bulk at the coarsest step.
-const EVEN_CELLS: i64 = 256;
+const EVEN_CELLS: f64 = 32.0;
 
 /// Safety added to the share that moves up: more than the quadrature's error.
 const SPLIT_ALLOWANCE: f64 = 1e-10;
@@ -24,32 +25,50 @@ const SPLIT_ALLOWANCE: f64 = 1e-10;
 /// Probability below which the lower tail of `P` is merged into the lowest cell (upwards).
 const LOWER_TAIL: f64 = 1e-18;
 
+/// Most grid points on either side of the bulk.
+const LARGEST_INDEX: f64 = 16_777_216.0;
+
 /// How fine, and how much may be given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolution {
     /// Distance of grid points.
     pub(crate) step: f64,
-    /// How often the coarsest step was halved to get there; keeps refined grids nested.
-    pub(crate) halvings: u32,
+    /// By how much it is finer than the coarsest: thinning scales with it, so that a multiple that
+    /// is a power of two gives a nested grid.
+    pub(crate) fineness: f64,
     /// Probability above the last point, moved to infinity.
     pub(crate) tail: f64,
+    /// Losses below this one are raised to it.
+    pub(crate) floor: f64,
 }
 
 /// The loss distribution of one round of `pair`.
-pub(crate) fn discretise(pair: &Pair, resolution: Resolution) -> LossDistribution {
+///
+/// # Errors
+/// A range of losses that needs more than 2^24 grid points above the bulk.
+pub(crate) fn discretise(
+    pair: &Pair,
+    resolution: Resolution,
+) -> Result<LossDistribution, AccountError> {
     let step = resolution.step;
     let offset = pair.at(0.0).loss;
-    let even = EVEN_CELLS << resolution.halvings;
+    let even = (EVEN_CELLS * resolution.fineness).ceil() as i64;
     let top = pair.upper_cut(resolution.tail);
     let top_loss = pair.at(top).loss;
-    let mut low = pair.lower_cut(LOWER_TAIL);
-    let lowest = ((pair.at(low).loss - offset) / step).floor() as i64;
-    let mut index = align_down(lowest, even);
+    if !((top_loss - offset) / step <= LARGEST_INDEX) {
+        return Err(AccountError::Unresolved {
+            reason: "the losses of one round span too many grid points",
+        });
+    }
+    let floor = resolution.floor.max(offset - LARGEST_INDEX * step);
+    let mut low = lowest_point(pair, floor);
+    let lowest = (pair.at(low).loss - offset) / step;
+    let mut index = align_down(lowest.floor() as i64, even);
     let first = index;
+    let mut cells = Cells::new(pair, low, top);
     let mut masses = Vec::new();
     // What lies below the cut is no higher than the upper end of the first cell.
     let mut below = pair.mass_below(low);
-    let mut infinity = pair.mass_above(top);
     while low < top {
         let stride = stride_at(index, even);
         let floor = offset + index as f64 * step;
@@ -57,14 +76,9 @@ pub(crate) fn discretise(pair: &Pair, resolution: Resolution) -> LossDistributio
         let high = if floor + width >= top_loss {
             top
         } else {
-            invert(pair, floor + width, low, top, width)
+            cells.next_edge(floor + width, width)
         };
-        let mass = pair.mass(low, high);
-        let up = if mass > 0.0 {
-            share_up(pair, low, high, floor, width)
-        } else {
-            0.0
-        };
+        let (mass, up) = cells.close(high, floor, width);
         let position = (index - first) as usize;
         masses.resize(position + stride as usize + 1, 0.0);
         masses[position] += mass * (1.0 - up);
@@ -73,8 +87,28 @@ pub(crate) fn discretise(pair: &Pair, resolution: Resolution) -> LossDistributio
         low = high;
         index += stride;
     }
-    infinity += below;
-    LossDistribution::with_offset(step, offset, first, masses, infinity)
+    let infinity = pair.mass_above(top);
+    Ok(LossDistribution::with_offset(
+        step, offset, first, masses, infinity,
+    ))
+}
+
+/// Where the walk begins: below it `P` has next to nothing, or losses below `floor` that are raised.
+fn lowest_point(pair: &Pair, floor: f64) -> f64 {
+    let mut low = pair.lower_cut(LOWER_TAIL);
+    if pair.at(low).loss >= floor {
+        return low;
+    }
+    let mut high = 0.0;
+    for _ in 0..40 {
+        let middle = 0.5 * (low + high);
+        if pair.at(middle).loss < floor {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
 }
 
 /// Stride of the cell that starts at `index`: doubles with each octave of the distance from zero.
@@ -89,69 +123,119 @@ fn align_down(index: i64, even: i64) -> i64 {
     index.div_euclid(stride) * stride
 }
 
-/// Newton's iteration for `L(y) = level` between `low` and `high`, falling back to bisection.
-fn invert(pair: &Pair, level: f64, mut low: f64, mut high: f64, width: f64) -> f64 {
-    // One more step after this residual leaves its square, far below the split's allowance.
-    let close = 1e-6 * width;
-    let start = pair.at(low);
-    let mut y = low + (level - start.loss) / start.slope;
-    for _ in 0..200 {
-        if !(y > low && y < high) {
-            y = 0.5 * (low + high);
-            if y <= low || y >= high {
-                return high;
-            }
-        }
-        let Point { loss, slope, .. } = pair.at(y);
-        let residual = level - loss;
-        if residual > 0.0 {
-            low = y;
-        } else {
-            high = y;
-        }
-        let next = y + residual / slope;
-        if residual.abs() <= close && next >= low && next <= high {
-            return next;
-        }
-        y = next;
-    }
-    high
+/// The walk from cell to cell: where it stands, and how the loss grows there.
+struct Cells<'a> {
+    pair: &'a Pair,
+    low: f64,
+    top: f64,
+    cut: Cut,
+    next_cut: Cut,
+    slope: f64,
+    bend: f64,
+    log_density: f64,
 }
 
-/// Share of the cell's probability that moves to its upper end.
-fn share_up(pair: &Pair, low: f64, high: f64, floor: f64, width: f64) -> f64 {
-    let smoothness = (high - low) * pair.roughness();
-    // Error of the n-point rule relative to the integrand: 2e-11 or less in each case.
-    let (nodes, panels): (&[(f64, f64)], usize) = if smoothness < 0.02 {
-        (&GAUSS_2, 1)
-    } else if smoothness < 0.2 {
-        (&GAUSS_3, 1)
-    } else {
-        (&GAUSS_6, smoothness.ceil() as usize)
-    };
-    // Any scale will do for the density as long as nothing overflows.
-    let reference = if panels == 1 {
-        pair.at(0.5 * (low + high)).log_density
-    } else {
-        let ends = pair.at(low).log_density.max(pair.at(high).log_density);
-        ends.max(pair.at(0.5 * (low + high)).log_density)
-    };
-    let half = 0.5 * (high - low) / panels as f64;
-    let (mut all, mut up) = (0.0, 0.0);
-    for panel in 0..panels {
-        let middle = low + (2 * panel + 1) as f64 * half;
-        for &(node, weight) in nodes {
-            let point = pair.at(middle + node * half);
-            let density = weight * (point.log_density - reference).exp();
-            all += density;
-            up += density * (floor - point.loss).exp_m1();
+impl<'a> Cells<'a> {
+    fn new(pair: &'a Pair, low: f64, top: f64) -> Self {
+        let point = pair.at(low);
+        let mut cut = Cut::default();
+        pair.cut_at(low, &mut cut);
+        Cells {
+            pair,
+            low,
+            top,
+            cut,
+            next_cut: Cut::default(),
+            slope: point.slope,
+            bend: 0.0,
+            log_density: point.log_density,
         }
     }
-    if all <= 0.0 {
-        return 1.0;
+
+    /// Solves `L(y) = level` above `low` by Newton's iteration inside a shrinking bracket.
+    fn next_edge(&mut self, level: f64, width: f64) -> f64 {
+        // One more step after this residual leaves its square, far below the split's allowance.
+        let close = 1e-6 * width;
+        let (mut low, mut high) = (self.low, self.top);
+        let straight = width / self.slope;
+        let bent = straight * (1.0 - 0.5 * self.bend * straight / self.slope);
+        let mut y = self.low + if bent > 0.0 { bent } else { straight };
+        for _ in 0..200 {
+            if !(y > low && y < high) {
+                y = 0.5 * (low + high);
+                if y <= low || y >= high {
+                    break;
+                }
+            }
+            let point = self.pair.at(y);
+            let residual = level - point.loss;
+            if residual > 0.0 {
+                low = y;
+            } else {
+                high = y;
+            }
+            let next = y + residual / point.slope;
+            if residual.abs() <= close && next >= low && next <= high {
+                self.bend = (point.slope - self.slope) / (y - self.low);
+                self.slope = point.slope;
+                self.log_density = point.log_density;
+                return next;
+            }
+            y = next;
+        }
+        high
     }
-    let share = up / (all * (-width).exp_m1());
-    (share + SPLIT_ALLOWANCE).clamp(0.0, 1.0)
+
+    /// Probability between the last edge and `high`, and its share that moves up.
+    fn close(&mut self, high: f64, floor: f64, width: f64) -> (f64, f64) {
+        self.pair.cut_at(high, &mut self.next_cut);
+        let mass = self.pair.mass_between(&self.cut, &self.next_cut);
+        let up = if mass > 0.0 {
+            self.share_up(high, floor, width)
+        } else {
+            0.0
+        };
+        std::mem::swap(&mut self.cut, &mut self.next_cut);
+        self.low = high;
+        (mass.max(0.0), up)
+    }
+
+    fn share_up(&self, high: f64, floor: f64, width: f64) -> f64 {
+        let span = high - self.low;
+        let smoothness = span * self.pair.roughness();
+        // Error of the n-point rule relative to the integrand: 4e-11 or less in each case.
+        let (nodes, panels): (&[(f64, f64)], usize) = if smoothness < 0.02 {
+            (&GAUSS_2, 1)
+        } else if smoothness < 0.2 {
+            (&GAUSS_3, 1)
+        } else {
+            (&GAUSS_6, smoothness.ceil() as usize)
+        };
+        // Any scale will do for the density as long as nothing overflows.
+        let reference = if panels == 1 {
+            self.log_density
+        } else {
+            let middle = self.pair.at(self.low + 0.5 * span).log_density;
+            let ends = self.pair.at(self.low).log_density;
+            ends.max(self.pair.at(high).log_density).max(middle)
+        };
+        let half = 0.5 * span / panels as f64;
+        let (mut all, mut up) = (0.0, 0.0);
+        for panel in 0..panels {
+            let middle = self.low + (2 * panel + 1) as f64 * half;
+            for &(node, weight) in nodes {
+                let point = self.pair.at(middle + node * half);
+                let density = weight * (point.log_density - reference).exp();
+                all += density;
+                up += density * (floor - point.loss).exp_m1();
+            }
+        }
+        if all <= 0.0 {
+            return 1.0;
+        }
+        let share = up / (all * (-width).exp_m1());
+        (share + SPLIT_ALLOWANCE).clamp(0.0, 1.0)
+    }
 }
 
 const GAUSS_2: [(f64, f64); 2] = [

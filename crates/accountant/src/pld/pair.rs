@@ -35,6 +35,12 @@ pub(crate) struct Point {
     pub(crate) log_density: f64,
 }
 
+/// Normal tails at one point: positive the upper tail, negative minus the lower one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cut {
+    tails: Vec<f64>,
+}
+
 impl Pair {
     /// The pairs whose worst one is the cost of `release`.
     pub(crate) fn of(release: &Release, adjacency: Adjacency) -> Vec<Pair> {
@@ -107,6 +113,33 @@ impl Pair {
     pub(crate) fn mass(&self, low: f64, high: f64) -> f64 {
         self.up
             .sum(|shift| normal::between(low - shift, high - shift))
+    }
+
+    /// Moves a cut to `point`; neighbouring cells share one.
+    pub(crate) fn cut_at(&self, point: f64, cut: &mut Cut) {
+        cut.tails.clear();
+        for shift in &self.up.shifts {
+            let distance = point - shift;
+            let tail = normal::upper_tail(distance.abs());
+            cut.tails.push(if distance < 0.0 { -tail } else { tail });
+        }
+    }
+
+    /// The mass between two cuts. Tails telescope, so the cells of a partition lose nothing.
+    pub(crate) fn mass_between(&self, low: &Cut, high: &Cut) -> f64 {
+        let mut mass = 0.0;
+        for (part, probability) in self.up.probabilities.iter().enumerate() {
+            let (from, to) = (low.tails[part], high.tails[part]);
+            // Both above the shift: upper tails; both below: lower tails, stored negative.
+            let same_side = from.is_sign_negative() == to.is_sign_negative();
+            let between = if same_side {
+                from - to
+            } else {
+                1.0 - to + from
+            };
+            mass += probability * between;
+        }
+        mass
     }
 
     /// `P(y > point)`.

@@ -19,33 +19,44 @@ pub(crate) enum Goal {
 }
 
 /// Sample points of one round's loss with their probabilities, and how often it happens.
+#[derive(Clone)]
 pub(crate) struct Samples {
     points: Vec<(f64, f64)>,
     count: f64,
 }
 
-/// Tilt and Chernoff exponents.
+/// The tilt, and the composed law under it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// The tilt `lambda >= 0`.
     pub(crate) tilt: f64,
-    /// Mean of the tilted sum: near the epsilon that is looked for.
-    pub(crate) centre: f64,
-    /// Its standard deviation.
+    /// Standard deviation of the tilted sum.
     pub(crate) spread: f64,
-    /// Exponent of the Chernoff bound above.
-    pub(crate) above: f64,
-    /// Exponent of the Chernoff bound below.
-    pub(crate) below: f64,
-    /// Length of the window the two bounds give.
-    pub(crate) window: f64,
+    /// Where the sum must be computed.
+    pub(crate) window: Window,
 }
 
-/// `-ln` of the tilted probability that may fall outside the window on either side.
-pub(crate) const WINDOW_DEPTH: f64 = 23.5;
+/// Chernoff exponents for both sides of a sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Exponent of the bound above.
+    pub(crate) above: f64,
+    /// Exponent of the bound below.
+    pub(crate) below: f64,
+    /// `-ln` of the tilted probability that may lie outside on either side.
+    pub(crate) depth: f64,
+    /// Length between the two bounds, as far as the samples tell.
+    pub(crate) length: f64,
+}
+
+/// `-ln` of the share of delta that a window may cut or fold.
+const RELATIVE_DEPTH: f64 = 14.0;
+
+/// Largest `ln` of the factor by which errors of the tilted law may grow relative to delta.
+const LARGEST_FACTOR: f64 = 8.0;
 
 /// Sample points of a round: enough for a smooth integrand over thirty standard deviations.
-const SAMPLE_POINTS: usize = 500;
+const SAMPLE_POINTS: usize = 300;
 
 /// `ln sum p exp(lambda l)` with the first two derivatives, summed over phases.
 #[derive(Clone, Copy, Default)]
@@ -74,6 +85,14 @@ impl Samples {
         }
     }
 
+    /// The same round, `count` times.
+    pub(crate) fn times(&self, count: u64) -> Self {
+        Samples {
+            points: self.points.clone(),
+            count: count as f64,
+        }
+    }
+
     /// Neighbouring grid points merged into their mean.
     pub(crate) fn of_distribution(distribution: &LossDistribution, count: u64) -> Self {
         let entries: Vec<(f64, f64)> = distribution.entries().collect();
@@ -94,43 +113,82 @@ impl Samples {
 }
 
 impl Plan {
-    /// The tilt that centres the composition on its answer.
+    /// The plan for a question whose answer is not known yet.
     pub(crate) fn new(phases: &[Samples], goal: Goal) -> Plan {
-        let tilt = match goal {
-            Goal::Delta(delta) => tilt_for_delta(phases, delta.ln()),
-            Goal::Epsilon(epsilon) => tilt_for_mean(phases, epsilon),
+        match goal {
+            Goal::Delta(delta) => {
+                // The Renyi bound is some ten percent above the answer.
+                let tilt = renyi_tilt(phases, delta.ln());
+                let epsilon = 0.9 * renyi_epsilon(phases, delta.ln(), tilt);
+                Plan::around(phases, epsilon.max(0.0), delta.ln())
+            }
+            Goal::Epsilon(epsilon) => {
+                let tilt = tilt_for_mean(phases, epsilon);
+                let at = cumulants(phases, tilt);
+                let width = 1.0 + std::f64::consts::TAU.sqrt() * spread_of(at) * tilt;
+                let log_delta = at.value - tilt * epsilon - (width * (1.0 + tilt)).ln();
+                Plan::around(phases, epsilon, log_delta)
+            }
+        }
+    }
+
+    /// The plan for a composition with `delta(epsilon)` near `exp(log_delta)`.
+    ///
+    /// Errors of the tilted law enter delta times `exp(K - lambda epsilon) / (1 + lambda)`. That
+    /// is smallest when the tilted mean is epsilon; where rare large losses make the tilted law
+    /// wide, a smaller tilt has the shorter window although it must be deeper.
+    pub(crate) fn around(phases: &[Samples], epsilon: f64, log_delta: f64) -> Plan {
+        const GAIN: f64 = 0.95;
+        const SHRINK: f64 = 0.7;
+        let factor = |tilt: f64| {
+            let value = cumulants(phases, tilt).value;
+            (value - tilt * epsilon - tilt.ln_1p() - log_delta).max(0.0)
         };
-        let at = cumulants(phases, tilt);
-        let spread = at.variance.max(0.0).sqrt().max(f64::MIN_POSITIVE);
-        let gauss = (2.0 * WINDOW_DEPTH).sqrt() / spread;
-        let reach = |sign: f64, exponent: f64| {
-            let moved = cumulants(phases, tilt + sign * exponent).value - at.value;
-            (moved + WINDOW_DEPTH) / exponent
-        };
-        let above = least_argument(gauss, |exponent| reach(1.0, exponent));
-        let below = least_argument(gauss, |exponent| reach(-1.0, exponent));
+        let mut tilt = tilt_for_mean(phases, epsilon);
+        let mut window = Window::new(phases, tilt, RELATIVE_DEPTH + factor(tilt));
+        while tilt > 0.0 && factor(SHRINK * tilt) < LARGEST_FACTOR {
+            let lower = SHRINK * tilt;
+            let other = Window::new(phases, lower, RELATIVE_DEPTH + factor(lower));
+            if other.length > GAIN * window.length {
+                break;
+            }
+            (tilt, window) = (lower, other);
+        }
         Plan {
             tilt,
-            centre: at.mean,
-            spread,
-            above,
-            below,
-            window: reach(1.0, above) + reach(-1.0, below),
+            spread: spread_of(cumulants(phases, tilt)),
+            window,
         }
     }
 }
 
-/// `sum count * K(lambda)` of a distribution, for bounds that must hold exactly for it.
-pub(crate) fn log_moment(distribution: &LossDistribution, tilt: f64) -> f64 {
-    let peak = distribution
-        .entries()
-        .map(|(loss, _)| tilt * loss)
-        .fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = distribution
-        .entries()
-        .map(|(loss, mass)| mass * (tilt * loss - peak).exp())
-        .sum();
-    peak + sum.ln()
+impl Window {
+    /// The exponents that give the tightest window for the sum of all phases under `tilt`.
+    pub(crate) fn new(phases: &[Samples], tilt: f64, depth: f64) -> Window {
+        let at = cumulants(phases, tilt);
+        let gauss = (2.0 * depth).sqrt() / spread_of(at);
+        let reach = |sign: f64, exponent: f64| {
+            let moved = cumulants(phases, tilt + sign * exponent).value - at.value;
+            (moved + depth) / exponent
+        };
+        let above = least_argument(gauss, |exponent| reach(1.0, exponent));
+        let below = least_argument(gauss, |exponent| reach(-1.0, exponent));
+        Window {
+            above,
+            below,
+            depth,
+            length: reach(1.0, above) + reach(-1.0, below),
+        }
+    }
+
+    /// The same exponents of another sum, one that is repeated `times` times.
+    pub(crate) fn for_part(&self, part: &[Samples], tilt: f64, times: f64) -> Window {
+        Window::new(part, tilt, self.depth + times.ln())
+    }
+}
+
+fn spread_of(at: Cumulants) -> f64 {
+    at.variance.max(0.0).sqrt().max(f64::MIN_POSITIVE)
 }
 
 fn cumulants(phases: &[Samples], tilt: f64) -> Cumulants {
@@ -156,55 +214,76 @@ fn cumulants(phases: &[Samples], tilt: f64) -> Cumulants {
     total
 }
 
-/// Solves the saddle-point approximation of `delta` at its own centre for the tilt.
-fn tilt_for_delta(phases: &[Samples], log_delta: f64) -> f64 {
-    search_tilt(phases, |tilt, at| {
-        let spread = at.variance.max(0.0).sqrt();
-        let width = 1.0 + (std::f64::consts::TAU).sqrt() * spread * tilt;
-        at.value - tilt * at.mean - (width * (1.0 + tilt)).ln() > log_delta
-    })
+/// `epsilon` at which the tilt's Chernoff bound of the hockey stick meets delta.
+fn renyi_epsilon(phases: &[Samples], log_delta: f64, tilt: f64) -> f64 {
+    let weight = tilt * (tilt / (1.0 + tilt)).ln() - tilt.ln_1p();
+    (cumulants(phases, tilt).value + weight - log_delta) / tilt
 }
 
+/// The tilt with the least [`renyi_epsilon`].
+fn renyi_tilt(phases: &[Samples], log_delta: f64) -> f64 {
+    let scale = 1.0 / spread_of(cumulants(phases, 0.0));
+    let start = (1.0 - 2.0 * log_delta).sqrt() * scale;
+    least_argument(start, |tilt| renyi_epsilon(phases, log_delta, tilt))
+}
+
+/// The tilt, not below zero, that moves the mean of the sum to `mean`.
 fn tilt_for_mean(phases: &[Samples], mean: f64) -> f64 {
-    search_tilt(phases, |_, at| at.mean < mean)
-}
-
-/// Bisection on the logarithm of the tilt, in units of the sum's own scale.
-fn search_tilt(phases: &[Samples], too_small: impl Fn(f64, Cumulants) -> bool) -> f64 {
     let start = cumulants(phases, 0.0);
-    if !too_small(0.0, start) {
+    if start.mean >= mean {
         return 0.0;
     }
-    let scale = 1.0 / start.variance.max(f64::MIN_POSITIVE).sqrt();
+    let scale = 1.0 / spread_of(start);
     let (mut low, mut high) = ((1e-4 * scale).ln(), (1e4 * scale).ln());
-    for _ in 0..30 {
-        let middle = 0.5 * (low + high);
-        let tilt = middle.exp();
-        if too_small(tilt, cumulants(phases, tilt)) {
-            low = middle;
-        } else {
-            high = middle;
+    // Newton's step where it stays inside the bracket, bisection where it does not.
+    let mut point = (mean - start.mean) / start.variance;
+    for _ in 0..40 {
+        if !(point.ln() > low && point.ln() < high) {
+            point = (0.5 * (low + high)).exp();
         }
+        let at = cumulants(phases, point);
+        if at.mean < mean {
+            low = point.ln();
+        } else {
+            high = point.ln();
+        }
+        if high - low < 1e-3 || (at.mean - mean).abs() < 0.02 * spread_of(at) {
+            break;
+        }
+        point += (mean - at.mean) / at.variance;
     }
-    (0.5 * (low + high)).exp()
+    point
 }
 
-/// Golden-section search for the least value of a unimodal function of `ln x` around `start`.
+/// The least value of a function of `ln x` with one valley: a coarse scan from `start` downwards,
+/// then golden sections.
 fn least_argument(start: f64, value: impl Fn(f64) -> f64) -> f64 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
-    let (mut low, mut high) = ((start * 0.02).ln(), (start * 4.0).ln());
+    const STRIDE: f64 = 1.2;
+    let at = |place: f64| value(place.exp());
+    let mut middle = (2.0 * start).ln();
+    let mut best = at(middle);
+    // Downhill in strides; the valley of a Gaussian sum is one stride away.
+    for _ in 0..24 {
+        let next = at(middle - STRIDE);
+        if !(next < best) && best.is_finite() {
+            break;
+        }
+        (middle, best) = (middle - STRIDE, next);
+    }
+    let (mut low, mut high) = (middle - STRIDE, middle + STRIDE);
     let mut left = high - GOLDEN * (high - low);
     let mut right = low + GOLDEN * (high - low);
-    let (mut at_left, mut at_right) = (value(left.exp()), value(right.exp()));
-    for _ in 0..14 {
+    let (mut at_left, mut at_right) = (at(left), at(right));
+    for _ in 0..7 {
         if at_left < at_right {
             (high, right, at_right) = (right, left, at_left);
             left = high - GOLDEN * (high - low);
-            at_left = value(left.exp());
+            at_left = at(left);
         } else {
             (low, left, at_left) = (left, right, at_right);
             right = low + GOLDEN * (high - low);
-            at_right = value(right.exp());
+            at_right = at(right);
         }
     }
     (0.5 * (low + high)).exp()

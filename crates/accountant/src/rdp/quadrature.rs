@@ -17,9 +17,9 @@
 use super::{log_one_plus, log_sum_exp};
 use crate::amplification::pair::Pair;
 
-/// Beyond this value of `a (r + t)^2` the order is useless for any epsilon below a thousand,
-/// and its integral long: the caller falls back to the Gaussian bound.
-const LONGEST: f64 = 2000.0;
+/// Beyond this value of `a (r + t)^2` the divergence is above a hundred, the order useless, and its
+/// integral long: the caller falls back to the Gaussian bound.
+const LONGEST: f64 = 300.0;
 
 /// Distance to the farthest mode at which the integrand has lost a factor `e^{72}`.
 const REACH: f64 = 12.0;

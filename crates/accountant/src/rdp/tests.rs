@@ -146,7 +146,7 @@ fn remove_dominates_add_for_the_subsampled_gaussian() {
         let add = numerator_curve(&Pair::zero_out_add(&side));
         for (at, &order) in orders().iter().enumerate() {
             // Beyond this the add direction is only the Gaussian fallback.
-            if order * r * r < 2000.0 {
+            if order * r * r < 300.0 {
                 let (larger, smaller) = (remove.values()[at], add.values()[at]);
                 assert!(larger >= smaller * (1.0 - 1e-10) - 1e-15, "{q} {r} {order}");
             }
@@ -281,6 +281,10 @@ fn curves_compose_and_convert_back() {
         assert!((sum.delta(rounds, epsilon) / delta - 1.0).abs() < 1e-9);
     }
     assert_eq!(first.epsilon(10, 0.0), f64::INFINITY);
+    let integers = first.at_integer_orders();
+    assert_eq!(integers.values()[at], first.values()[at]);
+    assert_eq!(integers.values()[index_of(7.1)], f64::INFINITY);
+    assert!(integers.epsilon(1000, 1e-5) > first.epsilon(1000, 1e-5));
     assert_eq!(first.tighter(&RdpCurve::zero()), RdpCurve::zero());
 }
 

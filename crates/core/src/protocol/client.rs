@@ -101,6 +101,7 @@ pub struct Client {
     mechanism: Mechanism,
     sampling: Sampling,
     estimator: Box<dyn Estimator>,
+    clipping: Clipping,
     shift: Vec<f32>,
 }
 
@@ -151,13 +152,14 @@ impl Client {
         let dimension = plan.objective.dimension();
         let coordinates = if two_terms { dimension } else { plan.compressor.values() };
         let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        let (clipping, difference_clip) = tighten(&plan)?;
         let estimator: Box<dyn Estimator> = match plan.estimator {
             EstimatorPlan::Minibatch => Box::new(Minibatch::new(sampling)),
-            EstimatorPlan::Svrg { difference_clip, .. } => Box::new(Svrg::new(sampling, difference_clip)),
-            EstimatorPlan::Saga { difference_clip } => Box::new(Saga::new(sampling, difference_clip)),
+            EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(sampling, difference_clip)),
+            EstimatorPlan::Saga { .. } => Box::new(Saga::new(sampling, difference_clip)),
         };
         let shift = if plan.shift_step.is_some() { vec![0.0; dimension] } else { Vec::new() };
-        Ok(Self { id, plan, data, key, mechanism, sampling, estimator, shift })
+        Ok(Self { id, plan, data, key, mechanism, sampling, estimator, clipping, shift })
     }
 
     /// The client's number.
@@ -250,7 +252,7 @@ impl Client {
             data: &self.data,
             model,
             coordinates: computed,
-            clipping: plan.clipping,
+            clipping: self.clipping,
             snapshot: plan.snapshot_coin(round),
         };
         let records = self.data.rows();
@@ -269,6 +271,36 @@ impl Client {
             scratch.workspace.put(gradient);
         }
         released
+    }
+}
+
+/// The bounds to which records are really clipped.
+///
+/// With secure noise they lie a little below the promised ones, so that a record's vector on *all*
+/// coordinates obeys its bound in exact arithmetic, as random-k amplification needs: the integer
+/// check sees only the coordinates that travel. A norm is known to a relative 2^-40, weights are
+/// rounded down, and a coordinate is at most three rounded `f32` operations away from its exact
+/// value: an error below 3 * 2^-24 of the gradient's norm, so 2^-20 of the clip is enough. A
+/// difference has the errors of two gradients, each of norm at most the clip.
+fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
+    let difference_clip = match plan.estimator {
+        EstimatorPlan::Minibatch => None,
+        EstimatorPlan::Svrg { difference_clip, .. } | EstimatorPlan::Saga { difference_clip } => difference_clip,
+    };
+    if plan.noise != Noise::Secure {
+        return Ok((plan.clipping, difference_clip));
+    }
+    const SLACK: f64 = 1.0 / (1u64 << 20) as f64;
+    let (clipping, clip) = match plan.clipping {
+        Clipping::None => (Clipping::None, 0.0),
+        Clipping::Record(clip) => (Clipping::Record(clip * (1.0 - SLACK)), clip),
+        Clipping::Selected(clip) => (Clipping::Selected(clip * (1.0 - SLACK)), clip),
+    };
+    match difference_clip.map(|difference| difference * (1.0 - SLACK) - clip * SLACK) {
+        Some(tightened) if tightened <= 0.0 => {
+            Err(ClientError::Unsupported("secure noise needs a difference_clip above 2^-19 of the clip"))
+        }
+        tightened => Ok((clipping, tightened)),
     }
 }
 

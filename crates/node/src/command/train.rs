@@ -16,7 +16,7 @@ use crate::accounting::Privacy;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, Document, NoiseTarget};
 use crate::model_file;
-use crate::output::{self, Ending, RunDirectory, compressor_text};
+use crate::output::{self, Ending, LastRow, RunDirectory, compressor_text};
 use crate::problem::{Problem, regularizer};
 use crate::run;
 
@@ -79,7 +79,13 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 
     // Nothing is written before everything that can be wrong has been checked.
     let path = output_directory(options, &resolved)?;
-    let mut directory = RunDirectory::create(&path, &resolved)?;
+    let (mut directory, known) = match &options.resume {
+        None => (RunDirectory::create(&path, &resolved)?, None),
+        Some(_) => RunDirectory::resume(&path)?,
+    };
+    if let Some(last) = &known {
+        verbosity.say(format!("going on after round {}: earlier rounds are recomputed without metrics", last.round));
+    }
     let weights = problem.weights(&resolved);
     let plan = EvaluationPlan {
         objective: problem.objective.as_ref(),
@@ -87,9 +93,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         weights: &weights,
         test: problem.test.as_ref(),
         every: resolved.eval_every,
+        from: known.as_ref().map_or(0, |last| last.round + 1),
     };
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let mut watch = Watch::new(&resolved, &privacy, verbosity);
+    let mut watch = Watch::new(&resolved, known, verbosity);
     let mut failure = None;
     simulation.run(threads, &plan, |progress, _| {
         let stop = interrupted.load(Ordering::Relaxed);
@@ -241,7 +248,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(resolved: &Resolved, _privacy: &Privacy, verbosity: Verbosity) -> Self {
+    fn new(resolved: &Resolved, known: Option<LastRow>, verbosity: Verbosity) -> Self {
         let visible = std::io::stderr().is_terminal() && !verbosity.quiet;
         let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(u64::from(resolved.rounds)), target);
@@ -249,9 +256,10 @@ impl Watch {
             "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {msg}  {eta:.dim} left",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let metrics = Metrics { loss: f64::NAN, grad_norm_sq: f64::NAN, test_accuracy: None };
-        let traffic = Traffic::default();
-        Self { bar, rounds: 0, traffic, metrics, utility: f64::NAN, message: String::new(), ticked: Instant::now() }
+        let nothing = Metrics { loss: f64::NAN, grad_norm_sq: f64::NAN, test_accuracy: None };
+        let (metrics, utility) = known.map_or((nothing, f64::NAN), |last| (last.metrics, last.utility));
+        let (rounds, traffic, message, ticked) = (0, Traffic::default(), String::new(), Instant::now());
+        Self { bar, rounds, traffic, metrics, utility, message, ticked }
     }
 
     fn evaluated(&mut self, round: u32, traffic: Traffic, metrics: Metrics, utility: f64, spent: Option<f64>) {
