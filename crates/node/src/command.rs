@@ -1,8 +1,10 @@
 //! The commands, one file each, and what they share.
 
+pub mod account;
 pub mod bench;
 pub mod completions;
 pub mod data;
+pub mod evaluate;
 pub mod report;
 pub mod train;
 

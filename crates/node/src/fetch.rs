@@ -75,12 +75,18 @@ pub fn fetch(
     mirrors: &[String],
     mut report: impl FnMut(Step),
 ) -> Result<(), FetchError> {
-    fs::create_dir_all(folder).map_err(|error| FetchError::File { path: folder.to_owned(), error })?;
+    fs::create_dir_all(folder).map_err(|error| FetchError::File {
+        path: folder.to_owned(),
+        error,
+    })?;
     let agent = agent();
     for file in known.files {
         let path = folder.join(file.name);
         if path.exists() {
-            if verify(&path, file).map_err(|error| FetchError::File { path: path.clone(), error })? {
+            if verify(&path, file).map_err(|error| FetchError::File {
+                path: path.clone(),
+                error,
+            })? {
                 report(Step::Present(file));
                 continue;
             }
@@ -123,7 +129,10 @@ fn fetch_file(
             Some(reason) => tried.push(format!("{address} ({reason})")),
         }
     }
-    Err(FetchError::NoMirror { file: file.name, tried: tried.join(", ") })
+    Err(FetchError::NoMirror {
+        file: file.name,
+        tried: tried.join(", "),
+    })
 }
 
 /// Completes the part from one address. `Some` says why the address does not serve.
@@ -136,11 +145,18 @@ fn from_mirror(
     let mut reason = String::new();
     for _ in 0..ATTEMPTS {
         let before = part.length;
-        let outcome = if part.length < part.file.bytes { request(agent, address, part, report)? } else { Ok(()) };
+        let outcome = if part.length < part.file.bytes {
+            request(agent, address, part, report)?
+        } else {
+            Ok(())
+        };
         match outcome {
             Err(failure) => reason = failure,
             Ok(()) if part.length < part.file.bytes => {
-                reason = format!("it ended after {} of {} bytes", part.length, part.file.bytes);
+                reason = format!(
+                    "it ended after {} of {} bytes",
+                    part.length, part.file.bytes
+                );
             }
             Ok(()) if part.matches()? => return Ok(None),
             Ok(()) => {
@@ -176,11 +192,17 @@ fn request(
         Ok(response) => response,
         Err(error) => return Ok(Err(one_line(&error))),
     };
-    let range = response.headers().get("Content-Range").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let range = response
+        .headers()
+        .get("Content-Range")
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
     match response.status() {
         // The whole file, asked for or not.
         StatusCode::OK => part.clear()?,
-        StatusCode::PARTIAL_CONTENT if range.is_some_and(|range| range.starts_with(&format!("bytes {}-", part.length))) => {}
+        StatusCode::PARTIAL_CONTENT
+            if range.is_some_and(|range| range.starts_with(&format!("bytes {}-", part.length))) => {
+        }
         StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
             part.clear()?;
             return Ok(Err("it cannot resume".to_owned()));
@@ -219,9 +241,17 @@ struct Part {
 impl Part {
     fn open(target: &Path, file: &'static KnownFile) -> Result<Part, FetchError> {
         let path = target.with_file_name(format!("{}.part", file.name));
-        let wrap = |error| FetchError::File { path: path.clone(), error };
-        let mut handle =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(wrap)?;
+        let wrap = |error| FetchError::File {
+            path: path.clone(),
+            error,
+        };
+        let mut handle = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(wrap)?;
         match handle.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(FetchError::Busy { path }),
@@ -229,7 +259,12 @@ impl Part {
             Err(TryLockError::Error(_)) => {}
         }
         let length = handle.seek(SeekFrom::End(0)).map_err(wrap)?;
-        let mut part = Part { path, handle, length, file };
+        let mut part = Part {
+            path,
+            handle,
+            length,
+            file,
+        };
         if length > file.bytes {
             part.clear()?;
         }
@@ -237,11 +272,16 @@ impl Part {
     }
 
     fn wrap(&self, error: io::Error) -> FetchError {
-        FetchError::File { path: self.path.clone(), error }
+        FetchError::File {
+            path: self.path.clone(),
+            error,
+        }
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), FetchError> {
-        self.handle.write_all(bytes).map_err(|error| self.wrap(error))?;
+        self.handle
+            .write_all(bytes)
+            .map_err(|error| self.wrap(error))?;
         self.length += bytes.len() as u64;
         Ok(())
     }
@@ -258,7 +298,10 @@ impl Part {
     }
 
     fn finish(self, target: &Path) -> Result<(), FetchError> {
-        let moved = self.handle.sync_all().and_then(|()| fs::rename(&self.path, target));
+        let moved = self
+            .handle
+            .sync_all()
+            .and_then(|()| fs::rename(&self.path, target));
         moved.map_err(|error| self.wrap(error))
     }
 }
@@ -274,7 +317,13 @@ fn digest(reader: &mut impl Read) -> io::Result<String> {
     let mut buffer = vec![0; 1 << 16];
     loop {
         match reader.read(&mut buffer) {
-            Ok(0) => return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            Ok(0) => {
+                return Ok(hasher
+                    .finalize()
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect());
+            }
             Ok(count) => hasher.update(&buffer[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

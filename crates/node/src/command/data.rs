@@ -87,10 +87,24 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let directories = DataDirectories::from_environment(explicit);
     match &options.action {
         Action::List { json } => list(&directories, *json),
-        Action::Show { source, seed, json } => show(source, &source.load(&directories, *seed)?, *json),
+        Action::Show { source, seed, json } => {
+            show(source, &source.load(&directories, *seed)?, *json)
+        }
         Action::Fetch { name } => fetch(name, explicit, verbosity),
-        Action::Export { source, format, path, test, force, seed } => {
-            let exported = Export { format: (*format).into(), path, test: *test, force: *force };
+        Action::Export {
+            source,
+            format,
+            path,
+            test,
+            force,
+            seed,
+        } => {
+            let exported = Export {
+                format: (*format).into(),
+                path,
+                test: *test,
+                force: *force,
+            };
             exported.write(source, || Ok(source.load(&directories, *seed)?), verbosity)
         }
     }
@@ -98,18 +112,33 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 
 /// Sources that are files or drawn, with what they are.
 const FORMS: &[(&str, &str)] = &[
-    ("libsvm:PATH", "LIBSVM text, plain or gzip; libsvm:PATH?features=N fixes the number of features"),
+    (
+        "libsvm:PATH",
+        "LIBSVM text, plain or gzip; libsvm:PATH?features=N fixes the number of features",
+    ),
     ("idx:DIR", "a folder of IDX files called as MNIST's are"),
-    ("csv:PATH", "a table; csv:PATH?label=NAME&header=yes&separator=; where the defaults do not fit"),
-    ("synthetic:ROWSxFEATURES", "drawn from the seed; synthetic:ROWSxFEATURESxCLASSES for more than two classes"),
+    (
+        "csv:PATH",
+        "a table; csv:PATH?label=NAME&header=yes&separator=; where the defaults do not fit",
+    ),
+    (
+        "synthetic:ROWSxFEATURES",
+        "drawn from the seed; synthetic:ROWSxFEATURESxCLASSES for more than two classes",
+    ),
 ];
 
 fn list(directories: &DataDirectories, json: bool) -> Result<(), Failure> {
     let searched = directories.as_slice();
     if json {
-        let sources: Vec<Value> = KNOWN.iter().map(|known| known_json(known, searched)).collect();
+        let sources: Vec<Value> = KNOWN
+            .iter()
+            .map(|known| known_json(known, searched))
+            .collect();
         let forms: Vec<&str> = FORMS.iter().map(|(form, _)| *form).collect();
-        return print(&format!("{:#}\n", json!({ "sources": sources, "forms": forms, "directories": searched })));
+        return print(&format!(
+            "{:#}\n",
+            json!({ "sources": sources, "forms": forms, "directories": searched })
+        ));
     }
     let mut text = format!(
         "{:<14} {:>7} {:>7} {:>8} {:>7}  {}\n",
@@ -120,19 +149,41 @@ fn list(directories: &DataDirectories, json: bool) -> Result<(), Failure> {
             Presence::BuiltIn => "built in".to_owned(),
             Presence::In(folder) => folder.display().to_string(),
             Presence::Incomplete(folder) => {
-                format!("{} lacks files: soteria data fetch {}", folder.display(), known.name)
+                format!(
+                    "{} lacks files: soteria data fetch {}",
+                    folder.display(),
+                    known.name
+                )
             }
             Presence::Absent => format!("not here: soteria data fetch {}", known.name),
         };
-        let Known { name, rows, test_rows, features, classes, .. } = known;
-        text += &format!("{name:<14} {rows:>7} {test_rows:>7} {features:>8} {classes:>7}  {place}\n");
+        let Known {
+            name,
+            rows,
+            test_rows,
+            features,
+            classes,
+            ..
+        } = known;
+        text +=
+            &format!("{name:<14} {rows:>7} {test_rows:>7} {features:>8} {classes:>7}  {place}\n");
     }
     text.push('\n');
     for (form, meaning) in FORMS {
         text += &format!("{form:<24} {meaning}\n");
     }
-    let searched: Vec<String> = searched.iter().map(|directory| directory.display().to_string()).collect();
-    text += &format!("\nlooked in: {}\n", if searched.is_empty() { "nowhere".to_owned() } else { searched.join(", ") });
+    let searched: Vec<String> = searched
+        .iter()
+        .map(|directory| directory.display().to_string())
+        .collect();
+    text += &format!(
+        "\nlooked in: {}\n",
+        if searched.is_empty() {
+            "nowhere".to_owned()
+        } else {
+            searched.join(", ")
+        }
+    );
     print(&text)
 }
 
@@ -173,11 +224,21 @@ impl Contents {
         let nonzero = values.iter().filter(|value| **value != 0.0).count();
         let (mut smallest, mut largest) = (f64::INFINITY, f64::NEG_INFINITY);
         // What is not stored is zero.
-        let unstored = matches!(data.features(), Features::Sparse(_)) && (data.features().stored() as f64) < cells;
-        for value in values.iter().map(|value| f64::from(*value)).chain(unstored.then_some(0.0)) {
+        let unstored = matches!(data.features(), Features::Sparse(_))
+            && (data.features().stored() as f64) < cells;
+        for value in values
+            .iter()
+            .map(|value| f64::from(*value))
+            .chain(unstored.then_some(0.0))
+        {
             (smallest, largest) = (smallest.min(value), largest.max(value));
         }
-        Contents { counts, density: nonzero as f64 / cells, smallest, largest }
+        Contents {
+            counts,
+            density: nonzero as f64 / cells,
+            smallest,
+            largest,
+        }
     }
 }
 
@@ -185,7 +246,11 @@ fn show(source: &Source, loaded: &Loaded, json: bool) -> Result<(), Failure> {
     let train = &loaded.train;
     let contents = Contents::of(train);
     let tested = loaded.test.as_ref().map(Contents::of);
-    let storage = if matches!(train.features(), Features::Sparse(_)) { "sparse" } else { "dense" };
+    let storage = if matches!(train.features(), Features::Sparse(_)) {
+        "sparse"
+    } else {
+        "dense"
+    };
     let test_rows = loaded.test.as_ref().map(Dataset::rows);
     if json {
         let classes: Vec<Value> = train
@@ -197,16 +262,19 @@ fn show(source: &Source, loaded: &Loaded, json: bool) -> Result<(), Failure> {
                 json!({ "name": name, "rows": contents.counts[class], "test_rows": test })
             })
             .collect();
-        return print(&format!("{:#}\n", json!({
-            "source": source.to_string(),
-            "rows": train.rows(),
-            "test_rows": test_rows,
-            "features": train.columns(),
-            "classes": classes,
-            "density": contents.density,
-            "storage": storage,
-            "values": { "min": contents.smallest, "max": contents.largest },
-        })));
+        return print(&format!(
+            "{:#}\n",
+            json!({
+                "source": source.to_string(),
+                "rows": train.rows(),
+                "test_rows": test_rows,
+                "features": train.columns(),
+                "classes": classes,
+                "density": contents.density,
+                "storage": storage,
+                "values": { "min": contents.smallest, "max": contents.largest },
+            })
+        ));
     }
     let rows = match test_rows {
         Some(test) => format!("{} to train, {test} to test", train.rows()),
@@ -217,18 +285,39 @@ fn show(source: &Source, loaded: &Loaded, json: bool) -> Result<(), Failure> {
         ("source", source.to_string()),
         ("rows", rows),
         ("features", train.columns().to_string()),
-        ("density", format!("{:.2}% of the values are not zero, stored {storage}", 100.0 * contents.density)),
-        ("values", format!("{} to {}", contents.smallest, contents.largest)),
+        (
+            "density",
+            format!(
+                "{:.2}% of the values are not zero, stored {storage}",
+                100.0 * contents.density
+            ),
+        ),
+        (
+            "values",
+            format!("{} to {}", contents.smallest, contents.largest),
+        ),
         ("classes", train.classes().to_string()),
     ] {
         text += &format!("{name:>9}  {value}\n");
     }
-    let width = train.label_names().iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
-    text += &format!("\n{:<width$} {:>9} {:>7}  {:>9}\n", "class", "rows", "share", "test rows");
+    let width = train
+        .label_names()
+        .iter()
+        .map(|name| name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(5);
+    text += &format!(
+        "\n{:<width$} {:>9} {:>7}  {:>9}\n",
+        "class", "rows", "share", "test rows"
+    );
     for (class, name) in train.label_names().iter().enumerate() {
         let count = contents.counts[class];
         let share = 100.0 * count as f64 / train.rows().max(1) as f64;
-        let test = tested.as_ref().and_then(|test| test.counts.get(class)).map_or("-".to_owned(), usize::to_string);
+        let test = tested
+            .as_ref()
+            .and_then(|test| test.counts.get(class))
+            .map_or("-".to_owned(), usize::to_string);
         text += &format!("{name:<width$} {count:>9} {share:>6.2}%  {test:>9}\n");
     }
     print(&text)
@@ -240,27 +329,47 @@ fn fetch(name: &str, explicit: Option<&Path>, verbosity: Verbosity) -> Result<()
     };
     let Some(directory) = explicit.map(Path::to_owned).or_else(DataDirectories::cache) else {
         return Err(Failure::Usage {
-            message: "there is no cache directory: neither XDG_CACHE_HOME nor HOME is set".to_owned(),
+            message: "there is no cache directory: neither XDG_CACHE_HOME nor HOME is set"
+                .to_owned(),
             hint: Some("name a directory with --data".to_owned()),
         });
     };
     let folder = directory.join(known.name);
     let mirrors = match std::env::var("SOTERIA_MIRROR") {
-        Ok(base) if !base.is_empty() => vec![format!("{}/{}/", base.trim_end_matches('/'), known.name)],
-        _ => known.mirrors.iter().map(|mirror| (*mirror).to_owned()).collect(),
+        Ok(base) if !base.is_empty() => {
+            vec![format!("{}/{}/", base.trim_end_matches('/'), known.name)]
+        }
+        _ => known
+            .mirrors
+            .iter()
+            .map(|mirror| (*mirror).to_owned())
+            .collect(),
     };
     let bar = progress_bar(verbosity);
     let outcome = fetch::fetch(known, &folder, &mirrors, |step| match step {
-        Step::Present(file) => bar.suspend(|| verbosity.say(format!("{}: here already, checksum verified", file.name))),
+        Step::Present(file) => {
+            bar.suspend(|| verbosity.say(format!("{}: here already, checksum verified", file.name)))
+        }
         Step::Differs(file) => {
-            bar.suspend(|| verbosity.warn(format!("{} is not the published file and is fetched again", file.name)));
+            bar.suspend(|| {
+                verbosity.warn(format!(
+                    "{} is not the published file and is fetched again",
+                    file.name
+                ))
+            });
         }
         Step::Begin(file, length) => {
             bar.set_length(file.bytes);
             bar.set_position(length);
             bar.set_message(file.name);
             if length > 0 {
-                bar.suspend(|| verbosity.say(format!("{}: going on after {}", file.name, HumanBytes(length))));
+                bar.suspend(|| {
+                    verbosity.say(format!(
+                        "{}: going on after {}",
+                        file.name,
+                        HumanBytes(length)
+                    ))
+                });
             }
         }
         Step::Progress(length) => bar.set_position(length),
@@ -277,7 +386,11 @@ fn fetch(name: &str, explicit: Option<&Path>, verbosity: Verbosity) -> Result<()
 
 fn progress_bar(verbosity: Verbosity) -> ProgressBar {
     let visible = std::io::stderr().is_terminal() && !verbosity.quiet;
-    let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if visible {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
     let bar = ProgressBar::with_draw_target(None, target);
     let style = ProgressStyle::with_template(
         "{msg}  {bar:32.cyan/dim} {bytes}/{total_bytes}  {bytes_per_sec:.dim}  {eta:.dim} left",
@@ -336,8 +449,13 @@ impl Export<'_> {
                 .map_err(|error| Failure::Failed(format!("stdout: {error}")))?;
             return Ok(());
         }
-        self.write_file(&data).map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
-        verbosity.say(format!("wrote {} rows to {}", data.rows(), self.path.display()));
+        self.write_file(&data)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
+        verbosity.say(format!(
+            "wrote {} rows to {}",
+            data.rows(),
+            self.path.display()
+        ));
         Ok(())
     }
 

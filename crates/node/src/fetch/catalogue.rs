@@ -48,7 +48,11 @@ pub enum Presence {
 }
 
 const fn file(name: &'static str, bytes: u64, sha256: &'static str) -> KnownFile {
-    KnownFile { name, bytes, sha256 }
+    KnownFile {
+        name,
+        bytes,
+        sha256,
+    }
 }
 
 /// Every known data set.
@@ -61,8 +65,16 @@ pub const KNOWN: &[Known] = &[
         classes: 2,
         built_in: true,
         files: &[
-            file("a9a", 2_329_875, "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"),
-            file("a9a.t", 1_164_628, "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9"),
+            file(
+                "a9a",
+                2_329_875,
+                "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+            ),
+            file(
+                "a9a.t",
+                1_164_628,
+                "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+            ),
         ],
         mirrors: &["https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"],
     },
@@ -181,7 +193,9 @@ mod tests {
 
     /// The LIBSVM collection's own spelling: signed labels, a space after every entry.
     fn libsvm_text(data: &Dataset) -> String {
-        let Features::Sparse(rows) = data.features() else { panic!("a9a is sparse") };
+        let Features::Sparse(rows) = data.features() else {
+            panic!("a9a is sparse")
+        };
         let mut text = String::new();
         for (row, &label) in data.labels().iter().enumerate() {
             text += if label == 1 { "+1 " } else { "-1 " };
@@ -202,7 +216,10 @@ mod tests {
         for (data, file) in [(train, &known.files[0]), (test, &known.files[1])] {
             let text = libsvm_text(&data);
             assert_eq!(text.len() as u64, file.bytes, "{}", file.name);
-            let digest: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest: String = Sha256::digest(&text)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
             assert_eq!(digest, file.sha256, "{}", file.name);
         }
     }
@@ -210,9 +227,16 @@ mod tests {
     #[test]
     fn the_catalogue_is_well_formed() {
         for known in KNOWN {
-            assert!(known.mirrors.iter().all(|mirror| mirror.ends_with('/')), "{}", known.name);
+            assert!(
+                known.mirrors.iter().all(|mirror| mirror.ends_with('/')),
+                "{}",
+                known.name
+            );
             for file in known.files {
-                let hexadecimal = file.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+                let hexadecimal = file
+                    .sha256
+                    .bytes()
+                    .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
                 assert!(file.sha256.len() == 64 && hexadecimal, "{}", file.name);
             }
         }
@@ -227,14 +251,24 @@ mod tests {
         assert_eq!(mnist.presence(&both), Presence::Absent);
         std::fs::create_dir_all(second.join("mnist")).unwrap();
         for (index, file) in mnist.files.iter().enumerate() {
-            let name = if index % 2 == 0 { file.name } else { file.name.strip_suffix(".gz").unwrap() };
+            let name = if index % 2 == 0 {
+                file.name
+            } else {
+                file.name.strip_suffix(".gz").unwrap()
+            };
             assert_ne!(mnist.presence(&both), Presence::In(second.join("mnist")));
             std::fs::write(second.join("mnist").join(name), "").unwrap();
         }
         assert_eq!(mnist.presence(&both), Presence::In(second.join("mnist")));
         std::fs::create_dir_all(first.join("mnist")).unwrap();
         std::fs::write(first.join("mnist").join(mnist.files[0].name), "").unwrap();
-        assert_eq!(mnist.presence(&both), Presence::Incomplete(first.join("mnist")));
-        assert_eq!(Known::named("a9a").unwrap().presence(&[]), Presence::BuiltIn);
+        assert_eq!(
+            mnist.presence(&both),
+            Presence::Incomplete(first.join("mnist"))
+        );
+        assert_eq!(
+            Known::named("a9a").unwrap().presence(&[]),
+            Presence::BuiltIn
+        );
     }
 }

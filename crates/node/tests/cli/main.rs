@@ -1,5 +1,8 @@
 //! The whole program from outside: arguments in; files, streams and exit codes out.
 
+mod account;
+mod data;
+mod evaluate;
 mod failures;
 mod program;
 mod train;

@@ -21,7 +21,9 @@ pub struct Ran {
 
 impl Place {
     pub fn new() -> Place {
-        Place { directory: TempDir::new().expect("a temporary directory") }
+        Place {
+            directory: TempDir::new().expect("a temporary directory"),
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -60,14 +62,17 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        for name in ["SOTERIA_DATA", "SOTERIA_MIRROR", "XDG_CACHE_HOME", "NO_COLOR", "CLICOLOR_FORCE", "RUST_BACKTRACE"] {
+        for name in FOREIGN {
             command.env_remove(name);
         }
         command
     }
 
     pub fn run(&self, arguments: &[&str]) -> Ran {
-        self.command(arguments).output().expect("the program starts").into()
+        self.command(arguments)
+            .output()
+            .expect("the program starts")
+            .into()
     }
 
     /// `soteria train` on the small problem, with these settings, into `out`.
@@ -80,8 +85,29 @@ impl Place {
     }
 }
 
+/// What the user's environment must not decide in a test.
+const FOREIGN: &[&str] = &[
+    "SOTERIA_DATA",
+    "SOTERIA_MIRROR",
+    "XDG_CACHE_HOME",
+    "NO_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "RUST_BACKTRACE",
+    "http_proxy",
+    "HTTP_PROXY",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+];
+
 /// Three clients with twenty records each, four features, five rounds.
-pub const SMALL: &[&str] = &["data.source=synthetic:60x4", "data.clients=3", "algorithm.rounds=5"];
+pub const SMALL: &[&str] = &[
+    "data.source=synthetic:60x4",
+    "data.clients=3",
+    "algorithm.rounds=5",
+];
 
 impl From<Output> for Ran {
     fn from(output: Output) -> Ran {
@@ -104,16 +130,27 @@ impl Ran {
     pub fn badly(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert_eq!(self.stdout, "", "{self:?}");
-        let said: Vec<&str> = self.stderr.lines().filter(|line| !line.starts_with("warning: ")).collect();
-        assert!(said.first().is_some_and(|line| line.starts_with("error: ")), "{self:?}");
-        assert!(said.len() <= 2 && said.iter().skip(1).all(|line| line.starts_with("hint: ")), "{self:?}");
+        let said: Vec<&str> = self
+            .stderr
+            .lines()
+            .filter(|line| !line.starts_with("warning: "))
+            .collect();
+        assert!(
+            said.first().is_some_and(|line| line.starts_with("error: ")),
+            "{self:?}"
+        );
+        assert!(
+            said.len() <= 2 && said.iter().skip(1).all(|line| line.starts_with("hint: ")),
+            "{self:?}"
+        );
         assert!(!self.stderr.contains("panicked"), "{self:?}");
         said.join("\n")
     }
 
     /// Stdout as the one JSON object it must be.
     pub fn object(&self) -> Value {
-        let value: Value = serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        let value: Value =
+            serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         assert!(value.is_object(), "{self:?}");
         value
     }
@@ -121,7 +158,12 @@ impl Ran {
 
 /// The keys of an object, in order of the alphabet.
 pub fn keys(value: &Value) -> Vec<&str> {
-    let mut keys: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
+    let mut keys: Vec<&str> = value
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect();
     keys.sort_unstable();
     keys
 }
@@ -132,13 +174,16 @@ pub fn rounds(text: &str) -> Vec<Vec<Option<f64>>> {
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some(header));
     let number = |cell: &str| (!cell.is_empty()).then(|| cell.parse().expect("a number"));
-    lines.map(|line| line.split(',').map(number).collect()).collect()
+    lines
+        .map(|line| line.split(',').map(number).collect())
+        .collect()
 }
 
 /// Name, shape and values of every tensor of a model file, by name, and its description.
 pub fn tensors(path: &Path) -> (Vec<(String, Vec<usize>, Vec<f32>)>, Value) {
     let bytes = std::fs::read(path).expect("a model");
-    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).expect("a safetensors header");
+    let (_, metadata) =
+        safetensors::SafeTensors::read_metadata(&bytes).expect("a safetensors header");
     let description = metadata.metadata().as_ref().expect("metadata")["soteria"].clone();
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
     let mut tensors: Vec<_> = file
@@ -146,10 +191,16 @@ pub fn tensors(path: &Path) -> (Vec<(String, Vec<usize>, Vec<f32>)>, Value) {
         .into_iter()
         .map(|(name, view)| {
             assert_eq!(view.dtype(), safetensors::Dtype::F32);
-            let values = view.data().chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let values = view
+                .data()
+                .chunks_exact(4)
+                .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             (name, view.shape().to_vec(), values.collect())
         })
         .collect();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    (tensors, serde_json::from_str(&description).expect("a description"))
+    (
+        tensors,
+        serde_json::from_str(&description).expect("a description"),
+    )
 }
