@@ -64,6 +64,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let start = Instant::now();
     let interrupted = watch_interrupts();
     let config = Config::read(&document(options)?)?;
+    if let Some(path) = &options.out {
+        output::check_empty(path, options.force)?;
+    }
     let directories = DataDirectories::from_environment(options.data.as_deref());
     let problem = Problem::load(&config, &directories)?;
     let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
@@ -74,8 +77,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let dimension = problem.objective.dimension();
     let calibration = Instant::now();
     let privacy = Privacy::settle(&resolved, dimension, &records, problem.scaling.data_dependent())?;
-    announce(&resolved, &problem, &privacy, calibration.elapsed(), verbosity);
+    let calibrated = calibration.elapsed();
     let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
+    announce(&resolved, &problem, &privacy, calibrated, verbosity);
 
     // Nothing is written before everything that can be wrong has been checked.
     let path = output_directory(options, &resolved)?;
@@ -168,10 +172,7 @@ fn output_directory(options: &Options, resolved: &Resolved) -> Result<PathBuf, F
         return Ok(directory.clone());
     }
     match &options.out {
-        Some(path) => {
-            output::check_empty(path, options.force)?;
-            Ok(path.clone())
-        }
+        Some(path) => Ok(path.clone()),
         None => {
             let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
             let name = format!("{time}-{}", resolved.algorithm());
