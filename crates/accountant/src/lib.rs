@@ -3,12 +3,15 @@
 pub mod account;
 pub mod amplification;
 pub mod assess;
+pub mod calibrate;
 pub mod event;
 mod gaussian;
 mod normal;
+pub mod odometer;
 pub mod paper;
 pub mod pld;
 pub mod rdp;
 
 pub use account::{AccountError, Cost, cost, delta, epsilon, round_up};
-pub use assess::Odometer;
+pub use calibrate::{Calibration, calibrate, smallest_sigma};
+pub use odometer::Odometer;

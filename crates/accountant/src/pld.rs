@@ -26,7 +26,7 @@ pub use distribution::LossDistribution;
 
 use crate::account::AccountError;
 use crate::event::{Adjacency, Release};
-use compose::{Answer, Composed, Phase};
+use compose::{Composed, Phase};
 use discretise::{Resolution, discretise};
 use law::LARGEST_TRANSFORM;
 use pair::Pair;
@@ -88,7 +88,7 @@ impl Schedule {
             })
             .collect();
         for (pair, _) in directions.iter().flat_map(|direction| &direction.phases) {
-            if !(pair.largest_shift() <= LARGEST_SHIFT) {
+            if pair.largest_shift() > LARGEST_SHIFT {
                 return Err(AccountError::NoiseTooSmall {
                     ratio: pair.largest_shift(),
                     largest: LARGEST_SHIFT,
@@ -112,13 +112,9 @@ impl Schedule {
         let mut worst = 0.0_f64;
         for (way, direction) in self.directions.iter().enumerate() {
             let mut search = Search::new(direction, Goal::Delta(delta))?;
-            if way == 0 {
-                worst = search.refine(fineness, EPSILON_TOLERANCE, 0.0)?;
-            } else {
-                // A coarse bound below the other direction's cost settles this one.
-                let bound = search.refine(&mut None, EPSILON_TOLERANCE, worst)?;
-                worst = worst.max(bound);
-            }
+            // A coarse bound below the first direction's cost settles the second.
+            let enough = if way == 0 { 0.0 } else { worst };
+            worst = worst.max(search.refine(fineness, EPSILON_TOLERANCE, enough)?);
         }
         Ok(worst)
     }
@@ -131,11 +127,6 @@ impl Schedule {
             worst = worst.max(search.refine(&mut None, DELTA_TOLERANCE, worst)?);
         }
         Ok(worst)
-    }
-
-    /// The directions, for accounting that keeps a discretised round.
-    pub(crate) fn directions(&self) -> &[Direction] {
-        &self.directions
     }
 }
 
@@ -188,13 +179,12 @@ impl Direction {
             .collect()
     }
 
-    pub(crate) fn compose(
+    pub(crate) fn phases<'a>(
         &self,
-        losses: &[LossDistribution],
-        samples: &[Samples],
-        plan: &Plan,
-    ) -> Result<Composed, AccountError> {
-        let phases: Vec<Phase<'_>> = losses
+        losses: &'a [LossDistribution],
+        samples: &'a [Samples],
+    ) -> Vec<Phase<'a>> {
+        losses
             .iter()
             .zip(samples)
             .zip(&self.phases)
@@ -203,8 +193,72 @@ impl Direction {
                 samples,
                 count: phase.1,
             })
-            .collect();
-        Composed::new(&phases, plan)
+            .collect()
+    }
+}
+
+/// Costs of different numbers of rounds of the same release, all from one discretised round.
+pub(crate) struct RoundCosts {
+    delta: f64,
+    ways: Vec<Way>,
+}
+
+/// One direction: the round on the fine grid and, for a quick bound, on a coarse one.
+struct Way {
+    samples: Samples,
+    fine: LossDistribution,
+    coarse: LossDistribution,
+}
+
+impl RoundCosts {
+    /// Prepares for up to as many rounds as the single release of `schedule` has.
+    pub(crate) fn new(schedule: &Schedule, delta: f64) -> Result<Self, AccountError> {
+        let goal = Goal::Delta(delta);
+        let mut fineness = None;
+        schedule.epsilon_at(delta, &mut fineness)?;
+        let ways = schedule
+            .directions
+            .iter()
+            .map(|direction| {
+                let mut search = Search::new(direction, goal)?;
+                let on_grid = |fineness: f64| -> Result<LossDistribution, AccountError> {
+                    let tilt = search.plan.tilt;
+                    let mut losses =
+                        direction.discretise(goal, search.coarsest, fineness, tilt)?;
+                    Ok(losses.swap_remove(0))
+                };
+                let (fine, coarse) = (on_grid(fineness.unwrap_or(16.0))?, on_grid(2.0)?);
+                let samples = search.samples.swap_remove(0);
+                Ok(Way {
+                    samples,
+                    fine,
+                    coarse,
+                })
+            })
+            .collect::<Result<_, AccountError>>()?;
+        Ok(RoundCosts { delta, ways })
+    }
+
+    /// The least epsilon after `rounds` rounds, from above.
+    pub(crate) fn epsilon(&self, rounds: u64) -> Result<f64, AccountError> {
+        let mut worst = 0.0_f64;
+        for (index, way) in self.ways.iter().enumerate() {
+            let samples = [way.samples.times(rounds)];
+            let mut plan = Plan::new(&samples, Goal::Delta(self.delta));
+            let mut cost = |losses: &LossDistribution| {
+                let phase = Phase {
+                    losses,
+                    samples: &samples[0],
+                    count: rounds,
+                };
+                epsilon_of_phases(&[phase], &mut plan, self.delta)
+            };
+            if index > 0 && cost(&way.coarse)? <= worst {
+                continue;
+            }
+            worst = worst.max(cost(&way.fine)?);
+        }
+        Ok(worst)
     }
 }
 
@@ -222,7 +276,8 @@ impl<'a> Search<'a> {
         let samples = direction.samples(goal);
         let plan = Plan::new(&samples, goal);
         let coarsest = direction.coarsest_step(&plan);
-        if !(coarsest > 0.0 && coarsest.is_finite() && plan.tilt.is_finite()) {
+        let usable = coarsest > f64::MIN_POSITIVE && coarsest.is_finite() && plan.tilt.is_finite();
+        if !usable {
             return Err(AccountError::Unresolved {
                 reason: "the losses are too small to be told apart",
             });
@@ -247,7 +302,9 @@ impl<'a> Search<'a> {
         enough: f64,
     ) -> Result<f64, AccountError> {
         const LARGEST_JUMP: f64 = 64.0;
-        if let Some(known) = *fineness {
+        // A jump aims at the tolerance and need not hit it.
+        const SLACK: f64 = 1.8;
+        if let (Some(known), true) = (*fineness, enough == 0.0) {
             return self.answer(known);
         }
         let coarse = self.answer(1.0)?;
@@ -257,10 +314,13 @@ impl<'a> Search<'a> {
         if let Goal::Delta(delta) = self.goal {
             self.plan = Plan::around(&self.samples, coarse, delta.ln());
         }
+        if let Some(known) = *fineness {
+            return self.answer(known);
+        }
         let mut level = 4.0;
         let mut value = self.answer(level)?;
         let mut excess = (coarse - value) / 15.0;
-        while value > enough && excess > tolerance * value {
+        while value > enough && excess > SLACK * tolerance * value {
             let jump = (excess / (tolerance * value)).sqrt().clamp(1.3, LARGEST_JUMP);
             let finer = match self.answer(level * jump) {
                 Ok(finer) => finer,
@@ -268,8 +328,7 @@ impl<'a> Search<'a> {
                 Err(AccountError::Unresolved { .. }) => break,
                 Err(error) => return Err(error),
             };
-            // The model's next excess, a tenth of it forgiven: its steps are not exact.
-            excess = 0.9 * (value - finer) / (jump * jump - 1.0);
+            excess = (value - finer) / (jump * jump - 1.0);
             value = value.min(finer);
             level *= jump;
         }
@@ -278,71 +337,91 @@ impl<'a> Search<'a> {
     }
 
     fn answer(&mut self, fineness: f64) -> Result<f64, AccountError> {
-        let t = std::time::Instant::now(); // INSTR
         let losses = self
             .direction
             .discretise(self.goal, self.coarsest, fineness, self.plan.tilt)?;
-        let t1 = t.elapsed().as_secs_f64()*1e3; // INSTR
-        let composed = self.direction.compose(&losses, &self.samples, &self.plan)?;
-        eprintln!("  fineness {fineness:.2} cells {} range {} disc {:.2} compose {:.2} window {}", losses[0].entries().count(), losses[0].masses.len(), t1, t.elapsed().as_secs_f64()*1e3-t1, self.plan.window.length/losses[0].step); // INSTR
+        let phases = self.direction.phases(&losses, &self.samples);
         match self.goal {
-            Goal::Epsilon(epsilon) => Ok(composed.delta(epsilon)),
-            Goal::Delta(delta) => {
-                let mut answer = composed.epsilon(delta)?;
-                if answer.allowance > SHARP_ALLOWANCE {
-                    answer = self.retilt(&losses, delta, answer)?;
-                }
-                if answer.is_vouched() {
-                    Ok(answer.epsilon)
-                } else {
-                    Err(AccountError::Unresolved {
-                        reason: "rounding exceeds one percent of delta",
-                    })
-                }
-            }
+            Goal::Epsilon(epsilon) => Ok(Composed::new(&phases, &self.plan)?.delta(epsilon)),
+            Goal::Delta(delta) => epsilon_of_phases(&phases, &mut self.plan, delta),
         }
     }
+}
 
-    /// Centres the composition on the epsilon found and asks again.
-    fn retilt(
-        &mut self,
-        losses: &[LossDistribution],
-        delta: f64,
-        answer: Answer,
-    ) -> Result<Answer, AccountError> {
-        self.plan = Plan::around(&self.samples, answer.epsilon, delta.ln());
-        let better = self
-            .direction
-            .compose(losses, &self.samples, &self.plan)?
-            .epsilon(delta)?;
-        Ok(if better.epsilon < answer.epsilon {
-            better
-        } else {
-            answer
-        })
+/// The least epsilon of rounds that are already on a grid; a plan that turns out to be off centre
+/// is replaced.
+pub(crate) fn epsilon_of_phases(
+    phases: &[Phase<'_>],
+    plan: &mut Plan,
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let mut answer = Composed::new(phases, plan)?.epsilon(delta)?;
+    if answer.allowance > SHARP_ALLOWANCE {
+        let samples: Vec<Samples> = phases.iter().map(|phase| phase.samples.clone()).collect();
+        *plan = Plan::around(&samples, answer.epsilon, delta.ln());
+        let centred = Composed::new(phases, plan)?.epsilon(delta)?;
+        if centred.epsilon < answer.epsilon {
+            answer = centred;
+        }
     }
+    if answer.allowance > VOUCHED_ALLOWANCE {
+        return Err(AccountError::Unresolved {
+            reason: "rounding exceeds one percent of delta",
+        });
+    }
+    Ok(answer.epsilon)
+}
+
+/// The least epsilon at `delta` of rounds with given losses, all on grids of the same step.
+///
+/// # Errors
+/// A window too long for a transform, or more given up than `delta` allows.
+pub fn epsilon_of_losses(
+    rounds: &[(&LossDistribution, u64)],
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let samples = samples_of(rounds);
+    let mut plan = Plan::new(&samples, Goal::Delta(delta));
+    epsilon_of_phases(&phases_of(rounds, &samples), &mut plan, delta)
+}
+
+/// `delta` at `epsilon` of rounds with given losses, all on grids of the same step.
+///
+/// # Errors
+/// A window too long for a transform.
+pub fn delta_of_losses(
+    rounds: &[(&LossDistribution, u64)],
+    epsilon: f64,
+) -> Result<f64, AccountError> {
+    let samples = samples_of(rounds);
+    let plan = Plan::new(&samples, Goal::Epsilon(epsilon));
+    Ok(Composed::new(&phases_of(rounds, &samples), &plan)?.delta(epsilon))
+}
+
+fn samples_of(rounds: &[(&LossDistribution, u64)]) -> Vec<Samples> {
+    rounds
+        .iter()
+        .map(|(losses, count)| Samples::of_distribution(losses, *count))
+        .collect()
+}
+
+fn phases_of<'a>(
+    rounds: &[(&'a LossDistribution, u64)],
+    samples: &'a [Samples],
+) -> Vec<Phase<'a>> {
+    rounds
+        .iter()
+        .zip(samples)
+        .map(|((losses, count), samples)| Phase {
+            losses,
+            samples,
+            count: *count,
+        })
+        .collect()
 }
 
 /// Above this share of delta the allowance for rounding would show in the answer.
 const SHARP_ALLOWANCE: f64 = 1e-4;
 
-#[cfg(test)]
-mod probe {
-    use super::*;
-    use crate::event::ShiftMixture;
-    #[test]
-    fn probe() {
-        for (q, sigma, t, d) in [(1e-4, 0.5, 100000, 1e-6), (1e-6, 0.3, 1000000, 1e-8)] {
-            let r = Release::new(ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - q, q]).unwrap(), sigma).unwrap();
-            let s = Schedule::new(&[(&r, t)], 0.0, Adjacency::ZeroOut).unwrap();
-            for dir in s.directions() {
-                let mut search = Search::new(dir, Goal::Delta(d)).unwrap();
-                println!("q {q} plan {:?} coarsest {} single sd {}", search.plan, search.coarsest, 0);
-                for f in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0] {
-                    println!("{f} {:?}", search.answer(f));
-                    println!("      {:?}", search.plan);
-                }
-            }
-        }
-    }
-}
+/// Above this share of delta an answer is refused.
+const VOUCHED_ALLOWANCE: f64 = 0.01;

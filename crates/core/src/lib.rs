@@ -1,4 +1,118 @@
-//! The algorithm of SoteriaFL.
+//! The algorithm of SoteriaFL: private federated learning with shifted, compressed communication.
+//!
+//! One model, many clients, and in every round one short message from each of them. The message is
+//! a clipped gradient estimate with Gaussian noise, compressed after a shift that both sides know:
+//!
+//! ```text
+//!  data -> objective -> estimator -> privacy -> compress -> wire -> protocol (server) -> model
+//!
+//!          client i                                                     server
+//!   x^t ->  which coordinates travel     compress::Compressor::select
+//!           noise of the round           privacy::Mechanism::draw
+//!           estimate, records clipped    estimator::Estimator
+//!           release = estimate + noise   privacy::Mechanism::release
+//!           v_i = C(release - s_i)       compress, wire    --- v_i -->   v = s + sum_i w_i v_i
+//!           s_i += gamma v_i                                             x^{t+1} = x^t - eta v
+//!                                                                        s += gamma sum_i w_i v_i
+//! ```
+//!
+//! Every algorithm of the paper is a choice in four slots: estimator, compressor, shift, number of
+//! clients. [`protocol::Client`] and [`protocol::Server`] are pure: no clock, socket, file, thread or
+//! global randomness. Whoever drives them gets the same bits from the same keys.
+//!
+//! # Example
+//!
+//! SoteriaFL-GD over four clients, a quarter of the coordinates per message:
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use std::sync::Arc;
+//!
+//! use soteria_core::compress::{Compressor, CompressorKind};
+//! use soteria_core::data::{Partition, Synthetic};
+//! use soteria_core::estimator::Clipping;
+//! use soteria_core::objective::{Logistic, Regularizer};
+//! use soteria_core::privacy::Noise;
+//! use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step};
+//! use soteria_core::random::{PublicSeed, SecretKey};
+//! use soteria_core::sampling::Sampling;
+//! use soteria_core::simulate::{EvaluationPlan, Simulation};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let source: Synthetic = "8000x20".parse()?;
+//! let (train, test) = (source.train(7)?, source.test(7)?);
+//! let shards = Partition::Iid.split(&train, 4, 7)?;
+//!
+//! // 2000 records each, clipped to 0.25, full gradients, 100 messages: by the closed form of the
+//! // Gaussian mechanism this sigma is epsilon 1 at delta 1e-5 under replace-one.
+//! let (clip, rounds, sigma) = (0.25, 100, 0.00933);
+//! let compressor = Compressor::new(CompressorKind::RandK { k: 5 }, 20, 1.0)?;
+//! let shift_step = Some(shift_step(compressor.omega()));
+//! let plan = Arc::new(ClientPlan {
+//!     objective: Arc::new(Logistic::new(20)),
+//!     compressor: compressor.clone(),
+//!     estimator: EstimatorPlan::Minibatch,
+//!     clipping: Clipping::Selected(clip),
+//!     estimate_clip: None,
+//!     regularizer: None,
+//!     shift_step,
+//!     noise: Noise::Float,
+//!     public_seed: PublicSeed(7),
+//! });
+//! let clients = (0..).zip(shards).map(|(id, shard)| {
+//!     let key = SecretKey::simulated(7, id);
+//!     Client::new(id, Arc::clone(&plan), Arc::new(shard), Sampling::Full, sigma, key)
+//! });
+//! let clients = clients.collect::<Result<Vec<_>, _>>()?;
+//! let weights = vec![0.25; 4];
+//! let server = ServerPlan {
+//!     compressor,
+//!     weights: weights.clone(),
+//!     step_size: 2.0,
+//!     schedule: Schedule::Constant,
+//!     momentum: 0.0,
+//!     shift_step,
+//!     regularizer: None,
+//!     rounds,
+//! };
+//! let mut simulation = Simulation::new(Server::new(server, vec![0.0; 20]), clients);
+//! let metrics = EvaluationPlan {
+//!     objective: plan.objective.as_ref(),
+//!     regularizer: Regularizer::None,
+//!     weights: &weights,
+//!     test: Some(&test),
+//!     every: 0,
+//! };
+//! let mut accuracy = 0.0;
+//! simulation.run(2, &metrics, |progress, _server| {
+//!     if let Some(metrics) = progress.metrics {
+//!         accuracy = metrics.test_accuracy.unwrap_or(0.0);
+//!     }
+//!     ControlFlow::Continue(())
+//! });
+//! println!("test accuracy {accuracy:.3}");
+//! # assert!(accuracy > 0.8, "{accuracy}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What a sigma costs, and which sigma meets a target, is the business of the crate
+//! `soteria-accountant`; the program `soteria` puts the two together.
+//!
+//! # Modules, in the order in which data flows
+//!
+//! - [`data`]: records, where they come from, how they are scaled and dealt to clients;
+//! - [`objective`]: losses with factored per-record gradients and their norms, the public regularizer;
+//! - [`sampling`]: which records a round looks at;
+//! - [`estimator`]: GD, SGD, SVRG and SAGA with every record clipped;
+//! - [`privacy`]: the only door out, floating-point or exact integer noise;
+//! - [`compress`]: unbiased compressors, participation included;
+//! - [`wire`]: messages as bytes;
+//! - [`protocol`]: client and server;
+//! - [`simulate`]: all clients in one process;
+//! - [`random`]: secret and public randomness, two types;
+//! - [`theory`]: the paper's own choices of batch, step size, rounds;
+//! - [`linalg`]: the arithmetic underneath.
 
 pub mod compress;
 pub mod data;
@@ -12,3 +126,8 @@ pub mod sampling;
 pub mod simulate;
 pub mod theory;
 pub mod wire;
+
+/// Compiles and runs the Rust snippets of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

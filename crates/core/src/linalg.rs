@@ -11,7 +11,7 @@
 //! because `mul_add` without FMA instructions is a library call.
 //!
 //! This is the one file with `unsafe`: the call of the general matrix product in [`matmul`], whose
-//! bounds are checked first.
+//! bounds are checked first, and the prefetch instruction.
 #![allow(unsafe_code)]
 
 pub(crate) mod elementary;
@@ -19,13 +19,22 @@ pub(crate) mod kernels;
 
 use std::sync::OnceLock;
 
+pub(crate) use pulp::{Simd, WithSimd};
+
 /// Runs `work` compiled for the best instruction set this processor has.
 ///
 /// The closure and all it calls must be inlined to profit: mark them `#[inline(always)]`.
 #[inline(always)]
 pub fn vectorised<Output>(work: impl FnOnce() -> Output) -> Output {
+    dispatch(work)
+}
+
+/// Runs a kernel that is written in terms of vector registers. Used where the compiler does not
+/// find the vectors by itself.
+#[inline(always)]
+pub(crate) fn dispatch<Kernel: WithSimd>(kernel: Kernel) -> Kernel::Output {
     static ARCH: OnceLock<pulp::Arch> = OnceLock::new();
-    ARCH.get_or_init(pulp::Arch::new).dispatch(work)
+    ARCH.get_or_init(pulp::Arch::new).dispatch(kernel)
 }
 
 /// `sum_i left_i right_i`, in sixteen interleaved partial sums.
@@ -115,6 +124,25 @@ pub fn softplus(values: &mut [f32]) {
                 .for_each(|x| *x = elementary::softplus(*x))
         },
     );
+}
+
+/// Asks the processor to bring these numbers near; changes nothing but time.
+///
+/// Rows of a random batch lie anywhere in memory, and the first access of each would wait for it.
+#[inline(always)]
+pub(crate) fn prefetch<T>(values: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        const LINE: usize = 64;
+        let start = values.as_ptr().cast::<i8>();
+        for offset in (0..size_of_val(values)).step_by(LINE) {
+            // SAFETY: the address lies inside the slice, and a prefetch reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(offset)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
 }
 
 /// A matrix inside a slice: entry `(i, j)` is `values[i * row_stride + j * column_stride]`.

@@ -16,9 +16,6 @@ use crate::account::AccountError;
 /// From this many rounds on, blocks pay.
 const BLOCK_ROUNDS: u64 = 400;
 
-/// Share of `delta` that rounding may add before an answer is refused.
-const VOUCHED_SHARE: f64 = 0.01;
-
 /// One round's losses, how often they happen, and sample points that place the windows.
 pub(crate) struct Phase<'a> {
     pub(crate) losses: &'a LossDistribution,
@@ -169,7 +166,8 @@ impl Composed {
         }
         let upper = bottom + met as f64 * step;
         let scale = self.log_scale - tilt * (upper - bottom);
-        // delta(upper - x) = infinity + e^scale (hockey + carried (1 - e^-x) + hidden e^{tilt x})
+        // delta(upper - x) = infinity + e^scale (hockey + carried (1 - e^-x) + hidden e^{tilt x});
+        // the last factor is taken at the far end of the cell.
         let hidden = self.hidden * (tilt * step).exp();
         let room = ((delta - self.infinity).ln() - scale).exp() - self.hockey[met].max(0.0) - hidden;
         let carried = self.discounted[met] + masses[met];
@@ -181,15 +179,8 @@ impl Composed {
         let epsilon = (upper - down.min(*step)).max(0.0);
         Ok(Answer {
             epsilon: epsilon * (1.0 + 1e-12),
-            allowance: (scale.exp() * hidden + self.infinity) / delta,
+            allowance: (scale.exp() * self.hidden + self.infinity) / delta,
         })
-    }
-}
-
-impl Answer {
-    /// Whether rounding cannot have decided the answer.
-    pub(crate) fn is_vouched(&self) -> bool {
-        self.allowance <= VOUCHED_SHARE
     }
 }
 

@@ -55,7 +55,8 @@ pub(crate) fn discretise(
     let even = (EVEN_CELLS * resolution.fineness).ceil() as i64;
     let top = pair.upper_cut(resolution.tail);
     let top_loss = pair.at(top).loss;
-    if !((top_loss - offset) / step <= LARGEST_INDEX) {
+    let highest = (top_loss - offset) / step;
+    if highest.is_nan() || highest > LARGEST_INDEX {
         return Err(AccountError::Unresolved {
             reason: "the losses of one round span too many grid points",
         });
@@ -88,9 +89,7 @@ pub(crate) fn discretise(
         index += stride;
     }
     let infinity = pair.mass_above(top);
-    Ok(LossDistribution::with_offset(
-        step, offset, first, masses, infinity,
-    ))
+    Ok(LossDistribution::new(step, first, masses, infinity).shifted(offset))
 }
 
 /// Where the walk begins: below it `P` has next to nothing, or losses below `floor` that are raised.
@@ -250,10 +249,10 @@ const GAUSS_3: [(f64, f64); 3] = [
 ];
 
 const GAUSS_6: [(f64, f64); 6] = [
-    (-0.932_469_514_203_152_1, 0.171_324_492_379_170_36),
+    (-0.932_469_514_203_152, 0.171_324_492_379_170_4),
     (-0.661_209_386_466_264_5, 0.360_761_573_048_138_6),
-    (-0.238_619_186_083_196_9, 0.467_913_934_572_691_04),
-    (0.238_619_186_083_196_9, 0.467_913_934_572_691_04),
+    (-0.238_619_186_083_196_9, 0.467_913_934_572_691),
+    (0.238_619_186_083_196_9, 0.467_913_934_572_691),
     (0.661_209_386_466_264_5, 0.360_761_573_048_138_6),
-    (0.932_469_514_203_152_1, 0.171_324_492_379_170_36),
+    (0.932_469_514_203_152, 0.171_324_492_379_170_4),
 ];

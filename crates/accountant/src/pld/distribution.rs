@@ -17,24 +17,19 @@ pub struct LossDistribution {
 impl LossDistribution {
     /// Masses at `(first + i) * step`.
     pub(crate) fn new(step: f64, first: i64, masses: Vec<f64>, infinity: f64) -> Self {
-        Self::with_offset(step, 0.0, first, masses, infinity)
-    }
-
-    /// Masses at `offset + (first + i) * step`.
-    pub(crate) fn with_offset(
-        step: f64,
-        offset: f64,
-        first: i64,
-        masses: Vec<f64>,
-        infinity: f64,
-    ) -> Self {
         LossDistribution {
             step,
-            offset,
+            offset: 0.0,
             first,
             masses,
             infinity,
         }
+    }
+
+    /// The same masses, all losses `offset` higher.
+    pub(crate) fn shifted(mut self, offset: f64) -> Self {
+        self.offset += offset;
+        self
     }
 
     /// Losses that can happen, with their probabilities.

@@ -140,7 +140,7 @@ impl Sum {
         let top = (raised + window.depth) / window.above;
         let bottom = -(lowered + window.depth) / window.below;
         let points = (top - bottom) / step + 3.0;
-        if !(points <= LARGEST_TRANSFORM as f64) {
+        if points.is_nan() || points > LARGEST_TRANSFORM as f64 {
             return Err(AccountError::Unresolved {
                 reason: "the window needs more grid points than a transform may have",
             });

@@ -55,8 +55,14 @@ const RELATIVE_DEPTH: f64 = 14.0;
 /// Largest `ln` of the factor by which errors of the tilted law may grow relative to delta.
 const LARGEST_FACTOR: f64 = 8.0;
 
+/// A factor that is small enough: tilting further would gain nothing.
+const SMALL_FACTOR: f64 = 3.0;
+
 /// Sample points of a round: enough for a smooth integrand over thirty standard deviations.
 const SAMPLE_POINTS: usize = 300;
+
+/// Sample points of a given distribution, whose bulk may be a small part of its range.
+const MERGED_POINTS: usize = 4000;
 
 /// `ln sum p exp(lambda l)` with the first two derivatives, summed over phases.
 #[derive(Clone, Copy, Default)]
@@ -96,7 +102,7 @@ impl Samples {
     /// Neighbouring grid points merged into their mean.
     pub(crate) fn of_distribution(distribution: &LossDistribution, count: u64) -> Self {
         let entries: Vec<(f64, f64)> = distribution.entries().collect();
-        let group = entries.len().div_ceil(SAMPLE_POINTS).max(1);
+        let group = entries.len().div_ceil(MERGED_POINTS).max(1);
         let points = entries
             .chunks(group)
             .map(|chunk| {
@@ -140,11 +146,15 @@ impl Plan {
     pub(crate) fn around(phases: &[Samples], epsilon: f64, log_delta: f64) -> Plan {
         const GAIN: f64 = 0.95;
         const SHRINK: f64 = 0.7;
-        let factor = |tilt: f64| {
+        let excess = |tilt: f64| {
             let value = cumulants(phases, tilt).value;
-            (value - tilt * epsilon - tilt.ln_1p() - log_delta).max(0.0)
+            value - tilt * epsilon - tilt.ln_1p() - log_delta
         };
+        let factor = |tilt: f64| excess(tilt).max(0.0);
         let mut tilt = tilt_for_mean(phases, epsilon);
+        if excess(tilt) < SMALL_FACTOR {
+            tilt = smallest_tilt(tilt, |tilt| excess(tilt) < SMALL_FACTOR);
+        }
         let mut window = Window::new(phases, tilt, RELATIVE_DEPTH + factor(tilt));
         while tilt > 0.0 && factor(SHRINK * tilt) < LARGEST_FACTOR {
             let lower = SHRINK * tilt;
@@ -255,6 +265,23 @@ fn tilt_for_mean(phases: &[Samples], mean: f64) -> f64 {
     point
 }
 
+/// Roughly the smallest tilt up to `largest` that is `enough`; `largest` is.
+fn smallest_tilt(largest: f64, enough: impl Fn(f64) -> bool) -> f64 {
+    if enough(0.0) {
+        return 0.0;
+    }
+    let (mut low, mut high) = ((1e-8 * largest).ln(), largest.ln());
+    while high - low > 0.1 {
+        let middle = 0.5 * (low + high);
+        if enough(middle.exp()) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    high.exp()
+}
+
 /// The least value of a function of `ln x` with one valley: a coarse scan from `start` downwards,
 /// then golden sections.
 fn least_argument(start: f64, value: impl Fn(f64) -> f64) -> f64 {
@@ -266,7 +293,7 @@ fn least_argument(start: f64, value: impl Fn(f64) -> f64) -> f64 {
     // Downhill in strides; the valley of a Gaussian sum is one stride away.
     for _ in 0..24 {
         let next = at(middle - STRIDE);
-        if !(next < best) && best.is_finite() {
+        if best.is_finite() && (next.is_nan() || next >= best) {
             break;
         }
         (middle, best) = (middle - STRIDE, next);

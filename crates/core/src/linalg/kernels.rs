@@ -9,6 +9,9 @@
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
 
+use super::Simd;
+use crate::data::SparseRow;
+
 /// Numbers per vector register of AVX2; shorter and longer registers work too.
 pub(crate) const LANES: usize = 8;
 
@@ -49,6 +52,22 @@ pub(crate) fn dot(left: &[f32], right: &[f32]) -> f32 {
         total = a.mul_add(b, total);
     }
     total
+}
+
+/// `sum_i left_i right_i` for a length that is a multiple of sixteen, in two vectors of sums.
+#[inline(always)]
+pub(crate) fn dot_in_registers<S: Simd, const LEN: usize>(
+    simd: S,
+    left: &[f32; LEN],
+    right: &[f32; LEN],
+) -> f32 {
+    let (left, right) = (S::as_simd_f32s(left).0, S::as_simd_f32s(right).0);
+    let mut sums = [simd.splat_f32s(0.0); 2];
+    for (a, b) in left.chunks_exact(2).zip(right.chunks_exact(2)) {
+        sums[0] = simd.mul_add_e_f32s(a[0], b[0], sums[0]);
+        sums[1] = simd.mul_add_e_f32s(a[1], b[1], sums[1]);
+    }
+    simd.reduce_sum_f32s(simd.add_f32s(sums[0], sums[1]))
 }
 
 /// `sum_i values_i^2` in `f64`.
@@ -97,65 +116,201 @@ pub(crate) fn sparse_dot(indices: &[u32], values: &[f32], dense: &[f32]) -> f32 
     (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
-/// `target[o] = start[o] + sum_p values_p matrix[indices_p][o]` for a matrix of `start.len()`
-/// columns, a multiple of eight.
+/// How a matrix of `columns` columns is cut into panels of 64, 32, 16 and 8: `(first, width)`, the
+/// widest at most `widest`, the last one padded. A packed matrix holds one panel after the other,
+/// each row after row.
 #[inline(always)]
-pub(crate) fn sparse_row_times_matrix(
-    indices: &[u32],
-    values: &[f32],
+pub(crate) fn panels(columns: usize, widest: usize) -> impl Iterator<Item = (usize, usize)> {
+    let (columns, mut first, mut width) = (padded(columns), 0, widest);
+    std::iter::from_fn(move || {
+        while first + width > columns {
+            if first == columns {
+                return None;
+            }
+            width /= 2;
+        }
+        first += width;
+        Some((first - width, width))
+    })
+}
+
+/// Copies a matrix of `columns` columns into panels, zeros in the gaps; and adds `row`'s product
+/// with it to `start`, where `row` is given.
+#[inline(always)]
+pub(crate) fn pack(
     matrix: &[f32],
-    start: &[f32],
+    columns: usize,
+    widest: usize,
+    row: Option<&[f32]>,
+    start: &mut [f32],
     target: &mut [f32],
 ) {
-    let columns = start.len();
-    let mut column = 0;
-    while column + 64 <= columns {
-        sparse_row_times_panel::<64>(indices, values, matrix, column, start, target);
-        column += 64;
-    }
-    if column + 32 <= columns {
-        sparse_row_times_panel::<32>(indices, values, matrix, column, start, target);
-        column += 32;
-    }
-    if column + 16 <= columns {
-        sparse_row_times_panel::<16>(indices, values, matrix, column, start, target);
-        column += 16;
-    }
-    if column + 8 <= columns {
-        sparse_row_times_panel::<8>(indices, values, matrix, column, start, target);
+    let inputs = matrix.len() / columns;
+    for (first, width) in panels(columns, widest) {
+        let target = &mut target[first * inputs..][..width * inputs];
+        let start = &mut start[first..][..width];
+        let whole = first + width <= columns;
+        match width {
+            64 if whole => pack_panel::<64>(matrix, columns, first, row, start, target),
+            16 if whole => pack_panel::<16>(matrix, columns, first, row, start, target),
+            _ => {
+                for (source, target) in matrix
+                    .chunks_exact(columns)
+                    .zip(target.chunks_exact_mut(width))
+                {
+                    let source = &source[first..columns.min(first + width)];
+                    target[..source.len()].copy_from_slice(source);
+                    target[source.len()..].fill(0.0);
+                }
+                for (&value, weights) in row.unwrap_or(&[]).iter().zip(target.chunks_exact(width)) {
+                    add_scaled(start, value, weights);
+                }
+            }
+        }
     }
 }
 
+/// Packs the transpose of a matrix of `columns` columns into panels, zeros in the gaps.
+pub(crate) fn pack_transposed(matrix: &[f32], columns: usize, widest: usize, target: &mut [f32]) {
+    let rows = matrix.len() / columns;
+    for (first, width) in panels(rows, widest) {
+        let target = &mut target[first * columns..][..width * columns];
+        for o in 0..width {
+            for c in 0..columns {
+                target[c * width + o] = match first + o < rows {
+                    true => matrix[(first + o) * columns + c],
+                    false => 0.0,
+                };
+            }
+        }
+    }
+}
+
+/// One panel without gaps: a single pass over the matrix.
 #[inline(always)]
-fn sparse_row_times_panel<const WIDTH: usize>(
-    indices: &[u32],
-    values: &[f32],
+fn pack_panel<const WIDTH: usize>(
     matrix: &[f32],
-    column: usize,
-    start: &[f32],
+    columns: usize,
+    first: usize,
+    row: Option<&[f32]>,
+    start: &mut [f32],
     target: &mut [f32],
 ) {
-    let columns = start.len();
-    let mut sums = panel::<WIDTH>(start, column);
-    for (&index, &value) in indices.iter().zip(values) {
-        let weights: [f32; WIDTH] = panel(matrix, index as usize * columns + column);
+    let lines = matrix
+        .chunks_exact(columns)
+        .zip(target.as_chunks_mut::<WIDTH>().0);
+    let Some(row) = row else {
+        for (source, target) in lines {
+            *target = panel(source, first);
+        }
+        return;
+    };
+    let mut sums = panel::<WIDTH>(start, 0);
+    for ((source, target), &value) in lines.zip(row) {
+        let weights = panel::<WIDTH>(source, first);
         for o in 0..WIDTH {
             sums[o] = value.mul_add(weights[o], sums[o]);
         }
+        *target = weights;
     }
-    target[column..column + WIDTH].copy_from_slice(&sums);
+    start.copy_from_slice(&sums);
 }
 
 /// `WIDTH` numbers from `start` on.
 #[inline(always)]
-pub(crate) fn panel<const WIDTH: usize>(values: &[f32], start: usize) -> [f32; WIDTH] {
+fn panel<const WIDTH: usize>(values: &[f32], start: usize) -> [f32; WIDTH] {
     *values[start..]
         .first_chunk()
         .expect("matrices are padded to whole panels")
 }
 
-/// `targets[j][o] = start[o] + sum_c rows[j][c] matrix[c][o]` for any number of rows. `row(j)` is
-/// the `j`-th row; the matrix and the target have `start.len()` columns, a multiple of eight.
+/// The widest panel for sparse rows: its sums fill half of the registers.
+pub(crate) const SPARSE_PANEL: usize = 64;
+
+/// The most rows of one [`sparse_rows_times_matrix`].
+pub(crate) const MOST_ROWS: usize = 128;
+
+/// Numbers of a matrix that the first-level cache keeps beside everything else.
+const SLAB: usize = 32 * 1024 / 4;
+
+/// `targets[j][o] += sum_p values_p matrix[indices_p][o]` for every row `j`, given by its ascending
+/// indices and its values, and a matrix packed in panels of at most [`SPARSE_PANEL`]. The targets
+/// lie without gaps, `columns` numbers each, a multiple of eight. There may be at most
+/// [`MOST_ROWS`] rows.
+///
+/// A matrix larger than the first-level cache is worked through in slabs of inputs, so that the
+/// rows share what has been brought near.
+#[inline(always)]
+pub(crate) fn sparse_rows_times_matrix(
+    rows: &[SparseRow<'_>],
+    matrix: &[f32],
+    columns: usize,
+    targets: &mut [f32],
+) {
+    let inputs = matrix.len() / columns;
+    for (first, width) in panels(columns, SPARSE_PANEL) {
+        let panel = &matrix[first * inputs..][..width * inputs];
+        match width {
+            64 => sparse_rows_times_panel::<64>(rows, panel, columns, first, targets),
+            32 => sparse_rows_times_panel::<32>(rows, panel, columns, first, targets),
+            16 => sparse_rows_times_panel::<16>(rows, panel, columns, first, targets),
+            _ => sparse_rows_times_panel::<8>(rows, panel, columns, first, targets),
+        }
+    }
+}
+
+#[inline(always)]
+fn sparse_rows_times_panel<const WIDTH: usize>(
+    rows: &[SparseRow<'_>],
+    matrix: &[f32],
+    columns: usize,
+    first: usize,
+    targets: &mut [f32],
+) {
+    let matrix = matrix.as_chunks::<WIDTH>().0;
+    let mut done = [0usize; MOST_ROWS];
+    let done = &mut done[..rows.len()];
+    let slab = if rows.len() > 4 {
+        SLAB / WIDTH
+    } else {
+        matrix.len()
+    };
+    let mut end = 0;
+    while end < matrix.len() {
+        end = (end + slab).min(matrix.len());
+        let slab = &matrix[..end];
+        for ((row, done), target) in rows
+            .iter()
+            .zip(done.iter_mut())
+            .zip(targets.chunks_exact_mut(columns))
+        {
+            let target: &mut [f32; WIDTH] = target[first..]
+                .first_chunk_mut()
+                .expect("matrices are padded to whole panels");
+            let mut sums = *target;
+            let mut taken = *done;
+            for (&index, &value) in row.indices[taken..].iter().zip(&row.values[taken..]) {
+                // Indices ascend: the first one outside belongs to the next slab.
+                let Some(weights) = slab.get(index as usize) else {
+                    break;
+                };
+                for o in 0..WIDTH {
+                    sums[o] = value.mul_add(weights[o], sums[o]);
+                }
+                taken += 1;
+            }
+            *done = taken;
+            *target = sums;
+        }
+    }
+}
+
+/// The widest panel for dense rows: six rows' sums fill twelve of sixteen registers.
+pub(crate) const DENSE_PANEL: usize = 16;
+
+/// `targets[j][o] = start[o] + sum_c rows[j][c] matrix[c][o]` for any number of rows and a matrix
+/// packed in panels of at most [`DENSE_PANEL`]. `row(j)` is the `j`-th row; the target has
+/// `start.len()` columns, a multiple of eight.
 #[inline(always)]
 pub(crate) fn rows_times_matrix<'a>(
     count: usize,
@@ -165,13 +320,13 @@ pub(crate) fn rows_times_matrix<'a>(
     targets: &mut [f32],
 ) {
     let columns = start.len();
-    let mut column = 0;
-    while column + 16 <= columns {
-        rows_times_panel::<16>(count, &row, matrix, column, start, targets);
-        column += 16;
-    }
-    if column + 8 <= columns {
-        rows_times_panel::<8>(count, &row, matrix, column, start, targets);
+    let inputs = matrix.len() / columns;
+    for (first, width) in panels(columns, DENSE_PANEL) {
+        let panel = &matrix[first * inputs..][..width * inputs];
+        match width {
+            16 => rows_times_panel::<16>(count, &row, panel, first, start, targets),
+            _ => rows_times_panel::<8>(count, &row, panel, first, start, targets),
+        }
     }
 }
 
@@ -184,6 +339,7 @@ fn rows_times_panel<'a, const WIDTH: usize>(
     start: &[f32],
     targets: &mut [f32],
 ) {
+    let matrix = matrix.as_chunks::<WIDTH>().0;
     let mut first = 0;
     while first + 6 <= count {
         tile::<6, WIDTH>(first, row, matrix, column, start, targets);
@@ -203,17 +359,20 @@ fn rows_times_panel<'a, const WIDTH: usize>(
 fn tile<'a, const ROWS: usize, const WIDTH: usize>(
     first: usize,
     row: &impl Fn(usize) -> &'a [f32],
-    matrix: &[f32],
+    matrix: &[[f32; WIDTH]],
     column: usize,
     start: &[f32],
     targets: &mut [f32],
 ) {
     let columns = start.len();
-    let depth = row(first).len();
-    let rows: [&[f32]; ROWS] = std::array::from_fn(|j| &row(first + j)[..depth]);
+    let depth = matrix.len();
+    let mut rows = [&[] as &[f32]; ROWS];
+    for j in 0..ROWS {
+        rows[j] = &row(first + j)[..depth];
+    }
     let mut sums = [panel::<WIDTH>(start, column); ROWS];
     for c in 0..depth {
-        let weights: [f32; WIDTH] = panel(matrix, c * columns + column);
+        let weights = matrix[c];
         for j in 0..ROWS {
             let value = rows[j][c];
             for o in 0..WIDTH {
@@ -226,34 +385,31 @@ fn tile<'a, const ROWS: usize, const WIDTH: usize>(
     }
 }
 
-/// Copies a matrix of `columns` columns into one of `padded(columns)`, zeros in the gaps.
-pub(crate) fn pad_columns(matrix: &[f32], columns: usize, target: &mut [f32]) {
-    let width = padded(columns);
-    for (source, target) in matrix
-        .chunks_exact(columns)
-        .zip(target.chunks_exact_mut(width))
-    {
-        target[..columns].copy_from_slice(source);
-        target[columns..].fill(0.0);
+/// The largest number; what is not a number is passed over. The length is a multiple of eight.
+#[inline(always)]
+pub(crate) fn maximum(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in values.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            lanes[lane] = larger(chunk[lane], lanes[lane]);
+        }
     }
+    let mut half = [0.0; 4];
+    for lane in 0..4 {
+        half[lane] = larger(lanes[lane], lanes[lane + 4]);
+    }
+    larger(larger(half[0], half[2]), larger(half[1], half[3]))
 }
 
-/// Writes the transpose of a matrix of `rows` rows with the given stride and `columns` columns into
-/// rows of `target_stride`, zeros in the gaps.
+/// The sum in eight interleaved partial sums. The length is a multiple of eight.
 #[inline(always)]
-pub(crate) fn transpose(
-    matrix: &[f32],
-    rows: usize,
-    columns: usize,
-    stride: usize,
-    target: &mut [f32],
-    target_stride: usize,
-) {
-    for c in 0..columns {
-        let line = &mut target[c * target_stride..][..target_stride];
-        for (r, slot) in line[..rows].iter_mut().enumerate() {
-            *slot = matrix[r * stride + c];
+pub(crate) fn sum(values: &[f32]) -> f32 {
+    let mut sums = [0.0; LANES];
+    for chunk in values.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            sums[lane] += chunk[lane];
         }
-        line[rows..].fill(0.0);
     }
+    sum_lanes(sums)
 }

@@ -21,6 +21,7 @@
 //!
 //! **Place in the paper.** The second experiment (shallow network on MNIST).
 
+mod columns;
 mod norms;
 mod pass;
 mod sums;
@@ -221,15 +222,16 @@ impl Activation {
     /// Multiplies errors by the derivative, given what the layer put out.
     fn times_derivative(self, errors: &mut [f32], outputs: &[f32]) {
         let pairs = errors.iter_mut().zip(outputs);
-        match self {
-            Activation::Sigmoid => pairs.for_each(|(error, &a)| *error *= a * (1.0 - a)),
-            Activation::Tanh => pairs.for_each(|(error, &a)| *error *= 1.0 - a * a),
-            Activation::Relu => pairs.for_each(|(error, &a)| {
-                if a == 0.0 {
-                    *error = 0.0;
-                }
-            }),
-        }
+        linalg::vectorised(
+            #[inline(always)]
+            || match self {
+                Activation::Sigmoid => pairs.for_each(|(error, &a)| *error *= a * (1.0 - a)),
+                Activation::Tanh => pairs.for_each(|(error, &a)| *error *= a.mul_add(-a, 1.0)),
+                Activation::Relu => pairs.for_each(|(error, &a)| {
+                    *error = if a == 0.0 { 0.0 } else { *error };
+                }),
+            },
+        );
     }
 }
 
@@ -296,50 +298,6 @@ impl Objective for Network {
             Coordinates::Selected(chosen) => {
                 sums::selected(self, records, gradients, chosen, sum, workspace);
             }
-        }
-    }
-}
-
-/// Adds `record's features` (offset included) to nothing: writes them as a dense row.
-fn write_row(data: &Dataset, row: usize, target: &mut [f32]) {
-    use crate::data::Features;
-    match data.offset() {
-        Some(offset) => target.copy_from_slice(offset),
-        None => target.fill(0.0),
-    }
-    match data.features() {
-        Features::Dense(dense) => {
-            for (target, &value) in target.iter_mut().zip(dense.row(row)) {
-                *target += value;
-            }
-        }
-        Features::Sparse(sparse) => {
-            let row = sparse.row(row);
-            for (&index, &value) in row.indices.iter().zip(row.values) {
-                target[index as usize] += value;
-            }
-        }
-    }
-}
-
-/// Calls `visit(position in chosen, input or none for a bias, output)` for the chosen coordinates
-/// of one layer.
-fn visit_chosen(
-    layer: &LayerShape,
-    chosen: &[u32],
-    mut visit: impl FnMut(usize, Option<usize>, usize),
-) {
-    let start = chosen.partition_point(|&i| (i as usize) < layer.weights.start);
-    for (place, &coordinate) in chosen.iter().enumerate().skip(start) {
-        let coordinate = coordinate as usize;
-        if coordinate >= layer.biases.end {
-            break;
-        }
-        if coordinate >= layer.biases.start {
-            visit(place, None, coordinate - layer.biases.start);
-        } else {
-            let weight = coordinate - layer.weights.start;
-            visit(place, Some(weight / layer.outputs), weight % layer.outputs);
         }
     }
 }

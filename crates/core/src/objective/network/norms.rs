@@ -1,7 +1,8 @@
 //! Norms of a network's per-record gradients, from their factors.
 
 use super::super::{Gradients, Records, Workspace};
-use super::{FactorPlace, Network, visit_chosen, write_row};
+use super::columns::{self, Chosen, Errors, Inputs, Room};
+use super::{BLOCK, FactorPlace, Network};
 use crate::linalg::{kernels, vectorised};
 
 /// Over all coordinates: `sum_l (|a_l|^2 + 1) |delta_l|^2` in `f64`.
@@ -98,7 +99,8 @@ fn outer_difference(
     total
 }
 
-/// Over the chosen coordinates.
+/// Over the chosen coordinates: `sum (a_c (w delta_r))^2` in `f32` for a few inputs at a time, those
+/// sums in `f64`.
 pub(super) fn selected(
     network: &Network,
     records: Records<'_>,
@@ -108,29 +110,140 @@ pub(super) fn selected(
     squared_norms: &mut [f64],
     workspace: &mut Workspace,
 ) {
+    let mut tile = workspace.take(columns::tile_len(network, records));
+    let mut left_tile = workspace.take(columns::errors_len(network));
+    let mut right_tile = workspace.take(columns::errors_len(network));
     let len = network.factor_len;
-    let mut features = workspace.take(network.layers[0].inputs);
-    for (j, (target, &row)) in squared_norms.iter_mut().zip(records.rows).enumerate() {
-        write_row(records.data, row as usize, &mut features);
-        let mut total = 0.0;
+    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+        let block = Records {
+            data: records.data,
+            rows,
+        };
+        let left = columns::block(left, len, b);
+        let right = right.map(|right| columns::block(right, len, b));
+        let mut totals = [0.0f64; BLOCK];
         for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
-            let entry = |gradients: Gradients<'_>, c: Option<usize>, r: usize| {
-                let factors = &gradients.factors[j * len..][..len];
-                let input = match (l, c) {
-                    (_, None) => 1.0,
-                    (0, Some(c)) => features[c],
-                    (_, Some(c)) => factors[place.input.start + c],
-                };
-                let error = gradients.weights[j] * factors[place.error.start + r];
-                f64::from(input) * f64::from(error)
-            };
-            visit_chosen(layer, chosen, |_, c, r| {
-                let here = entry(left, c, r);
-                let value = right.map_or(here, |right| here - entry(right, c, r));
-                total += value * value;
-            });
+            let chosen = Chosen::new(layer, chosen);
+            if chosen.is_empty() {
+                continue;
+            }
+            vectorised(
+                #[inline(always)]
+                || match right {
+                    // The first layer's input is the same on both sides: the difference is one of
+                    // errors alone.
+                    _ if l == 0 => {
+                        let errors = Errors::new(len, place, left, right, &mut left_tile);
+                        let inputs = Inputs::of_data(block, &mut tile);
+                        let offset = records.data.offset().map(|offset| &offset[..]);
+                        add_squares(&inputs, errors, chosen, offset, &mut totals);
+                    }
+                    None => {
+                        let errors = Errors::new(len, place, left, None, &mut left_tile);
+                        let inputs = Inputs::of_factors(left.factors, len, place);
+                        add_squares(&inputs, errors, chosen, None, &mut totals);
+                    }
+                    Some(right) => {
+                        let errors = Errors::new(len, place, left, None, &mut left_tile);
+                        let others = Errors::new(len, place, right, None, &mut right_tile);
+                        let inputs = Inputs::of_factors(left.factors, len, place);
+                        let other_inputs = Inputs::of_factors(right.factors, len, place);
+                        let (here, there) = ((&inputs, errors), (&other_inputs, others));
+                        add_squared_differences(here, there, chosen, &mut totals);
+                    }
+                },
+            );
         }
-        *target = total;
+        squared_norms[b * BLOCK..][..rows.len()].copy_from_slice(&totals[..rows.len()]);
     }
-    workspace.put(features);
+    workspace.put(right_tile);
+    workspace.put(left_tile);
+    workspace.put(tile);
+}
+
+/// Weights whose squares are summed in `f32` before they join the `f64` sum.
+const RUN: usize = 32;
+
+#[inline(always)]
+fn add_squares(
+    inputs: &Inputs<'_>,
+    errors: Errors<'_>,
+    chosen: Chosen<'_>,
+    offset: Option<&[f32]>,
+    totals: &mut [f64; BLOCK],
+) {
+    let mut run = [0.0f32; BLOCK];
+    let mut room = Room::new();
+    chosen.visit_weights(
+        #[inline(always)]
+        |position, input, output| {
+            let column = inputs.column(input, &mut room);
+            let errors = errors.column(output);
+            let shift = offset.map_or(0.0, |offset| offset[input]);
+            for j in 0..BLOCK {
+                let entry = (column[j] + shift) * errors[j];
+                run[j] = entry.mul_add(entry, run[j]);
+            }
+            if position % RUN == 0 {
+                flush(&mut run, totals);
+            }
+        },
+    );
+    chosen.visit_biases(
+        #[inline(always)]
+        |_, output| {
+            for (square, &error) in run.iter_mut().zip(errors.column(output)) {
+                *square = error.mul_add(error, *square);
+            }
+        },
+    );
+    flush(&mut run, totals);
+}
+
+#[inline(always)]
+fn add_squared_differences(
+    left: (&Inputs<'_>, Errors<'_>),
+    right: (&Inputs<'_>, Errors<'_>),
+    chosen: Chosen<'_>,
+    totals: &mut [f64; BLOCK],
+) {
+    let mut run = [0.0f32; BLOCK];
+    let (mut room, mut other_room) = (Room::new(), Room::new());
+    chosen.visit_weights(
+        #[inline(always)]
+        |position, input, output| {
+            let here = left.0.column(input, &mut room);
+            let there = right.0.column(input, &mut other_room);
+            let (errors, others) = (left.1.column(output), right.1.column(output));
+            for j in 0..BLOCK {
+                // Written with differences, so that close gradients lose nothing.
+                let moved = here[j] - there[j];
+                let changed = errors[j] - others[j];
+                let entry = moved.mul_add(errors[j], there[j] * changed);
+                run[j] = entry.mul_add(entry, run[j]);
+            }
+            if position % RUN == 0 {
+                flush(&mut run, totals);
+            }
+        },
+    );
+    chosen.visit_biases(
+        #[inline(always)]
+        |_, output| {
+            let (errors, others) = (left.1.column(output), right.1.column(output));
+            for j in 0..BLOCK {
+                let changed = errors[j] - others[j];
+                run[j] = changed.mul_add(changed, run[j]);
+            }
+        },
+    );
+    flush(&mut run, totals);
+}
+
+#[inline(always)]
+fn flush(run: &mut [f32; BLOCK], totals: &mut [f64; BLOCK]) {
+    for (total, sum) in totals.iter_mut().zip(run) {
+        *total += f64::from(*sum);
+        *sum = 0.0;
+    }
 }

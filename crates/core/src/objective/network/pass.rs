@@ -4,8 +4,18 @@ use std::ops::Range;
 
 use super::super::{Outcome, Records, Workspace};
 use super::{BLOCK, LayerShape, Network};
-use crate::data::Features;
-use crate::linalg::{elementary, kernels, kernels::padded, vectorised};
+use crate::data::{Features, SparseRow};
+use crate::linalg::{elementary, kernels, kernels::padded, prefetch, vectorised};
+
+/// Numbers per cache line. Scratch begins at lines: vectors that cross from one line into the next
+/// cost twice, and a sixth of the whole time.
+const LINE: usize = 16;
+
+/// The part of a buffer from the first whole line on; it is `LINE` numbers longer than needed.
+fn aligned(buffer: &mut [f32]) -> &mut [f32] {
+    let skip = buffer.as_ptr().align_offset(4 * LINE).min(LINE);
+    &mut buffer[skip..]
+}
 
 /// Where everything stands in the two scratch buffers of a pass.
 #[derive(Clone, Debug)]
@@ -20,11 +30,11 @@ pub(super) struct Plan {
 struct LayerPlan {
     /// Outputs in whole registers.
     width: usize,
-    /// Prepared: weights with padded rows; none where the model's own rows are whole registers.
-    weights: Option<Range<usize>>,
+    /// Prepared: the weights, packed in panels.
+    weights: Range<usize>,
     /// Prepared: what every sum starts from, the bias and the offset's share.
     start: Range<usize>,
-    /// Prepared, for the way back: the weights `[outputs][padded inputs]`; not for the first layer.
+    /// Prepared, for the way back: the transposed weights, packed; not for the first layer.
     transposed: Range<usize>,
     /// Block: what goes out, `[record][width]`; for the last layer then its errors.
     values: Range<usize>,
@@ -37,16 +47,16 @@ impl Plan {
         let mut prepared = 0;
         let mut block = 0;
         let take = |next: &mut usize, len: usize| {
-            *next += len;
-            *next - len..*next
+            let start = *next;
+            *next = (start + len).next_multiple_of(LINE);
+            start..start + len
         };
         let mut plans: Vec<LayerPlan> = Vec::new();
         for (l, layer) in layers.iter().enumerate() {
             let width = padded(layer.outputs);
             plans.push(LayerPlan {
                 width,
-                weights: (width != layer.outputs)
-                    .then(|| take(&mut prepared, layer.inputs * width)),
+                weights: take(&mut prepared, layer.inputs * width),
                 start: take(&mut prepared, width),
                 transposed: match l {
                     0 => 0..0,
@@ -92,21 +102,27 @@ pub(super) fn run(
             "factors of every record"
         );
     }
+    let all = records;
+    fetch(all, 0);
     let plan = &network.pass;
     let backward = factors.is_some();
-    let mut prepared = workspace.take(plan.prepared_len);
-    prepare(network, model, records, backward, &mut prepared);
-    let mut block = workspace.take(if backward {
+    let mut prepared_buffer = workspace.take(plan.prepared_len + LINE);
+    let prepared = aligned(&mut prepared_buffer);
+    prepare(network, model, records, backward, prepared);
+    let block_len = if backward {
         plan.block_len
     } else {
         plan.forward_len
-    });
+    };
+    let mut block_buffer = workspace.take(block_len + LINE);
+    let block = aligned(&mut block_buffer);
     for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
         let records = Records {
             data: records.data,
             rows,
         };
-        forward(network, model, &prepared, records, &mut block);
+        fetch(all, b + 1);
+        forward(network, prepared, records, block);
         let place = b * BLOCK..b * BLOCK + rows.len();
         let outcomes = outcomes
             .as_deref_mut()
@@ -114,17 +130,33 @@ pub(super) fn run(
         let logits = &mut block[plan.layers[plan.layers.len() - 1].values.clone()];
         softmax(network, records, logits, outcomes);
         if let Some(factors) = factors.as_deref_mut() {
-            backpropagate(network, &prepared, rows.len(), &mut block);
+            backpropagate(network, prepared, rows.len(), block);
             let len = network.factor_len;
             let factors = &mut factors[place.start * len..place.end * len];
-            write_factors(network, &block, factors);
+            write_factors(network, block, factors);
         }
     }
-    workspace.put(block);
-    workspace.put(prepared);
+    workspace.put(block_buffer);
+    workspace.put(prepared_buffer);
 }
 
-/// Pads and transposes weights, once per call.
+/// Asks for the rows of block `b`, which lie anywhere in memory, while something else is computed.
+fn fetch(records: Records<'_>, b: usize) {
+    if let Some(rows) = records.rows.chunks(BLOCK).nth(b) {
+        for &row in rows {
+            match records.data.features() {
+                Features::Sparse(sparse) => {
+                    let row = sparse.row(row as usize);
+                    prefetch(row.indices);
+                    prefetch(row.values);
+                }
+                Features::Dense(dense) => prefetch(dense.row(row as usize)),
+            }
+        }
+    }
+}
+
+/// Packs and transposes weights, once per call.
 fn prepare(
     network: &Network,
     model: &[f32],
@@ -134,58 +166,38 @@ fn prepare(
 ) {
     for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
         let weights = &model[layer.weights.clone()];
-        if let Some(place) = &plan.weights {
-            kernels::pad_columns(weights, layer.outputs, &mut prepared[place.clone()]);
-        }
-        let start = &mut prepared[plan.start.clone()];
+        let (packed, rest) =
+            prepared[plan.weights.start..].split_at_mut(plan.start.start - plan.weights.start);
+        let packed = &mut packed[..plan.weights.len()];
+        let start = &mut rest[..plan.width];
         start[..layer.outputs].copy_from_slice(&model[layer.biases.clone()]);
         start[layer.outputs..].fill(0.0);
-        if l > 0 && backward {
-            vectorised(
-                #[inline(always)]
-                || {
-                    kernels::transpose(
-                        weights,
-                        layer.inputs,
-                        layer.outputs,
-                        layer.outputs,
-                        &mut prepared[plan.transposed.clone()],
-                        padded(layer.inputs),
-                    );
-                },
-            );
-        }
-    }
-    if let Some(offset) = records.data.offset() {
-        // The same for every record, so it joins the bias.
-        let layer = &network.layers[0];
-        let weights = &model[layer.weights.clone()];
-        let start = &mut prepared[network.pass.layers[0].start.clone()][..layer.outputs];
+        let widest = match (l, records.data.features()) {
+            (0, Features::Sparse(_)) => kernels::SPARSE_PANEL,
+            _ => kernels::DENSE_PANEL,
+        };
+        // The offset is the same for every record, so its share joins the bias.
+        let offset = records
+            .data
+            .offset()
+            .filter(|_| l == 0)
+            .map(|offset| &offset[..]);
         vectorised(
             #[inline(always)]
-            || {
-                for (row, &shift) in weights.chunks_exact(layer.outputs).zip(&offset[..]) {
-                    kernels::add_scaled(start, shift, row);
-                }
-            },
+            || kernels::pack(weights, layer.outputs, widest, offset, start, packed),
         );
+        if l > 0 && backward {
+            let transposed = &mut prepared[plan.transposed.clone()];
+            kernels::pack_transposed(weights, layer.outputs, kernels::DENSE_PANEL, transposed);
+        }
     }
 }
 
-fn forward(
-    network: &Network,
-    model: &[f32],
-    prepared: &[f32],
-    records: Records<'_>,
-    block: &mut [f32],
-) {
+fn forward(network: &Network, prepared: &[f32], records: Records<'_>, block: &mut [f32]) {
     let count = records.len();
     let last = network.layers.len() - 1;
     for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
-        let weights = match &plan.weights {
-            Some(place) => &prepared[place.clone()],
-            None => &model[layer.weights.clone()],
-        };
+        let weights = &prepared[plan.weights.clone()];
         let start = &prepared[plan.start.clone()];
         let (before, rest) = block.split_at_mut(plan.values.start);
         let target = &mut rest[..count * plan.width];
@@ -208,20 +220,20 @@ fn first_layer(records: Records<'_>, weights: &[f32], start: &[f32], target: &mu
         #[inline(always)]
         || match records.data.features() {
             Features::Sparse(sparse) => {
-                for (&row, target) in records
-                    .rows
-                    .iter()
-                    .zip(target.chunks_exact_mut(start.len()))
-                {
-                    let row = sparse.row(row as usize);
-                    kernels::sparse_row_times_matrix(
-                        row.indices,
-                        row.values,
-                        weights,
-                        start,
-                        target,
-                    );
+                for target in target.chunks_exact_mut(start.len()) {
+                    target.copy_from_slice(start);
                 }
+                // Where the rows begin is looked up for all of them before any is read: the
+                // lookups then wait for memory together.
+                let mut rows = [SparseRow {
+                    indices: &[],
+                    values: &[],
+                }; BLOCK];
+                let rows = &mut rows[..records.len()];
+                for (slot, &row) in rows.iter_mut().zip(records.rows) {
+                    *slot = sparse.row(row as usize);
+                }
+                kernels::sparse_rows_times_matrix(rows, weights, start.len(), target);
             }
             Features::Dense(dense) => kernels::rows_times_matrix(
                 records.len(),
@@ -267,38 +279,41 @@ fn softmax(
     mut outcomes: Option<&mut [Outcome]>,
 ) {
     let classes = network.layers[network.layers.len() - 1].outputs;
-    let labels = records.data.labels();
-    let rows = records
-        .rows
-        .iter()
-        .zip(logits.chunks_exact_mut(padded(classes)));
+    let all = records.data.labels();
+    let mut labels = [0; BLOCK];
+    for (label, &row) in labels.iter_mut().zip(records.rows) {
+        *label = all[row as usize];
+    }
+    let width = padded(classes);
+    let logits = &mut logits[..records.len() * width];
     vectorised(
         #[inline(always)]
         || {
-            for (j, (&row, logits)) in rows.enumerate() {
-                let label = labels[row as usize] as usize;
-                let logits = &mut logits[..classes];
-                let (mut class, mut largest) = (0, logits[0]);
-                for (c, &logit) in logits.iter().enumerate() {
-                    if logit > largest {
-                        (class, largest) = (c, logit);
-                    }
-                }
-                let correct = logits[label];
-                let mut sum = 0.0;
-                for value in logits.iter_mut() {
-                    *value = elementary::exp_saturating(*value - largest);
-                    sum += *value;
-                }
+            // Three passes, each simple enough to become vector code.
+            for (j, logits) in logits.chunks_exact_mut(width).enumerate() {
+                logits[classes..].fill(f32::NEG_INFINITY);
+                let largest = kernels::maximum(logits);
                 if let Some(outcomes) = outcomes.as_deref_mut() {
+                    let class = logits.iter().position(|&logit| logit == largest);
+                    let correct = logits[labels[j] as usize];
                     outcomes[j] = Outcome {
-                        loss: libm::logf(sum) + (largest - correct),
-                        class: class as u32,
+                        loss: largest - correct,
+                        class: class.unwrap_or(0) as u32,
                     };
                 }
+                logits.iter_mut().for_each(|logit| *logit -= largest);
+            }
+            for value in logits.iter_mut() {
+                *value = elementary::exp_saturating(*value);
+            }
+            for (j, values) in logits.chunks_exact_mut(width).enumerate() {
+                let sum = kernels::sum(values);
+                if let Some(outcomes) = outcomes.as_deref_mut() {
+                    outcomes[j].loss += libm::logf(sum);
+                }
                 let scale = 1.0 / sum;
-                logits.iter_mut().for_each(|value| *value *= scale);
-                logits[label] -= 1.0;
+                values.iter_mut().for_each(|value| *value *= scale);
+                values[labels[j] as usize] -= 1.0;
             }
         },
     );

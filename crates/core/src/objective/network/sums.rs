@@ -1,9 +1,10 @@
 //! Weighted sums of a network's per-record gradients, from their factors.
 
 use super::super::{Gradients, Records, Workspace};
-use super::{BLOCK, Network, visit_chosen, write_row};
+use super::columns::{self, Chosen, Errors, Inputs, Room};
+use super::{BLOCK, Network};
 use crate::data::Features;
-use crate::linalg::{Matrix, kernels, matmul, vectorised};
+use crate::linalg::{Matrix, Simd, WithSimd, dispatch, kernels, matmul, vectorised};
 
 /// Over all coordinates.
 pub(super) fn all(
@@ -132,22 +133,71 @@ pub(super) fn selected(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
+    let mut tile = workspace.take(columns::tile_len(network, records));
+    let mut errors = workspace.take(columns::errors_len(network));
     let len = network.factor_len;
-    let mut features = workspace.take(network.layers[0].inputs);
-    for (j, &row) in records.rows.iter().enumerate() {
-        write_row(records.data, row as usize, &mut features);
-        let factors = &gradients.factors[j * len..][..len];
-        let weight = gradients.weights[j];
+    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+        let block = Records {
+            data: records.data,
+            rows,
+        };
+        let gradients = columns::block(gradients, len, b);
         for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
-            visit_chosen(layer, chosen, |position, c, r| {
-                let input = match (l, c) {
-                    (_, None) => 1.0,
-                    (0, Some(c)) => features[c],
-                    (_, Some(c)) => factors[place.input.start + c],
-                };
-                sum[position] += input * (weight * factors[place.error.start + r]);
+            let chosen = Chosen::new(layer, chosen);
+            if chosen.is_empty() {
+                continue;
+            }
+            let (inputs, offset) = match l {
+                0 => (Inputs::of_data(block, &mut tile), records.data.offset()),
+                _ => (Inputs::of_factors(gradients.factors, len, place), None),
+            };
+            dispatch(AddProducts {
+                inputs: &inputs,
+                errors: Errors::new(len, place, gradients, None, &mut errors),
+                chosen,
+                offset: offset.map(|offset| &offset[..]),
+                sum,
             });
         }
     }
-    workspace.put(features);
+    workspace.put(errors);
+    workspace.put(tile);
+}
+
+/// `sum[(c, r)] += <column c, error r>` for the chosen weights and biases of one layer.
+struct AddProducts<'a> {
+    inputs: &'a Inputs<'a>,
+    errors: Errors<'a>,
+    chosen: Chosen<'a>,
+    offset: Option<&'a [f32]>,
+    sum: &'a mut [f32],
+}
+
+impl WithSimd for AddProducts<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let AddProducts {
+            inputs,
+            errors,
+            chosen,
+            offset,
+            sum,
+        } = self;
+        let mut room = Room::new();
+        chosen.visit_weights(
+            #[inline(always)]
+            |position, input, output| {
+                let column = inputs.column(input, &mut room);
+                let product = kernels::dot_in_registers(simd, column, errors.column(output));
+                let shift = offset.map_or(0.0, |offset| offset[input]);
+                sum[position] += shift.mul_add(errors.total(output), product);
+            },
+        );
+        chosen.visit_biases(
+            #[inline(always)]
+            |position, output| sum[position] += errors.total(output),
+        );
+    }
 }

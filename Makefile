@@ -1,0 +1,41 @@
+# Needs Rust 1.95 or newer with rustfmt and clippy, and a C compiler. `make test` is what CI runs.
+
+# Incremental artefacts cost disk and time in a build that starts from nothing.
+export CARGO_INCREMENTAL = 0
+CARGO ?= cargo
+TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
+
+.NOTPARALLEL:
+.PHONY: help build test check-format lint doc examples fmt bench clean
+
+help: ## Show this list (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the program: target/release/soteria
+	$(CARGO) build --release --locked
+
+test: check-format lint doc examples ## Everything that must pass: format, lints, documentation, examples, tests
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+check-format: ## Check the format
+	$(CARGO) fmt --all --check
+
+lint: ## Clippy on all targets, warnings are errors
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc: ## Build the API documentation, warnings are errors
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+# The examples are built with the tests, so that nothing is compiled twice.
+examples: ## Build the tests and run the examples that need no input
+	$(CARGO) test --workspace --locked --no-run
+	$(TARGET_DIR)/debug/examples/own_objective > /dev/null
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+bench: ## Run the benchmarks
+	$(CARGO) bench --workspace --locked
+
+clean: ## Remove what was built
+	$(CARGO) clean

@@ -1,0 +1,108 @@
+//! What has been spent after each round of a run.
+//!
+//! Computed once, before the run: the cost at a few dozen round counts, on one discretised round
+//! that all of them share. In between, the next computed cost holds: never too low, and never
+//! falling.
+//!
+//! The bound after `t` rounds is that of a schedule fixed in advance. Stopping at a round chosen by
+//! looking at the data is outside of it.
+
+use crate::account::{AccountError, Parts, check_delta};
+use crate::event::{Adjacency, Release};
+use crate::gaussian;
+use crate::pld::RoundCosts;
+
+/// Costs after every round of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Odometer {
+    /// Round counts, ascending, the last one the whole run; and the cost after each.
+    marks: Vec<(u64, f64)>,
+}
+
+/// With a closed form, checkpoints are nearly free.
+const GAUSSIAN_CHECKPOINTS: usize = 2000;
+
+impl Odometer {
+    /// Costs of `rounds` rounds of `release`, computed at about `checkpoints` of them.
+    ///
+    /// # Errors
+    /// No rounds, a delta out of range, or numerics that cannot vouch.
+    pub fn new(
+        release: &Release,
+        rounds: u64,
+        delta: f64,
+        adjacency: Adjacency,
+        checkpoints: usize,
+    ) -> Result<Self, AccountError> {
+        check_delta(delta)?;
+        let event = [release.clone().times(rounds)];
+        let parts = Parts::new(&event, adjacency)?;
+        let marks: Vec<(u64, f64)> = if parts.is_gaussian() {
+            let per_round = parts.mu() / (rounds as f64).sqrt();
+            spread(rounds, checkpoints.max(GAUSSIAN_CHECKPOINTS))
+                .into_iter()
+                .map(|count| {
+                    let mu = per_round * (count as f64).sqrt();
+                    (count, gaussian::epsilon(mu, delta))
+                })
+                .collect()
+        } else {
+            let costs = RoundCosts::new(&parts.schedule()?, delta)?;
+            spread(rounds, checkpoints)
+                .into_iter()
+                .map(|count| Ok((count, costs.epsilon(count)?)))
+                .collect::<Result<_, AccountError>>()?
+        };
+        Ok(Odometer {
+            marks: never_falling(marks),
+        })
+    }
+
+    /// An upper bound of the cost after `rounds` rounds; infinite beyond the run it was made for.
+    #[must_use]
+    pub fn after(&self, rounds: u64) -> f64 {
+        if rounds == 0 {
+            return 0.0;
+        }
+        let next = self.marks.partition_point(|mark| mark.0 < rounds);
+        self.marks.get(next).map_or(f64::INFINITY, |mark| mark.1)
+    }
+
+    /// The computed points: rounds and cost after them.
+    #[must_use]
+    pub fn checkpoints(&self) -> &[(u64, f64)] {
+        &self.marks
+    }
+}
+
+/// About `wanted` round counts up to `rounds`: half of them evenly spaced, half in proportion, so
+/// that neither the beginning nor the end is coarse.
+fn spread(rounds: u64, wanted: usize) -> Vec<u64> {
+    let wanted = wanted.max(2) as u64;
+    if rounds <= wanted {
+        return (1..=rounds).collect();
+    }
+    let half = wanted / 2;
+    let even = (1..=half).map(|step| (rounds as f64 * step as f64 / half as f64).round() as u64);
+    let proportional = (0..wanted - half).map(|step| {
+        let share = step as f64 / (wanted - half) as f64;
+        (rounds as f64).powf(share).ceil() as u64
+    });
+    let mut counts: Vec<u64> = even
+        .chain(proportional)
+        .map(|count| count.clamp(1, rounds))
+        .collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// More rounds cost at least as much; differences of discretisation must not show.
+fn never_falling(mut marks: Vec<(u64, f64)>) -> Vec<(u64, f64)> {
+    let mut largest = 0.0_f64;
+    for mark in &mut marks {
+        largest = largest.max(mark.1);
+        mark.1 = largest;
+    }
+    marks
+}
