@@ -78,10 +78,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     }
     if options.json {
         let lines: Vec<Value> = bench.lines.iter().map(Line::to_json).collect();
-        println!("{:#}", json!({ "cores": cores, "lines": lines }));
+        super::print(&format!("{:#}\n", json!({ "cores": cores, "lines": lines })))?;
     } else {
         for line in &bench.lines {
-            println!("{}", line.to_text());
+            super::print(&format!("{}\n", line.to_text()))?;
         }
     }
     Ok(())

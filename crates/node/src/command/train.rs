@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use soteria_core::data::DataDirectories;
 use soteria_core::simulate::{EvaluationPlan, Metrics, Traffic};
 
-use super::{Failure, Verbosity};
+use super::{Failure, Verbosity, print};
 use crate::accounting::Privacy;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, Document, NoiseTarget};
@@ -64,6 +64,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let start = Instant::now();
     let interrupted = watch_interrupts();
     let config = Config::read(&document(options)?)?;
+    if let Some(path) = &options.out {
+        output::check_empty(path, options.force)?;
+    }
     let directories = DataDirectories::from_environment(options.data.as_deref());
     let problem = Problem::load(&config, &directories)?;
     let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
@@ -74,8 +77,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let dimension = problem.objective.dimension();
     let calibration = Instant::now();
     let privacy = Privacy::settle(&resolved, dimension, &records, problem.scaling.data_dependent())?;
-    announce(&resolved, &problem, &privacy, calibration.elapsed(), verbosity);
+    let calibrated = calibration.elapsed();
     let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
+    announce(&resolved, &problem, &privacy, calibrated, verbosity);
 
     // Nothing is written before everything that can be wrong has been checked.
     let path = output_directory(options, &resolved)?;
@@ -134,11 +138,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let model = model_file::to_bytes(&problem.model, simulation.server().model(), problem.intercept)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &model)?;
-    if options.json {
-        println!("{summary:#}");
-    } else {
-        print!("{}", table(&ending, &path));
-    }
+    let shown = if options.json { format!("{summary:#}\n") } else { table(&ending, &path) };
+    print(&shown)?;
     if ending.interrupted {
         return Err(Failure::Failed(format!(
             "interrupted after {} of {} rounds; what there is stands in {}, `soteria train --resume {}` goes on",
@@ -171,10 +172,7 @@ fn output_directory(options: &Options, resolved: &Resolved) -> Result<PathBuf, F
         return Ok(directory.clone());
     }
     match &options.out {
-        Some(path) => {
-            output::check_empty(path, options.force)?;
-            Ok(path.clone())
-        }
+        Some(path) => Ok(path.clone()),
         None => {
             let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
             let name = format!("{time}-{}", resolved.algorithm());
