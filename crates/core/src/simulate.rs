@@ -11,9 +11,10 @@
 //! privilege, stand outside every privacy claim, and are kept off the training clock.
 //!
 //! **Memory** beyond records and client state: an outbox of at most [`BLOCK`] messages and, for
-//! metrics, at most [`evaluate::UNITS`] gradients.
+//! metrics, a few dozen gradients.
 
 mod evaluate;
+mod pace;
 mod team;
 
 use std::ops::ControlFlow;
@@ -28,6 +29,7 @@ use crate::protocol::{Client, ClientId, Round, RoundScratch, Server};
 use crate::wire;
 use evaluate::Evaluation;
 pub use evaluate::Metrics;
+use pace::Pace;
 use team::Team;
 
 /// Clients whose messages are in memory at the same time.
@@ -181,17 +183,24 @@ impl Simulation {
             if report(round, traffic, first, &mut observe).is_break() {
                 return;
             }
+            let mut pace = Pace::new(threads);
             while round < rounds {
                 let start = Instant::now();
                 for first in (0..shared.clients.len()).step_by(BLOCK) {
                     let len = (shared.clients.len() - first).min(BLOCK);
                     next.store(0, Ordering::Relaxed);
                     *job.write().expect("the team is at rest") = Job::Messages { first, len };
-                    team.work();
+                    if pace.together() {
+                        team.work();
+                    } else {
+                        team.alone();
+                    }
                     shared.deliver(first, len, &mut traffic);
                 }
                 round = shared.close(&mut traffic);
-                clock.training += start.elapsed();
+                let took = start.elapsed();
+                pace.record(took);
+                clock.training += took;
                 let metrics = plan.due(round, rounds).then(|| metrics(team, &mut clock));
                 if report(round, traffic, metrics, &mut observe).is_break() {
                     return;

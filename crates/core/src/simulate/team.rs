@@ -56,6 +56,11 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
         })
     }
 
+    /// Runs the work on this thread alone.
+    pub fn alone(&mut self) {
+        (self.work)(&mut self.scratch);
+    }
+
     /// Runs the work on every thread and waits for all.
     pub fn work(&mut self) {
         self.meeting.wait();
