@@ -136,6 +136,16 @@ pub(crate) fn prefetch<T>(values: &[T]) {
     let _ = values;
 }
 
+/// Numbers per cache line.
+pub(crate) const LINE: usize = 16;
+
+/// The part of a buffer from the first whole cache line on; ask for [`LINE`] numbers more than
+/// needed. Vectors that cross from one line into the next cost twice.
+pub(crate) fn aligned(buffer: &mut [f32]) -> &mut [f32] {
+    let skip = buffer.as_ptr().align_offset(4 * LINE).min(LINE);
+    &mut buffer[skip..]
+}
+
 /// A matrix inside a slice: entry `(i, j)` is `values[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
 use crate::data::{Features, SparseRow, SparseRows};
-use crate::linalg::{prefetch, vectorised};
+use crate::linalg::{kernels::NO_ROW, prefetch, vectorised};
 
 /// One number per record of a block, zeros where there are fewer records.
 pub(super) type Column = [f32; BLOCK];
@@ -139,11 +139,7 @@ impl<'a> Inputs<'a> {
                 || Tile::of_sparse(sparse, records.rows, scratch),
             )),
             Features::Sparse(sparse) => {
-                let nothing = SparseRow {
-                    indices: &[],
-                    values: &[],
-                };
-                let mut rows = [nothing; BLOCK];
+                let mut rows = [NO_ROW; BLOCK];
                 for (slot, &row) in rows.iter_mut().zip(records.rows) {
                     *slot = sparse.row(row as usize);
                 }
