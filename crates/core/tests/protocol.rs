@@ -299,6 +299,19 @@ fn impossible_clients_are_refused() {
     let error = build(plan(), &[0, 1], POISSON).unwrap_err();
     assert_eq!(error.to_string(), "client 7 has 2 records, fewer than the batch of 3");
     assert!(build(plan(), &[0, 1, 2], POISSON).is_ok());
+    for batch in [0.0, -1.0, f64::NAN] {
+        for coins in [Coins::Exact, Coins::Fast] {
+            let result = build(plan(), &[0, 1, 2], Sampling::Poisson { batch, coins });
+            assert!(matches!(result, Err(ClientError::NoBatch { client: 7, .. })));
+        }
+    }
+    let result = build(plan(), &[0], Sampling::WithReplacement { batch: 0 });
+    assert!(matches!(result, Err(ClientError::NoBatch { .. })));
+    let mut both = plan();
+    both.clipping = Clipping::Selected(1.0);
+    both.estimate_clip = Some(1.0);
+    let result = build(both, &[0, 1, 2], POISSON);
+    assert!(matches!(result, Err(ClientError::Unsupported(_))));
     for estimator in [
         EstimatorPlan::Saga {
             difference_clip: None,
