@@ -144,7 +144,10 @@ fn a_round_allocates_nothing() {
                 Arc::new(storage(&rows, &labels, 2))
             };
             let one_sum = packing(sizes, dense_rows);
-            for kind in [CompressorKind::Identity, CompressorKind::RandK { k: d / 10 }] {
+            for kind in [
+                CompressorKind::Identity,
+                CompressorKind::RandK { k: d / 10 },
+            ] {
                 for (estimator, sampling) in algorithms {
                     for selected in [false, true] {
                         if selected && estimator != EstimatorPlan::Minibatch {
@@ -161,7 +164,9 @@ fn a_round_allocates_nothing() {
                         let mut server = server_plan(&plan, 2, WARM + WATCHED);
                         server.step_size = 0.01;
                         let setting = Setting {
-                            name: format!("{sizes:?} {kind:?} {estimator:?} {sampling:?} {selected}"),
+                            name: format!(
+                                "{sizes:?} {kind:?} {estimator:?} {sampling:?} {selected}"
+                            ),
                             sampling,
                             sigma: 0.01,
                             server,
@@ -172,8 +177,16 @@ fn a_round_allocates_nothing() {
                             plan,
                         };
                         // Sums over all coordinates: of the estimate, and of SAGA's kept mean.
-                        let sides = if estimator == EstimatorPlan::Minibatch { 1 } else { 2 };
-                        let estimate = if kind == CompressorKind::Identity { sides } else { 0 };
+                        let sides = if estimator == EstimatorPlan::Minibatch {
+                            1
+                        } else {
+                            2
+                        };
+                        let estimate = if kind == CompressorKind::Identity {
+                            sides
+                        } else {
+                            0
+                        };
                         let mean = match estimator {
                             EstimatorPlan::Saga { .. } => 2,
                             _ => 0,
@@ -188,5 +201,8 @@ fn a_round_allocates_nothing() {
             }
         }
     }
-    assert!(found.is_empty(), "allocations in {WATCHED} rounds: {found:#?}");
+    assert!(
+        found.is_empty(),
+        "allocations in {WATCHED} rounds: {found:#?}"
+    );
 }

@@ -54,7 +54,15 @@ fn messages_stay_finite_whatever_the_server_sends() {
             difference_clip: None,
         },
     ];
-    let lies = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -f32::MAX, 1e-45, 1e20];
+    let lies = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MAX,
+        -f32::MAX,
+        1e-45,
+        1e20,
+    ];
     for objective in objectives {
         let d = objective.dimension();
         for kind in kinds(d) {
@@ -211,11 +219,9 @@ fn the_server_reads_only_messages_of_its_round() {
     let good = sender.bytes.clone();
     let before = format!("{server:?}");
     let mut update = Update::default();
-    let mut refused = |server: &Server, bytes: &[u8]| {
-        match server.decode(2, bytes, &mut update) {
-            Err(ServerError::Message { client: 2, error }) => error,
-            other => panic!("{other:?}"),
-        }
+    let mut refused = |server: &Server, bytes: &[u8]| match server.decode(2, bytes, &mut update) {
+        Err(ServerError::Message { client: 2, error }) => error,
+        other => panic!("{other:?}"),
     };
     for len in 0..good.len() {
         let error = refused(&server, &good[..len]);
@@ -223,7 +229,10 @@ fn the_server_reads_only_messages_of_its_round() {
     }
     let mut long = good.clone();
     long.push(0);
-    assert!(matches!(refused(&server, &long), DecodeError::Length { .. }));
+    assert!(matches!(
+        refused(&server, &long),
+        DecodeError::Length { .. }
+    ));
     for at in 0..10 {
         for bit in 0..8 {
             let mut bad = good.clone();
@@ -234,13 +243,19 @@ fn the_server_reads_only_messages_of_its_round() {
     let mut infinite = good.clone();
     let end = infinite.len();
     infinite[end - 4..].copy_from_slice(&f32::INFINITY.to_le_bytes());
-    assert_eq!(refused(&server, &infinite), DecodeError::NotFinite { position: 1 });
+    assert_eq!(
+        refused(&server, &infinite),
+        DecodeError::NotFinite { position: 1 }
+    );
     assert_eq!(before, format!("{server:?}"));
     server.close().unwrap();
     let error = refused(&server, &good);
     assert!(matches!(error, DecodeError::Header { field: "round", .. }));
     sender.send(1, &model);
-    assert_eq!(server.decode(2, &sender.bytes, &mut Update::default()), Ok(true));
+    assert_eq!(
+        server.decode(2, &sender.bytes, &mut Update::default()),
+        Ok(true)
+    );
 }
 
 /// A client that disappears contributes its shift: the others' rounds go on, and the server's shift is still the weighted
@@ -278,8 +293,13 @@ fn shifts_stay_together_whoever_drops_out() {
         server.close().unwrap();
         for i in 0..columns {
             let shifts = senders.iter().zip(&run.weights);
-            let mean: f64 = shifts.map(|(s, w)| w * f64::from(s.client.shift()[i])).sum();
-            assert!((f64::from(server.shift()[i]) - mean).abs() < 1e-5, "round {round}");
+            let mean: f64 = shifts
+                .map(|(s, w)| w * f64::from(s.client.shift()[i]))
+                .sum();
+            assert!(
+                (f64::from(server.shift()[i]) - mean).abs() < 1e-5,
+                "round {round}"
+            );
         }
     }
 }
@@ -295,14 +315,23 @@ fn impossible_clients_are_refused() {
         Client::new(7, Arc::new(plan), data, sampling, 0.1, key).map(|_| ())
     };
     let plan = || client_plan(logistic(4), CompressorKind::Identity);
-    assert!(matches!(build(plan(), &[], Sampling::Full), Err(ClientError::Empty(7))));
+    assert!(matches!(
+        build(plan(), &[], Sampling::Full),
+        Err(ClientError::Empty(7))
+    ));
     let error = build(plan(), &[0, 1], POISSON).unwrap_err();
-    assert_eq!(error.to_string(), "client 7 has 2 records, fewer than the batch of 3");
+    assert_eq!(
+        error.to_string(),
+        "client 7 has 2 records, fewer than the batch of 3"
+    );
     assert!(build(plan(), &[0, 1, 2], POISSON).is_ok());
     for batch in [0.0, -1.0, f64::NAN] {
         for coins in [Coins::Exact, Coins::Fast] {
             let result = build(plan(), &[0, 1, 2], Sampling::Poisson { batch, coins });
-            assert!(matches!(result, Err(ClientError::NoBatch { client: 7, .. })));
+            assert!(matches!(
+                result,
+                Err(ClientError::NoBatch { client: 7, .. })
+            ));
         }
     }
     let result = build(plan(), &[0], Sampling::WithReplacement { batch: 0 });

@@ -46,7 +46,10 @@ fn setting(clients: usize, estimator: EstimatorPlan, noise: Noise, hidden: bool)
     plan.shift_step = Some(shift_step(plan.compressor.omega()));
     let mut server = server_plan(&plan, clients, ROUNDS);
     let total: usize = data.iter().map(|data| data.rows()).sum();
-    server.weights = data.iter().map(|data| data.rows() as f64 / total as f64).collect();
+    server.weights = data
+        .iter()
+        .map(|data| data.rows() as f64 / total as f64)
+        .collect();
     server.regularizer = Some(Regularizer::Nonconvex { lambda: 0.1 });
     Setting {
         name: format!("{clients} {estimator:?} {noise:?} {hidden}"),
@@ -112,10 +115,14 @@ fn row(progress: Progress, server: &Server) -> Row {
 fn rows(setting: &Setting, threads: usize, every: u32, test: Option<&Dataset>) -> Vec<Row> {
     let mut simulation = setting.simulation();
     let mut rows = Vec::new();
-    simulation.run(threads, &setting.evaluation(test, every), |progress, server| {
-        rows.push(row(progress, server));
-        ControlFlow::Continue(())
-    });
+    simulation.run(
+        threads,
+        &setting.evaluation(test, every),
+        |progress, server| {
+            rows.push(row(progress, server));
+            ControlFlow::Continue(())
+        },
+    );
     rows
 }
 
@@ -151,7 +158,11 @@ fn threads_change_nothing() {
                 assert!(alone == team, "{}: {threads} threads", setting.name);
             }
             let (model, _, _) = setting.run_product();
-            assert!(alone[ROUNDS as usize].3 == bits(&model), "{}: by hand", setting.name);
+            assert!(
+                alone[ROUNDS as usize].3 == bits(&model),
+                "{}: by hand",
+                setting.name
+            );
         }
     }
 }
@@ -220,35 +231,48 @@ fn metrics_are_what_they_say() {
     let test = sparse(&values, &labels, 2);
     let mut simulation = setting.simulation();
     let mut checked = 0;
-    simulation.run(2, &setting.evaluation(Some(&test), 1), |progress, server| {
-        let x: Vec<f64> = server.model().iter().map(|&x| f64::from(x)).collect();
-        let metrics = progress.metrics.unwrap();
-        let (mut loss, mut gradient) = (0.0, vec![0.0; x.len()]);
-        for (data, weight) in setting.data.iter().zip(&setting.server.weights) {
-            let weight = weight / data.rows() as f64;
-            for j in 0..data.rows() {
-                let (row, label) = (data.full_row(j), data.labels()[j] as usize);
-                let margin: f64 = row.iter().zip(&x).map(|(a, x)| a * x).sum();
-                let sign = if label == 1 { 1.0 } else { -1.0 };
-                loss += weight * (-sign * margin).exp().ln_1p();
-                add(&mut gradient, weight, &(setting.naive)(&x, &row, label));
+    simulation.run(
+        2,
+        &setting.evaluation(Some(&test), 1),
+        |progress, server| {
+            let x: Vec<f64> = server.model().iter().map(|&x| f64::from(x)).collect();
+            let metrics = progress.metrics.unwrap();
+            let (mut loss, mut gradient) = (0.0, vec![0.0; x.len()]);
+            for (data, weight) in setting.data.iter().zip(&setting.server.weights) {
+                let weight = weight / data.rows() as f64;
+                for j in 0..data.rows() {
+                    let (row, label) = (data.full_row(j), data.labels()[j] as usize);
+                    let margin: f64 = row.iter().zip(&x).map(|(a, x)| a * x).sum();
+                    let sign = if label == 1 { 1.0 } else { -1.0 };
+                    loss += weight * (-sign * margin).exp().ln_1p();
+                    add(&mut gradient, weight, &(setting.naive)(&x, &row, label));
+                }
             }
-        }
-        loss += x.iter().map(|x| f64::from(0.1f32) * x * x / (1.0 + x * x)).sum::<f64>();
-        let slopes = x.iter().map(|x| f64::from(0.1f32) * 2.0 * x / (1.0 + x * x).powi(2));
-        add(&mut gradient, 1.0, &slopes.collect::<Vec<_>>());
-        let norm: f64 = gradient.iter().map(|g| g * g).sum();
-        assert!((metrics.loss - loss).abs() < 1e-6, "{} {loss}", metrics.loss);
-        assert!((metrics.grad_norm_sq - norm).abs() < 1e-6 * (1.0 + norm));
-        let correct = (0..test.rows()).filter(|&j| {
-            let margin: f64 = test.full_row(j).iter().zip(&x).map(|(a, x)| a * x).sum();
-            u32::from(margin > 0.0) == test.labels()[j]
-        });
-        let accuracy = correct.count() as f64 / test.rows() as f64;
-        assert!((metrics.test_accuracy.unwrap() - accuracy).abs() < 1e-12);
-        checked += 1;
-        ControlFlow::Continue(())
-    });
+            loss += x
+                .iter()
+                .map(|x| f64::from(0.1f32) * x * x / (1.0 + x * x))
+                .sum::<f64>();
+            let slopes = x
+                .iter()
+                .map(|x| f64::from(0.1f32) * 2.0 * x / (1.0 + x * x).powi(2));
+            add(&mut gradient, 1.0, &slopes.collect::<Vec<_>>());
+            let norm: f64 = gradient.iter().map(|g| g * g).sum();
+            assert!(
+                (metrics.loss - loss).abs() < 1e-6,
+                "{} {loss}",
+                metrics.loss
+            );
+            assert!((metrics.grad_norm_sq - norm).abs() < 1e-6 * (1.0 + norm));
+            let correct = (0..test.rows()).filter(|&j| {
+                let margin: f64 = test.full_row(j).iter().zip(&x).map(|(a, x)| a * x).sum();
+                u32::from(margin > 0.0) == test.labels()[j]
+            });
+            let accuracy = correct.count() as f64 / test.rows() as f64;
+            assert!((metrics.test_accuracy.unwrap() - accuracy).abs() < 1e-12);
+            checked += 1;
+            ControlFlow::Continue(())
+        },
+    );
     assert_eq!(checked, ROUNDS + 1);
 }
 
