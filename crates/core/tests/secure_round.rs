@@ -10,7 +10,7 @@ use common::*;
 use soteria_core::compress::CompressorKind;
 use soteria_core::data::Dataset;
 use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Explicit, Objective};
+use soteria_core::objective::{Coordinates, Explicit, Objective};
 use soteria_core::privacy::Noise;
 use soteria_core::privacy::secure::{GridPlan, Term};
 use soteria_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
@@ -309,6 +309,51 @@ fn within_twice(squares: u128, bounds: &[u128]) -> bool {
             None => true,
         },
         _ => panic!("one term or two"),
+    }
+}
+
+/// Random-k shows a few coordinates of a record in every round. Put together they are one vector, and its norm on *all*
+/// coordinates must obey the clip, as amplification needs, though no round's check ever sees it: also where a large
+/// constant is taken off every row, so that what is left of a record is the small difference of large numbers.
+#[test]
+fn coordinates_of_all_rounds_together_obey_the_clip() {
+    let columns = 6;
+    for storage in [dense, sparse] {
+        for objective in [logistic(columns), network(columns, &[2], 2)] {
+            let d = objective.dimension();
+            let minibatch = EstimatorPlan::Minibatch;
+            let kind = CompressorKind::RandK { k: d / 2 };
+            let plan = Arc::new(secure(objective, kind, minibatch, 0.15));
+            let mut clipped = 0;
+            for (seed, level) in (0..60).flat_map(|seed| [0.0, 30.0, 2000.0].map(|l| (seed, l))) {
+                let mut stream = Stream(seed);
+                let offset: Vec<f32> = (0..columns)
+                    .map(|_| -level * (1.0 + 0.3 * stream.next()))
+                    .collect();
+                let row = offset.iter().map(|o| 2.0 * stream.next() - o).collect();
+                let data = storage(&[row], &[1], 2).with_offset(offset).unwrap();
+                let mut client = Integers::new(&plan, data, Sampling::Full, 0.016);
+                let model = Arc::new(stream.numbers(d, 1.0 / (1.0 + level)));
+                let mut together = vec![None; d];
+                for round in 0..20 {
+                    let sum = client.sum(round, &model);
+                    let Coordinates::Selected(chosen) = client.sender.update.coordinates() else {
+                        panic!("half of the coordinates travel");
+                    };
+                    for (&i, integer) in chosen.iter().zip(sum) {
+                        let known = together[i as usize].replace(integer);
+                        assert!(known.is_none_or(|known| known == integer));
+                    }
+                }
+                // Each coordinate stays behind 20 times in a row with probability 1e-6.
+                let together: Vec<i64> = together.into_iter().map(Option::unwrap).collect();
+                let (squares, bound) =
+                    (squared(&together), client.grids.grids()[0].bound_squared());
+                assert!(squares <= bound, "d {d} level {level}: {squares} > {bound}");
+                clipped += usize::from(squares as f64 > 0.999 * bound as f64);
+            }
+            assert!(clipped > 90, "{clipped} of 180 records are clipped");
+        }
     }
 }
 

@@ -189,6 +189,10 @@ fn write_outcomes(margins: &[f32], rows: &[u32], labels: &[u32], outcomes: &mut 
 /// `sum += sum_j weight_j s_j a_j`.
 #[inline(always)]
 fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
+    if let (&[row], Some(offset)) = (records.rows, records.data.offset()) {
+        let scale = gradients.weights[0] * gradients.factors[0];
+        return add_row_and_offset(records.data.features(), row, offset, scale, sum);
+    }
     let mut total = 0.0;
     for (j, &row) in records.rows.iter().enumerate() {
         let scale = gradients.weights[j] * gradients.factors[j];
@@ -206,6 +210,30 @@ fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
     }
     if let Some(offset) = records.data.offset() {
         kernels::add_scaled(sum, total, offset);
+    }
+}
+
+/// One record alone: row and offset are added before they are scaled. Where they nearly cancel, two products would
+/// leave rounding errors out of proportion to the record's norm, by which it was clipped.
+#[inline(always)]
+fn add_row_and_offset(features: &Features, row: u32, offset: &[f32], scale: f32, sum: &mut [f32]) {
+    match features {
+        Features::Dense(dense) => {
+            let row = dense.row(row as usize);
+            for ((slot, &value), &shift) in sum.iter_mut().zip(row).zip(offset) {
+                *slot = scale.mul_add(value + shift, *slot);
+            }
+        }
+        Features::Sparse(sparse) => {
+            let row = sparse.row(row as usize);
+            let mut stored = row.indices.iter().zip(row.values).peekable();
+            for (i, (slot, &shift)) in sum.iter_mut().zip(offset).enumerate() {
+                let value = stored
+                    .next_if(|&(&index, _)| index as usize == i)
+                    .map_or(0.0, |(_, &value)| value);
+                *slot = scale.mul_add(value + shift, *slot);
+            }
+        }
     }
 }
 

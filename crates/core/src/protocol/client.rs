@@ -87,6 +87,14 @@ pub enum ClientError {
         /// The batch asked for.
         batch: f64,
     },
+    /// The expected batch is not a number above zero.
+    #[error("client {client}: the batch must be above zero, found {batch}")]
+    NoBatch {
+        /// Which client.
+        client: ClientId,
+        /// The batch asked for.
+        batch: f64,
+    },
     /// A combination that no proof covers and that the code therefore does not have.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -139,9 +147,11 @@ impl Client {
         if records == 0 {
             return Err(ClientError::Empty(id));
         }
-        if let Sampling::Poisson { batch, .. } = sampling
-            && batch > records as f64
-        {
+        let batch = sampling.divisor(records);
+        if !(batch > 0.0 && batch.is_finite()) {
+            return Err(ClientError::NoBatch { client: id, batch });
+        }
+        if matches!(sampling, Sampling::Poisson { .. }) && batch > records as f64 {
             return Err(ClientError::Batch {
                 client: id,
                 records,
@@ -152,6 +162,11 @@ impl Client {
         if two_terms && matches!(plan.clipping, Clipping::Selected(_)) {
             return Err(ClientError::Unsupported(
                 "clip_scope = \"selected\" works with gd and sgd only",
+            ));
+        }
+        if plan.estimate_clip.is_some() && matches!(plan.clipping, Clipping::Selected(_)) {
+            return Err(ClientError::Unsupported(
+                "clip_scope = \"selected\" does not clip the whole estimate too",
             ));
         }
         if plan.noise == Noise::Secure

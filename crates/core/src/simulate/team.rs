@@ -2,7 +2,8 @@
 //!
 //! [`Team::work`] runs one closure on every thread and returns when all are done. Waiting threads
 //! spin for a few microseconds, then yield, then sleep in short naps, so that a team on a busy machine
-//! does not fight for its cores.
+//! does not fight for its cores. If the closure panics on one thread, no thread waits for it: the
+//! panic comes out of [`Team::scope`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,6 +22,7 @@ struct Meeting {
     arrived: AtomicUsize,
     generation: AtomicUsize,
     over: AtomicBool,
+    broken: AtomicBool,
 }
 
 impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
@@ -31,18 +33,18 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
             over: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
         };
         std::thread::scope(|scope| {
             for _ in 1..meeting.threads {
                 scope.spawn(|| {
                     let mut scratch = RoundScratch::default();
-                    loop {
-                        meeting.wait();
-                        if meeting.over.load(Ordering::Acquire) {
+                    while meeting.wait() && !meeting.over.load(Ordering::Acquire) {
+                        let _alarm = Alarm(&meeting);
+                        work(&mut scratch);
+                        if !meeting.wait() {
                             return;
                         }
-                        work(&mut scratch);
-                        meeting.wait();
                     }
                 });
             }
@@ -62,10 +64,14 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
     }
 
     /// Runs the work on every thread and waits for all.
+    ///
+    /// # Panics
+    /// If the work panics on any thread.
     pub fn work(&mut self) {
         self.meeting.wait();
+        let _alarm = Alarm(self.meeting);
         (self.work)(&mut self.scratch);
-        self.meeting.wait();
+        assert!(self.meeting.wait(), "a thread of the team panicked");
     }
 }
 
@@ -78,19 +84,34 @@ impl Drop for Dismissal<'_> {
     }
 }
 
+/// Tells the others when its thread panics at work.
+struct Alarm<'a>(&'a Meeting);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, Ordering::Release);
+        }
+    }
+}
+
 impl Meeting {
-    fn wait(&self) {
+    /// Waits for everybody; `false` if somebody panicked and will not come.
+    fn wait(&self) -> bool {
         if self.threads == 1 {
-            return;
+            return true;
         }
         let generation = self.generation.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
             self.arrived.store(0, Ordering::Relaxed);
             self.generation.fetch_add(1, Ordering::Release);
-            return;
+            return true;
         }
         let mut turns = 0u32;
         while self.generation.load(Ordering::Acquire) == generation {
+            if self.broken.load(Ordering::Acquire) {
+                return false;
+            }
             turns += 1;
             match turns {
                 0..4_000 => std::hint::spin_loop(),
@@ -98,6 +119,7 @@ impl Meeting {
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
         }
+        true
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Plan {
     prepared_len: usize,
     forward_len: usize,
     block_len: usize,
+    /// The widest layer that errors come back to.
+    widest: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -65,6 +67,11 @@ impl Plan {
             plan.errors = take(&mut block, BLOCK * plan.width);
         }
         Plan {
+            widest: plans[..last]
+                .iter()
+                .map(|plan| plan.width)
+                .max()
+                .unwrap_or(0),
             layers: plans,
             prepared_len: prepared,
             forward_len,
@@ -107,6 +114,8 @@ pub(super) fn run(
     };
     let mut block_buffer = workspace.take(block_len + LINE);
     let block = aligned(&mut block_buffer);
+    // Errors start from nothing.
+    let zeros = workspace.take_zeroed(if backward { plan.widest } else { 0 });
     for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
         let records = Records {
             data: records.data,
@@ -121,12 +130,13 @@ pub(super) fn run(
         let logits = &mut block[plan.layers[plan.layers.len() - 1].values.clone()];
         softmax(network, records, logits, outcomes);
         if let Some(factors) = factors.as_deref_mut() {
-            backpropagate(network, prepared, rows.len(), block);
+            backpropagate(network, prepared, &zeros, rows.len(), block);
             let len = network.factor_len;
             let factors = &mut factors[place.start * len..place.end * len];
             write_factors(network, block, factors);
         }
     }
+    workspace.put(zeros);
     workspace.put(block_buffer);
     workspace.put(prepared_buffer);
 }
@@ -307,7 +317,13 @@ fn softmax(
     );
 }
 
-fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut [f32]) {
+fn backpropagate(
+    network: &Network,
+    prepared: &[f32],
+    zeros: &[f32],
+    count: usize,
+    block: &mut [f32],
+) {
     for l in (1..network.layers.len()).rev() {
         let (plan, below) = (&network.pass.layers[l], &network.pass.layers[l - 1]);
         let outputs = network.layers[l].outputs;
@@ -315,36 +331,10 @@ fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut 
         let target = &mut rest[..count * below.width];
         let errors = &before[plan.errors.clone()];
         let transposed = &prepared[plan.transposed.clone()];
-        // Errors start from nothing; the first row of zeros at hand is the gap-free prefix below.
-        let zeros = [0.0; 64];
-        times_transposed(
-            errors,
-            plan.width,
-            outputs,
-            transposed,
-            &zeros,
-            below.width,
-            target,
-        );
+        let start = &zeros[..below.width];
+        dense_layer(errors, plan.width, outputs, transposed, start, target);
         let values = &before[below.values.clone()][..count * below.width];
         network.activation.times_derivative(target, values);
-    }
-}
-
-/// `target_j = errors_j W^T`, in panels of at most `zeros.len()` columns.
-fn times_transposed(
-    errors: &[f32],
-    stride: usize,
-    depth: usize,
-    transposed: &[f32],
-    zeros: &[f32],
-    width: usize,
-    target: &mut [f32],
-) {
-    if width <= zeros.len() {
-        dense_layer(errors, stride, depth, transposed, &zeros[..width], target);
-    } else {
-        dense_layer(errors, stride, depth, transposed, &vec![0.0; width], target);
     }
 }
 

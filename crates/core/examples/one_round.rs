@@ -1,0 +1,58 @@
+//! One client and one server by hand, and what they say to each other.
+//! Run it with `cargo run -p soteria-core --example one_round`.
+
+use std::sync::Arc;
+
+use soteria_core::compress::{Compressor, CompressorKind, Update};
+use soteria_core::data::{Dataset, DenseRows, Features};
+use soteria_core::estimator::Clipping;
+use soteria_core::objective::Logistic;
+use soteria_core::privacy::Noise;
+use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch};
+use soteria_core::protocol::{Schedule, Server, ServerPlan, shift_step};
+use soteria_core::random::{PublicSeed, SecretKey};
+use soteria_core::sampling::Sampling;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let points = vec![2.0, 1.0, 1.5, 2.5, -1.0, -2.0, -2.5, 0.5];
+    let rows = Features::Dense(DenseRows::new(2, points)?);
+    let data = Dataset::new(rows, vec![1, 1, 0, 0], 2)?.with_intercept();
+    // Two of three coordinates travel; the step of the shift follows from that.
+    let compressor = Compressor::new(CompressorKind::RandK { k: 2 }, 3, 1.0)?;
+    let plan = ClientPlan {
+        objective: Arc::new(Logistic::new(3)),
+        estimator: EstimatorPlan::Minibatch,
+        clipping: Clipping::Record(1.0),
+        estimate_clip: None,
+        regularizer: None,
+        shift_step: Some(shift_step(compressor.omega())),
+        compressor: compressor.clone(),
+        noise: Noise::Secure,
+        public_seed: PublicSeed(1),
+    };
+    let server_plan = ServerPlan {
+        weights: vec![1.0],
+        step_size: 0.5,
+        schedule: Schedule::Constant,
+        momentum: 0.0,
+        shift_step: plan.shift_step,
+        regularizer: None,
+        rounds: 3,
+        compressor,
+    };
+    let mut server = Server::new(server_plan, vec![0.0; 3]);
+    let key = SecretKey::from_operating_system()?;
+    let mut client = Client::new(0, plan.into(), data.into(), Sampling::Full, 0.2, key)?;
+    let (mut scratch, mut bytes) = (RoundScratch::default(), Vec::new());
+    let (mut sent, mut received) = (Update::default(), Update::default());
+    while !server.finished() {
+        let (round, model) = (server.round(), server.model());
+        client.message(round, model, &mut scratch, &mut bytes, &mut sent);
+        server.decode(0, &bytes, &mut received)?;
+        server.take(0, &received)?;
+        client.accepted(&sent); // The server took it, so both shifts move.
+        server.close()?;
+        println!("{} bytes, model {:.3?}", bytes.len(), server.model());
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! A round allocates nothing once buffers have grown: a counting allocator says so.
+//!
+//! The one exception is the matrix product behind a network's gradient on *all* coordinates, for which the
+//! gemm library packs its operands into memory of its own: so much, measured alone, is allowed there.
+#![allow(unsafe_code)] // An allocator cannot be written without.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use common::*;
+use soteria_core::compress::CompressorKind;
+use soteria_core::data::Dataset;
+use soteria_core::estimator::Clipping;
+use soteria_core::linalg::{Matrix, matmul};
+use soteria_core::objective::{Objective, Regularizer};
+use soteria_core::protocol::{EstimatorPlan, Server, shift_step};
+use soteria_core::sampling::{Coins, Sampling};
+
+type Storage = fn(&[Vec<f32>], &[u32], usize) -> Dataset;
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter any more, and is of no interest.
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
+
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Rounds until all buffers have met their largest batch; and rounds that are watched.
+const WARM: u32 = 150;
+const WATCHED: u32 = 50;
+/// Records of a client.
+const ROWS: usize = 60;
+
+/// Allocations in the watched rounds of a run of two clients.
+fn allocations(setting: &Setting) -> u64 {
+    let mut server = Server::new(setting.server.clone(), setting.start.clone());
+    let mut senders: Vec<Sender> = setting.clients().into_iter().map(Sender::new).collect();
+    let mut start = 0;
+    while !server.finished() {
+        if server.round() == WARM {
+            start = COUNT.get();
+        }
+        for (i, sender) in senders.iter_mut().enumerate() {
+            if sender.send(server.round(), server.model()) {
+                let decoded = server.decode(i as u32, &sender.bytes, &mut sender.update);
+                assert_eq!(decoded, Ok(true));
+                server.take(i as u32, &sender.update).unwrap();
+                sender.client.accepted(&sender.update);
+            }
+        }
+        server.close().unwrap();
+    }
+    COUNT.get() - start
+}
+
+/// The most that products make of the shapes in the gradient of a network with these layers.
+fn packing(sizes: &[usize], dense: bool) -> u64 {
+    let layers = sizes.windows(2).skip(usize::from(!dense));
+    let worst = layers.map(|pair| {
+        let counts = (1..=ROWS).map(|batch| {
+            let (left, right) = (vec![1.0; batch * pair[0]], vec![1.0; batch * pair[1]]);
+            let mut target = vec![0.0; pair[0] * pair[1]];
+            let left = Matrix::new(&left, batch, pair[0], pair[0]).transposed();
+            let right = Matrix::new(&right, batch, pair[1], pair[1]);
+            let before = COUNT.get();
+            matmul(&mut target, left, right);
+            COUNT.get() - before
+        });
+        counts.max().unwrap_or(0)
+    });
+    worst.sum()
+}
+
+#[test]
+fn a_round_allocates_nothing() {
+    let before = COUNT.get();
+    drop(std::hint::black_box(vec![1u8; 100]));
+    assert!(COUNT.get() > before, "the counter counts");
+    let poisson = Sampling::Poisson {
+        batch: 12.0,
+        coins: Coins::Fast,
+    };
+    let snapshot_probability = 0.0;
+    let algorithms = [
+        (EstimatorPlan::Minibatch, Sampling::Full),
+        (EstimatorPlan::Minibatch, poisson),
+        (
+            EstimatorPlan::Svrg {
+                snapshot_probability,
+                difference_clip: Some(0.3),
+            },
+            poisson,
+        ),
+        (
+            EstimatorPlan::Saga {
+                difference_clip: Some(0.3),
+            },
+            poisson,
+        ),
+    ];
+    let columns = 20;
+    let objectives: [(&[usize], Arc<dyn Objective>); 3] = [
+        (&[], logistic(columns)),
+        (&[columns, 8, 2], network(columns, &[8], 2)),
+        (&[columns, 100, 70, 2], network(columns, &[100, 70], 2)),
+    ];
+    let mut found = Vec::new();
+    for (sizes, objective) in &objectives {
+        let d = objective.dimension();
+        for (dense_rows, storage) in [(true, dense as Storage), (false, sparse)] {
+            let data = |client: u64| {
+                let (rows, labels) = table(client, ROWS, columns, 2);
+                Arc::new(storage(&rows, &labels, 2))
+            };
+            let one_sum = packing(sizes, dense_rows);
+            for kind in [
+                CompressorKind::Identity,
+                CompressorKind::RandK { k: d / 10 },
+            ] {
+                for (estimator, sampling) in algorithms {
+                    for selected in [false, true] {
+                        if selected && estimator != EstimatorPlan::Minibatch {
+                            continue;
+                        }
+                        let mut plan = client_plan(Arc::clone(objective), kind);
+                        plan.estimator = estimator;
+                        plan.shift_step = Some(shift_step(plan.compressor.omega()));
+                        plan.regularizer = selected.then_some(Regularizer::L2 { lambda: 0.1 });
+                        plan.clipping = match selected {
+                            true => Clipping::Selected(0.5),
+                            false => Clipping::Record(0.5),
+                        };
+                        let mut server = server_plan(&plan, 2, WARM + WATCHED);
+                        server.step_size = 0.01;
+                        let setting = Setting {
+                            name: format!(
+                                "{sizes:?} {kind:?} {estimator:?} {sampling:?} {selected}"
+                            ),
+                            sampling,
+                            sigma: 0.01,
+                            server,
+                            naive: naive_logistic(),
+                            data: vec![data(1), data(2)],
+                            start: vec![0.01; d],
+                            seed: 1,
+                            plan,
+                        };
+                        // Sums over all coordinates: of the estimate, and of SAGA's kept mean.
+                        let sides = if estimator == EstimatorPlan::Minibatch {
+                            1
+                        } else {
+                            2
+                        };
+                        let estimate = if kind == CompressorKind::Identity {
+                            sides
+                        } else {
+                            0
+                        };
+                        let mean = match estimator {
+                            EstimatorPlan::Saga { .. } => 2,
+                            _ => 0,
+                        };
+                        let allowed = 2 * u64::from(WATCHED) * (estimate + mean) * one_sum;
+                        let count = allocations(&setting);
+                        if count > allowed {
+                            found.push(format!("{}: {count} > {allowed}", setting.name));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "allocations in {WATCHED} rounds: {found:#?}"
+    );
+}

@@ -1,0 +1,383 @@
+//! The simulator: the same bits on any number of threads and as by hand, consistent when interrupted, honest in its
+//! metrics and in what it counts.
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::*;
+use soteria_core::compress::{Compressor, CompressorKind};
+use soteria_core::data::Dataset;
+use soteria_core::estimator::Clipping;
+use soteria_core::objective::{Explicit, Objective, Outcome, RecordLoss, Regularizer, RowView};
+use soteria_core::privacy::Noise;
+use soteria_core::protocol::{EstimatorPlan, Server, shift_step};
+use soteria_core::sampling::{Coins, Sampling};
+use soteria_core::simulate::{BLOCK, EvaluationPlan, Progress, Simulation};
+use soteria_core::wire;
+
+const ROUNDS: u32 = 7;
+
+/// Clients of one to nine records, SoteriaFL with random-k and absences, by estimator.
+fn setting(clients: usize, estimator: EstimatorPlan, noise: Noise, hidden: bool) -> Setting {
+    let (columns, classes) = (7, if hidden { 3 } else { 2 });
+    let data = |client: usize| {
+        let (rows, labels) = table(client as u64, 1 + client * 5 % 9, columns, classes);
+        match client % 2 {
+            0 => Arc::new(dense(&rows, &labels, classes)),
+            _ => Arc::new(sparse(&rows, &labels, classes)),
+        }
+    };
+    let data: Vec<Arc<Dataset>> = (0..clients).map(data).collect();
+    let objective = match hidden {
+        true => network(columns, &[5], classes),
+        false => logistic(columns),
+    };
+    let d = objective.dimension();
+    let kind = CompressorKind::RandK { k: d / 3 };
+    let mut plan = client_plan(objective, kind);
+    plan.compressor = Compressor::new(kind, d, 0.8).unwrap();
+    plan.estimator = estimator;
+    plan.clipping = Clipping::Record(0.5);
+    plan.noise = noise;
+    plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    let mut server = server_plan(&plan, clients, ROUNDS);
+    let total: usize = data.iter().map(|data| data.rows()).sum();
+    server.weights = data
+        .iter()
+        .map(|data| data.rows() as f64 / total as f64)
+        .collect();
+    server.regularizer = Some(Regularizer::Nonconvex { lambda: 0.1 });
+    Setting {
+        name: format!("{clients} {estimator:?} {noise:?} {hidden}"),
+        sampling: Sampling::Poisson {
+            batch: 1.0,
+            coins: Coins::Fast,
+        },
+        sigma: 0.05,
+        server,
+        naive: naive_logistic(),
+        data,
+        start: Stream(1).numbers(d, 0.5),
+        seed: 77,
+        plan,
+    }
+}
+
+impl SettingExt for Setting {
+    fn simulation(&self) -> Simulation {
+        let server = Server::new(self.server.clone(), self.start.clone());
+        Simulation::new(server, self.clients())
+    }
+
+    fn evaluation<'a>(&'a self, test: Option<&'a Dataset>, every: u32) -> EvaluationPlan<'a> {
+        EvaluationPlan {
+            objective: self.plan.objective.as_ref(),
+            regularizer: self.server.regularizer.unwrap_or_default(),
+            weights: &self.server.weights,
+            test,
+            every,
+            from: 0,
+        }
+    }
+}
+
+trait SettingExt {
+    fn simulation(&self) -> Simulation;
+    fn evaluation<'a>(&'a self, test: Option<&'a Dataset>, every: u32) -> EvaluationPlan<'a>;
+}
+
+/// A round as it was reported, metrics to the bit.
+type Row = (u32, [u64; 3], Option<[u64; 3]>, Vec<u32>);
+
+fn row(progress: Progress, server: &Server) -> Row {
+    let traffic = progress.traffic;
+    let metrics = progress.metrics.map(|metrics| {
+        let accuracy = metrics.test_accuracy.unwrap_or(-1.0);
+        [metrics.loss, metrics.grad_norm_sq, accuracy].map(f64::to_bits)
+    });
+    let bits = server.model().iter().map(|x| x.to_bits()).collect();
+    (
+        progress.round,
+        [
+            traffic.paper_bits,
+            traffic.uplink_bytes,
+            traffic.downlink_bytes,
+        ],
+        metrics,
+        bits,
+    )
+}
+
+fn rows(setting: &Setting, threads: usize, every: u32, test: Option<&Dataset>) -> Vec<Row> {
+    let mut simulation = setting.simulation();
+    let mut rows = Vec::new();
+    simulation.run(
+        threads,
+        &setting.evaluation(test, every),
+        |progress, server| {
+            rows.push(row(progress, server));
+            ControlFlow::Continue(())
+        },
+    );
+    rows
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+const SAGA: EstimatorPlan = EstimatorPlan::Saga {
+    difference_clip: Some(0.2),
+};
+const SVRG: EstimatorPlan = EstimatorPlan::Svrg {
+    snapshot_probability: 0.3,
+    difference_clip: Some(0.2),
+};
+
+/// Models, traffic and metrics of every round, and the model that the same clients and server give by hand.
+#[test]
+fn threads_change_nothing() {
+    let (values, labels) = table(1000, 40, 7, 2);
+    let test = dense(&values, &labels, 2);
+    for clients in [1, 10, BLOCK + 44] {
+        for (estimator, noise, hidden) in [
+            (EstimatorPlan::Minibatch, Noise::Float, false),
+            (SVRG, Noise::Float, true),
+            (SAGA, Noise::Float, true),
+            (SAGA, Noise::Secure, false),
+        ] {
+            let setting = setting(clients, estimator, noise, hidden);
+            let alone = rows(&setting, 1, 1, Some(&test));
+            assert_eq!(alone.len(), ROUNDS as usize + 1);
+            for threads in [2, 3, 7] {
+                let team = rows(&setting, threads, 1, Some(&test));
+                assert!(alone == team, "{}: {threads} threads", setting.name);
+            }
+            let (model, _, _) = setting.run_product();
+            assert!(
+                alone[ROUNDS as usize].3 == bits(&model),
+                "{}: by hand",
+                setting.name
+            );
+        }
+    }
+}
+
+/// Evaluation happens at the start, at the end and when due, and leaves no trace in the run.
+#[test]
+fn evaluation_comes_when_due_and_changes_nothing() {
+    let setting = setting(10, SAGA, Noise::Float, false);
+    let all = rows(&setting, 2, 1, None);
+    for every in [0, 1, 5] {
+        let found = rows(&setting, 2, every, None);
+        for (found, all) in found.iter().zip(&all) {
+            let round = found.0;
+            let due = round == 0 || round == ROUNDS || (every > 0 && round % every == 0);
+            assert_eq!(found.2.is_some(), due, "round {round} of every {every}");
+            assert_eq!((found.1, &found.3), (all.1, &all.3));
+            assert!(found.2.is_none() || found.2 == all.2);
+        }
+    }
+}
+
+/// A run that is broken off after any round stands where the whole run stood after it, and goes on to
+/// the same end.
+#[test]
+fn interruption_leaves_a_consistent_state() {
+    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
+        let setting = setting(BLOCK + 3, estimator, Noise::Float, false);
+        let whole = rows(&setting, 2, 2, None);
+        for stop in [0, 1, 4] {
+            let mut simulation = setting.simulation();
+            let evaluation = setting.evaluation(None, 2);
+            let mut seen = Vec::new();
+            simulation.run(2, &evaluation, |progress, server| {
+                seen.push(row(progress, server));
+                match progress.round == stop {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            assert!(seen == whole[..=stop as usize], "{estimator:?} {stop}");
+            assert_eq!(simulation.server().round(), stop);
+            assert!(bits(simulation.server().model()) == whole[stop as usize].3);
+            let mut rest = Vec::new();
+            simulation.run(3, &evaluation, |progress, server| {
+                rest.push(row(progress, server));
+                ControlFlow::Continue(())
+            });
+            assert!(rest == whole[stop as usize..], "{estimator:?} {stop}");
+            // A finished run stays as it is.
+            let mut calls = 0;
+            simulation.run(2, &evaluation, |progress, server| {
+                calls += 1;
+                assert!(row(progress, server).3 == whole[ROUNDS as usize].3);
+                ControlFlow::Continue(())
+            });
+            assert_eq!(calls, 1);
+        }
+    }
+}
+
+/// Loss, squared gradient norm and accuracy against the definitions in `f64`.
+#[test]
+fn metrics_are_what_they_say() {
+    let setting = setting(40, EstimatorPlan::Minibatch, Noise::Float, false);
+    let (values, labels) = table(1000, 300, 7, 2);
+    let test = sparse(&values, &labels, 2);
+    let mut simulation = setting.simulation();
+    let mut checked = 0;
+    simulation.run(
+        2,
+        &setting.evaluation(Some(&test), 1),
+        |progress, server| {
+            let x: Vec<f64> = server.model().iter().map(|&x| f64::from(x)).collect();
+            let metrics = progress.metrics.unwrap();
+            let (mut loss, mut gradient) = (0.0, vec![0.0; x.len()]);
+            for (data, weight) in setting.data.iter().zip(&setting.server.weights) {
+                let weight = weight / data.rows() as f64;
+                for j in 0..data.rows() {
+                    let (row, label) = (data.full_row(j), data.labels()[j] as usize);
+                    let margin: f64 = row.iter().zip(&x).map(|(a, x)| a * x).sum();
+                    let sign = if label == 1 { 1.0 } else { -1.0 };
+                    loss += weight * (-sign * margin).exp().ln_1p();
+                    add(&mut gradient, weight, &(setting.naive)(&x, &row, label));
+                }
+            }
+            loss += x
+                .iter()
+                .map(|x| f64::from(0.1f32) * x * x / (1.0 + x * x))
+                .sum::<f64>();
+            let slopes = x
+                .iter()
+                .map(|x| f64::from(0.1f32) * 2.0 * x / (1.0 + x * x).powi(2));
+            add(&mut gradient, 1.0, &slopes.collect::<Vec<_>>());
+            let norm: f64 = gradient.iter().map(|g| g * g).sum();
+            assert!(
+                (metrics.loss - loss).abs() < 1e-6,
+                "{} {loss}",
+                metrics.loss
+            );
+            assert!((metrics.grad_norm_sq - norm).abs() < 1e-6 * (1.0 + norm));
+            let correct = (0..test.rows()).filter(|&j| {
+                let margin: f64 = test.full_row(j).iter().zip(&x).map(|(a, x)| a * x).sum();
+                u32::from(margin > 0.0) == test.labels()[j]
+            });
+            let accuracy = correct.count() as f64 / test.rows() as f64;
+            assert!((metrics.test_accuracy.unwrap() - accuracy).abs() < 1e-12);
+            checked += 1;
+            ControlFlow::Continue(())
+        },
+    );
+    assert_eq!(checked, ROUNDS + 1);
+}
+
+/// Traffic is what the messages by hand add up to: absent clients send a bare header.
+#[test]
+fn traffic_is_the_length_of_the_messages() {
+    let setting = setting(30, EstimatorPlan::Minibatch, Noise::Float, true);
+    let mut server = Server::new(setting.server.clone(), setting.start.clone());
+    let mut senders: Vec<Sender> = setting.clients().into_iter().map(Sender::new).collect();
+    let mut traffic = [0u64; 3];
+    let (mut present, mut absent) = (0, 0);
+    while !server.finished() {
+        let model = Arc::clone(server.model());
+        let mut touched = vec![0.0; model.len()];
+        for (i, sender) in senders.iter_mut().enumerate() {
+            if sender.send(server.round(), &model) {
+                present += 1;
+                traffic[0] += 64 * setting.plan.compressor.values() as u64;
+                server.take(i as u32, &sender.update).unwrap();
+                sender.client.accepted(&sender.update);
+                sender.update.add_to(1.0, &mut touched);
+            } else {
+                absent += 1;
+                assert_eq!(sender.bytes.len(), wire::HEADER_LEN);
+            }
+            traffic[1] += sender.bytes.len() as u64;
+        }
+        let nonzero = touched.iter().filter(|value| **value != 0.0).count();
+        let down = wire::downlink_len(model.len(), nonzero);
+        traffic[2] += (senders.len() * down) as u64;
+        server.close().unwrap();
+    }
+    // 210 coins of 0.8.
+    assert!(absent > 15 && present > 130, "{present} {absent}");
+    let rows = rows(&setting, 2, 0, None);
+    assert_eq!(rows[ROUNDS as usize].1, traffic);
+}
+
+/// A run that starts from, or is driven to, numbers that are none ends all the same, on every number of threads alike.
+#[test]
+fn models_that_are_no_numbers_do_not_stop_a_run() {
+    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
+        for hidden in [false, true] {
+            for wrong in [f32::NAN, f32::INFINITY, 3e38, -1e30] {
+                let mut setting = setting(6, estimator, Noise::Float, hidden);
+                setting.start[2] = wrong;
+                let alone = rows(&setting, 1, 1, None);
+                assert!(alone == rows(&setting, 3, 1, None), "{}", setting.name);
+                setting.start[2] = 0.0;
+                setting.server.step_size = f64::from(wrong);
+                rows(&setting, 2, 1, None);
+            }
+        }
+    }
+}
+
+/// Panics once the first parameter has grown to one half.
+struct Panics;
+
+impl RecordLoss for Panics {
+    fn dimension(&self) -> usize {
+        2
+    }
+
+    fn loss_and_gradient(
+        &self,
+        model: &[f32],
+        features: RowView<'_>,
+        _label: u32,
+        gradient: &mut [f32],
+    ) -> Outcome {
+        assert!(model[0] < 0.5, "an objective that gives up");
+        features.add_scaled(1.0, gradient);
+        Outcome::default()
+    }
+}
+
+/// An objective that panics ends the run with a panic on any number of threads, instead of leaving the others to wait
+/// for ever.
+#[test]
+fn a_panic_ends_the_run() {
+    std::panic::set_hook(Box::new(|_| {}));
+    for threads in [1, 2, 4] {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let objective: Arc<dyn Objective> = Arc::new(Explicit(Panics));
+            let data = Arc::new(dense(&vec![vec![-1.0, 0.3]; 3], &[0, 1, 0], 2));
+            let plan = client_plan(objective, CompressorKind::Identity);
+            let setting = Setting {
+                name: String::new(),
+                sampling: Sampling::Full,
+                sigma: 0.01,
+                server: server_plan(&plan, 12, 50),
+                naive: naive_logistic(),
+                data: vec![data; 12],
+                start: vec![0.0; 2],
+                seed: 1,
+                plan,
+            };
+            let run = std::panic::AssertUnwindSafe(|| rows(&setting, threads, 0, None));
+            let result = std::panic::catch_unwind(run);
+            sender.send(result.is_err()).unwrap();
+        });
+        let ended = receiver.recv_timeout(Duration::from_secs(20));
+        assert_eq!(ended, Ok(true), "{threads} threads");
+    }
+    let _ = std::panic::take_hook();
+}
