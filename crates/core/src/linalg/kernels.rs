@@ -9,7 +9,6 @@
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
 
-use super::Simd;
 use crate::data::SparseRow;
 
 /// Numbers per vector register of AVX2; shorter and longer registers work too.
@@ -52,22 +51,6 @@ pub(crate) fn dot(left: &[f32], right: &[f32]) -> f32 {
         total = a.mul_add(b, total);
     }
     total
-}
-
-/// `sum_i left_i right_i` for a length that is a multiple of sixteen, in two vectors of sums.
-#[inline(always)]
-pub(crate) fn dot_in_registers<S: Simd, const LEN: usize>(
-    simd: S,
-    left: &[f32; LEN],
-    right: &[f32; LEN],
-) -> f32 {
-    let (left, right) = (S::as_simd_f32s(left).0, S::as_simd_f32s(right).0);
-    let mut sums = [simd.splat_f32s(0.0); 2];
-    for (a, b) in left.chunks_exact(2).zip(right.chunks_exact(2)) {
-        sums[0] = simd.mul_add_e_f32s(a[0], b[0], sums[0]);
-        sums[1] = simd.mul_add_e_f32s(a[1], b[1], sums[1]);
-    }
-    simd.reduce_sum_f32s(simd.add_f32s(sums[0], sums[1]))
 }
 
 /// `sum_i values_i^2` in `f64`.

@@ -1,10 +1,11 @@
 //! Weighted sums of a network's per-record gradients, from their factors.
 
 use super::super::{Gradients, Records, Workspace};
-use super::columns::{self, Chosen, Errors, Inputs, Room};
+use super::columns::{self, Chosen, Gathered, Inputs, Tile};
 use super::{BLOCK, Network};
 use crate::data::Features;
-use crate::linalg::{Matrix, Simd, WithSimd, dispatch, kernels, matmul, vectorised};
+use crate::linalg::kernels::{self, LANES};
+use crate::linalg::{Matrix, matmul, vectorised};
 
 /// Over all coordinates.
 pub(super) fn all(
@@ -124,7 +125,8 @@ fn scale_errors(
     }
 }
 
-/// Over the chosen coordinates.
+/// Over the chosen coordinates: for each of them the dot product of two columns, in eight partial
+/// sums that are added up at the end.
 pub(super) fn selected(
     network: &Network,
     records: Records<'_>,
@@ -133,71 +135,110 @@ pub(super) fn selected(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
-    let mut tile = workspace.take(columns::tile_len(network, records));
-    let mut errors = workspace.take(columns::errors_len(network));
+    let mut inputs_scratch = workspace.take(columns::inputs_len(network, records));
+    let mut errors_scratch = workspace.take(columns::errors_len(network));
     let len = network.factor_len;
-    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
-        let block = Records {
-            data: records.data,
-            rows,
+    for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
+        let Some(chosen) = Chosen::new(layer, chosen, workspace) else {
+            continue;
         };
-        let gradients = columns::block(gradients, len, b);
-        for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
-            let chosen = Chosen::new(layer, chosen);
-            if chosen.is_empty() {
-                continue;
-            }
-            let (inputs, offset) = match l {
-                0 => (Inputs::of_data(block, &mut tile), records.data.offset()),
-                _ => (Inputs::of_factors(gradients.factors, len, place), None),
+        let mut partial = workspace.take_zeroed(LANES * chosen.weights().len());
+        let mut totals = workspace.take_zeroed(layer.outputs);
+        for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+            let gradients = columns::block(gradients, len, b);
+            let data = records.data;
+            let inputs = match l {
+                0 => Inputs::of_data(Records { data, rows }, &mut inputs_scratch),
+                _ => Inputs::of_factors(gradients.factors, len, place),
             };
-            dispatch(AddProducts {
-                inputs: &inputs,
-                errors: Errors::new(len, place, gradients, None, &mut errors),
-                chosen,
-                offset: offset.map(|offset| &offset[..]),
-                sum,
-            });
+            let errors = Tile::of_errors(len, place, gradients, None, &mut errors_scratch);
+            vectorised(
+                #[inline(always)]
+                || {
+                    match &inputs {
+                        Inputs::Tile(tile) => {
+                            add_products(&chosen, &mut partial, errors, |input| *tile.column(input))
+                        }
+                        Inputs::Rows(rows) => {
+                            let mut gathered = Gathered::new(rows);
+                            add_products(&chosen, &mut partial, errors, |input| {
+                                *gathered.column(input)
+                            });
+                        }
+                    }
+                    for (output, total) in totals.iter_mut().enumerate() {
+                        *total += kernels::sum(errors.column(output));
+                    }
+                },
+            );
         }
-    }
-    workspace.put(errors);
-    workspace.put(tile);
-}
-
-/// `sum[(c, r)] += <column c, error r>` for the chosen weights and biases of one layer.
-struct AddProducts<'a> {
-    inputs: &'a Inputs<'a>,
-    errors: Errors<'a>,
-    chosen: Chosen<'a>,
-    offset: Option<&'a [f32]>,
-    sum: &'a mut [f32],
-}
-
-impl WithSimd for AddProducts<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let AddProducts {
-            inputs,
-            errors,
-            chosen,
-            offset,
-            sum,
-        } = self;
-        let mut room = Room::new();
-        chosen.visit_weights(
+        let offset = records.data.offset().filter(|_| l == 0);
+        let sum = &mut sum[chosen.places.clone()];
+        vectorised(
             #[inline(always)]
-            |position, input, output| {
-                let column = inputs.column(input, &mut room);
-                let product = kernels::dot_in_registers(simd, column, errors.column(output));
-                let shift = offset.map_or(0.0, |offset| offset[input]);
-                sum[position] += shift.mul_add(errors.total(output), product);
+            || {
+                finish(
+                    &chosen,
+                    offset.map(|offset| &offset[..]),
+                    &partial,
+                    &totals,
+                    sum,
+                )
             },
         );
-        chosen.visit_biases(
-            #[inline(always)]
-            |position, output| sum[position] += errors.total(output),
-        );
+        workspace.put(totals);
+        workspace.put(partial);
+        chosen.put(workspace);
+    }
+    workspace.put(errors_scratch);
+    workspace.put(inputs_scratch);
+}
+
+/// Adds `<column c, error r>` of one block to the partial sums of every chosen weight `(c, r)`.
+#[inline(always)]
+fn add_products(
+    chosen: &Chosen,
+    partial: &mut [f32],
+    errors: Tile<'_>,
+    mut column: impl FnMut(usize) -> [f32; BLOCK],
+) {
+    let (partial, _) = partial.as_chunks_mut::<LANES>();
+    for (sums, &[input, output]) in partial.iter_mut().zip(chosen.weights()) {
+        let (column, errors) = (column(input as usize), errors.column(output as usize));
+        let mut both = [*sums, [0.0; LANES]];
+        for pair in 0..BLOCK / (2 * LANES) {
+            for half in 0..2 {
+                for lane in 0..LANES {
+                    let at = (2 * pair + half) * LANES + lane;
+                    both[half][lane] = column[at].mul_add(errors[at], both[half][lane]);
+                }
+            }
+        }
+        for lane in 0..LANES {
+            sums[lane] = both[0][lane] + both[1][lane];
+        }
+    }
+}
+
+/// Adds up the partial sums; the offset's share of a weight is its product with the sum of errors.
+#[inline(always)]
+fn finish(
+    chosen: &Chosen,
+    offset: Option<&[f32]>,
+    partial: &[f32],
+    totals: &[f32],
+    sum: &mut [f32],
+) {
+    let (weights, biases) = sum.split_at_mut(chosen.weights().len());
+    for (sum, &partial) in weights.iter_mut().zip(partial.as_chunks().0) {
+        *sum += kernels::sum_lanes(partial);
+    }
+    if let Some(offset) = offset {
+        for (sum, &[input, output]) in weights.iter_mut().zip(chosen.weights()) {
+            *sum = offset[input as usize].mul_add(totals[output as usize], *sum);
+        }
+    }
+    for (sum, &output) in biases.iter_mut().zip(chosen.biases()) {
+        *sum += totals[output as usize];
     }
 }
