@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use soteria_accountant::assess::{Assessment, Method, Question};
 use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
 use soteria_accountant::paper::{PaperFormula, PaperTheorem};
-use soteria_accountant::AccountError;
-use soteria_accountant::assess::Odometer;
+use soteria_accountant::{AccountError, Odometer};
 use soteria_core::compress::CompressorKind;
 
 use crate::config::resolve::Resolved;
