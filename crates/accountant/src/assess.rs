@@ -67,9 +67,17 @@ impl Question {
         let release = self.at(sigma)?;
         let epsilon_unamplified = self.unamplified(&release)?;
         let masked = self.masked(&release)?;
-        let amplified = masked.map(|masked| masked.epsilon(self.rounds, self.delta)).transpose()?;
-        let epsilon = amplified.map_or(epsilon_unamplified, |amplified| amplified.min(epsilon_unamplified));
-        Ok(Assessment { epsilon, epsilon_unamplified, amplified: epsilon < epsilon_unamplified })
+        let amplified = masked
+            .map(|masked| masked.epsilon(self.rounds, self.delta))
+            .transpose()?;
+        let epsilon = amplified.map_or(epsilon_unamplified, |amplified| {
+            amplified.min(epsilon_unamplified)
+        });
+        Ok(Assessment {
+            epsilon,
+            epsilon_unamplified,
+            amplified: epsilon < epsilon_unamplified,
+        })
     }
 
     /// The smallest sigma (six digits, rounded up) whose epsilon does not exceed `target`, with its
@@ -84,9 +92,11 @@ impl Question {
         if let Some(random_k) = self.random_k(&unit) {
             // In the limit of many small rounds the noise falls with the square root of k/d.
             let start = start * (self.vectors(random_k) * random_k.fraction).min(1.0).sqrt();
-            let found = smallest_sigma(target, start, |sigma| match self.masked(&self.at(sigma)?)? {
-                Some(masked) => masked.epsilon(self.rounds, self.delta),
-                None => self.unamplified(&self.at(sigma)?),
+            let found = smallest_sigma(target, start, |sigma| {
+                match self.masked(&self.at(sigma)?)? {
+                    Some(masked) => masked.epsilon(self.rounds, self.delta),
+                    None => self.unamplified(&self.at(sigma)?),
+                }
             })?;
             let cost = self.assess(found.sigma)?;
             // Where the masked bounds are too loose to help, the exact cost asks for less noise.
@@ -106,14 +116,22 @@ impl Question {
         let release = self.at(sigma)?;
         let cost = self.assess(sigma)?;
         let odometer = match self.masked(&release)? {
-            Some(masked) if cost.amplified => {
-                Odometer::by(self.rounds, CHECKPOINTS, |rounds| masked.epsilon(rounds, self.delta))
-            }
+            Some(masked) if cost.amplified => Odometer::by(self.rounds, CHECKPOINTS, |rounds| {
+                masked.epsilon(rounds, self.delta)
+            }),
             _ if self.method == Method::Rdp => {
                 let curve = self.curve(&release)?;
-                Odometer::by(self.rounds, CHECKPOINTS, |rounds| Ok(curve.epsilon(rounds, self.delta)))
+                Odometer::by(self.rounds, CHECKPOINTS, |rounds| {
+                    Ok(curve.epsilon(rounds, self.delta))
+                })
             }
-            _ => Odometer::new(&release, self.rounds, self.delta, self.adjacency, CHECKPOINTS),
+            _ => Odometer::new(
+                &release,
+                self.rounds,
+                self.delta,
+                self.adjacency,
+                CHECKPOINTS,
+            ),
         }?;
         Ok(odometer.capped(cost.epsilon))
     }
@@ -121,12 +139,19 @@ impl Question {
     /// The release with this noise.
     fn at(&self, sigma: f64) -> Result<Release, AccountError> {
         let release = Release::new(self.release.shifts.clone(), sigma)?;
-        Ok(Release { amplification: self.release.amplification, ..release })
+        Ok(Release {
+            amplification: self.release.amplification,
+            ..release
+        })
     }
 
     fn unamplified(&self, release: &Release) -> Result<f64, AccountError> {
         match self.method {
-            Method::Pld => account::epsilon(&[release.clone().times(self.rounds)], self.delta, self.adjacency),
+            Method::Pld => account::epsilon(
+                &[release.clone().times(self.rounds)],
+                self.delta,
+                self.adjacency,
+            ),
             Method::Rdp => {
                 check_delta(self.delta)?;
                 if self.rounds == 0 {
@@ -138,11 +163,18 @@ impl Question {
     }
 
     fn curve(&self, release: &Release) -> Result<RdpCurve, AccountError> {
-        Ok(rdp::rdp_curve(&scaled(release), release.shifts.probabilities(), self.adjacency)?)
+        Ok(rdp::rdp_curve(
+            &scaled(release),
+            release.shifts.probabilities(),
+            self.adjacency,
+        )?)
     }
 
     fn random_k<'a>(&self, release: &'a Release) -> Option<&'a RandomK> {
-        release.amplification.as_ref().filter(|random_k| self.amplification && random_k.fraction < 1.0)
+        release
+            .amplification
+            .as_ref()
+            .filter(|random_k| self.amplification && random_k.fraction < 1.0)
     }
 
     fn vectors(&self, random_k: &RandomK) -> f64 {
@@ -154,13 +186,20 @@ impl Question {
 
     /// One masked round, where amplification may be used.
     fn masked(&self, release: &Release) -> Result<Option<Masked>, AccountError> {
-        let Some(random_k) = self.random_k(release) else { return Ok(None) };
+        let Some(random_k) = self.random_k(release) else {
+            return Ok(None);
+        };
         let (shifts, probabilities) = (scaled(release), release.shifts.probabilities());
         let curve = amplification::masked_curve(&shifts, probabilities, self.adjacency, random_k)?;
         let laws = match self.method {
             Method::Rdp => Vec::new(),
             Method::Pld => {
-                let step = amplification::suggested_step(&shifts, probabilities, self.adjacency, random_k)?;
+                let step = amplification::suggested_step(
+                    &shifts,
+                    probabilities,
+                    self.adjacency,
+                    random_k,
+                )?;
                 amplification::masked_laws(&shifts, probabilities, self.adjacency, random_k, step)?
                     .into_iter()
                     .map(|law| LossDistribution::new(law.step, law.first, law.masses, law.infinity))
@@ -182,12 +221,19 @@ struct Masked {
 impl Masked {
     /// The smallest proved epsilon after `rounds` rounds.
     fn epsilon(&self, rounds: u64, delta: f64) -> Result<f64, AccountError> {
-        let mut best = self.curve.as_ref().map_or(f64::INFINITY, |curve| curve.epsilon(rounds, delta));
+        let mut best = self
+            .curve
+            .as_ref()
+            .map_or(f64::INFINITY, |curve| curve.epsilon(rounds, delta));
         let mut worst = 0.0_f64;
         for losses in &self.laws {
             let samples = Samples::of_distribution(losses, rounds);
             let mut plan = Plan::new(std::slice::from_ref(&samples), Goal::Delta(delta));
-            let phase = Phase { losses, samples: &samples, count: rounds };
+            let phase = Phase {
+                losses,
+                samples: &samples,
+                count: rounds,
+            };
             worst = worst.max(epsilon_of_phases(&[phase], &mut plan, delta)?);
         }
         if !self.laws.is_empty() {
@@ -198,7 +244,12 @@ impl Masked {
 }
 
 fn scaled(release: &Release) -> Vec<f64> {
-    release.shifts.shifts().iter().map(|shift| shift / release.sigma).collect()
+    release
+        .shifts
+        .shifts()
+        .iter()
+        .map(|shift| shift / release.sigma)
+        .collect()
 }
 
 #[cfg(test)]
@@ -206,18 +257,36 @@ mod tests {
     use super::*;
     use crate::event::{ClipScope, Estimator, Mechanism};
 
-    fn question(estimator: Estimator, q: f64, rounds: u64, kappa: Option<f64>, delta: f64, adjacency: Adjacency) -> Question {
+    fn question(
+        estimator: Estimator,
+        q: f64,
+        rounds: u64,
+        kappa: Option<f64>,
+        delta: f64,
+        adjacency: Adjacency,
+    ) -> Question {
         // m = b/q with b = 1, so that sigma is the noise multiplier of SGD.
         let mechanism = Mechanism {
             estimator,
             records: (1.0 / q).round() as u64,
             batch: (1.0 / q).round() * q,
-            clip: if estimator == Estimator::Gd { (1.0 / q).round() } else { 1.0 },
+            clip: if estimator == Estimator::Gd {
+                (1.0 / q).round()
+            } else {
+                1.0
+            },
             clip_scope: ClipScope::Record,
             rand_k: kappa,
         };
         let release = mechanism.release(1.0).unwrap();
-        Question { release, rounds, delta, adjacency, method: Method::Pld, amplification: true }
+        Question {
+            release,
+            rounds,
+            delta,
+            adjacency,
+            method: Method::Pld,
+            amplification: true,
+        }
     }
 
     /// The table of `docs/privacy.md` on random-k: never below the one-coordinate case, which is a
@@ -226,17 +295,68 @@ mod tests {
     fn amplified_costs_lie_between_the_bounds() {
         let zero_out = Adjacency::ZeroOut;
         for (estimator, q, z, rounds, kappa, delta, lower, upper, plain) in [
-            (Estimator::Gd, 1.0, 20.0, 100, 0.05, 1e-5, 0.4594, 0.5309, 1.993092),
-            (Estimator::Gd, 1.0, 50.0, 2000, 0.05, 1e-5, 0.7366, 0.8120, 3.849),
-            (Estimator::Sgd, 0.0625, 4.0, 3000, 0.05, 1e-3, 0.4507, 0.5337, 2.654),
-            (Estimator::Sgd, 0.01, 1.0, 1000, 0.1, 1e-5, 0.7203, 0.7530, 1.8283),
+            (
+                Estimator::Gd,
+                1.0,
+                20.0,
+                100,
+                0.05,
+                1e-5,
+                0.4594,
+                0.5309,
+                1.993092,
+            ),
+            (
+                Estimator::Gd,
+                1.0,
+                50.0,
+                2000,
+                0.05,
+                1e-5,
+                0.7366,
+                0.8120,
+                3.849,
+            ),
+            (
+                Estimator::Sgd,
+                0.0625,
+                4.0,
+                3000,
+                0.05,
+                1e-3,
+                0.4507,
+                0.5337,
+                2.654,
+            ),
+            (
+                Estimator::Sgd,
+                0.01,
+                1.0,
+                1000,
+                0.1,
+                1e-5,
+                0.7203,
+                0.7530,
+                1.8283,
+            ),
         ] {
             let asked = question(estimator, q, rounds, Some(kappa), delta, zero_out);
             let found = asked.assess(z).unwrap();
             assert!(found.amplified, "{estimator:?}");
-            assert!(found.epsilon > lower && found.epsilon < upper, "{estimator:?}: {found:?}");
-            assert!((found.epsilon_unamplified / plain - 1.0).abs() < 1e-3, "{estimator:?}: {found:?}");
-            let plain = Question { amplification: false, ..asked }.assess(z).unwrap();
+            assert!(
+                found.epsilon > lower && found.epsilon < upper,
+                "{estimator:?}: {found:?}"
+            );
+            assert!(
+                (found.epsilon_unamplified / plain - 1.0).abs() < 1e-3,
+                "{estimator:?}: {found:?}"
+            );
+            let plain = Question {
+                amplification: false,
+                ..asked
+            }
+            .assess(z)
+            .unwrap();
             assert!(!plain.amplified && plain.epsilon == found.epsilon_unamplified);
         }
     }
@@ -248,17 +368,38 @@ mod tests {
             (Estimator::Gd, 0.01, Some(0.05)),
             (Estimator::Sgd, 0.02, None),
             (Estimator::Sgd, 0.02, Some(0.05)),
-            (Estimator::Svrg { difference_clip: Some(0.25) }, 0.02, Some(0.05)),
-            (Estimator::Saga { difference_clip: None }, 0.02, None),
+            (
+                Estimator::Svrg {
+                    difference_clip: Some(0.25),
+                },
+                0.02,
+                Some(0.05),
+            ),
+            (
+                Estimator::Saga {
+                    difference_clip: None,
+                },
+                0.02,
+                None,
+            ),
         ] {
             for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
                 for method in [Method::Pld, Method::Rdp] {
-                    let asked = Question { method, ..question(estimator, q, 150, kappa, 1e-5, adjacency) };
+                    let asked = Question {
+                        method,
+                        ..question(estimator, q, 150, kappa, 1e-5, adjacency)
+                    };
                     let (sigma, cost) = asked.calibrate(1.0).unwrap();
-                    assert!(cost.epsilon <= 1.0 && cost.epsilon > 0.99, "{estimator:?} {adjacency:?} {method:?}: {cost:?}");
+                    assert!(
+                        cost.epsilon <= 1.0 && cost.epsilon > 0.99,
+                        "{estimator:?} {adjacency:?} {method:?}: {cost:?}"
+                    );
                     assert_eq!(asked.assess(sigma).unwrap(), cost);
                     let odometer = asked.odometer(sigma).unwrap();
-                    assert!(odometer.after(150) <= cost.epsilon && odometer.after(150) >= cost.epsilon * (1.0 - 1e-3));
+                    assert!(
+                        odometer.after(150) <= cost.epsilon
+                            && odometer.after(150) >= cost.epsilon * (1.0 - 1e-3)
+                    );
                     let spent: Vec<f64> = (0..=150).map(|round| odometer.after(round)).collect();
                     assert!(spent[0] == 0.0 && spent.is_sorted());
                 }
@@ -287,6 +428,9 @@ mod tests {
             amplification: true,
         };
         let found = asked.assess(20.0 / 1000.0).unwrap();
-        assert!(!found.amplified && (found.epsilon - 1.993091).abs() < 1e-4, "{found:?}");
+        assert!(
+            !found.amplified && (found.epsilon - 1.993091).abs() < 1e-4,
+            "{found:?}"
+        );
     }
 }

@@ -17,9 +17,9 @@
 pub(crate) mod compose;
 pub(crate) mod discretise;
 pub(crate) mod distribution;
+mod law;
 pub(crate) mod pair;
 pub(crate) mod plan;
-mod law;
 mod transform;
 
 pub use distribution::LossDistribution;
@@ -154,7 +154,8 @@ impl Direction {
     /// The coarsest step worth trying.
     pub(crate) fn coarsest_step(&self, plan: &Plan) -> f64 {
         const FEWEST_POINTS: f64 = 2048.0;
-        let step = (plan.spread / self.rounds().sqrt() / 4.0).min(plan.window.length / FEWEST_POINTS);
+        let step =
+            (plan.spread / self.rounds().sqrt() / 4.0).min(plan.window.length / FEWEST_POINTS);
         step.max(plan.window.length / (LARGEST_TRANSFORM / 2) as f64)
     }
 
@@ -223,8 +224,7 @@ impl RoundCosts {
                 let mut search = Search::new(direction, goal)?;
                 let on_grid = |fineness: f64| -> Result<LossDistribution, AccountError> {
                     let tilt = search.plan.tilt;
-                    let mut losses =
-                        direction.discretise(goal, search.coarsest, fineness, tilt)?;
+                    let mut losses = direction.discretise(goal, search.coarsest, fineness, tilt)?;
                     Ok(losses.swap_remove(0))
                 };
                 let (fine, coarse) = (on_grid(fineness.unwrap_or(16.0))?, on_grid(2.0)?);
@@ -321,7 +321,9 @@ impl<'a> Search<'a> {
         let mut value = self.answer(level)?;
         let mut excess = (coarse - value) / 15.0;
         while value > enough && excess > SLACK * tolerance * value {
-            let jump = (excess / (tolerance * value)).sqrt().clamp(1.3, LARGEST_JUMP);
+            let jump = (excess / (tolerance * value))
+                .sqrt()
+                .clamp(1.3, LARGEST_JUMP);
             let finer = match self.answer(level * jump) {
                 Ok(finer) => finer,
                 // The coarser answer is a bound as well; it is only less tight.
@@ -337,9 +339,9 @@ impl<'a> Search<'a> {
     }
 
     fn answer(&mut self, fineness: f64) -> Result<f64, AccountError> {
-        let losses = self
-            .direction
-            .discretise(self.goal, self.coarsest, fineness, self.plan.tilt)?;
+        let losses =
+            self.direction
+                .discretise(self.goal, self.coarsest, fineness, self.plan.tilt)?;
         let phases = self.direction.phases(&losses, &self.samples);
         match self.goal {
             Goal::Epsilon(epsilon) => Ok(Composed::new(&phases, &self.plan)?.delta(epsilon)),
@@ -405,10 +407,7 @@ fn samples_of(rounds: &[(&LossDistribution, u64)]) -> Vec<Samples> {
         .collect()
 }
 
-fn phases_of<'a>(
-    rounds: &[(&'a LossDistribution, u64)],
-    samples: &'a [Samples],
-) -> Vec<Phase<'a>> {
+fn phases_of<'a>(rounds: &[(&'a LossDistribution, u64)], samples: &'a [Samples]) -> Vec<Phase<'a>> {
     rounds
         .iter()
         .zip(samples)

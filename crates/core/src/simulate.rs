@@ -82,7 +82,8 @@ pub struct EvaluationPlan<'a> {
 
 impl EvaluationPlan<'_> {
     fn due(&self, round: Round, rounds: Round) -> bool {
-        let regular = round == 0 || round == rounds || (self.every > 0 && round.is_multiple_of(self.every));
+        let regular =
+            round == 0 || round == rounds || (self.every > 0 && round.is_multiple_of(self.every));
         regular && round >= self.from
     }
 }
@@ -114,7 +115,9 @@ enum Job {
 impl Simulation {
     /// A run of these clients, numbered from 0 in order, with this server.
     pub fn new(server: Server, clients: Vec<Client>) -> Self {
-        let outbox = (0..clients.len().min(BLOCK)).map(|_| Mutex::default()).collect();
+        let outbox = (0..clients.len().min(BLOCK))
+            .map(|_| Mutex::default())
+            .collect();
         Self {
             server: RwLock::new(server),
             clients: clients.into_iter().map(Mutex::new).collect(),
@@ -137,26 +140,39 @@ impl Simulation {
         let evaluation = Evaluation::new(plan, &shared.clients);
         let next = AtomicUsize::new(0);
         let job = RwLock::new(Job::Metrics);
-        let work = |scratch: &mut RoundScratch| match *job.read().expect("no thread panics holding it") {
-            Job::Messages { first, len } => shared.messages(first, len, &next, scratch),
-            Job::Metrics => {
-                let server = shared.server.read().expect("no thread panics holding it");
-                evaluation.work(server.model(), scratch.workspace());
-            }
-        };
+        let work =
+            |scratch: &mut RoundScratch| match *job.read().expect("no thread panics holding it") {
+                Job::Messages { first, len } => shared.messages(first, len, &next, scratch),
+                Job::Metrics => {
+                    let server = shared.server.read().expect("no thread panics holding it");
+                    evaluation.work(server.model(), scratch.workspace());
+                }
+            };
         Team::scope(threads, work, |team| {
             let metrics = |team: &mut Team<'_, _>, clock: &mut Clock| {
                 let start = Instant::now();
                 evaluation.begin();
                 *job.write().expect("the team is at rest") = Job::Metrics;
                 team.work();
-                let metrics = evaluation.finish(shared.server.read().expect("the team is at rest").model());
+                let metrics =
+                    evaluation.finish(shared.server.read().expect("the team is at rest").model());
                 clock.evaluation += start.elapsed();
                 metrics
             };
-            let report = |round, traffic, metrics, observe: &mut dyn FnMut(Progress, &Server) -> ControlFlow<()>| {
-                observe(Progress { round, traffic, metrics }, &shared.server.read().expect("the team is at rest"))
-            };
+            let report =
+                |round,
+                 traffic,
+                 metrics,
+                 observe: &mut dyn FnMut(Progress, &Server) -> ControlFlow<()>| {
+                    observe(
+                        Progress {
+                            round,
+                            traffic,
+                            metrics,
+                        },
+                        &shared.server.read().expect("the team is at rest"),
+                    )
+                };
             let (mut round, rounds) = {
                 let server = shared.server.read().expect("the team is at rest");
                 (server.round(), server.rounds())
@@ -198,7 +214,15 @@ impl Simulation {
 
     /// Bytes that clients keep between rounds beyond their records.
     pub fn state_bytes(&self) -> usize {
-        self.clients.iter().map(|client| client.lock().expect("no thread panics holding it").state_bytes()).sum()
+        self.clients
+            .iter()
+            .map(|client| {
+                client
+                    .lock()
+                    .expect("no thread panics holding it")
+                    .state_bytes()
+            })
+            .sum()
     }
 
     /// Computes messages of a block until none is left.
@@ -210,9 +234,15 @@ impl Simulation {
             if slot >= len {
                 return;
             }
-            let mut client = self.clients[first + slot].lock().expect("each client has one thread");
+            let mut client = self.clients[first + slot]
+                .lock()
+                .expect("each client has one thread");
             let mut outgoing = self.outbox[slot].lock().expect("each slot has one thread");
-            let Outgoing { message, update, present } = &mut *outgoing;
+            let Outgoing {
+                message,
+                update,
+                present,
+            } = &mut *outgoing;
             *present = client.message(round, model, scratch, message, update);
             if *present {
                 client.accepted(update);
@@ -229,7 +259,9 @@ impl Simulation {
             if outgoing.present {
                 traffic.paper_bits += 64 * outgoing.update.values().len() as u64;
                 let id = (first + slot) as ClientId;
-                server.take(id, &outgoing.update).expect("clients are delivered in order");
+                server
+                    .take(id, &outgoing.update)
+                    .expect("clients are delivered in order");
             }
         }
     }

@@ -228,7 +228,9 @@ fn snapshots_follow_the_coin_while_absent() {
         batch: 3.0,
         coins: Coins::Exact,
     };
-    let coins: Vec<bool> = (0..40).map(|t| PublicSeed(3).snapshot_coin(t, 0.5)).collect();
+    let coins: Vec<bool> = (0..40)
+        .map(|t| PublicSeed(3).snapshot_coin(t, 0.5))
+        .collect();
     assert!(coins.contains(&true) && coins.contains(&false));
     for seed in 0..5 {
         let (_, naive_again, _) = Model::DenseLogistic.build(&[1]);

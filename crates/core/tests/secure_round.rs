@@ -146,8 +146,7 @@ fn a_batch_is_the_sum_of_its_records_alone() {
             for round in 0..8 {
                 assert!(whole.sender.send(round, &model));
                 let mut drawn = Vec::new();
-                let mut coins =
-                    SecretKey::simulated(KEY.0, KEY.1).stream(round, Purpose::Sampling);
+                let mut coins = SecretKey::simulated(KEY.0, KEY.1).stream(round, Purpose::Sampling);
                 poisson(batch).draw(records, &mut coins, &mut drawn);
                 sizes.push(drawn.len());
                 let mut expected = whole.noise(round);
@@ -179,7 +178,10 @@ fn neighbours_do_not_change_a_record() {
     let d = objective.dimension();
     let kinds = [CompressorKind::Identity, CompressorKind::RandK { k: d / 2 }];
     let target = 4;
-    for (storage, kind) in [dense, sparse].into_iter().flat_map(|s| kinds.map(|k| (s, k))) {
+    for (storage, kind) in [dense, sparse]
+        .into_iter()
+        .flat_map(|s| kinds.map(|k| (s, k)))
+    {
         for estimator in estimators(4.0) {
             let plan = Arc::new(secure(Arc::clone(&objective), kind, estimator, 8.0));
             let change = |neighbours: u64, scale: f32| {
@@ -203,7 +205,11 @@ fn neighbours_do_not_change_a_record() {
             let reference = change(100, 1.0);
             assert!(reference.iter().flatten().any(|&integer| integer != 0));
             for (neighbours, scale) in [(101, 1.0), (102, 1e-3), (103, 0.5)] {
-                assert_eq!(reference, change(neighbours, scale), "{estimator:?} {kind:?}");
+                assert_eq!(
+                    reference,
+                    change(neighbours, scale),
+                    "{estimator:?} {kind:?}"
+                );
             }
         }
     }
@@ -235,7 +241,11 @@ fn replacing_a_record_stays_within_the_exact_bound() {
     for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 2 }] {
         for estimator in estimators(0.15) {
             // What fits the 24 bits in which sums are looked at.
-            let sigma = if estimator == EstimatorPlan::Minibatch { 0.1 } else { 0.02 };
+            let sigma = if estimator == EstimatorPlan::Minibatch {
+                0.1
+            } else {
+                0.02
+            };
             let objective: Arc<dyn Objective> = Arc::new(Explicit(Marked(columns)));
             let plan = Arc::new(secure(objective, kind, estimator, 0.5));
             let (mut rows, labels) = table(8, records, columns, 2);
@@ -246,7 +256,12 @@ fn replacing_a_record_stays_within_the_exact_bound() {
                 rows[2].clone_from(target);
                 let data = dense(&rows, &labels, 2);
                 let mut client = Integers::new(&plan, data, poisson(batch), sigma);
-                bounds = client.grids.grids().iter().map(|g| g.bound_squared()).collect();
+                bounds = client
+                    .grids
+                    .grids()
+                    .iter()
+                    .map(|g| g.bound_squared())
+                    .collect();
                 // The server turns gradients round, and once sends something that is no model.
                 let send = |round: Round| {
                     let first = match round {
@@ -305,7 +320,11 @@ fn within_twice(squares: u128, bounds: &[u128]) -> bool {
 fn secure_and_floating_point_mean_the_same() {
     let (columns, records, sigma, clip) = (8, 20, 0.02, 0.4);
     let (rows, labels) = table(9, records, columns, 2);
-    let data = || sparse(&rows, &labels, 2).with_offset(vec![0.2; columns]).unwrap();
+    let data = || {
+        sparse(&rows, &labels, 2)
+            .with_offset(vec![0.2; columns])
+            .unwrap()
+    };
     for estimator in estimators(0.4) {
         for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 4 }] {
             let plan = secure(logistic(columns), kind, estimator, clip);
@@ -372,7 +391,10 @@ fn unbounded_records_are_refused() {
     whole.estimate_clip = Some(1.0);
     assert!(unsupported(build(whole, 0.1)));
     let difference_clip = None;
-    assert!(unsupported(build(plan(EstimatorPlan::Saga { difference_clip }), 0.1)));
+    assert!(unsupported(build(
+        plan(EstimatorPlan::Saga { difference_clip }),
+        0.1
+    )));
     let snapshot_probability = 0.1;
     assert!(unsupported(build(
         plan(EstimatorPlan::Svrg {

@@ -110,7 +110,12 @@ impl Attack {
             for (b, right) in messages.iter().enumerate().skip(a + 1) {
                 let times = if self.null_first && a == 0 { 1.0 } else { 2.0 };
                 for (round, (left, right)) in left.iter().zip(right).enumerate() {
-                    let bound = times * if sampled(sampling, round) { pair.1 } else { pair.0 };
+                    let bound = times
+                        * if sampled(sampling, round) {
+                            pair.1
+                        } else {
+                            pair.0
+                        };
                     let differences = left.iter().zip(right).map(|(l, r)| f64::from(l - r));
                     let distance = differences.map(|x| x * x).sum::<f64>().sqrt();
                     // Rounding in f32 of sums of about the clip.
@@ -143,7 +148,9 @@ fn sampled(sampling: Sampling, round: usize) -> bool {
 /// Models that a server may send: ordinary, far away, tiny, not numbers at all.
 fn models(dimension: usize) -> Vec<Arc<Vec<f32>>> {
     let mut stream = Stream(12);
-    let scales = [1.0, 30.0, 1e-3, 1e6, 1.0, 1e30, 3.0, 1.0, 1e38, 1.0, 0.0, 2.0];
+    let scales = [
+        1.0, 30.0, 1e-3, 1e6, 1.0, 1e30, 3.0, 1.0, 1e38, 1.0, 0.0, 2.0,
+    ];
     let mut models: Vec<Vec<f32>> = (0..36)
         .map(|round| stream.numbers(dimension, scales[round % scales.len()]))
         .collect();
@@ -156,7 +163,12 @@ fn models(dimension: usize) -> Vec<Arc<Vec<f32>>> {
 /// Rows made to do harm, and their classes.
 fn hostile_rows(columns: usize, null: bool) -> Vec<(Vec<f32>, u32)> {
     let ordinary = Stream(77).numbers(columns, 1.0);
-    let times = |scale: f32| ordinary.iter().map(|value| scale * value).collect::<Vec<_>>();
+    let times = |scale: f32| {
+        ordinary
+            .iter()
+            .map(|value| scale * value)
+            .collect::<Vec<_>>()
+    };
     let mut spike = vec![0.0; columns];
     spike[columns / 2] = 1e25;
     let alternating = (0..columns).map(|i| if i % 2 == 0 { 3e38 } else { -3e38 });
@@ -214,7 +226,19 @@ fn marked(columns: usize) -> Attack {
         (row, 0)
     };
     let mut targets = vec![(vec![0.0; columns], 0)];
-    targets.extend([NOT_A_NUMBER, INFINITE, ALL_INFINITE, HUGE, 0.3, 900.0, -900.0, 1e30].map(row));
+    targets.extend(
+        [
+            NOT_A_NUMBER,
+            INFINITE,
+            ALL_INFINITE,
+            HUGE,
+            0.3,
+            900.0,
+            -900.0,
+            1e30,
+        ]
+        .map(row),
+    );
     // A gradient of exactly the clip, from the server's choice of +1 or -1.
     let mut exact = vec![0.0; columns];
     exact[2] = CLIP as f32;
@@ -247,7 +271,10 @@ fn marked(columns: usize) -> Attack {
 fn no_record_moves_a_message_beyond_its_bound() {
     for attack in attacks() {
         let d = attack.objective.dimension();
-        for kind in [CompressorKind::Identity, CompressorKind::RandK { k: d.div_ceil(3) }] {
+        for kind in [
+            CompressorKind::Identity,
+            CompressorKind::RandK { k: d.div_ceil(3) },
+        ] {
             for (estimator, sampling, pair) in estimators() {
                 let mut plan = client_plan(Arc::clone(&attack.objective), kind);
                 plan.estimator = estimator;
@@ -266,7 +293,11 @@ fn no_record_moves_a_message_beyond_its_bound() {
                 if estimator == EstimatorPlan::Minibatch {
                     plan.clipping = Clipping::Selected(CLIP);
                     let worst = attack.worst(&Arc::new(plan), sampling, pair);
-                    assert!(worst > 0.99 || !attack.null_first, "{}: {worst}", attack.name);
+                    assert!(
+                        worst > 0.99 || !attack.null_first,
+                        "{}: {worst}",
+                        attack.name
+                    );
                 }
             }
         }
@@ -293,7 +324,10 @@ fn divisors_are_constants_and_empty_batches_are_sent() {
             difference_clip,
         },
     ] {
-        let mut plan = client_plan(Arc::new(Explicit(Marked(columns))), CompressorKind::Identity);
+        let mut plan = client_plan(
+            Arc::new(Explicit(Marked(columns))),
+            CompressorKind::Identity,
+        );
         plan.estimator = estimator;
         let key = SecretKey::simulated(9, 0);
         let sigma = 1e-6;
@@ -302,7 +336,11 @@ fn divisors_are_constants_and_empty_batches_are_sent() {
         let mut table = vec![1.0; records];
         let mut sizes = [0; 9];
         for round in 0..60u32 {
-            let scale = if round == 0 { 1.0 } else { 0.5 + (round % 7) as f32 / 10.0 };
+            let scale = if round == 0 {
+                1.0
+            } else {
+                0.5 + (round % 7) as f32 / 10.0
+            };
             assert!(sender.send(round, &Arc::new(vec![scale, 0.0, 0.0])));
             let mut rows = Vec::new();
             let mut coins = SecretKey::simulated(9, 0).stream(round, Purpose::Sampling);
@@ -343,7 +381,10 @@ fn what_is_no_number_counts_as_nothing() {
             plan.clipping = Clipping::Record(CLIP);
             let messages = attack.messages(&Arc::new(plan), sampling);
             for wrong in 1..4 {
-                assert_eq!(messages[0], messages[wrong], "{estimator:?} {kind:?} {wrong}");
+                assert_eq!(
+                    messages[0], messages[wrong],
+                    "{estimator:?} {kind:?} {wrong}"
+                );
             }
         }
     }
@@ -378,7 +419,12 @@ fn selected_clipping_ignores_what_stays() {
             panic!("three coordinates travel");
         };
         // Random-k scales by d/k = 2.
-        let norm = update.values().iter().map(|v| (v / 2.0).powi(2)).sum::<f32>().sqrt();
+        let norm = update
+            .values()
+            .iter()
+            .map(|v| (v / 2.0).powi(2))
+            .sum::<f32>()
+            .sqrt();
         if chosen.contains(&5) {
             travels += 1;
             assert!((norm - 1.0).abs() < 1e-5, "{norm}");

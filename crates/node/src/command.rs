@@ -44,13 +44,19 @@ impl Failure {
 
     /// The command line or the configuration is wrong.
     pub fn usage(message: impl Into<String>) -> Self {
-        Failure::Usage { message: message.into(), hint: None }
+        Failure::Usage {
+            message: message.into(),
+            hint: None,
+        }
     }
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Failure::Usage { message: error.to_string(), hint: error.hint().map(str::to_string) }
+        Failure::Usage {
+            message: error.to_string(),
+            hint: error.hint().map(str::to_string),
+        }
     }
 }
 
@@ -132,7 +138,11 @@ impl Verbosity {
     /// A warning, unless quiet.
     pub fn warn(&self, line: impl AsRef<str>) {
         if !self.quiet {
-            complain(format_args!("{} {}", console::style("warning:").yellow().bold().for_stderr(), line.as_ref()));
+            complain(format_args!(
+                "{} {}",
+                console::style("warning:").yellow().bold().for_stderr(),
+                line.as_ref()
+            ));
         }
     }
 

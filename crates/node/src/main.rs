@@ -40,7 +40,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
-    let verbosity = Verbosity { quiet: arguments.quiet, verbose: arguments.verbose };
+    let verbosity = Verbosity {
+        quiet: arguments.quiet,
+        verbose: arguments.verbose,
+    };
     let result = match &arguments.command {
         Command::Train(options) => command::train::run(options, verbosity),
         Command::Report(options) => command::report::run(options, verbosity),
@@ -72,7 +75,10 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut first = lines.next().unwrap_or("error: wrong command line").to_string();
+    let mut first = lines
+        .next()
+        .unwrap_or("error: wrong command line")
+        .to_string();
     // A list of arguments stands on lines of its own; an error is one line.
     let mut lines = lines.peekable();
     if first.ends_with(':') {
@@ -81,8 +87,14 @@ fn usage(error: &clap::Error) -> ExitCode {
         }
     }
     command::complain(format_args!("{first}"));
-    let tips: Vec<&str> = lines.take_while(|line| !line.starts_with("Usage")).collect();
-    let hint = if tips.is_empty() { "see `soteria help`".to_string() } else { tips.join(" ").replace("tip: ", "") };
+    let tips: Vec<&str> = lines
+        .take_while(|line| !line.starts_with("Usage"))
+        .collect();
+    let hint = if tips.is_empty() {
+        "see `soteria help`".to_string()
+    } else {
+        tips.join(" ").replace("tip: ", "")
+    };
     command::complain(format_args!("hint: {hint}"));
     ExitCode::from(2)
 }
@@ -90,7 +102,9 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn explain(failure: &Failure) {
     let label = console::style("error:").red().bold().for_stderr();
     match failure {
-        Failure::Failed(message) | Failure::Refused(message) => command::complain(format_args!("{label} {message}")),
+        Failure::Failed(message) | Failure::Refused(message) => {
+            command::complain(format_args!("{label} {message}"))
+        }
         Failure::Usage { message, hint } => {
             command::complain(format_args!("{label} {message}"));
             if let Some(hint) = hint {

@@ -48,7 +48,11 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
             }
             // Dropped even if the lead panics, so that nobody waits for ever.
             let _dismissal = Dismissal(&meeting);
-            lead(&mut Team { work: &work, meeting: &meeting, scratch: RoundScratch::default() })
+            lead(&mut Team {
+                work: &work,
+                meeting: &meeting,
+                scratch: RoundScratch::default(),
+            })
         })
     }
 

@@ -182,7 +182,10 @@ fn network_loss(
         next += (pair[0] + 1) * pair[1];
         let outputs = (0..pair[1]).map(|r| {
             let inputs = values.iter().enumerate();
-            let z = biases[r] + inputs.map(|(c, a)| a * weights[c * pair[1] + r]).sum::<f64>();
+            let z = biases[r]
+                + inputs
+                    .map(|(c, a)| a * weights[c * pair[1] + r])
+                    .sum::<f64>();
             match activation {
                 _ if l + 2 == sizes.len() => z,
                 Activation::Sigmoid => 1.0 / (1.0 + (-z).exp()),
@@ -217,15 +220,7 @@ impl Setting {
         let plan = Arc::new(self.plan.clone());
         let build = |(i, data): (usize, &Arc<Dataset>)| {
             let (plan, data) = (Arc::clone(&plan), Arc::clone(data));
-            Client::new(
-                i as u32,
-                plan,
-                data,
-                self.sampling,
-                self.sigma,
-                self.key(i),
-            )
-            .unwrap()
+            Client::new(i as u32, plan, data, self.sampling, self.sigma, self.key(i)).unwrap()
         };
         self.data.iter().enumerate().map(build).collect()
     }
@@ -363,9 +358,7 @@ impl TwinClient {
             snapshot_probability,
             ..
         } = plan.estimator
-            && plan
-                .public_seed
-                .snapshot_coin(round, snapshot_probability)
+            && plan.public_seed.snapshot_coin(round, snapshot_probability)
         {
             self.snapshot = Some(x.to_vec());
         }
@@ -458,9 +451,7 @@ impl TwinClient {
         }
         if let EstimatorPlan::Saga { .. } = setting.plan.estimator {
             let visits = self.visits.insert(references);
-            batch
-                .iter()
-                .for_each(|&j| visits[j as usize] = x.to_vec());
+            batch.iter().for_each(|&j| visits[j as usize] = x.to_vec());
         }
         sum
     }
@@ -553,6 +544,9 @@ pub fn network(columns: usize, hidden: &[usize], classes: usize) -> Arc<dyn Obje
 /// Reads `bytes` as a message of `round`, and insists that it is one.
 pub fn decoded(compressor: &Compressor, round: Round, bytes: &[u8]) -> Update {
     let mut update = Update::default();
-    assert_eq!(wire::decode(compressor, round, bytes, &mut update), Ok(true));
+    assert_eq!(
+        wire::decode(compressor, round, bytes, &mut update),
+        Ok(true)
+    );
     update
 }
