@@ -129,6 +129,7 @@ fn fetch_file(
             Some(reason) => tried.push(format!("{address} ({reason})")),
         }
     }
+    part.discard_if_empty();
     Err(FetchError::NoMirror {
         file: file.name,
         tried: tried.join(", "),
@@ -190,6 +191,7 @@ fn request(
     }
     let response = match request.call() {
         Ok(response) => response,
+        Err(ureq::Error::Io(error)) => return Ok(Err(one_line(&error))),
         Err(error) => return Ok(Err(one_line(&error))),
     };
     let range = response
@@ -295,6 +297,12 @@ impl Part {
     fn matches(&mut self) -> Result<bool, FetchError> {
         let digest = self.handle.rewind().and_then(|()| digest(&mut self.handle));
         Ok(digest.map_err(|error| self.wrap(error))? == self.file.sha256)
+    }
+
+    fn discard_if_empty(self) {
+        if self.length == 0 {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 
     fn finish(self, target: &Path) -> Result<(), FetchError> {

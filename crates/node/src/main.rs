@@ -10,10 +10,10 @@ use soteria_node::command::{self, Failure, Verbosity};
 #[command(name = "soteria", version, max_term_width = 100)]
 struct Arguments {
     /// Say nothing but errors
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 1000)]
     quiet: bool,
     /// Say more
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 1000)]
     verbose: bool,
     #[command(subcommand)]
     command: Command,

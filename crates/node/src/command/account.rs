@@ -281,6 +281,12 @@ impl QuestionOptions {
                 .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
             verbosity.say(format!("wrote {}", path.display()));
         }
+        if cost.epsilon == 0.0 {
+            verbosity.warn(format!(
+                "epsilon is 0: all that this noise does not hide happens with a probability below delta = {}",
+                readable(self.delta)
+            ));
+        }
         let accountant = if question.method == Method::Pld {
             "pld"
         } else {
@@ -309,7 +315,7 @@ impl QuestionOptions {
                 })
             ));
         }
-        let shown = |epsilon: f64| round_up(epsilon, 4).to_string();
+        let shown = |epsilon: f64| readable(round_up(epsilon, 4));
         let optional = |epsilon: Option<f64>| epsilon.map_or("none".to_owned(), shown);
         let amplified = if cost.amplified {
             ", amplified by random-k"
@@ -322,10 +328,10 @@ impl QuestionOptions {
                 format!(
                     "{} at delta {}, {adjacency} ({accountant}{amplified})",
                     shown(cost.epsilon),
-                    self.delta
+                    readable(self.delta)
                 ),
             ),
-            ("sigma", round_up(sigma, 6).to_string()),
+            ("sigma", readable(round_up(sigma, 6))),
             ("rounds", self.rounds.to_string()),
             ("by pld", optional(pld)),
             ("by rdp", optional(rdp)),
@@ -416,13 +422,26 @@ fn curves<P: Fn(f64) -> (f64, f64)>(
 
 impl From<AccountError> for Failure {
     fn from(error: AccountError) -> Self {
-        Failure::usage(error.to_string())
+        match error {
+            // The question is a fair one; the numerics have no answer.
+            AccountError::Unresolved { .. } => Failure::Failed(error.to_string()),
+            other => Failure::usage(other.to_string()),
+        }
     }
 }
 
 impl From<EventError> for Failure {
     fn from(error: EventError) -> Self {
         Failure::usage(error.to_string())
+    }
+}
+
+/// All digits, without rows of zeros.
+fn readable(value: f64) -> String {
+    if value == 0.0 || (1e-4..1e7).contains(&value) {
+        value.to_string()
+    } else {
+        format!("{value:e}")
     }
 }
 

@@ -17,8 +17,8 @@ use soteria_core::objective::{
 };
 
 use super::{Failure, Verbosity, print};
-use crate::config::{Config, Document};
-use crate::problem::Problem;
+use crate::config::{Config, Document, ScaleChoice};
+use crate::problem::{Problem, ProblemError};
 
 /// Records handled at a time.
 const CHUNK: usize = 1024;
@@ -178,7 +178,22 @@ impl Context {
         };
         let config = Config::read(&Document::from_file(path)?)?;
         let seed = config.seed;
-        let problem = Problem::load(&config, directories)?;
+        let problem = match (
+            Problem::load(&config, directories),
+            public_scaling(&config)?,
+        ) {
+            (Ok(problem), _) => problem,
+            // Published and given constants need no records; only the names of the classes are missed.
+            (Err(ProblemError::Data(error)), Some(scaling)) => {
+                verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
+                return Ok(Context {
+                    scaling,
+                    label_names: None,
+                    seed,
+                });
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
         let label_names = problem
             .shards
             .first()
@@ -203,6 +218,19 @@ impl Context {
             Scaling::constants(first(self.scaling.center()), first(self.scaling.factor()))?;
         Ok(scaling.apply(data)?)
     }
+}
+
+/// The scaling of a run, where it does not depend on records.
+fn public_scaling(config: &Config) -> Result<Option<Scaling>, Failure> {
+    Ok(match config.scale_choice() {
+        ScaleChoice::None => Some(Scaling::identity()),
+        ScaleChoice::Standard => config.source.public_scaling(),
+        ScaleChoice::Constant { center, factor } => Some(Scaling::constants(
+            Constants::Same(center),
+            Constants::Same(factor),
+        )?),
+        ScaleChoice::Spectral | ScaleChoice::PerFeature => None,
+    })
 }
 
 /// A model from its file, ready to be applied.

@@ -329,6 +329,19 @@ fn nonsense_is_refused() {
             "{line}: `{wanted}` is not in\n{said}"
         );
     }
+    // A zero is said aloud, and a question without an answer has no number.
+    let loud = "account --estimator gd --samples 10 --clip 1 --sigma 1e9 --rounds 10 --json";
+    let ran = place
+        .run(&loud.split_whitespace().collect::<Vec<_>>())
+        .well();
+    assert_eq!(ran.object()["epsilon"], 0.0);
+    assert!(ran.stderr.contains("warning: epsilon is 0"), "{ran:?}");
+    let open =
+        "account --estimator sgd --samples 1000 --batch 10 --clip 1 --sigma 1e300 --rounds 10";
+    let said = place
+        .run(&open.split_whitespace().collect::<Vec<_>>())
+        .badly(1);
+    assert!(said.contains("no trustworthy answer"), "{said}");
     // What an estimator does not have is ignored, and said to be.
     let ignored = "account --estimator gd --samples 10 --batch 5 --difference-clip 1 --clip 1 --sigma 1 --rounds 10";
     let ran = place

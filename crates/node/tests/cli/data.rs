@@ -479,6 +479,10 @@ fn without_a_network_the_error_names_what_was_tried() {
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");
+    let left = std::fs::read_dir(place.path(".cache/soteria/mnist"))
+        .unwrap()
+        .count();
+    assert_eq!(left, 0, "an empty part is left");
     let said = place.run(&["data", "fetch", "cifar"]).badly(2);
     assert!(
         said.contains("cifar") && said.contains("fashion-mnist"),

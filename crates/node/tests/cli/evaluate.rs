@@ -166,6 +166,32 @@ fn predictions_name_the_classes() {
         place.text("all.csv").contains("\"a, first\",\"a, first\","),
         "names are quoted where they must be"
     );
+    // Nothing was scaled, so the run's training data may be gone; then classes are those of the data.
+    std::fs::rename(place.path("train.csv"), place.path("moved.csv")).unwrap();
+    let moved = evaluate(
+        &place,
+        "run",
+        "csv:moved.csv",
+        &["--config", "run/config.toml"],
+    );
+    assert_eq!(moved["accuracy"], 1.0);
+    let scaled = place
+        .text("run/config.toml")
+        .replace("scale = \"none\"", "scale = \"spectral\"");
+    place.write("scaled.toml", scaled);
+    let said = place
+        .run(&[
+            "evaluate",
+            "--model",
+            "run/model.safetensors",
+            "--data",
+            "csv:moved.csv",
+            "--config",
+            "scaled.toml",
+        ])
+        .badly(1);
+    assert!(said.contains("train.csv"), "{said}");
+    std::fs::rename(place.path("moved.csv"), place.path("train.csv")).unwrap();
     let text: Ran = place
         .run(&[
             "evaluate",

@@ -179,8 +179,11 @@ pub fn rounds(text: &str) -> Vec<Vec<Option<f64>>> {
         .collect()
 }
 
-/// Name, shape and values of every tensor of a model file, by name, and its description.
-pub fn tensors(path: &Path) -> (Vec<(String, Vec<usize>, Vec<f32>)>, Value) {
+/// Name, shape and values of a tensor.
+pub type Tensor = (String, Vec<usize>, Vec<f32>);
+
+/// Every tensor of a model file, by name, and the model's description.
+pub fn tensors(path: &Path) -> (Vec<Tensor>, Value) {
     let bytes = std::fs::read(path).expect("a model");
     let (_, metadata) =
         safetensors::SafeTensors::read_metadata(&bytes).expect("a safetensors header");
