@@ -180,7 +180,7 @@ impl Composed {
         let epsilon = (upper - down.min(*step)).max(0.0);
         Ok(Answer {
             epsilon: epsilon * (1.0 + 1e-12),
-            allowance: (scale.exp() * self.hidden + self.infinity) / delta,
+            allowance: scale.exp() * self.hidden / delta,
         })
     }
 }

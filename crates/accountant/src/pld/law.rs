@@ -22,7 +22,7 @@ use super::transform::{Bin, fast_length, forward, inverse};
 use crate::account::AccountError;
 
 /// Largest transform: beyond it a finer step is refused and the coarser answer stands.
-pub(crate) const LARGEST_TRANSFORM: usize = 1 << 22;
+pub(crate) const LARGEST_TRANSFORM: usize = 1 << 21;
 
 /// Tilted mass of a point that is dropped and counted as error.
 const NEGLIGIBLE: f64 = 1e-40;
