@@ -55,9 +55,6 @@ pub struct Assessment {
     pub amplified: bool,
 }
 
-/// Computed points of an odometer.
-const CHECKPOINTS: usize = 36;
-
 impl Question {
     /// The cost with noise of standard deviation `sigma`.
     ///
@@ -108,20 +105,20 @@ impl Question {
         Ok((found.sigma, self.assess(found.sigma)?))
     }
 
-    /// What has been spent after every round.
+    /// What has been spent after every round, computed at about `checkpoints` of them.
     ///
     /// # Errors
     /// As [`assess`](Self::assess).
-    pub fn odometer(&self, sigma: f64) -> Result<Odometer, AccountError> {
+    pub fn odometer(&self, sigma: f64, checkpoints: usize) -> Result<Odometer, AccountError> {
         let release = self.at(sigma)?;
         let cost = self.assess(sigma)?;
         let odometer = match self.masked(&release)? {
-            Some(masked) if cost.amplified => Odometer::by(self.rounds, CHECKPOINTS, |rounds| {
+            Some(masked) if cost.amplified => Odometer::by(self.rounds, checkpoints, |rounds| {
                 masked.epsilon(rounds, self.delta)
             }),
             _ if self.method == Method::Rdp => {
                 let curve = self.curve(&release)?;
-                Odometer::by(self.rounds, CHECKPOINTS, |rounds| {
+                Odometer::by(self.rounds, checkpoints, |rounds| {
                     Ok(curve.epsilon(rounds, self.delta))
                 })
             }
@@ -130,7 +127,7 @@ impl Question {
                 self.rounds,
                 self.delta,
                 self.adjacency,
-                CHECKPOINTS,
+                checkpoints,
             ),
         }?;
         Ok(odometer.capped(cost.epsilon))
@@ -395,7 +392,7 @@ mod tests {
                         "{estimator:?} {adjacency:?} {method:?}: {cost:?}"
                     );
                     assert_eq!(asked.assess(sigma).unwrap(), cost);
-                    let odometer = asked.odometer(sigma).unwrap();
+                    let odometer = asked.odometer(sigma, 24).unwrap();
                     assert!(
                         odometer.after(150) <= cost.epsilon
                             && odometer.after(150) >= cost.epsilon * (1.0 - 1e-3)

@@ -30,7 +30,7 @@ pub use directories::DataDirectories;
 pub use error::{DataError, Place};
 pub use labels::Schema;
 pub use partition::Partition;
-pub use rows::{DenseRows, Features, SparseRow, SparseRows};
+pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRow, SparseRows};
 pub use scale::{Constants, Scale, Scaling};
 pub use source::{Loaded, Share, Source};
 pub use synthetic::Synthetic;

@@ -38,6 +38,10 @@ pub use svrg::Svrg;
 /// Records handled at a time: bounds the memory for factors, and keeps them in the cache.
 const CHUNK: usize = 256;
 
+/// With secure noise a record with a larger factor counts as not finite. Together with the bound on
+/// features ([`crate::data::LARGEST_VALUE`]) it keeps rounding of the smallest numbers far below the clip.
+const LARGEST_FACTOR: f32 = crate::data::LARGEST_VALUE;
+
 /// What each record's clip bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clipping {
@@ -215,6 +219,14 @@ impl Factored {
             input
                 .objective
                 .squared_norms(records, gradients, None, coordinates, norms, workspace);
+        }
+        if alone {
+            // Products with such numbers could round by more than the slack under the clip allows.
+            for (factors, squared) in self.factors.chunks(len.max(1)).zip(norms.iter_mut()) {
+                if factors.iter().any(|factor| factor.abs() > LARGEST_FACTOR) {
+                    *squared = f64::INFINITY;
+                }
+            }
         }
         self.set_weights(norms.iter().map(|&squared| clip_weight(bound, squared)));
     }

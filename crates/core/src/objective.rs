@@ -115,7 +115,7 @@ pub trait Objective: Send + Sync {
 
     /// Writes `|left_j|^2`, or `|left_j - right_j|^2` where `right` is given, restricted to
     /// `coordinates`, one per record. Over all coordinates the relative error is below `2^-40`
-    /// given the factors (sums of squares in `f64`); over selected ones it is that of `f32`.
+    /// given the factors (sums of squares in `f64`), for a difference below 2^-40 of the two norms; over selected ones it is that of `f32`.
     fn squared_norms(
         &self,
         records: Records<'_>,

@@ -5,7 +5,8 @@
 //! from the records on the way. Where a link is missing there is no epsilon, and [`Privacy::claim`]
 //! says which.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use soteria_accountant::assess::{Assessment, Method, Question};
 use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
@@ -37,7 +38,7 @@ pub struct Privacy {
     /// Which accountant decided.
     pub accountant: &'static str,
     /// Epsilon after every round, where there is a claim.
-    pub odometer: Option<Odometer>,
+    pub odometer: Option<Spending>,
 }
 
 /// Why there is no noise level.
@@ -61,15 +62,16 @@ impl Privacy {
         records: &[usize],
         data_dependent_scaling: bool,
     ) -> Result<Self, PrivacyError> {
-        let reason = no_claim(resolved, data_dependent_scaling);
+        let obstacles = obstacles(resolved, data_dependent_scaling);
         let sound = mechanism_is_sound(resolved);
+        let account_as = representatives(resolved, records);
         let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
-        for &size in records {
-            if let std::collections::btree_map::Entry::Vacant(entry) = by_size.entry(size) {
-                entry.insert(settle_one(resolved, dimension, size, sound)?);
+        for size in account_as.values() {
+            if let Entry::Vacant(entry) = by_size.entry(*size) {
+                entry.insert(settle_one(resolved, dimension, *size, sound)?);
             }
         }
-        let sigmas = records.iter().map(|size| by_size[size].sigma).collect();
+        let sigmas = records.iter().map(|size| by_size[&account_as[size]].sigma).collect();
         let worst = |value: fn(&Assessment) -> f64| {
             by_size
                 .values()
@@ -77,22 +79,18 @@ impl Privacy {
                 .reduce(f64::max)
         };
         let exact = worst(|cost| cost.epsilon);
-        let claimed = reason.is_none();
-        let odometer = if claimed {
-            odometer(resolved, dimension, &by_size)?
-        } else {
-            None
-        };
+        let claimed = obstacles.is_empty();
+        let odometer = if claimed { Spending::new(resolved, dimension, &by_size)? } else { None };
         Ok(Self {
             sigmas,
-            claim: reason.unwrap_or("proved").to_string(),
+            claim: obstacles.first().unwrap_or(&"proved").to_string(),
             epsilon: exact.filter(|_| claimed),
             epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
             amplified: claimed
                 && by_size
                     .values()
                     .any(|settled| settled.cost.as_ref().is_some_and(|cost| cost.amplified)),
-            epsilon_exact: exact.filter(|_| !claimed),
+            epsilon_exact: exact.filter(|_| obstacles == [PAPER]),
             paper_sigma: by_size
                 .values()
                 .filter_map(|settled| settled.paper_sigma)
@@ -175,26 +173,60 @@ fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, Priv
     })
 }
 
-fn odometer(
-    resolved: &Resolved,
-    dimension: usize,
-    by_size: &BTreeMap<usize, Settled>,
-) -> Result<Option<Odometer>, PrivacyError> {
-    // The client with the largest epsilon at the end; ties do not matter.
-    let worst = by_size
-        .iter()
-        .filter_map(|(size, settled)| {
-            settled
-                .cost
-                .as_ref()
-                .map(|cost| (*size, settled.sigma, cost.epsilon))
+/// Sizes for which noise is computed: every size, or, where there are many, the next smaller one of
+/// a geometric series. Fewer records cost more, so the noise errs on the safe side.
+fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, usize> {
+    const MANY: usize = 16;
+    const RATIO: f64 = 1.05;
+    let sizes: BTreeSet<usize> = records.iter().copied().collect();
+    let two_terms = matches!(resolved.estimator, EstimatorName::Svrg | EstimatorName::Saga);
+    // The pair without a difference clip, (2 - q) G/b, grows with the number of records.
+    let monotone = !(two_terms && resolved.difference_clip.is_none());
+    let exact = sizes.len() <= MANY || !monotone || resolved.batch.is_none();
+    let smallest = sizes.first().copied().unwrap_or(1).max(1);
+    sizes
+        .into_iter()
+        .map(|size| {
+            let steps = ((size as f64 / smallest as f64).ln() / RATIO.ln()).floor();
+            let below = (smallest as f64 * RATIO.powf(steps)).floor() as usize;
+            (size, if exact { size } else { below.clamp(smallest, size) })
         })
-        .max_by(|a, b| a.2.total_cmp(&b.2));
-    let Some((size, sigma, _)) = worst else {
-        return Ok(None);
-    };
-    let mechanism = mechanism(resolved, dimension, size);
-    Ok(Some(question(resolved, &mechanism)?.odometer(sigma)?))
+        .collect()
+}
+
+/// What has been spent after each round, by whichever client has spent most.
+#[derive(Clone, Debug)]
+pub struct Spending {
+    odometers: Vec<Odometer>,
+}
+
+impl Spending {
+    /// The largest epsilon of any client after `rounds` rounds; never too low.
+    pub fn after(&self, rounds: u64) -> f64 {
+        self.odometers.iter().map(|odometer| odometer.after(rounds)).fold(0.0, f64::max)
+    }
+
+    /// Clients of every size: they reach the same target on different paths.
+    fn new(
+        resolved: &Resolved,
+        dimension: usize,
+        by_size: &BTreeMap<usize, Settled>,
+    ) -> Result<Option<Self>, PrivacyError> {
+        let checkpoints = match by_size.len() {
+            0..=4 => 36,
+            5..=24 => 12,
+            _ => 6,
+        };
+        let odometers = by_size
+            .iter()
+            .filter(|(_, settled)| settled.cost.is_some())
+            .map(|(size, settled)| {
+                let mechanism = mechanism(resolved, dimension, *size);
+                Ok(question(resolved, &mechanism)?.odometer(settled.sigma, checkpoints)?)
+            })
+            .collect::<Result<Vec<_>, PrivacyError>>()?;
+        Ok(if odometers.is_empty() { None } else { Some(Self { odometers }) })
+    }
 }
 
 /// What one client does, in the accountant's words.
@@ -237,22 +269,19 @@ fn mechanism_is_sound(resolved: &Resolved) -> bool {
         && !(resolved.with_replacement && resolved.batch.is_some())
 }
 
-fn no_claim(resolved: &Resolved, data_dependent_scaling: bool) -> Option<&'static str> {
-    if resolved.noise_target == NoiseTarget::None {
-        Some("no noise")
-    } else if resolved.accountant == AccountantName::Paper {
-        Some("paper calibration")
-    } else if resolved.clip_scope == Scope::Estimate {
-        Some("whole estimates are clipped, not records")
-    } else if resolved.with_replacement && resolved.batch.is_some() {
-        Some("sampling with replacement")
-    } else if data_dependent_scaling {
-        Some("data-dependent scaling")
-    } else if resolved.step_size_from_data {
-        Some("data-dependent step size")
-    } else {
-        None
-    }
+const PAPER: &str = "paper calibration";
+
+/// What stands between this run and a claim, the weightiest first.
+fn obstacles(resolved: &Resolved, data_dependent_scaling: bool) -> Vec<&'static str> {
+    let checks = [
+        (resolved.noise_target == NoiseTarget::None, "no noise"),
+        (resolved.accountant == AccountantName::Paper, PAPER),
+        (resolved.clip_scope == Scope::Estimate, "whole estimates are clipped, not records"),
+        (resolved.with_replacement && resolved.batch.is_some(), "sampling with replacement"),
+        (data_dependent_scaling, "data-dependent scaling"),
+        (resolved.step_size_from_data, "data-dependent step size"),
+    ];
+    checks.into_iter().filter(|(applies, _)| *applies).map(|(_, reason)| reason).collect()
 }
 
 fn paper_sigma(resolved: &Resolved, records: usize, epsilon: f64) -> f64 {

@@ -205,6 +205,7 @@ impl RunDirectory {
             optional(metrics.test_accuracy),
             optional(epsilon),
         )
+        .and_then(|()| self.rounds.flush())
         .map_err(|error| OutputError::Io {
             path: self.path.join("rounds.csv"),
             error,
@@ -332,9 +333,10 @@ impl Ending<'_> {
         if self.interrupted {
             summary["interrupted"] = json!(true);
             summary["rounds_planned"] = json!(resolved.rounds);
-            // What has been spent so far, not what the whole run would have cost.
-            if let Some(odometer) = &self.privacy.odometer {
-                summary["privacy"]["epsilon"] = json!(odometer.after(u64::from(self.rounds)));
+            // The claim stays that of the whole schedule: stopping by what one sees is not covered
+            // by the smaller number, which is for information.
+            if let Some(spending) = &self.privacy.odometer {
+                summary["privacy"]["epsilon_spent"] = json!(spending.after(u64::from(self.rounds)));
             }
         }
         summary

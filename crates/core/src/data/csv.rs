@@ -8,6 +8,7 @@ use std::path::Path;
 
 use ::csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 
+use super::rows::is_acceptable;
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
 use super::{DataError, Dataset, DenseRows, Features, Place};
@@ -212,7 +213,7 @@ impl Layout {
                     .map_err(|refused| lines.wrong(Some(place), refused.expected, quote(field)))?;
                 continue;
             }
-            match number(field).filter(|value| value.is_finite()) {
+            match number(field).filter(|value| is_acceptable(*value)) {
                 Some(value) => values.push(value),
                 None => return Err(lines.wrong(Some(place), "a finite number", quote(field))),
             }

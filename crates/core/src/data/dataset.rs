@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::rows::is_acceptable;
 use super::{DataError, Features};
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
@@ -80,7 +81,7 @@ impl Dataset {
                 found: offset.len(),
             });
         }
-        if let Some(column) = offset.iter().position(|value| !value.is_finite()) {
+        if let Some(column) = offset.iter().position(|value| !is_acceptable(*value)) {
             return Err(DataError::NotFinite {
                 row: 0,
                 column,

@@ -72,8 +72,8 @@ pub enum DataError {
         /// What there is.
         found: usize,
     },
-    /// A value is infinite or not a number.
-    #[error("row {row}, feature {column}: expected a finite number, found {value}")]
+    /// A value is infinite, not a number, or beyond 2^64.
+    #[error("row {row}, feature {column}: expected a finite number up to 2^64, found {value}")]
     NotFinite {
         /// The row, from 0.
         row: usize,

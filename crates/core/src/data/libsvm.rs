@@ -7,6 +7,7 @@
 use std::io::Read;
 use std::path::Path;
 
+use super::rows::is_acceptable;
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
 use super::{DataError, Dataset, Features, Place, SparseRows};
@@ -139,7 +140,7 @@ impl Rows {
             let expected = format!("a feature index above {previous} (indices ascend in a row)");
             return Err(fault(column, expected, name));
         }
-        match number::<f32>(value).filter(|value| value.is_finite()) {
+        match number::<f32>(value).filter(|value| is_acceptable(*value)) {
             Some(value) => Ok((index as u32, value)),
             None => Err(fault(column + colon + 1, "a finite number", value)),
         }

@@ -7,6 +7,15 @@ use std::fmt;
 
 use super::DataError;
 
+/// Largest absolute value of a feature, 2^64. Nothing that was measured is larger, and the rounding of
+/// products with such numbers would be hard to bound.
+pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
+
+/// Whether a feature may have this value.
+pub(super) fn is_acceptable(value: f32) -> bool {
+    value.abs() <= LARGEST_VALUE
+}
+
 /// The feature rows of a data set, in the form they came in.
 #[derive(Clone, PartialEq)]
 pub enum Features {
@@ -152,7 +161,7 @@ impl DenseRows {
             });
         }
         check_rows(values.len() / columns)?;
-        if let Some(place) = values.iter().position(|value| !value.is_finite()) {
+        if let Some(place) = values.iter().position(|value| !is_acceptable(*value)) {
             return Err(DataError::NotFinite {
                 row: place / columns,
                 column: place % columns,
@@ -412,7 +421,7 @@ fn check_row(row: usize, columns: usize, indices: &[u32], values: &[f32]) -> Res
             });
         }
         least = u64::from(index) + 1;
-        if !value.is_finite() {
+        if !is_acceptable(value) {
             return Err(DataError::NotFinite {
                 row,
                 column: index as usize,

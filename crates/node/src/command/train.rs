@@ -266,7 +266,7 @@ fn announce(
     verbosity.say(format!("privacy: {noise}; claim: {}", privacy.claim));
     if let Some(epsilon) = privacy.epsilon_exact {
         verbosity.say(format!(
-            "privacy: with each record clipped and Poisson coins this noise really gives epsilon {:.3}",
+            "privacy: with each record clipped and Poisson coins this noise really gives epsilon {}",
             soteria_accountant::round_up(epsilon, 4)
         ));
     }
@@ -338,7 +338,7 @@ impl Watch {
             self.message += &format!("  accuracy {accuracy:.4}");
         }
         if let Some(spent) = spent {
-            self.message += &format!("  epsilon {:.3}", soteria_accountant::round_up(spent, 4));
+            self.message += &format!("  epsilon {}", soteria_accountant::round_up(spent, 4));
         }
     }
 
@@ -367,7 +367,7 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
         4 * ending.dimension as u64 * u64::from(ending.rounds) * ending.records.len() as u64;
     let epsilon = match privacy.epsilon {
         Some(epsilon) => format!(
-            "{} at delta {}, {} (proved)",
+            "{} at delta {}, {} (proved, for secret seeds)",
             soteria_accountant::round_up(epsilon, 4),
             resolved.delta,
             if resolved.zero_out {

@@ -100,7 +100,9 @@ impl Claim<'_> {
              which of two such candidates was used, is right in at most <strong>{guess}&#8239;%</strong> of the cases. \
              A blind guess is right in 50&#8239;%.</p>\n\
              <p>The number is the largest over the clients. Clients hold disjoint records and are accounted one by \
-             one; a record held by several clients, or used in several runs, costs at most the sum of what each spends.</p>\n",
+             one; a record held by several clients, or used in several runs with independent randomness, costs at most the sum of what \
+             each spends. How many records a client has, how many features and classes there are, and how records were dealt \
+             to clients counts as public.</p>\n",
             text::number_rounded_up(epsilon, 4),
             text::number_rounded_up(delta, 3),
             escape(pair),
@@ -140,19 +142,23 @@ fn explanation(reason: &str) -> &'static str {
         .map_or("", |(_, text)| text)
 }
 
-fn noise(run: &RunFiles) -> &'static str {
-    match text_at(run, "/privacy/noise") {
-        Some(noise) if noise.contains("simulated") => {
-            "<p>This is a <strong>simulation</strong>: the claim speaks of the mechanism with ideal Gaussian noise and secret \
-             seeds. The noise here was drawn in floating point from a seed that stands in the configuration, so the \
-             claim says what a deployment of this run would promise, not that these very messages are safe to publish.</p>\n"
-        }
-        Some(noise) if noise.contains("secure") => {
-            "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose result does not carry the traces \
-             that floating-point noise leaves.</p>\n"
-        }
-        _ => "",
+fn noise(run: &RunFiles) -> String {
+    let kind = text_at(run, "/privacy/noise").unwrap_or_default();
+    let mut text = String::new();
+    if kind.contains("secure") {
+        text += "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose result does not carry the \
+                 traces that floating-point noise leaves.</p>\n";
     }
+    // Only a deployed run has no seed.
+    if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
+        let arithmetic = if kind.contains("secure") { "" } else { "ideal Gaussian noise and " };
+        text += &format!(
+            "<p>This is a <strong>simulation</strong>: the claim speaks of the mechanism with {arithmetic}secret seeds. The \
+             randomness here comes from a seed that stands in the configuration, so the claim says what a deployment of \
+             this run would promise, not that these very messages are safe to publish.</p>\n"
+        );
+    }
+    text
 }
 
 fn amplification(run: &RunFiles) -> Option<String> {
@@ -175,7 +181,7 @@ pub(super) fn section(run: &RunFiles) -> String {
     );
     out.push_str(&claim.prose());
     if claim.reason.is_none() {
-        out.push_str(noise(run));
+        out.push_str(&noise(run));
     }
     out.push_str(
         "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report (loss, gradient norm, \
