@@ -244,3 +244,107 @@ const SHARP_ALLOWANCE: f64 = 1e-4;
 
 /// Above this share of delta an answer is refused.
 const VOUCHED_ALLOWANCE: f64 = 0.01;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ShiftMixture;
+    use crate::gaussian;
+
+    const BOTH: [Adjacency; 2] = [Adjacency::ZeroOut, Adjacency::ReplaceOne];
+
+    fn sampled(rate: f64, sigma: f64) -> Release {
+        let shifts = ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - rate, rate]).unwrap();
+        Release::new(shifts, sigma).unwrap()
+    }
+
+    /// Rounds with a certain shift, composed as if there were no closed form.
+    #[test]
+    fn certain_shifts_match_the_closed_form() {
+        for adjacency in BOTH {
+            let double = if adjacency == Adjacency::ZeroOut {
+                1.0
+            } else {
+                2.0
+            };
+            for (shift, rounds, delta) in [
+                (1.0, 1, 1e-5),
+                (0.05, 100, 1e-5),
+                (0.02, 10_000, 1e-8),
+                (0.001, 1_000_000, 1e-10),
+                (3.0, 20, 1e-10),
+            ] {
+                let directions = Pair::certain(shift, adjacency)
+                    .into_iter()
+                    .map(|pair| Direction {
+                        phases: vec![(pair, rounds)],
+                    })
+                    .collect();
+                let schedule = Schedule { directions };
+                let mu = double * shift * (rounds as f64).sqrt();
+                let exact = gaussian::epsilon(mu, delta);
+                let found = schedule.epsilon(delta).unwrap();
+                assert!(
+                    found >= exact * (1.0 - 1e-9),
+                    "{shift} {rounds}: {found} {exact}"
+                );
+                assert!(
+                    found <= exact * (1.0 + 1e-4),
+                    "{shift} {rounds}: {found} {exact}"
+                );
+                let back = schedule.delta(exact).unwrap();
+                assert!(
+                    back >= delta * (1.0 - 1e-7) && back <= delta * 1.002,
+                    "{back}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn refining_never_raises_the_cost() {
+        for adjacency in BOTH {
+            for (rate, sigma, rounds) in [(0.01, 1.0, 300), (0.2, 3.0, 2000), (1e-4, 0.5, 5000)] {
+                let release = sampled(rate, sigma);
+                let schedule = Schedule::new(&[(&release, rounds)], 0.0, adjacency).unwrap();
+                for direction in &schedule.directions {
+                    let mut last = f64::INFINITY;
+                    for fineness in [1.0, 2.0, 4.0, 8.0, 16.0] {
+                        let mut search = Search::new(direction, Goal::Delta(1e-6)).unwrap();
+                        let found = search.refine(&mut Some(fineness), 0.0).unwrap();
+                        assert!(found <= last * (1.0 + 1e-9), "{fineness}: {found} {last}");
+                        last = found;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn composed_mass_is_one() {
+        for (rate, sigma, rounds) in [(0.01, 1.0, 1000), (1e-6, 0.3, 1_000_000), (0.5, 5.0, 50)] {
+            let release = sampled(rate, sigma);
+            for pair in Pair::of(&release, Adjacency::ZeroOut) {
+                let direction = Direction {
+                    phases: vec![(pair, rounds)],
+                };
+                let search = Search::new(&direction, Goal::Delta(1e-6)).unwrap();
+                let total = search.composed_total(4.0).unwrap();
+                assert!((total - 1.0).abs() < 1e-10, "{rate}: {total}");
+            }
+        }
+    }
+
+    #[test]
+    fn given_losses_compose_like_the_release_they_came_from() {
+        let release = sampled(0.02, 1.2);
+        let schedule = Schedule::new(&[(&release, 800)], 0.0, Adjacency::ReplaceOne).unwrap();
+        let search = Search::new(&schedule.directions[0], Goal::Delta(1e-6)).unwrap();
+        let losses = search.discretise(16.0).unwrap();
+        let whole = schedule.epsilon(1e-6).unwrap();
+        let found = epsilon_of_losses(&[(&losses[0], 300), (&losses[0], 500)], 1e-6).unwrap();
+        assert!((found / whole - 1.0).abs() < 1e-4, "{found} {whole}");
+        let delta = delta_of_losses(&[(&losses[0], 800)], found).unwrap();
+        assert!((delta / 1e-6 - 1.0).abs() < 1e-3, "{delta}");
+    }
+}

@@ -252,3 +252,112 @@ const GAUSS_6: [(f64, f64); 6] = [
     (0.661_209_386_466_264_5, 0.360_761_573_048_138_6),
     (0.932_469_514_203_152, 0.171_324_492_379_170_4),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Adjacency, Release, ShiftMixture};
+
+    fn pairs() -> Vec<Pair> {
+        let shifts = ShiftMixture::new(vec![0.1, 1.1], vec![0.9, 0.1]).unwrap();
+        let mixture = Release::new(shifts, 1.3).unwrap();
+        let rare = ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - 1e-5, 1e-5]).unwrap();
+        let rare = Release::new(rare, 0.4).unwrap();
+        [&mixture, &rare]
+            .into_iter()
+            .flat_map(|release| {
+                [Adjacency::ZeroOut, Adjacency::ReplaceOne]
+                    .into_iter()
+                    .flat_map(|adjacency| Pair::of(release, adjacency))
+            })
+            .collect()
+    }
+
+    fn resolution(step: f64, even: i64) -> Resolution {
+        Resolution {
+            step,
+            even,
+            cutoff: Cutoff {
+                tail: 1e-16,
+                epsilon: f64::INFINITY,
+            },
+            floor: f64::NEG_INFINITY,
+        }
+    }
+
+    /// `H_{e^epsilon}(P || Q)` by a fine midpoint rule.
+    fn exact(pair: &Pair, epsilon: f64) -> f64 {
+        let gap = 1e-4;
+        (-100_000..160_000)
+            .map(|index| pair.at((f64::from(index) + 0.5) * gap))
+            .filter(|point| point.loss > epsilon)
+            .map(|point| -point.log_density.exp() * (epsilon - point.loss).exp_m1())
+            .sum::<f64>()
+            * gap
+            / std::f64::consts::TAU.sqrt()
+    }
+
+    #[test]
+    fn both_laws_keep_their_mass() {
+        for pair in pairs() {
+            let losses = discretise(&pair, resolution(0.01, 32)).unwrap();
+            assert!((losses.total() - 1.0).abs() < 1e-14);
+            let other: f64 = losses
+                .entries()
+                .map(|(loss, mass)| mass * (-loss).exp())
+                .sum();
+            // Q has at most 1e-16 above the cut, and the allowance moves 1e-10 of a cell.
+            assert!((other - 1.0).abs() < 1e-10, "{other}");
+        }
+    }
+
+    #[test]
+    fn delta_is_exact_on_grid_points_and_above_between() {
+        for pair in pairs() {
+            let losses = discretise(&pair, resolution(0.05, 1 << 20)).unwrap();
+            for index in [0, 3, 11, 40] {
+                let on = losses.offset + f64::from(index) * losses.step;
+                let (truth, found) = (exact(&pair, on), losses.delta(on));
+                assert!(
+                    (found - truth).abs() < 1e-7 * truth + 1e-9,
+                    "{found} {truth}"
+                );
+                let between = on + 0.4 * losses.step;
+                assert!(losses.delta(between) >= exact(&pair, between) - 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn thinning_refining_and_flooring_keep_their_order() {
+        for pair in pairs() {
+            let coarse = discretise(&pair, resolution(0.02, 16)).unwrap();
+            let fine = discretise(&pair, resolution(0.01, 32)).unwrap();
+            let even = discretise(&pair, resolution(0.01, 1 << 20)).unwrap();
+            let mut floored = resolution(0.01, 32);
+            floored.floor = -0.05;
+            let floored = discretise(&pair, floored).unwrap();
+            assert!(fine.entries().count() <= even.entries().count());
+            for epsilon in [0.0, 0.013, 0.3, 1.0, 2.7, 5.0] {
+                assert!(coarse.delta(epsilon) >= fine.delta(epsilon) - 1e-13);
+                assert!(fine.delta(epsilon) >= even.delta(epsilon) - 1e-13);
+                assert!(floored.delta(epsilon) >= fine.delta(epsilon) - 1e-13);
+            }
+        }
+    }
+
+    #[test]
+    fn strides_partition_the_grid() {
+        for even in [4, 32, 100] {
+            let mut index = align_down(-5000, even);
+            assert!(index <= -5000);
+            let mut zero_seen = false;
+            while index < 5000 {
+                zero_seen |= index == 0;
+                assert_eq!(index.rem_euclid(stride_at(index, even)), 0);
+                index += stride_at(index, even);
+            }
+            assert!(zero_seen);
+        }
+    }
+}

@@ -311,3 +311,107 @@ fn raise_into(product: &mut [Bin], base: &[Bin], count: u64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dice() -> LossDistribution {
+        LossDistribution::new(0.25, -1, vec![0.5, 0.2, 0.0, 0.3], 0.0).shifted(0.1)
+    }
+
+    /// All sums by explicit convolution: loss index and probability.
+    fn naive(losses: &LossDistribution, rounds: u32) -> Vec<f64> {
+        let mut sums = vec![1.0];
+        for _ in 0..rounds {
+            let mut next = vec![0.0; sums.len() + losses.masses.len() - 1];
+            for (i, a) in sums.iter().enumerate() {
+                for (j, b) in losses.masses.iter().enumerate() {
+                    next[i + j] += a * b;
+                }
+            }
+            sums = next;
+        }
+        sums
+    }
+
+    fn window() -> Window {
+        Window {
+            above: 4.0,
+            below: 4.0,
+            depth: 40.0,
+            length: 0.0,
+        }
+    }
+
+    #[test]
+    fn powers_match_explicit_convolution() {
+        let losses = dice();
+        for (rounds, tilt) in [(1, 0.0), (7, 0.0), (7, 1.5), (20, 0.7)] {
+            let law = Law::new(&losses, tilt);
+            let sum = Sum::new(&[(&law, u64::from(rounds))], &window()).unwrap();
+            let first = f64::from(rounds) * losses.loss(0);
+            let mut covered = 0.0;
+            for (index, truth) in naive(&losses, rounds).into_iter().enumerate() {
+                let loss = first + index as f64 * losses.step;
+                let place = ((loss - sum.bottom) / sum.step).round() as usize;
+                let weight = (sum.log_total - tilt * loss).exp();
+                assert!((sum.masses[place] * weight - truth).abs() < 1e-13);
+                covered += sum.masses[place];
+            }
+            assert!((covered - 1.0).abs() < 1e-12);
+            assert!(sum.error < 1e-12);
+        }
+    }
+
+    #[test]
+    fn phases_multiply() {
+        let law = Law::new(&dice(), 0.5);
+        let split = Sum::new(&[(&law, 5), (&law, 8)], &window()).unwrap();
+        let whole = Sum::new(&[(&law, 13)], &window()).unwrap();
+        assert_eq!(split.bottom, whole.bottom);
+        for (left, right) in split.masses.iter().zip(&whole.masses) {
+            assert!((left - right).abs() < 1e-14);
+        }
+    }
+
+    #[test]
+    fn coarsening_keeps_both_masses() {
+        let law = Law::new(&dice(), 0.8);
+        let sum = Sum::new(&[(&law, 9)], &window()).unwrap();
+        let coarse = sum.coarsened(4);
+        // Untilted mass, and mass under the other law.
+        for power in [0.0, 1.0] {
+            let before: f64 = sum
+                .masses
+                .iter()
+                .enumerate()
+                .map(|(index, mass)| {
+                    let loss = sum.bottom + index as f64 * sum.step;
+                    mass.max(0.0) * (sum.log_total - (sum.tilt + power) * loss).exp()
+                })
+                .sum();
+            let after: f64 = coarse
+                .points
+                .iter()
+                .map(|&(index, mass)| {
+                    let loss = coarse.loss(index);
+                    mass * (coarse.log_total - (coarse.tilt + power) * loss).exp()
+                })
+                .sum();
+            assert!((before - after).abs() < 1e-10 * before, "{before} {after}");
+        }
+        assert_eq!(coarse.step, 4.0 * sum.step);
+    }
+
+    /// A mass that never moves but once in a million rounds keeps its digits.
+    #[test]
+    fn a_rare_loss_keeps_its_digits() {
+        let losses = LossDistribution::new(1.0, 0, vec![1.0 - 1e-9, 0.0, 1e-9], 0.0);
+        let law = Law::new(&losses, 0.0);
+        let sum = Sum::new(&[(&law, 1_000_000)], &window()).unwrap();
+        let place = ((2.0 - sum.bottom) / sum.step).round() as usize;
+        let truth = 1e-3 * (-1e-3_f64).exp();
+        assert!((sum.masses[place] - truth).abs() < 1e-14 + 2e-9 * truth);
+    }
+}

@@ -247,10 +247,10 @@ fn tilt_for_mean(phases: &[Samples], mean: f64) -> f64 {
     }
     let scale = 1.0 / spread_of(start);
     let (mut low, mut high) = ((1e-4 * scale).ln(), (1e4 * scale).ln());
-    // Newton's step where it stays inside the bracket, bisection where it does not.
+    // Newton's step and bisection in turns: rare large losses make Newton alone creep.
     let mut point = (mean - start.mean) / start.variance;
-    for _ in 0..40 {
-        if !(point.ln() > low && point.ln() < high) {
+    for turn in 0..60 {
+        if turn % 2 == 1 || !(point.ln() > low && point.ln() < high) {
             point = (0.5 * (low + high)).exp();
         }
         let at = cumulants(phases, point);

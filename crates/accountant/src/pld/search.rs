@@ -7,7 +7,7 @@ use super::law::LARGEST_TRANSFORM;
 use super::pair::Cutoff;
 use super::plan::{Goal, Plan, Samples, renyi_bound};
 use super::{Direction, Fineness, Schedule, epsilon_of_phases};
-use crate::account::AccountError;
+use crate::account::{AccountError, SMALLEST_DELTA};
 
 /// Share of epsilon that the step may add.
 const EPSILON_TOLERANCE: f64 = 4e-5;
@@ -87,12 +87,10 @@ impl<'a> Search<'a> {
             return Ok(coarse);
         }
         let tolerance = match self.goal {
-            Goal::Delta(delta) => {
-                self.plan = Plan::around(&self.samples, coarse, delta.ln());
-                EPSILON_TOLERANCE
-            }
+            Goal::Delta(_) => EPSILON_TOLERANCE,
             Goal::Epsilon(_) => DELTA_TOLERANCE,
         };
+        self.centre(coarse);
         if let Some(known) = *fineness {
             return Ok(self.finer(known)?.unwrap_or(coarse));
         }
@@ -102,6 +100,7 @@ impl<'a> Search<'a> {
             let excess = (value - finer) / (jump * jump - 1.0);
             level *= jump;
             value = value.min(finer);
+            self.centre(value);
             if value <= enough || excess <= SLACK * tolerance * value {
                 break;
             }
@@ -112,6 +111,15 @@ impl<'a> Search<'a> {
         }
         *fineness = Some(level);
         Ok(value)
+    }
+
+    /// Plans anew around what an answer has shown.
+    fn centre(&mut self, answer: f64) {
+        let (epsilon, delta) = match self.goal {
+            Goal::Delta(delta) => (answer, delta),
+            Goal::Epsilon(epsilon) => (epsilon, answer),
+        };
+        self.plan = Plan::around(&self.samples, epsilon, delta.max(SMALLEST_DELTA).ln());
     }
 
     /// How much finer than `level` a transform of the whole window can get.
@@ -141,7 +149,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn discretise(&self, fineness: f64) -> Result<Vec<LossDistribution>, AccountError> {
+    /// All tilted probability of the composition; one up to rounding.
+    #[cfg(test)]
+    pub(super) fn composed_total(&self, fineness: f64) -> Result<f64, AccountError> {
+        let losses = self.discretise(fineness)?;
+        let phases = self.direction.phases(&losses, &self.samples);
+        Ok(Composed::new(&phases, &self.plan)?.total())
+    }
+
+    pub(super) fn discretise(&self, fineness: f64) -> Result<Vec<LossDistribution>, AccountError> {
         // Losses with a factor exp(tilt * loss) below this weigh nothing.
         const LIGHT: f64 = 60.0;
         // Far losses of single rounds matter when there are few rounds to hide them.

@@ -1,0 +1,291 @@
+//! What must hold for every schedule: monotone, ordered, consistent, and never a silent failure.
+
+use proptest::prelude::*;
+use soteria_accountant::event::{
+    Adjacency, ClipScope, Estimator, Event, Mechanism, Release, ShiftMixture,
+};
+use soteria_accountant::{AccountError, Odometer, calibrate, delta, epsilon, smallest_sigma};
+
+const BOTH: [Adjacency; 2] = [Adjacency::ZeroOut, Adjacency::ReplaceOne];
+
+/// Twice the share of epsilon that the discretisation may add.
+const SLACK: f64 = 1e-4;
+
+fn release(parts: &[(f64, f64)], sigma: f64) -> Release {
+    let (shifts, probabilities) = parts.iter().copied().unzip();
+    Release::new(ShiftMixture::new(shifts, probabilities).unwrap(), sigma).unwrap()
+}
+
+fn sgd(rate: f64, sigma: f64, rounds: u64) -> Event {
+    release(&[(0.0, 1.0 - rate), (1.0, rate)], sigma).times(rounds)
+}
+
+fn mechanism(estimator: Estimator, records: u64, batch: f64) -> Mechanism {
+    Mechanism {
+        estimator,
+        records,
+        batch,
+        clip: 1.0,
+        clip_scope: ClipScope::Record,
+        rand_k: None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn monotone_in_everything(
+        log_rate in -9.0..-0.1_f64,
+        log_sigma in -0.7..4.0_f64,
+        log_rounds in 0.0..9.0_f64,
+        log_delta in -23.0..-5.0_f64,
+        replace in any::<bool>(),
+    ) {
+        let (rate, sigma) = (log_rate.exp(), log_sigma.exp());
+        let (rounds, delta) = (log_rounds.exp() as u64, log_delta.exp());
+        let adjacency = BOTH[usize::from(replace)];
+        let cost = |rate: f64, sigma: f64, rounds: u64, delta: f64| {
+            epsilon(&[sgd(rate, sigma, rounds)], delta, adjacency).unwrap()
+        };
+        let base = cost(rate, sigma, rounds, delta);
+        prop_assert!(base.is_finite() && base >= 0.0);
+        let at_most = base * (1.0 + SLACK);
+        prop_assert!(cost(rate, sigma * 1.1, rounds, delta) <= at_most);
+        prop_assert!(cost(rate * 0.9, sigma, rounds, delta) <= at_most);
+        prop_assert!(cost(rate, sigma, rounds, delta * 1.5) <= at_most);
+        prop_assert!(cost(rate, sigma, rounds + rounds / 4 + 1, delta) >= base * (1.0 - SLACK));
+    }
+
+    #[test]
+    fn replacing_costs_at_least_removing(
+        low in 0.0..0.5_f64, high in 0.5..2.0_f64, rate in 0.001..0.9_f64,
+        sigma in 0.7..20.0_f64, rounds in 1..2000_u64,
+    ) {
+        let event = [release(&[(low, 1.0 - rate), (high, rate)], sigma).times(rounds)];
+        let zero_out = epsilon(&event, 1e-5, Adjacency::ZeroOut).unwrap();
+        let replace = epsilon(&event, 1e-5, Adjacency::ReplaceOne).unwrap();
+        prop_assert!(replace >= zero_out * (1.0 - SLACK), "{replace} {zero_out}");
+    }
+
+    #[test]
+    fn calibration_never_exceeds_and_wastes_little(
+        rate in 0.002..1.0_f64, rounds in 1..3000_u64, log_target in -3.0..2.5_f64,
+        kind in 0..4_usize, replace in any::<bool>(),
+    ) {
+        let estimator = [
+            Estimator::Gd,
+            Estimator::Sgd,
+            Estimator::Svrg { difference_clip: Some(0.25) },
+            Estimator::Saga { difference_clip: None },
+        ][kind];
+        let mechanism = mechanism(estimator, 1000, 1000.0 * rate);
+        let (target, adjacency) = (log_target.exp(), BOTH[usize::from(replace)]);
+        let found = calibrate(&mechanism, rounds, target, 1e-5, adjacency).unwrap();
+        let event = [mechanism.release(found.sigma).unwrap().times(rounds)];
+        let cost = epsilon(&event, 1e-5, adjacency).unwrap();
+        prop_assert!(found.epsilon <= target);
+        prop_assert!((cost - found.epsilon).abs() <= SLACK * target);
+        let less = [mechanism.release(found.sigma * 0.998).unwrap().times(rounds)];
+        prop_assert!(epsilon(&less, 1e-5, adjacency).unwrap() > target * (1.0 - SLACK));
+    }
+}
+
+#[test]
+fn costs_are_finite_over_the_whole_range() {
+    let mut checked = 0;
+    for rate in [1e-6, 1e-3, 0.1, 0.999] {
+        for sigma in [0.1, 1.0, 30.0, 1000.0] {
+            for rounds in [1, 1000, 1_000_000] {
+                let mut last = f64::INFINITY;
+                for delta in [1e-10, 1e-4] {
+                    let cost = epsilon(&[sgd(rate, sigma, rounds)], delta, Adjacency::ZeroOut);
+                    let cost = cost.unwrap_or_else(|error| {
+                        panic!("q {rate} sigma {sigma} T {rounds} delta {delta}: {error}")
+                    });
+                    assert!(cost.is_finite() && cost >= 0.0 && cost <= last * (1.0 + SLACK));
+                    last = cost;
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(checked, 96);
+}
+
+#[test]
+fn targets_from_a_hundredth_to_a_hundred_are_met() {
+    let mechanism = mechanism(Estimator::Sgd, 1000, 20.0);
+    let mut last = f64::INFINITY;
+    for target in [0.01, 0.1, 1.0, 10.0, 100.0] {
+        let found = calibrate(&mechanism, 200, target, 1e-6, Adjacency::ReplaceOne).unwrap();
+        assert!(found.epsilon <= target && found.epsilon > 0.999 * target);
+        assert!(found.sigma < last);
+        last = found.sigma;
+    }
+}
+
+#[test]
+fn without_a_small_shift_a_mixture_is_sampling() {
+    for adjacency in BOTH {
+        let parts = release(&[(0.0, 0.95), (0.04, 0.05)], 0.08).times(500);
+        let mixture = epsilon(&[parts], 1e-5, adjacency).unwrap();
+        let sampling = epsilon(&[sgd(0.05, 2.0, 500)], 1e-5, adjacency).unwrap();
+        assert!((mixture / sampling - 1.0).abs() < 1e-9);
+        // And nearly so for a small shift that is hardly there.
+        let almost = release(&[(1e-9, 0.95), (0.04, 0.05)], 0.08).times(500);
+        let almost = epsilon(&[almost], 1e-5, adjacency).unwrap();
+        assert!((almost / sampling - 1.0).abs() < SLACK);
+    }
+}
+
+#[test]
+fn a_full_batch_approaches_the_closed_form() {
+    for adjacency in BOTH {
+        let exact = epsilon(&[release(&[(1.0, 1.0)], 20.0).times(100)], 1e-5, adjacency).unwrap();
+        let nearly = epsilon(&[sgd(1.0 - 1e-9, 20.0, 100)], 1e-5, adjacency).unwrap();
+        assert!((nearly / exact - 1.0).abs() < SLACK, "{nearly} {exact}");
+        let full = epsilon(&[sgd(1.0, 20.0, 100)], 1e-5, adjacency).unwrap();
+        assert!((full / exact - 1.0).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn a_vanishing_difference_clip_leaves_the_full_gradient() {
+    for adjacency in BOTH {
+        let cost = |difference_clip: f64| {
+            let estimator = Estimator::Svrg {
+                difference_clip: Some(difference_clip),
+            };
+            let release = mechanism(estimator, 1000, 50.0).release(0.05).unwrap();
+            epsilon(&[release.times(1000)], 1e-5, adjacency).unwrap()
+        };
+        let gd = mechanism(Estimator::Gd, 1000, 0.0).release(0.05).unwrap();
+        let gaussian = epsilon(&[gd.times(1000)], 1e-5, adjacency).unwrap();
+        assert!((cost(0.0) / gaussian - 1.0).abs() < 1e-12);
+        assert!((cost(1e-6) / gaussian - 1.0).abs() < 3e-4);
+    }
+}
+
+#[test]
+fn equal_phases_compose_like_one() {
+    for adjacency in BOTH {
+        let whole = epsilon(&[sgd(0.05, 2.0, 600)], 1e-5, adjacency).unwrap();
+        let split = [sgd(0.05, 2.0, 250), sgd(0.05, 2.0, 350)];
+        assert_eq!(epsilon(&split, 1e-5, adjacency).unwrap(), whole);
+        // Phases that are equal but for a hair are composed as two.
+        let hair = [sgd(0.05, 2.0, 250), sgd(0.05, 2.0 + 1e-9, 350)];
+        let hair = epsilon(&hair, 1e-5, adjacency).unwrap();
+        assert!((hair / whole - 1.0).abs() < SLACK, "{hair} {whole}");
+    }
+}
+
+#[test]
+fn phases_lie_between_their_extremes() {
+    for adjacency in BOTH {
+        let (mild, harsh) = (sgd(0.02, 3.0, 500), sgd(0.1, 1.5, 40));
+        let gaussian = release(&[(1.0, 1.0)], 20.0).times(25);
+        let alone: Vec<f64> = [&mild, &harsh, &gaussian]
+            .map(|event| epsilon(std::slice::from_ref(event), 1e-5, adjacency).unwrap())
+            .to_vec();
+        let all = epsilon(&[mild, harsh, gaussian], 1e-5, adjacency).unwrap();
+        let largest = alone.iter().copied().fold(0.0, f64::max);
+        assert!(all > largest && all < alone.iter().sum::<f64>());
+    }
+}
+
+#[test]
+fn delta_and_epsilon_invert_each_other() {
+    for adjacency in BOTH {
+        for target in [1e-3, 1e-6, 1e-10] {
+            let event = [sgd(0.01, 0.8, 700)];
+            let at = epsilon(&event, target, adjacency).unwrap();
+            let back = delta(&event, at, adjacency).unwrap();
+            assert!(
+                back > 0.99 * target && back < 1.003 * target,
+                "{back} {target}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_odometer_is_exact_at_its_marks_and_never_low() {
+    for adjacency in BOTH {
+        let round = release(&[(0.0, 0.98), (1.0, 0.02)], 1.3);
+        let odometer = Odometer::new(&round, 3000, 1e-5, adjacency, 24).unwrap();
+        assert!((12..=24).contains(&odometer.checkpoints().len()));
+        let mut last = 0.0;
+        for rounds in 0..=3000 {
+            let cost = odometer.after(rounds);
+            assert!(cost >= last);
+            last = cost;
+        }
+        for rounds in [1, 7, 100, 1111, 2999, 3000] {
+            let exact = epsilon(&[round.clone().times(rounds)], 1e-5, adjacency).unwrap();
+            assert!(odometer.after(rounds) >= exact * (1.0 - SLACK), "{rounds}");
+        }
+        let (rounds, cost) = odometer.checkpoints()[10];
+        let exact = epsilon(&[round.clone().times(rounds)], 1e-5, adjacency).unwrap();
+        assert!(cost <= exact * 1.002, "{rounds}: {cost} {exact}");
+        assert_eq!(odometer.after(3001), f64::INFINITY);
+    }
+    let full = release(&[(1.0, 1.0)], 30.0);
+    let odometer = Odometer::new(&full, 500, 1e-5, Adjacency::ZeroOut, 10).unwrap();
+    for rounds in [1, 33, 500] {
+        let exact = epsilon(&[full.clone().times(rounds)], 1e-5, Adjacency::ZeroOut).unwrap();
+        assert!((odometer.after(rounds) - exact).abs() <= 1e-9);
+    }
+}
+
+#[test]
+fn bad_questions_are_refused() {
+    let event = [sgd(0.1, 1.0, 10)];
+    for bad in [0.0, 1.0, -1.0, 1e-31, f64::NAN, f64::INFINITY] {
+        assert!(matches!(
+            epsilon(&event, bad, Adjacency::ZeroOut),
+            Err(AccountError::Delta { .. })
+        ));
+    }
+    for bad in [-1.0, f64::NAN, f64::INFINITY] {
+        assert!(matches!(
+            delta(&event, bad, Adjacency::ZeroOut),
+            Err(AccountError::Epsilon { .. })
+        ));
+    }
+    for none in [vec![], vec![sgd(0.1, 1.0, 0)]] {
+        assert!(matches!(
+            epsilon(&none, 1e-5, Adjacency::ZeroOut),
+            Err(AccountError::NoRounds { .. })
+        ));
+    }
+    let mut changed = event[0].clone();
+    changed.release.sigma = f64::NAN;
+    assert!(epsilon(&[changed], 1e-5, Adjacency::ZeroOut).is_err());
+    assert!(matches!(
+        epsilon(&[sgd(0.1, 1e-4, 10)], 1e-5, Adjacency::ZeroOut),
+        Err(AccountError::NoiseTooSmall { .. })
+    ));
+    let many = [sgd(0.1, 1.0, u64::MAX), sgd(0.2, 1.0, u64::MAX)];
+    assert_eq!(
+        epsilon(&many, 1e-5, Adjacency::ZeroOut),
+        Err(AccountError::TooManyRounds)
+    );
+    let mechanism = mechanism(Estimator::Sgd, 100, 10.0);
+    for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(calibrate(&mechanism, 10, bad, 1e-5, Adjacency::ZeroOut).is_err());
+    }
+    assert!(calibrate(&mechanism, 0, 1.0, 1e-5, Adjacency::ZeroOut).is_err());
+}
+
+#[test]
+fn a_cost_that_noise_cannot_lower_is_unreachable() {
+    let stuck = smallest_sigma(1.0, 1.0, |_| Ok(2.0));
+    assert!(matches!(stuck, Err(AccountError::Unreachable { .. })));
+    let broken = smallest_sigma(1.0, 1.0, |_| Ok(f64::NAN));
+    assert!(matches!(broken, Err(AccountError::Unresolved { .. })));
+    // A step function is met from the safe side.
+    let step = smallest_sigma(1.0, 1.0, |sigma| Ok(if sigma < 3.0 { 5.0 } else { 0.5 }));
+    let step = step.unwrap();
+    assert!(step.sigma >= 3.0 && step.sigma < 3.0001 && step.epsilon == 0.5);
+}
