@@ -1,14 +1,21 @@
-//! One question, one answer: what does this mechanism cost over so many rounds, and which noise
-//! meets a target?
+//! One question, one answer: what does a release cost over so many rounds, and which noise meets a
+//! target?
 //!
-//! Puts the accountants together. The unamplified cost is exact (loss distributions or the closed form) or
-//! Rényi. Where the mechanism allows random-k amplification, the proved masked costs are computed
-//! too and the smallest is reported, always beside the unamplified one.
+//! Puts the accountants together. The cost without amplification is exact (loss distributions, or the
+//! closed form) or Rényi, as asked. Where a release allows random-k amplification
+//! ([`crate::event::Mechanism::release`] decides), the proved masked costs are computed too: the Rényi rule
+//! and, unless only Rényi was asked for, the envelope. Each is a bound for the whole run by itself, so
+//! the smallest holds; it is always reported beside the unamplified one.
 
-use crate::account::{self, AccountError};
+use crate::account::{self, AccountError, check_delta};
 use crate::amplification;
-use crate::event::{Adjacency, Release};
-use crate::rdp;
+use crate::calibrate::{estimate, smallest_sigma};
+use crate::event::{Adjacency, RandomK, Release};
+use crate::odometer::Odometer;
+use crate::pld::compose::Phase;
+use crate::pld::plan::{Goal, Plan, Samples};
+use crate::pld::{LossDistribution, epsilon_of_phases};
+use crate::rdp::{self, RdpCurve};
 
 /// Which accountant decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +29,8 @@ pub enum Method {
 /// What is asked.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// What is released in every round ([`Mechanism::release`](crate::event::Mechanism::release), or any mixture of shifts); its `sigma` is
-    /// replaced by the one asked about.
+    /// What is released in every round ([`Mechanism::release`](crate::event::Mechanism::release), or
+    /// any mixture of shifts); its `sigma` is replaced by the one asked about.
     pub release: Release,
     /// Messages sent.
     pub rounds: u64,
@@ -40,7 +47,7 @@ pub struct Question {
 /// What it costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assessment {
-    /// The epsilon that is claimed: the smallest proved one.
+    /// The epsilon that may be claimed: the smallest proved one.
     pub epsilon: f64,
     /// Without amplification, by the chosen method.
     pub epsilon_unamplified: f64,
@@ -48,103 +55,382 @@ pub struct Assessment {
     pub amplified: bool,
 }
 
-/// Epsilon spent after every round: exact at a few dozen rounds, the next exact value in between.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Odometer {
-    /// (rounds, epsilon), ascending.
-    marks: Vec<(u64, f64)>,
-}
-
-impl Odometer {
-    /// Epsilon spent after `rounds` rounds; never too low.
-    pub fn after(&self, rounds: u64) -> f64 {
-        if rounds == 0 {
-            return 0.0;
-        }
-        let at = self.marks.partition_point(|(mark, _)| *mark < rounds);
-        self.marks.get(at).or(self.marks.last()).map_or(f64::INFINITY, |(_, epsilon)| *epsilon)
-    }
-}
+/// Computed points of an odometer.
+const CHECKPOINTS: usize = 36;
 
 impl Question {
     /// The cost with noise of standard deviation `sigma`.
     ///
     /// # Errors
-    /// When the mechanism is refused or the numerics cannot vouch.
+    /// When the release is refused or the numerics cannot vouch.
     pub fn assess(&self, sigma: f64) -> Result<Assessment, AccountError> {
-        let release = Release { sigma, ..self.release.clone() };
+        let release = self.at(sigma)?;
         let epsilon_unamplified = self.unamplified(&release)?;
-        let amplified = if self.amplification { self.amplified(&release)? } else { None };
-        let epsilon = amplified.map_or(epsilon_unamplified, |amplified| amplified.min(epsilon_unamplified));
-        Ok(Assessment { epsilon, epsilon_unamplified, amplified: epsilon < epsilon_unamplified })
+        let masked = self.masked(&release)?;
+        let amplified = masked
+            .map(|masked| masked.epsilon(self.rounds, self.delta))
+            .transpose()?;
+        let epsilon = amplified.map_or(epsilon_unamplified, |amplified| {
+            amplified.min(epsilon_unamplified)
+        });
+        Ok(Assessment {
+            epsilon,
+            epsilon_unamplified,
+            amplified: epsilon < epsilon_unamplified,
+        })
     }
 
-    /// The smallest sigma (to a relative 1e-4, from above) whose epsilon does not exceed `target`, with its cost.
+    /// The smallest sigma (six digits, rounded up) whose epsilon does not exceed `target`, with its
+    /// cost there.
     ///
     /// # Errors
     /// As [`assess`](Self::assess), or when no finite noise reaches the target.
     pub fn calibrate(&self, target: f64) -> Result<(f64, Assessment), AccountError> {
-        let unit = self.release.shifts.largest();
-        let (mut low, mut high) = (unit * 1e-3, unit * 1e-3);
-        let mut best = None;
-        for _ in 0..60 {
-            match self.assess(high) {
-                Ok(cost) if cost.epsilon <= target => {
-                    best = Some(cost);
-                    break;
+        check_delta(self.delta)?;
+        let unit = self.at(1.0)?;
+        let start = estimate(&unit, self.rounds, target, self.delta, self.adjacency);
+        if let Some(random_k) = self.random_k(&unit) {
+            // In the limit of many small rounds the noise falls with the square root of k/d.
+            let start = start * (self.vectors(random_k) * random_k.fraction).min(1.0).sqrt();
+            let found = smallest_sigma(target, start, |sigma| {
+                match self.masked(&self.at(sigma)?)? {
+                    Some(masked) => masked.epsilon(self.rounds, self.delta),
+                    None => self.unamplified(&self.at(sigma)?),
                 }
-                _ => {
-                    low = high;
-                    high *= 4.0;
-                }
+            })?;
+            let cost = self.assess(found.sigma)?;
+            // Where the masked bounds are too loose to help, the exact cost asks for less noise.
+            if cost.amplified {
+                return Ok((found.sigma, cost));
             }
         }
-        let Some(mut best) = best else {
-            return Err(AccountError::Unreachable { target, sigma: high, found: f64::INFINITY });
-        };
-        while high / low > 1.0001 {
-            let middle = (low * high).sqrt();
-            match self.assess(middle) {
-                Ok(cost) if cost.epsilon <= target => (high, best) = (middle, cost),
-                _ => low = middle,
-            }
-        }
-        Ok((high, best))
+        let found = smallest_sigma(target, start, |sigma| self.unamplified(&self.at(sigma)?))?;
+        Ok((found.sigma, self.assess(found.sigma)?))
     }
 
-    /// Epsilon after every round.
+    /// What has been spent after every round.
     ///
     /// # Errors
     /// As [`assess`](Self::assess).
     pub fn odometer(&self, sigma: f64) -> Result<Odometer, AccountError> {
-        let marks = (1..=24u64).map(|part| (self.rounds * part).div_ceil(24)).filter(|rounds| *rounds > 0);
-        let mut curve: Vec<(u64, f64)> = Vec::new();
-        for rounds in marks {
-            if curve.last().is_none_or(|(last, _)| *last < rounds) {
-                let epsilon = Question { rounds, ..self.clone() }.assess(sigma)?.epsilon;
-                curve.push((rounds, epsilon));
+        let release = self.at(sigma)?;
+        let cost = self.assess(sigma)?;
+        let odometer = match self.masked(&release)? {
+            Some(masked) if cost.amplified => Odometer::by(self.rounds, CHECKPOINTS, |rounds| {
+                masked.epsilon(rounds, self.delta)
+            }),
+            _ if self.method == Method::Rdp => {
+                let curve = self.curve(&release)?;
+                Odometer::by(self.rounds, CHECKPOINTS, |rounds| {
+                    Ok(curve.epsilon(rounds, self.delta))
+                })
             }
-        }
-        Ok(Odometer { marks: curve })
+            _ => Odometer::new(
+                &release,
+                self.rounds,
+                self.delta,
+                self.adjacency,
+                CHECKPOINTS,
+            ),
+        }?;
+        Ok(odometer.capped(cost.epsilon))
+    }
+
+    /// The release with this noise.
+    fn at(&self, sigma: f64) -> Result<Release, AccountError> {
+        let release = Release::new(self.release.shifts.clone(), sigma)?;
+        Ok(Release {
+            amplification: self.release.amplification,
+            ..release
+        })
     }
 
     fn unamplified(&self, release: &Release) -> Result<f64, AccountError> {
         match self.method {
-            Method::Pld => account::epsilon(&[release.clone().times(self.rounds)], self.delta, self.adjacency),
+            Method::Pld => account::epsilon(
+                &[release.clone().times(self.rounds)],
+                self.delta,
+                self.adjacency,
+            ),
             Method::Rdp => {
-                let curve = rdp::rdp_curve(&scaled(release), release.shifts.probabilities(), self.adjacency)?;
-                Ok(curve.epsilon(self.rounds, self.delta))
+                check_delta(self.delta)?;
+                if self.rounds == 0 {
+                    return Err(AccountError::NoRounds { found: 0 });
+                }
+                Ok(self.curve(release)?.epsilon(self.rounds, self.delta))
             }
         }
     }
 
-    fn amplified(&self, release: &Release) -> Result<Option<f64>, AccountError> {
-        let Some(random_k) = &release.amplification else { return Ok(None) };
-        let curve = amplification::masked_curve(&scaled(release), release.shifts.probabilities(), self.adjacency, random_k)?;
-        Ok(curve.map(|curve| curve.epsilon(self.rounds, self.delta)))
+    fn curve(&self, release: &Release) -> Result<RdpCurve, AccountError> {
+        Ok(rdp::rdp_curve(
+            &scaled(release),
+            release.shifts.probabilities(),
+            self.adjacency,
+        )?)
+    }
+
+    fn random_k<'a>(&self, release: &'a Release) -> Option<&'a RandomK> {
+        release
+            .amplification
+            .as_ref()
+            .filter(|random_k| self.amplification && random_k.fraction < 1.0)
+    }
+
+    fn vectors(&self, random_k: &RandomK) -> f64 {
+        f64::from(match self.adjacency {
+            Adjacency::ZeroOut => random_k.vectors_zero_out,
+            Adjacency::ReplaceOne => random_k.vectors_replace_one,
+        })
+    }
+
+    /// One masked round, where amplification may be used.
+    fn masked(&self, release: &Release) -> Result<Option<Masked>, AccountError> {
+        let Some(random_k) = self.random_k(release) else {
+            return Ok(None);
+        };
+        let (shifts, probabilities) = (scaled(release), release.shifts.probabilities());
+        let curve = amplification::masked_curve(&shifts, probabilities, self.adjacency, random_k)?;
+        let laws = match self.method {
+            Method::Rdp => Vec::new(),
+            Method::Pld => {
+                let step = amplification::suggested_step(
+                    &shifts,
+                    probabilities,
+                    self.adjacency,
+                    random_k,
+                )?;
+                amplification::masked_laws(&shifts, probabilities, self.adjacency, random_k, step)?
+                    .into_iter()
+                    .map(|law| LossDistribution::new(law.step, law.first, law.masses, law.infinity))
+                    .collect()
+            }
+        };
+        let usable = curve.is_some() || !laws.is_empty();
+        Ok(usable.then_some(Masked { curve, laws }))
+    }
+}
+
+/// One masked round: the proved bounds of it.
+struct Masked {
+    curve: Option<RdpCurve>,
+    /// One per direction; all must hold.
+    laws: Vec<LossDistribution>,
+}
+
+impl Masked {
+    /// The smallest proved epsilon after `rounds` rounds.
+    fn epsilon(&self, rounds: u64, delta: f64) -> Result<f64, AccountError> {
+        let mut best = self
+            .curve
+            .as_ref()
+            .map_or(f64::INFINITY, |curve| curve.epsilon(rounds, delta));
+        let mut worst = 0.0_f64;
+        for losses in &self.laws {
+            let samples = Samples::of_distribution(losses, rounds);
+            let mut plan = Plan::new(std::slice::from_ref(&samples), Goal::Delta(delta));
+            let phase = Phase {
+                losses,
+                samples: &samples,
+                count: rounds,
+            };
+            worst = worst.max(epsilon_of_phases(&[phase], &mut plan, delta)?);
+        }
+        if !self.laws.is_empty() {
+            best = best.min(worst);
+        }
+        Ok(best)
     }
 }
 
 fn scaled(release: &Release) -> Vec<f64> {
-    release.shifts.shifts().iter().map(|shift| shift / release.sigma).collect()
+    release
+        .shifts
+        .shifts()
+        .iter()
+        .map(|shift| shift / release.sigma)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{ClipScope, Estimator, Mechanism};
+
+    fn question(
+        estimator: Estimator,
+        q: f64,
+        rounds: u64,
+        kappa: Option<f64>,
+        delta: f64,
+        adjacency: Adjacency,
+    ) -> Question {
+        // m = b/q with b = 1, so that sigma is the noise multiplier of SGD.
+        let mechanism = Mechanism {
+            estimator,
+            records: (1.0 / q).round() as u64,
+            batch: (1.0 / q).round() * q,
+            clip: if estimator == Estimator::Gd {
+                (1.0 / q).round()
+            } else {
+                1.0
+            },
+            clip_scope: ClipScope::Record,
+            rand_k: kappa,
+        };
+        let release = mechanism.release(1.0).unwrap();
+        Question {
+            release,
+            rounds,
+            delta,
+            adjacency,
+            method: Method::Pld,
+            amplification: true,
+        }
+    }
+
+    /// The table of `docs/privacy.md` on random-k: never below the one-coordinate case, which is a
+    /// lower bound, and not above what was found there.
+    #[test]
+    fn amplified_costs_lie_between_the_bounds() {
+        let zero_out = Adjacency::ZeroOut;
+        for (estimator, q, z, rounds, kappa, delta, lower, upper, plain) in [
+            (
+                Estimator::Gd,
+                1.0,
+                20.0,
+                100,
+                0.05,
+                1e-5,
+                0.4594,
+                0.5309,
+                1.993092,
+            ),
+            (
+                Estimator::Gd,
+                1.0,
+                50.0,
+                2000,
+                0.05,
+                1e-5,
+                0.7366,
+                0.8120,
+                3.849,
+            ),
+            (
+                Estimator::Sgd,
+                0.0625,
+                4.0,
+                3000,
+                0.05,
+                1e-3,
+                0.4507,
+                0.5337,
+                2.654,
+            ),
+            (
+                Estimator::Sgd,
+                0.01,
+                1.0,
+                1000,
+                0.1,
+                1e-5,
+                0.7203,
+                0.7530,
+                1.8283,
+            ),
+        ] {
+            let asked = question(estimator, q, rounds, Some(kappa), delta, zero_out);
+            let found = asked.assess(z).unwrap();
+            assert!(found.amplified, "{estimator:?}");
+            assert!(
+                found.epsilon > lower && found.epsilon < upper,
+                "{estimator:?}: {found:?}"
+            );
+            assert!(
+                (found.epsilon_unamplified / plain - 1.0).abs() < 1e-3,
+                "{estimator:?}: {found:?}"
+            );
+            let plain = Question {
+                amplification: false,
+                ..asked
+            }
+            .assess(z)
+            .unwrap();
+            assert!(!plain.amplified && plain.epsilon == found.epsilon_unamplified);
+        }
+    }
+
+    #[test]
+    fn calibration_meets_the_target_from_below() {
+        for (estimator, q, kappa) in [
+            (Estimator::Gd, 0.01, None),
+            (Estimator::Gd, 0.01, Some(0.05)),
+            (Estimator::Sgd, 0.02, None),
+            (Estimator::Sgd, 0.02, Some(0.05)),
+            (
+                Estimator::Svrg {
+                    difference_clip: Some(0.25),
+                },
+                0.02,
+                Some(0.05),
+            ),
+            (
+                Estimator::Saga {
+                    difference_clip: None,
+                },
+                0.02,
+                None,
+            ),
+        ] {
+            for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
+                for method in [Method::Pld, Method::Rdp] {
+                    let asked = Question {
+                        method,
+                        ..question(estimator, q, 150, kappa, 1e-5, adjacency)
+                    };
+                    let (sigma, cost) = asked.calibrate(1.0).unwrap();
+                    assert!(
+                        cost.epsilon <= 1.0 && cost.epsilon > 0.99,
+                        "{estimator:?} {adjacency:?} {method:?}: {cost:?}"
+                    );
+                    assert_eq!(asked.assess(sigma).unwrap(), cost);
+                    let odometer = asked.odometer(sigma).unwrap();
+                    assert!(
+                        odometer.after(150) <= cost.epsilon
+                            && odometer.after(150) >= cost.epsilon * (1.0 - 1e-3)
+                    );
+                    let spent: Vec<f64> = (0..=150).map(|round| odometer.after(round)).collect();
+                    assert!(spent[0] == 0.0 && spent.is_sorted());
+                }
+            }
+        }
+    }
+
+    /// Clipping what travels is never amplified, whatever is asked.
+    #[test]
+    fn selected_scope_is_never_amplified() {
+        let mechanism = Mechanism {
+            estimator: Estimator::Gd,
+            records: 1000,
+            batch: 1000.0,
+            clip: 1.0,
+            clip_scope: ClipScope::Selected,
+            rand_k: Some(0.05),
+        };
+        let release = mechanism.release(1.0).unwrap();
+        let asked = Question {
+            release,
+            rounds: 100,
+            delta: 1e-5,
+            adjacency: Adjacency::ZeroOut,
+            method: Method::Pld,
+            amplification: true,
+        };
+        let found = asked.assess(20.0 / 1000.0).unwrap();
+        assert!(
+            !found.amplified && (found.epsilon - 1.993091).abs() < 1e-4,
+            "{found:?}"
+        );
+    }
 }

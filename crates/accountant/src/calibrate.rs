@@ -221,7 +221,13 @@ fn check_target(epsilon: f64) -> Result<(), AccountError> {
 }
 
 /// Where to begin: the central limit of the loss, from the chi-square divergence of one round.
-fn estimate(unit: &Release, rounds: u64, epsilon: f64, delta: f64, adjacency: Adjacency) -> f64 {
+pub(crate) fn estimate(
+    unit: &Release,
+    rounds: u64,
+    epsilon: f64,
+    delta: f64,
+    adjacency: Adjacency,
+) -> f64 {
     let double = match adjacency {
         Adjacency::ZeroOut => 1.0,
         Adjacency::ReplaceOne => 2.0,

@@ -90,7 +90,10 @@ mod tests {
                 assert!(epsilon.is_finite());
                 if epsilon > 0.0 {
                     let back = delta(mu, epsilon);
-                    assert!(back <= target && back > target * (1.0 - 1e-6), "{mu} {target}");
+                    assert!(
+                        back <= target && back > target * (1.0 - 1e-6),
+                        "{mu} {target}"
+                    );
                     let mu_back = largest_mu(epsilon, target);
                     assert!((mu_back / mu - 1.0).abs() < 1e-9);
                 } else {

@@ -58,6 +58,29 @@ impl Odometer {
         })
     }
 
+    /// Costs of up to `rounds` rounds by any bound, computed at about `checkpoints` of them.
+    pub(crate) fn by(
+        rounds: u64,
+        checkpoints: usize,
+        mut cost: impl FnMut(u64) -> Result<f64, AccountError>,
+    ) -> Result<Self, AccountError> {
+        let marks = spread(rounds, checkpoints)
+            .into_iter()
+            .map(|count| Ok((count, cost(count)?)))
+            .collect::<Result<_, AccountError>>()?;
+        Ok(Odometer {
+            marks: never_falling(marks),
+        })
+    }
+
+    /// The same with no mark above `whole`, a bound for the whole run: fewer rounds cost no more.
+    pub(crate) fn capped(mut self, whole: f64) -> Self {
+        for mark in &mut self.marks {
+            mark.1 = mark.1.min(whole);
+        }
+        self
+    }
+
     /// An upper bound of the cost after `rounds` rounds; infinite beyond the run it was made for.
     #[must_use]
     pub fn after(&self, rounds: u64) -> f64 {

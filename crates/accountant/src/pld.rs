@@ -17,32 +17,21 @@
 pub(crate) mod compose;
 pub(crate) mod discretise;
 pub(crate) mod distribution;
+mod law;
 pub(crate) mod pair;
 pub(crate) mod plan;
-mod law;
+mod search;
 mod transform;
 
 pub use distribution::LossDistribution;
+pub(crate) use search::RoundCosts;
 
 use crate::account::AccountError;
 use crate::event::{Adjacency, Release};
 use compose::{Composed, Phase};
-use discretise::{Resolution, discretise};
-use law::LARGEST_TRANSFORM;
-use pair::Pair;
+use pair::{Cutoff, Pair};
 use plan::{Goal, Plan, Samples};
-
-/// Share of epsilon that the step may add.
-const EPSILON_TOLERANCE: f64 = 4e-5;
-
-/// The same for delta, which moves several times as fast.
-const DELTA_TOLERANCE: f64 = 2e-4;
-
-/// Probability given up over the whole schedule, as a share of delta.
-const TAIL_SHARE: f64 = 1e-7;
-
-/// The same where no delta is given.
-const TAIL: f64 = 1e-36;
+use search::Search;
 
 /// Largest shift in units of the noise; epsilon is far above 10,000 there.
 const LARGEST_SHIFT: f64 = 200.0;
@@ -111,10 +100,13 @@ impl Schedule {
     ) -> Result<f64, AccountError> {
         let mut worst = 0.0_f64;
         for (way, direction) in self.directions.iter().enumerate() {
+            if direction.total_variation() <= delta {
+                continue;
+            }
             let mut search = Search::new(direction, Goal::Delta(delta))?;
             // A coarse bound below the first direction's cost settles the second.
             let enough = if way == 0 { 0.0 } else { worst };
-            worst = worst.max(search.refine(fineness, EPSILON_TOLERANCE, enough)?);
+            worst = worst.max(search.refine(fineness, enough)?);
         }
         Ok(worst)
     }
@@ -124,66 +116,44 @@ impl Schedule {
         let mut worst = 0.0_f64;
         for direction in &self.directions {
             let mut search = Search::new(direction, Goal::Epsilon(epsilon))?;
-            worst = worst.max(search.refine(&mut None, DELTA_TOLERANCE, worst)?);
+            worst = worst.max(search.refine(&mut None, worst)?);
         }
         Ok(worst)
     }
 }
 
 impl Direction {
-    pub(crate) fn samples(&self, goal: Goal) -> Vec<Samples> {
-        let tail = self.tail(goal);
+    fn samples(&self, cutoff: Cutoff) -> Vec<Samples> {
         self.phases
             .iter()
-            .map(|(pair, count)| Samples::of_pair(pair, *count, tail))
+            .map(|(pair, count)| Samples::of_pair(pair, *count, cutoff))
             .collect()
     }
 
-    pub(crate) fn rounds(&self) -> f64 {
+    fn rounds(&self) -> f64 {
         self.phases.iter().map(|phase| phase.1 as f64).sum()
     }
 
-    /// Probability that one round may give up.
-    fn tail(&self, goal: Goal) -> f64 {
-        match goal {
-            Goal::Delta(delta) => delta * TAIL_SHARE / self.rounds(),
-            Goal::Epsilon(_) => TAIL / self.rounds(),
-        }
-    }
-
-    /// The coarsest step worth trying.
-    pub(crate) fn coarsest_step(&self, plan: &Plan) -> f64 {
-        const FEWEST_POINTS: f64 = 2048.0;
-        let step = (plan.spread / self.rounds().sqrt() / 4.0).min(plan.window.length / FEWEST_POINTS);
-        step.max(plan.window.length / (LARGEST_TRANSFORM / 2) as f64)
-    }
-
-    pub(crate) fn discretise(
-        &self,
-        goal: Goal,
-        coarsest: f64,
-        fineness: f64,
-        tilt: f64,
-    ) -> Result<Vec<LossDistribution>, AccountError> {
-        // Losses with a factor exp(tilt * loss) below this weigh nothing.
-        const LIGHT: f64 = 60.0;
-        let resolution = Resolution {
-            step: coarsest / fineness,
-            fineness,
-            tail: self.tail(goal),
-            floor: -LIGHT / tilt,
-        };
+    /// An upper bound of delta at epsilon zero: distances add up over rounds.
+    fn total_variation(&self) -> f64 {
+        const ROUNDING: f64 = 1e-15;
         self.phases
             .iter()
-            .map(|(pair, _)| discretise(pair, resolution))
-            .collect()
+            .map(|(pair, count)| *count as f64 * (pair.total_variation() + ROUNDING))
+            .sum()
     }
 
-    pub(crate) fn phases<'a>(
-        &self,
-        losses: &'a [LossDistribution],
-        samples: &'a [Samples],
-    ) -> Vec<Phase<'a>> {
+    /// The coarsest step worth trying: a quarter of a round's spread, within reason.
+    fn coarsest_step(&self, plan: &Plan) -> f64 {
+        const FEWEST_POINTS: f64 = 2048.0;
+        const MOST_POINTS: f64 = 65_536.0;
+        let window = plan.window.length;
+        (plan.spread / self.rounds().sqrt() / 4.0)
+            .min(window / FEWEST_POINTS)
+            .max(window / MOST_POINTS)
+    }
+
+    fn phases<'a>(&self, losses: &'a [LossDistribution], samples: &'a [Samples]) -> Vec<Phase<'a>> {
         losses
             .iter()
             .zip(samples)
@@ -194,157 +164,6 @@ impl Direction {
                 count: phase.1,
             })
             .collect()
-    }
-}
-
-/// Costs of different numbers of rounds of the same release, all from one discretised round.
-pub(crate) struct RoundCosts {
-    delta: f64,
-    ways: Vec<Way>,
-}
-
-/// One direction: the round on the fine grid and, for a quick bound, on a coarse one.
-struct Way {
-    samples: Samples,
-    fine: LossDistribution,
-    coarse: LossDistribution,
-}
-
-impl RoundCosts {
-    /// Prepares for up to as many rounds as the single release of `schedule` has.
-    pub(crate) fn new(schedule: &Schedule, delta: f64) -> Result<Self, AccountError> {
-        let goal = Goal::Delta(delta);
-        let mut fineness = None;
-        schedule.epsilon_at(delta, &mut fineness)?;
-        let ways = schedule
-            .directions
-            .iter()
-            .map(|direction| {
-                let mut search = Search::new(direction, goal)?;
-                let on_grid = |fineness: f64| -> Result<LossDistribution, AccountError> {
-                    let tilt = search.plan.tilt;
-                    let mut losses =
-                        direction.discretise(goal, search.coarsest, fineness, tilt)?;
-                    Ok(losses.swap_remove(0))
-                };
-                let (fine, coarse) = (on_grid(fineness.unwrap_or(16.0))?, on_grid(2.0)?);
-                let samples = search.samples.swap_remove(0);
-                Ok(Way {
-                    samples,
-                    fine,
-                    coarse,
-                })
-            })
-            .collect::<Result<_, AccountError>>()?;
-        Ok(RoundCosts { delta, ways })
-    }
-
-    /// The least epsilon after `rounds` rounds, from above.
-    pub(crate) fn epsilon(&self, rounds: u64) -> Result<f64, AccountError> {
-        let mut worst = 0.0_f64;
-        for (index, way) in self.ways.iter().enumerate() {
-            let samples = [way.samples.times(rounds)];
-            let mut plan = Plan::new(&samples, Goal::Delta(self.delta));
-            let mut cost = |losses: &LossDistribution| {
-                let phase = Phase {
-                    losses,
-                    samples: &samples[0],
-                    count: rounds,
-                };
-                epsilon_of_phases(&[phase], &mut plan, self.delta)
-            };
-            if index > 0 && cost(&way.coarse)? <= worst {
-                continue;
-            }
-            worst = worst.max(cost(&way.fine)?);
-        }
-        Ok(worst)
-    }
-}
-
-/// One direction, one question, several steps.
-struct Search<'a> {
-    direction: &'a Direction,
-    goal: Goal,
-    samples: Vec<Samples>,
-    plan: Plan,
-    coarsest: f64,
-}
-
-impl<'a> Search<'a> {
-    fn new(direction: &'a Direction, goal: Goal) -> Result<Self, AccountError> {
-        let samples = direction.samples(goal);
-        let plan = Plan::new(&samples, goal);
-        let coarsest = direction.coarsest_step(&plan);
-        let usable = coarsest > f64::MIN_POSITIVE && coarsest.is_finite() && plan.tilt.is_finite();
-        if !usable {
-            return Err(AccountError::Unresolved {
-                reason: "the losses are too small to be told apart",
-            });
-        }
-        Ok(Search {
-            direction,
-            goal,
-            samples,
-            plan,
-            coarsest,
-        })
-    }
-
-    /// Refines the step until the answer stands or cannot matter (is at most `enough`).
-    ///
-    /// The excess of an answer falls like the square of the step. Two answers tell how large it
-    /// is, and the step jumps to where it is tolerable.
-    fn refine(
-        &mut self,
-        fineness: &mut Fineness,
-        tolerance: f64,
-        enough: f64,
-    ) -> Result<f64, AccountError> {
-        const LARGEST_JUMP: f64 = 64.0;
-        // A jump aims at the tolerance and need not hit it.
-        const SLACK: f64 = 1.8;
-        if let (Some(known), true) = (*fineness, enough == 0.0) {
-            return self.answer(known);
-        }
-        let coarse = self.answer(1.0)?;
-        if coarse <= enough {
-            return Ok(coarse);
-        }
-        if let Goal::Delta(delta) = self.goal {
-            self.plan = Plan::around(&self.samples, coarse, delta.ln());
-        }
-        if let Some(known) = *fineness {
-            return self.answer(known);
-        }
-        let mut level = 4.0;
-        let mut value = self.answer(level)?;
-        let mut excess = (coarse - value) / 15.0;
-        while value > enough && excess > SLACK * tolerance * value {
-            let jump = (excess / (tolerance * value)).sqrt().clamp(1.3, LARGEST_JUMP);
-            let finer = match self.answer(level * jump) {
-                Ok(finer) => finer,
-                // The coarser answer is a bound as well; it is only less tight.
-                Err(AccountError::Unresolved { .. }) => break,
-                Err(error) => return Err(error),
-            };
-            excess = (value - finer) / (jump * jump - 1.0);
-            value = value.min(finer);
-            level *= jump;
-        }
-        *fineness = Some(level);
-        Ok(value)
-    }
-
-    fn answer(&mut self, fineness: f64) -> Result<f64, AccountError> {
-        let losses = self
-            .direction
-            .discretise(self.goal, self.coarsest, fineness, self.plan.tilt)?;
-        let phases = self.direction.phases(&losses, &self.samples);
-        match self.goal {
-            Goal::Epsilon(epsilon) => Ok(Composed::new(&phases, &self.plan)?.delta(epsilon)),
-            Goal::Delta(delta) => epsilon_of_phases(&phases, &mut self.plan, delta),
-        }
     }
 }
 
@@ -359,9 +178,12 @@ pub(crate) fn epsilon_of_phases(
     if answer.allowance > SHARP_ALLOWANCE {
         let samples: Vec<Samples> = phases.iter().map(|phase| phase.samples.clone()).collect();
         *plan = Plan::around(&samples, answer.epsilon, delta.ln());
-        let centred = Composed::new(phases, plan)?.epsilon(delta)?;
-        if centred.epsilon < answer.epsilon {
-            answer = centred;
+        let centred = Composed::new(phases, plan).and_then(|composed| composed.epsilon(delta));
+        match centred {
+            Ok(centred) if centred.allowance < answer.allowance => answer = centred,
+            // Both are bounds: the first one stands.
+            Ok(_) | Err(AccountError::Unresolved { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
     if answer.allowance > VOUCHED_ALLOWANCE {
@@ -405,10 +227,7 @@ fn samples_of(rounds: &[(&LossDistribution, u64)]) -> Vec<Samples> {
         .collect()
 }
 
-fn phases_of<'a>(
-    rounds: &[(&'a LossDistribution, u64)],
-    samples: &'a [Samples],
-) -> Vec<Phase<'a>> {
+fn phases_of<'a>(rounds: &[(&'a LossDistribution, u64)], samples: &'a [Samples]) -> Vec<Phase<'a>> {
     rounds
         .iter()
         .zip(samples)

@@ -54,7 +54,11 @@ fn rows() -> Vec<Row> {
     lines
         .map(|line| {
             let cells = line.split(',').map(str::to_owned);
-            Row(header.iter().map(|name| (*name).to_owned()).zip(cells).collect())
+            Row(header
+                .iter()
+                .map(|name| (*name).to_owned())
+                .zip(cells)
+                .collect())
         })
         .collect()
 }
@@ -71,16 +75,24 @@ fn epsilon_lies_between_the_converged_centre_and_the_reference_bound() {
         let seconds = start.elapsed().as_secs_f64();
         let centre = row.number("eps_ref_richardson").unwrap();
         let upper = row.number("eps_ref_upper").unwrap();
-        let bound = row.number("eps_dpacct_h1e4").map_or(upper, |other| upper.max(other));
+        let bound = row
+            .number("eps_dpacct_h1e4")
+            .map_or(upper, |other| upper.max(other));
         println!(
             "{id} {found:.7} centre {centre:.7} ratio-1 {:+.2e} upper {upper:.7}  {:.1} ms",
             found / centre - 1.0,
             1e3 * seconds
         );
-        assert!(found >= centre * (1.0 - 1e-4), "{id}: {found} below {centre}");
+        assert!(
+            found >= centre * (1.0 - 1e-4),
+            "{id}: {found} below {centre}"
+        );
         assert!(found <= bound * (1.0 + 1e-4), "{id}: {found} above {bound}");
         if let Some(exact) = row.number("eps_exact_analytic") {
-            assert!((found - exact).abs() <= 1e-6 * exact, "{id}: {found} {exact}");
+            assert!(
+                (found - exact).abs() <= 1e-6 * exact,
+                "{id}: {found} {exact}"
+            );
         }
     }
 }

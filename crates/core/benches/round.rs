@@ -13,7 +13,9 @@ use soteria_core::data::{DataDirectories, Dataset, Partition, Source, Synthetic,
 use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Activation, Logistic, Network, Objective, Regularizer};
 use soteria_core::privacy::Noise;
-use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step};
+use soteria_core::protocol::{
+    Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step,
+};
 use soteria_core::random::{PublicSeed, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
 use soteria_core::simulate::{EvaluationPlan, Simulation};
@@ -29,13 +31,22 @@ struct Problem {
 
 impl Problem {
     fn new(name: &'static str, objective: Arc<dyn Objective>, data: &Dataset, batch: f64) -> Self {
-        let shards = Partition::Sorted.split(data, CLIENTS, 0).expect("enough records");
-        Self { name, objective, shards: shards.into_iter().map(Arc::new).collect(), batch }
+        let shards = Partition::Sorted
+            .split(data, CLIENTS, 0)
+            .expect("enough records");
+        Self {
+            name,
+            objective,
+            shards: shards.into_iter().map(Arc::new).collect(),
+            batch,
+        }
     }
 
     fn simulation(&self, estimator: EstimatorPlan, full: bool, rounds: u32) -> Simulation {
         let dimension = self.objective.dimension();
-        let compressor = Compressor::new(CompressorKind::RandK { k: dimension / 20 }, dimension, 1.0).expect("k <= d");
+        let compressor =
+            Compressor::new(CompressorKind::RandK { k: dimension / 20 }, dimension, 1.0)
+                .expect("k <= d");
         let step = shift_step(compressor.omega());
         let plan = Arc::new(ClientPlan {
             objective: Arc::clone(&self.objective),
@@ -48,11 +59,25 @@ impl Problem {
             noise: Noise::Float,
             public_seed: PublicSeed(0),
         });
-        let sampling =
-            if full { Sampling::Full } else { Sampling::Poisson { batch: self.batch, coins: Coins::Fast } };
+        let sampling = if full {
+            Sampling::Full
+        } else {
+            Sampling::Poisson {
+                batch: self.batch,
+                coins: Coins::Fast,
+            }
+        };
         let clients = self.shards.iter().enumerate().map(|(id, shard)| {
             let key = SecretKey::simulated(0, id as u32);
-            Client::new(id as u32, Arc::clone(&plan), Arc::clone(shard), sampling, 0.01, key).expect("a client that fits")
+            Client::new(
+                id as u32,
+                Arc::clone(&plan),
+                Arc::clone(shard),
+                sampling,
+                0.01,
+                key,
+            )
+            .expect("a client that fits")
         });
         let server = ServerPlan {
             compressor,
@@ -64,7 +89,10 @@ impl Problem {
             regularizer: None,
             rounds,
         };
-        Simulation::new(Server::new(server, vec![0.01; dimension]), clients.collect())
+        Simulation::new(
+            Server::new(server, vec![0.01; dimension]),
+            clients.collect(),
+        )
     }
 
     /// Time of `rounds` rounds after a warm-up.
@@ -99,17 +127,33 @@ fn problems() -> Vec<Problem> {
         .load(&DataDirectories::from_environment(None), 0)
         .ok()
         .and_then(|loaded| Source::Mnist.public_scaling()?.apply(loaded.train).ok())
-        .unwrap_or_else(|| Synthetic::new(60_000, 784, 10).and_then(|size| size.train(0)).expect("a valid size"));
-    let network = Arc::new(Network::new(784, &[64], 10, Activation::Sigmoid).expect("a valid network"));
-    vec![Problem::new("a9a", logistic, &a9a, 51.0), Problem::new("784-64-10", network, &images, 128.0)]
+        .unwrap_or_else(|| {
+            Synthetic::new(60_000, 784, 10)
+                .and_then(|size| size.train(0))
+                .expect("a valid size")
+        });
+    let network =
+        Arc::new(Network::new(784, &[64], 10, Activation::Sigmoid).expect("a valid network"));
+    vec![
+        Problem::new("a9a", logistic, &a9a, 51.0),
+        Problem::new("784-64-10", network, &images, 128.0),
+    ]
 }
 
 fn rounds(criterion: &mut Criterion) {
-    let svrg = EstimatorPlan::Svrg { snapshot_probability: 0.01, difference_clip: Some(0.25) };
-    let saga = EstimatorPlan::Saga { difference_clip: Some(0.25) };
+    let svrg = EstimatorPlan::Svrg {
+        snapshot_probability: 0.01,
+        difference_clip: Some(0.25),
+    };
+    let saga = EstimatorPlan::Saga {
+        difference_clip: Some(0.25),
+    };
     for problem in problems() {
         let mut group = criterion.benchmark_group(problem.name);
-        group.sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(300));
+        group
+            .sample_size(10)
+            .measurement_time(Duration::from_secs(2))
+            .warm_up_time(Duration::from_millis(300));
         for threads in [1, 2] {
             for (name, estimator, full) in [
                 ("gd", EstimatorPlan::Minibatch, true),
@@ -118,7 +162,8 @@ fn rounds(criterion: &mut Criterion) {
                 ("saga", saga, false),
             ] {
                 group.bench_function(format!("{name}, {threads} threads"), |bencher| {
-                    bencher.iter_custom(|count| problem.time(estimator, full, threads, count as u32));
+                    bencher
+                        .iter_custom(|count| problem.time(estimator, full, threads, count as u32));
                 });
             }
         }

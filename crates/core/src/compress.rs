@@ -177,7 +177,11 @@ impl Compressor {
     ///
     /// # Errors
     /// When a parameter is out of range.
-    pub fn new(kind: CompressorKind, dimension: usize, participation: f64) -> Result<Self, CompressError> {
+    pub fn new(
+        kind: CompressorKind,
+        dimension: usize,
+        participation: f64,
+    ) -> Result<Self, CompressError> {
         if dimension > 1 << 31 {
             return Err(CompressError::Dimension(dimension));
         }
@@ -185,9 +189,17 @@ impl Compressor {
             return Err(CompressError::Participation(participation));
         }
         match kind {
-            CompressorKind::RandK { k } if k == 0 || k > dimension => Err(CompressError::Count { k, dimension }),
-            CompressorKind::Qsgd { levels } if levels == 0 || levels > 32_767 => Err(CompressError::Levels(levels)),
-            _ => Ok(Self { kind, dimension, participation }),
+            CompressorKind::RandK { k } if k == 0 || k > dimension => {
+                Err(CompressError::Count { k, dimension })
+            }
+            CompressorKind::Qsgd { levels } if levels == 0 || levels > 32_767 => {
+                Err(CompressError::Levels(levels))
+            }
+            _ => Ok(Self {
+                kind,
+                dimension,
+                participation,
+            }),
         }
     }
 
@@ -250,7 +262,12 @@ impl Compressor {
         selection.seed = match self.kind {
             CompressorKind::RandK { k } => {
                 let seed = IndexSeed::draw(rng);
-                seed.choose(k, self.dimension, &mut selection.indices, &mut selection.marks);
+                seed.choose(
+                    k,
+                    self.dimension,
+                    &mut selection.indices,
+                    &mut selection.marks,
+                );
                 Some(seed)
             }
             _ => None,
@@ -277,13 +294,20 @@ impl Compressor {
             }
             CompressorKind::RandK { k } => {
                 body.extend_from_slice(&selection.seed.map_or([0; IndexSeed::LEN], |seed| seed.0));
-                put_values(values, scale * self.dimension as f64 / k as f64, body, &mut update.values);
+                put_values(
+                    values,
+                    scale * self.dimension as f64 / k as f64,
+                    body,
+                    &mut update.values,
+                );
                 // The coordinates move over; drawing them again from the seed would give the same.
                 std::mem::swap(selection, &mut update.selection);
             }
             CompressorKind::Qsgd { .. } | CompressorKind::Natural => {
                 match self.kind {
-                    CompressorKind::Qsgd { levels } => qsgd::encode(values, scale, levels, coins, body),
+                    CompressorKind::Qsgd { levels } => {
+                        qsgd::encode(values, scale, levels, coins, body)
+                    }
                     _ => natural::encode(values, scale, coins, body),
                 }
                 let own = self.decode(&body[start..], update);
@@ -299,7 +323,10 @@ impl Compressor {
     /// When the bytes are no message of this compressor.
     pub fn decode(&self, body: &[u8], update: &mut Update) -> Result<(), DecodeError> {
         if body.len() != self.encoded_len() {
-            return Err(DecodeError::Length { expected: self.encoded_len(), found: body.len() });
+            return Err(DecodeError::Length {
+                expected: self.encoded_len(),
+                found: body.len(),
+            });
         }
         update.selection.seed = None;
         match self.kind {
@@ -314,7 +341,9 @@ impl Compressor {
                 update.selection.seed = Some(seed);
                 take_values(values, &mut update.values)
             }
-            CompressorKind::Qsgd { levels } => qsgd::decode(body, self.dimension, levels, &mut update.values),
+            CompressorKind::Qsgd { levels } => {
+                qsgd::decode(body, self.dimension, levels, &mut update.values)
+            }
             CompressorKind::Natural => natural::decode(body, self.dimension, &mut update.values),
         }
     }
@@ -326,7 +355,12 @@ fn put_values(values: &[f32], scale: f64, body: &mut Vec<u8>, sent: &mut Vec<f32
     sent.extend(values.iter().map(|value| clamp(value * scale)));
     let start = body.len();
     body.resize(start + 4 * sent.len(), 0);
-    for (bytes, value) in body[start..].as_chunks_mut::<4>().0.iter_mut().zip(sent.iter()) {
+    for (bytes, value) in body[start..]
+        .as_chunks_mut::<4>()
+        .0
+        .iter_mut()
+        .zip(sent.iter())
+    {
         *bytes = value.to_le_bytes();
     }
 }
@@ -334,12 +368,22 @@ fn put_values(values: &[f32], scale: f64, body: &mut Vec<u8>, sent: &mut Vec<f32
 /// Noise and clipping keep released values far from the range of `f32`, but a shift fed by a
 /// malicious server may not: what is sent must be finite, and clamping is post-processing.
 fn clamp(value: f32) -> f32 {
-    if value.is_nan() { 0.0 } else { value.clamp(f32::MIN, f32::MAX) }
+    if value.is_nan() {
+        0.0
+    } else {
+        value.clamp(f32::MIN, f32::MAX)
+    }
 }
 
 fn take_values(bytes: &[u8], values: &mut Vec<f32>) -> Result<(), DecodeError> {
     values.clear();
-    values.extend(bytes.as_chunks::<4>().0.iter().map(|&chunk| f32::from_le_bytes(chunk)));
+    values.extend(
+        bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|&chunk| f32::from_le_bytes(chunk)),
+    );
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
         Some(position) => Err(DecodeError::NotFinite { position }),
@@ -356,7 +400,9 @@ mod tests {
     fn kinds(dimension: usize) -> Vec<CompressorKind> {
         vec![
             CompressorKind::Identity,
-            CompressorKind::RandK { k: dimension.div_ceil(3) },
+            CompressorKind::RandK {
+                k: dimension.div_ceil(3),
+            },
             CompressorKind::Qsgd { levels: 1 },
             CompressorKind::Qsgd { levels: 16 },
             CompressorKind::Natural,
@@ -374,7 +420,13 @@ mod tests {
         let mut body = Vec::new();
         let mut coins = key.stream(round, Purpose::Rounding);
         let mut sent = Update::default();
-        compressor.encode(&Released::for_tests(chosen), &mut selection, &mut coins, &mut body, &mut sent);
+        compressor.encode(
+            &Released::for_tests(chosen),
+            &mut selection,
+            &mut coins,
+            &mut body,
+            &mut sent,
+        );
         assert_eq!(body.len(), compressor.encoded_len());
         compressor.decode(&body, update).unwrap();
         assert_eq!(update.coordinates(), sent.coordinates());
@@ -389,7 +441,9 @@ mod tests {
     fn unbiased_and_within_omega() {
         let dimension = 24;
         let mut rng = SecretKey::simulated(5, 0).stream(0, Purpose::Noise);
-        let random: Vec<f32> = (0..dimension).map(|_| (unit(&mut rng) - 0.5) as f32).collect();
+        let random: Vec<f32> = (0..dimension)
+            .map(|_| (unit(&mut rng) - 0.5) as f32)
+            .collect();
         let mut spike = vec![0.0; dimension];
         spike[7] = -3.0;
         let spread: Vec<f32> = (0..dimension).map(|i| (i as f32 - 11.3).powi(3)).collect();
@@ -422,10 +476,16 @@ mod tests {
         }
         let norm: f64 = x.iter().map(|&v| f64::from(v).powi(2)).sum();
         let bound = compressor.omega() * norm;
-        assert!(error <= 1.1 * bound + 1e-9 * norm, "{compressor:?}: {error} > {bound}");
+        assert!(
+            error <= 1.1 * bound + 1e-9 * norm,
+            "{compressor:?}: {error} > {bound}"
+        );
         let tolerance = 6.0 * (bound / f64::from(draws)).sqrt() + 1e-6 * norm.sqrt();
         for (mean, &x) in mean.iter().zip(x) {
-            assert!((mean - f64::from(x)).abs() < tolerance, "{compressor:?}: {mean} for {x}");
+            assert!(
+                (mean - f64::from(x)).abs() < tolerance,
+                "{compressor:?}: {mean} for {x}"
+            );
         }
     }
 
@@ -447,7 +507,13 @@ mod tests {
     #[test]
     fn refuses_impossible_parameters() {
         let build = |kind, p| Compressor::new(kind, 10, p).map(|_| ());
-        assert_eq!(build(CompressorKind::RandK { k: 11 }, 1.0), Err(CompressError::Count { k: 11, dimension: 10 }));
+        assert_eq!(
+            build(CompressorKind::RandK { k: 11 }, 1.0),
+            Err(CompressError::Count {
+                k: 11,
+                dimension: 10
+            })
+        );
         assert!(build(CompressorKind::RandK { k: 0 }, 1.0).is_err());
         assert!(build(CompressorKind::Qsgd { levels: 0 }, 1.0).is_err());
         assert!(build(CompressorKind::Identity, 0.0).is_err());
@@ -457,12 +523,22 @@ mod tests {
 
     #[test]
     fn hostile_residuals_are_sent_finite() {
-        let x = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0, f32::MAX, -f32::MAX];
+        let x = [
+            f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            1.0,
+            f32::MAX,
+            -f32::MAX,
+        ];
         for kind in kinds(x.len()) {
             let compressor = Compressor::new(kind, x.len(), 0.5).unwrap();
             let mut update = Update::default();
             compress_once(&compressor, &x, 0, &mut update);
-            assert!(update.values().iter().all(|value| value.is_finite()), "{kind:?}");
+            assert!(
+                update.values().iter().all(|value| value.is_finite()),
+                "{kind:?}"
+            );
         }
     }
 

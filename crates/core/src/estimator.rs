@@ -30,8 +30,8 @@ use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
 use crate::random::SecretRng;
 use crate::sampling::Sampling;
 
-pub use collector::{Collector, Grids, Term};
 pub(crate) use collector::Sum;
+pub use collector::{Collector, Grids, Term};
 pub use saga::Saga;
 pub use svrg::Svrg;
 
@@ -69,7 +69,13 @@ pub struct RoundInput<'a> {
 /// A local gradient estimator with its state.
 pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
-    fn estimate(&mut self, input: RoundInput<'_>, coins: &mut SecretRng, scratch: &mut Scratch, sum: &mut Collector);
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        coins: &mut SecretRng,
+        scratch: &mut Scratch,
+        sum: &mut Collector,
+    );
 
     /// A round in which the client takes no part: public state follows the others.
     fn sit_out(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
@@ -94,13 +100,38 @@ impl Minibatch {
 }
 
 impl Estimator for Minibatch {
-    fn estimate(&mut self, input: RoundInput<'_>, coins: &mut SecretRng, scratch: &mut Scratch, sum: &mut Collector) {
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        coins: &mut SecretRng,
+        scratch: &mut Scratch,
+        sum: &mut Collector,
+    ) {
         let rows = scratch.draw(&self.sampling, input.data, coins);
         for chunk in rows.chunks(CHUNK) {
-            let records = Records { data: input.data, rows: chunk };
-            scratch.batch.compute(input, input.model, chunk, sum.alone(), &mut scratch.norms, &mut scratch.workspace);
+            let records = Records {
+                data: input.data,
+                rows: chunk,
+            };
+            scratch.batch.compute(
+                input,
+                input.model,
+                chunk,
+                sum.alone(),
+                &mut scratch.norms,
+                &mut scratch.workspace,
+            );
             let (batch, workspace) = (&scratch.batch, &mut scratch.workspace);
-            sum.add(Term::Batch, input.objective, records, input.coordinates, batch, None, None, workspace);
+            sum.add(
+                Term::Batch,
+                input.objective,
+                records,
+                input.coordinates,
+                batch,
+                None,
+                None,
+                workspace,
+            );
         }
         scratch.rows = rows;
     }
@@ -157,8 +188,13 @@ impl Factored {
         // One record at a time, its numbers cannot depend on who else is in the batch.
         let step = if alone { 1 } else { rows.len().max(1) };
         for (rows, factors) in rows.chunks(step).zip(self.factors.chunks_mut(step * len)) {
-            let records = Records { data: input.data, rows };
-            input.objective.factors(model, records, None, Some(factors), workspace);
+            let records = Records {
+                data: input.data,
+                rows,
+            };
+            input
+                .objective
+                .factors(model, records, None, Some(factors), workspace);
         }
         self.weights.clear();
         self.weights.resize(rows.len(), 1.0);
@@ -170,10 +206,15 @@ impl Factored {
         norms.resize(rows.len(), 0.0);
         for (start, rows) in rows.chunks(step).enumerate() {
             let at = start * step;
-            let records = Records { data: input.data, rows };
+            let records = Records {
+                data: input.data,
+                rows,
+            };
             let gradients = self.part(at..at + rows.len(), len);
             let norms = &mut norms[at..at + rows.len()];
-            input.objective.squared_norms(records, gradients, None, coordinates, norms, workspace);
+            input
+                .objective
+                .squared_norms(records, gradients, None, coordinates, norms, workspace);
         }
         self.set_weights(norms.iter().map(|&squared| clip_weight(bound, squared)));
     }
@@ -199,7 +240,11 @@ fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
     } else {
         let exact = bound / squared_norm.sqrt();
         let nearest = exact as f32;
-        if f64::from(nearest) > exact { nearest.next_down() } else { nearest }
+        if f64::from(nearest) > exact {
+            nearest.next_down()
+        } else {
+            nearest
+        }
     }
 }
 
@@ -213,15 +258,32 @@ fn clip_differences(
 ) -> bool {
     let Some(bound) = bound else { return false };
     let len = input.objective.factor_len();
-    let Scratch { workspace, norms, scales, batch, reference, .. } = scratch;
+    let Scratch {
+        workspace,
+        norms,
+        scales,
+        batch,
+        reference,
+        ..
+    } = scratch;
     norms.resize(rows.len(), 0.0);
     let step = if alone { 1 } else { rows.len().max(1) };
     for (start, rows) in rows.chunks(step).enumerate() {
         let (from, to) = (start * step, start * step + rows.len());
         let (left, right) = (batch.part(from..to, len), reference.part(from..to, len));
-        let records = Records { data: input.data, rows };
+        let records = Records {
+            data: input.data,
+            rows,
+        };
         let all = Coordinates::All;
-        input.objective.squared_norms(records, left, Some(right), all, &mut norms[from..to], workspace);
+        input.objective.squared_norms(
+            records,
+            left,
+            Some(right),
+            all,
+            &mut norms[from..to],
+            workspace,
+        );
     }
     scales.clear();
     scales.extend(norms.iter().map(|&squared| clip_weight(bound, squared)));

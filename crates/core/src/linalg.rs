@@ -19,22 +19,13 @@ pub(crate) mod kernels;
 
 use std::sync::OnceLock;
 
-pub(crate) use pulp::{Simd, WithSimd};
-
 /// Runs `work` compiled for the best instruction set this processor has.
 ///
 /// The closure and all it calls must be inlined to profit: mark them `#[inline(always)]`.
 #[inline(always)]
 pub fn vectorised<Output>(work: impl FnOnce() -> Output) -> Output {
-    dispatch(work)
-}
-
-/// Runs a kernel that is written in terms of vector registers. Used where the compiler does not
-/// find the vectors by itself.
-#[inline(always)]
-pub(crate) fn dispatch<Kernel: WithSimd>(kernel: Kernel) -> Kernel::Output {
     static ARCH: OnceLock<pulp::Arch> = OnceLock::new();
-    ARCH.get_or_init(pulp::Arch::new).dispatch(kernel)
+    ARCH.get_or_init(pulp::Arch::new).dispatch(work)
 }
 
 /// `sum_i left_i right_i`, in sixteen interleaved partial sums.
@@ -143,6 +134,16 @@ pub(crate) fn prefetch<T>(values: &[T]) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values;
+}
+
+/// Numbers per cache line.
+pub(crate) const LINE: usize = 16;
+
+/// The part of a buffer from the first whole cache line on; ask for [`LINE`] numbers more than
+/// needed. Vectors that cross from one line into the next cost twice.
+pub(crate) fn aligned(buffer: &mut [f32]) -> &mut [f32] {
+    let skip = buffer.as_ptr().align_offset(4 * LINE).min(LINE);
+    &mut buffer[skip..]
 }
 
 /// A matrix inside a slice: entry `(i, j)` is `values[i * row_stride + j * column_stride]`.

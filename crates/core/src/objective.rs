@@ -142,6 +142,7 @@ pub trait Objective: Send + Sync {
 #[derive(Debug, Default)]
 pub struct Workspace {
     buffers: Vec<Vec<f32>>,
+    indices: Vec<Vec<u32>>,
 }
 
 impl Workspace {
@@ -152,14 +153,7 @@ impl Workspace {
 
     /// Takes a buffer of `len` numbers with unspecified content; give it back with [`put`](Self::put).
     pub fn take(&mut self, len: usize) -> Vec<f32> {
-        // The same request comes again in every call, so one of this very length is mostly there;
-        // any other would have to be filled up.
-        let buffers = &self.buffers;
-        let place = (0..buffers.len())
-            .rev()
-            .find(|&i| buffers[i].len() == len)
-            .or_else(|| (0..buffers.len()).max_by_key(|&i| buffers[i].capacity() >= len));
-        let mut buffer = place.map_or_else(Vec::new, |i| self.buffers.swap_remove(i));
+        let mut buffer = take_from(&mut self.buffers, len);
         buffer.resize(len, 0.0);
         buffer
     }
@@ -174,5 +168,49 @@ impl Workspace {
     /// Returns a buffer for reuse.
     pub fn put(&mut self, buffer: Vec<f32>) {
         self.buffers.push(buffer);
+    }
+
+    /// Takes a buffer of `len` indices with unspecified content.
+    pub fn take_indices(&mut self, len: usize) -> Vec<u32> {
+        let mut buffer = take_from(&mut self.indices, len);
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    /// Returns a buffer of indices for reuse.
+    pub fn put_indices(&mut self, buffer: Vec<u32>) {
+        self.indices.push(buffer);
+    }
+}
+
+/// The same requests come again in every call, so a buffer of this very length is mostly there; any
+/// other has to be cut or filled up. Failing that, one with room; failing that, any.
+fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> {
+    let fit = |buffer: &Vec<Number>| (buffer.len() == len, buffer.capacity() >= len);
+    let best = (0..buffers.len()).max_by_key(|&place| fit(&buffers[place]));
+    best.map_or_else(Vec::new, |place| buffers.swap_remove(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_reused_for_requests_that_repeat() {
+        let mut workspace = Workspace::new();
+        let mut places = Vec::new();
+        for _ in 0..3 {
+            let (a, b) = (workspace.take(1000), workspace.take_zeroed(10));
+            let indices = workspace.take_indices(7);
+            assert_eq!((a.len(), b.len(), indices.len()), (1000, 10, 7));
+            assert_eq!(b, [0.0; 10]);
+            places.push((a.as_ptr(), b.as_ptr(), indices.as_ptr()));
+            workspace.put(b.iter().map(|_| 1.0).collect());
+            workspace.put(a);
+            workspace.put(b);
+            workspace.put_indices(indices);
+        }
+        assert_eq!(places[0].0, places[1].0);
+        assert_eq!(places[1], places[2]);
     }
 }

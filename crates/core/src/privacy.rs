@@ -54,7 +54,11 @@ pub struct Mechanism {
 enum Kind {
     Silent,
     Float,
-    Secure { grids: Grids, sampler: RoundedGaussian, step: f64 },
+    Secure {
+        grids: Grids,
+        sampler: RoundedGaussian,
+        step: f64,
+    },
 }
 
 /// A value that has passed the mechanism and may be sent. Post-processing keeps it released.
@@ -69,16 +73,33 @@ impl Mechanism {
     ///
     /// # Errors
     /// When no integer grid suits `sigma` and the terms.
-    pub fn new(noise: Noise, sigma: f64, terms: &[TermBound], coordinates: usize) -> Result<Self, NoiseError> {
+    pub fn new(
+        noise: Noise,
+        sigma: f64,
+        terms: &[TermBound],
+        coordinates: usize,
+    ) -> Result<Self, NoiseError> {
         let kind = match noise {
             Noise::None => Kind::Silent,
             Noise::Float => Kind::Float,
             Noise::Secure => {
-                let plan: Vec<secure::Term> =
-                    terms.iter().map(|term| secure::Term { clip: term.clip, divisor: term.divisor }).collect();
+                let plan: Vec<secure::Term> = terms
+                    .iter()
+                    .map(|term| secure::Term {
+                        clip: term.clip,
+                        divisor: term.divisor,
+                    })
+                    .collect();
                 let plan = GridPlan::new(sigma, coordinates, &plan)?;
-                let grids = Grids { batch: plan.grids()[0].clone(), reference: plan.grids().get(1).cloned() };
-                Kind::Secure { grids, sampler: plan.noise().clone(), step: 2f64.powi(plan.exponent()) }
+                let grids = Grids {
+                    batch: plan.grids()[0].clone(),
+                    reference: plan.grids().get(1).cloned(),
+                };
+                Kind::Secure {
+                    grids,
+                    sampler: plan.noise().clone(),
+                    step: 2f64.powi(plan.exponent()),
+                }
             }
         };
         Ok(Self { sigma, kind })
@@ -91,7 +112,12 @@ impl Mechanism {
 
     /// The noise of one round, drawn in one batch before any record is touched, so that the time a
     /// sampler takes cannot depend on the data.
-    pub fn draw(&self, coordinates: usize, rng: &mut SecretRng, workspace: &mut Workspace) -> RoundNoise {
+    pub fn draw(
+        &self,
+        coordinates: usize,
+        rng: &mut SecretRng,
+        workspace: &mut Workspace,
+    ) -> RoundNoise {
         match &self.kind {
             Kind::Silent => RoundNoise::Silent,
             Kind::Float => {
@@ -112,7 +138,13 @@ impl Mechanism {
     }
 
     /// An empty sum of the kind this mechanism noises, for an estimate on `len` coordinates.
-    pub fn collector(&self, len: usize, batch: f64, records: f64, workspace: &mut Workspace) -> Collector {
+    pub fn collector(
+        &self,
+        len: usize,
+        batch: f64,
+        records: f64,
+        workspace: &mut Workspace,
+    ) -> Collector {
         match &self.kind {
             Kind::Silent | Kind::Float => Collector::float(len, batch, records, workspace),
             Kind::Secure { grids, .. } => Collector::grid(len, grids.clone(), batch, records),
@@ -120,16 +152,26 @@ impl Mechanism {
     }
 
     /// Adds the noise. This is the only way from a raw estimate to a released one.
-    pub fn release(&self, estimate: Collector, noise: RoundNoise, workspace: &mut Workspace) -> Released {
+    pub fn release(
+        &self,
+        estimate: Collector,
+        noise: RoundNoise,
+        workspace: &mut Workspace,
+    ) -> Released {
         match (estimate.sum, noise) {
             (Sum::Float(mut values), RoundNoise::Float(noise)) => {
-                values.iter_mut().zip(&noise).for_each(|(value, noise)| *value += noise);
+                values
+                    .iter_mut()
+                    .zip(&noise)
+                    .for_each(|(value, noise)| *value += noise);
                 workspace.put(noise);
                 Released { values }
             }
             (Sum::Float(values), RoundNoise::Silent) => Released { values },
             (Sum::Grid { sum, .. }, RoundNoise::Secure(mut noise)) => {
-                let Kind::Secure { step, .. } = self.kind else { unreachable!("grids come from a secure mechanism") };
+                let Kind::Secure { step, .. } = self.kind else {
+                    unreachable!("grids come from a secure mechanism")
+                };
                 let mut values = workspace.take(sum.len());
                 for ((value, sum), noise) in values.iter_mut().zip(sum).zip(&noise) {
                     // Everything after the integer sum is post-processing.
@@ -146,7 +188,11 @@ impl Mechanism {
 /// Never less noise than was asked for.
 fn round_up(sigma: f64) -> f32 {
     let nearest = sigma as f32;
-    if f64::from(nearest) < sigma { nearest.next_up() } else { nearest }
+    if f64::from(nearest) < sigma {
+        nearest.next_up()
+    } else {
+        nearest
+    }
 }
 
 /// The noise of one round.
@@ -168,7 +214,11 @@ impl Released {
     /// Takes `shift` away, which is known to everybody.
     pub fn subtract(&mut self, shift: &[f32], coordinates: Coordinates<'_>) {
         match coordinates {
-            Coordinates::All => self.values.iter_mut().zip(shift).for_each(|(value, shift)| *value -= shift),
+            Coordinates::All => self
+                .values
+                .iter_mut()
+                .zip(shift)
+                .for_each(|(value, shift)| *value -= shift),
             Coordinates::Selected(chosen) => {
                 for (value, &index) in self.values.iter_mut().zip(chosen) {
                     *value -= shift[index as usize];
@@ -179,7 +229,10 @@ impl Released {
 
     /// Adds a vector that holds no data, such as the regularizer's gradient.
     pub fn add_public(&mut self, vector: &[f32]) {
-        self.values.iter_mut().zip(vector).for_each(|(value, public)| *value += public);
+        self.values
+            .iter_mut()
+            .zip(vector)
+            .for_each(|(value, public)| *value += public);
     }
 
     /// The buffer, for reuse.

@@ -149,7 +149,13 @@ impl IndexSeed {
     ///
     /// # Panics
     /// If `count > dimension` or `dimension` exceeds `u32`.
-    pub fn choose(&self, count: usize, dimension: usize, chosen: &mut Vec<u32>, marks: &mut Vec<u64>) {
+    pub fn choose(
+        &self,
+        count: usize,
+        dimension: usize,
+        chosen: &mut Vec<u32>,
+        marks: &mut Vec<u64>,
+    ) {
         assert!(count <= dimension && u32::try_from(dimension).is_ok());
         marks.clear();
         marks.resize(dimension.div_ceil(64), 0);
@@ -206,14 +212,31 @@ mod tests {
         let first = |key: &SecretKey, round, purpose| key.stream(round, purpose).next_u64();
         let key = SecretKey::simulated(7, 3);
         let reference = first(&key, 5, Purpose::Noise);
-        assert_eq!(reference, first(&SecretKey::simulated(7, 3), 5, Purpose::Noise));
+        assert_eq!(
+            reference,
+            first(&SecretKey::simulated(7, 3), 5, Purpose::Noise)
+        );
         assert_ne!(reference, first(&key, 6, Purpose::Noise));
         assert_ne!(reference, first(&key, 5, Purpose::Sampling));
-        assert_ne!(reference, first(&SecretKey::simulated(7, 4), 5, Purpose::Noise));
-        assert_ne!(reference, first(&SecretKey::simulated(8, 3), 5, Purpose::Noise));
         assert_ne!(
-            first(&SecretKey::from_operating_system().unwrap(), 0, Purpose::Noise),
-            first(&SecretKey::from_operating_system().unwrap(), 0, Purpose::Noise)
+            reference,
+            first(&SecretKey::simulated(7, 4), 5, Purpose::Noise)
+        );
+        assert_ne!(
+            reference,
+            first(&SecretKey::simulated(8, 3), 5, Purpose::Noise)
+        );
+        assert_ne!(
+            first(
+                &SecretKey::from_operating_system().unwrap(),
+                0,
+                Purpose::Noise
+            ),
+            first(
+                &SecretKey::from_operating_system().unwrap(),
+                0,
+                Purpose::Noise
+            )
         );
         assert_eq!(format!("{key:?}"), "SecretKey(..)");
     }
@@ -252,10 +275,17 @@ mod tests {
             let n = f64::from(draws);
             (found - n * p).abs() < 5.0 * (n * p * (1.0 - p)).sqrt()
         };
-        assert!(singles.iter().all(|&found| within(found, 0.3)), "{singles:?}");
+        assert!(
+            singles.iter().all(|&found| within(found, 0.3)),
+            "{singles:?}"
+        );
         for a in 0..10 {
             for b in a + 1..10 {
-                assert!(within(pairs[a][b], 3.0 * 2.0 / 90.0), "{a} {b} {}", pairs[a][b]);
+                assert!(
+                    within(pairs[a][b], 3.0 * 2.0 / 90.0),
+                    "{a} {b} {}",
+                    pairs[a][b]
+                );
             }
         }
     }

@@ -130,7 +130,10 @@ mod tests {
         for coins in [Coins::Exact, Coins::Fast] {
             for rate in [0.03, 0.5, 0.9] {
                 let (records, rounds) = (100usize, 20_000u32);
-                let sampling = Sampling::Poisson { batch: rate * records as f64, coins };
+                let sampling = Sampling::Poisson {
+                    batch: rate * records as f64,
+                    coins,
+                };
                 let mut rng = SecretKey::simulated(1, 2).stream(3, Purpose::Sampling);
                 let mut counts = vec![0f64; records];
                 let (mut sum, mut squares) = (0.0, 0.0);
@@ -148,13 +151,19 @@ mod tests {
                 let n = f64::from(rounds);
                 let sd = (n * rate * (1.0 - rate)).sqrt();
                 for found in counts {
-                    assert!((found - n * rate).abs() < 5.5 * sd, "{coins:?} {rate} {found}");
+                    assert!(
+                        (found - n * rate).abs() < 5.5 * sd,
+                        "{coins:?} {rate} {found}"
+                    );
                 }
                 let variance = records as f64 * rate * (1.0 - rate);
                 assert!((sum / n).abs() < 5.5 * (variance / n).sqrt());
                 // The fourth central moment of a binomial is below 3 var^2 + var.
                 let spread = ((2.0 * variance * variance + variance) / n).sqrt();
-                assert!((squares / n - variance).abs() < 5.5 * spread, "{coins:?} {rate}");
+                assert!(
+                    (squares / n - variance).abs() < 5.5 * spread,
+                    "{coins:?} {rate}"
+                );
             }
         }
     }
@@ -163,7 +172,10 @@ mod tests {
     fn edges() {
         let mut rng = SecretKey::simulated(1, 2).stream(3, Purpose::Sampling);
         let mut rows = vec![9];
-        let exact = |batch| Sampling::Poisson { batch, coins: Coins::Exact };
+        let exact = |batch| Sampling::Poisson {
+            batch,
+            coins: Coins::Exact,
+        };
         exact(10.0).draw(10, &mut rng, &mut rows);
         assert_eq!(rows.len(), 10);
         exact(1e-18).draw(10, &mut rng, &mut rows);

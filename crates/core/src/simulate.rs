@@ -11,9 +11,10 @@
 //! privilege, stand outside every privacy claim, and are kept off the training clock.
 //!
 //! **Memory** beyond records and client state: an outbox of at most [`BLOCK`] messages and, for
-//! metrics, at most [`evaluate::UNITS`] gradients.
+//! metrics, a few dozen gradients.
 
 mod evaluate;
+mod pace;
 mod team;
 
 use std::ops::ControlFlow;
@@ -28,6 +29,7 @@ use crate::protocol::{Client, ClientId, Round, RoundScratch, Server};
 use crate::wire;
 use evaluate::Evaluation;
 pub use evaluate::Metrics;
+use pace::Pace;
 use team::Team;
 
 /// Clients whose messages are in memory at the same time.
@@ -82,7 +84,8 @@ pub struct EvaluationPlan<'a> {
 
 impl EvaluationPlan<'_> {
     fn due(&self, round: Round, rounds: Round) -> bool {
-        let regular = round == 0 || round == rounds || (self.every > 0 && round.is_multiple_of(self.every));
+        let regular =
+            round == 0 || round == rounds || (self.every > 0 && round.is_multiple_of(self.every));
         regular && round >= self.from
     }
 }
@@ -114,7 +117,9 @@ enum Job {
 impl Simulation {
     /// A run of these clients, numbered from 0 in order, with this server.
     pub fn new(server: Server, clients: Vec<Client>) -> Self {
-        let outbox = (0..clients.len().min(BLOCK)).map(|_| Mutex::default()).collect();
+        let outbox = (0..clients.len().min(BLOCK))
+            .map(|_| Mutex::default())
+            .collect();
         Self {
             server: RwLock::new(server),
             clients: clients.into_iter().map(Mutex::new).collect(),
@@ -137,26 +142,39 @@ impl Simulation {
         let evaluation = Evaluation::new(plan, &shared.clients);
         let next = AtomicUsize::new(0);
         let job = RwLock::new(Job::Metrics);
-        let work = |scratch: &mut RoundScratch| match *job.read().expect("no thread panics holding it") {
-            Job::Messages { first, len } => shared.messages(first, len, &next, scratch),
-            Job::Metrics => {
-                let server = shared.server.read().expect("no thread panics holding it");
-                evaluation.work(server.model(), scratch.workspace());
-            }
-        };
+        let work =
+            |scratch: &mut RoundScratch| match *job.read().expect("no thread panics holding it") {
+                Job::Messages { first, len } => shared.messages(first, len, &next, scratch),
+                Job::Metrics => {
+                    let server = shared.server.read().expect("no thread panics holding it");
+                    evaluation.work(server.model(), scratch.workspace());
+                }
+            };
         Team::scope(threads, work, |team| {
             let metrics = |team: &mut Team<'_, _>, clock: &mut Clock| {
                 let start = Instant::now();
                 evaluation.begin();
                 *job.write().expect("the team is at rest") = Job::Metrics;
                 team.work();
-                let metrics = evaluation.finish(shared.server.read().expect("the team is at rest").model());
+                let metrics =
+                    evaluation.finish(shared.server.read().expect("the team is at rest").model());
                 clock.evaluation += start.elapsed();
                 metrics
             };
-            let report = |round, traffic, metrics, observe: &mut dyn FnMut(Progress, &Server) -> ControlFlow<()>| {
-                observe(Progress { round, traffic, metrics }, &shared.server.read().expect("the team is at rest"))
-            };
+            let report =
+                |round,
+                 traffic,
+                 metrics,
+                 observe: &mut dyn FnMut(Progress, &Server) -> ControlFlow<()>| {
+                    observe(
+                        Progress {
+                            round,
+                            traffic,
+                            metrics,
+                        },
+                        &shared.server.read().expect("the team is at rest"),
+                    )
+                };
             let (mut round, rounds) = {
                 let server = shared.server.read().expect("the team is at rest");
                 (server.round(), server.rounds())
@@ -165,17 +183,24 @@ impl Simulation {
             if report(round, traffic, first, &mut observe).is_break() {
                 return;
             }
+            let mut pace = Pace::new(threads);
             while round < rounds {
                 let start = Instant::now();
                 for first in (0..shared.clients.len()).step_by(BLOCK) {
                     let len = (shared.clients.len() - first).min(BLOCK);
                     next.store(0, Ordering::Relaxed);
                     *job.write().expect("the team is at rest") = Job::Messages { first, len };
-                    team.work();
+                    if pace.together() {
+                        team.work();
+                    } else {
+                        team.alone();
+                    }
                     shared.deliver(first, len, &mut traffic);
                 }
                 round = shared.close(&mut traffic);
-                clock.training += start.elapsed();
+                let took = start.elapsed();
+                pace.record(took);
+                clock.training += took;
                 let metrics = plan.due(round, rounds).then(|| metrics(team, &mut clock));
                 if report(round, traffic, metrics, &mut observe).is_break() {
                     return;
@@ -198,7 +223,15 @@ impl Simulation {
 
     /// Bytes that clients keep between rounds beyond their records.
     pub fn state_bytes(&self) -> usize {
-        self.clients.iter().map(|client| client.lock().expect("no thread panics holding it").state_bytes()).sum()
+        self.clients
+            .iter()
+            .map(|client| {
+                client
+                    .lock()
+                    .expect("no thread panics holding it")
+                    .state_bytes()
+            })
+            .sum()
     }
 
     /// Computes messages of a block until none is left.
@@ -210,9 +243,15 @@ impl Simulation {
             if slot >= len {
                 return;
             }
-            let mut client = self.clients[first + slot].lock().expect("each client has one thread");
+            let mut client = self.clients[first + slot]
+                .lock()
+                .expect("each client has one thread");
             let mut outgoing = self.outbox[slot].lock().expect("each slot has one thread");
-            let Outgoing { message, update, present } = &mut *outgoing;
+            let Outgoing {
+                message,
+                update,
+                present,
+            } = &mut *outgoing;
             *present = client.message(round, model, scratch, message, update);
             if *present {
                 client.accepted(update);
@@ -229,7 +268,9 @@ impl Simulation {
             if outgoing.present {
                 traffic.paper_bits += 64 * outgoing.update.values().len() as u64;
                 let id = (first + slot) as ClientId;
-                server.take(id, &outgoing.update).expect("clients are delivered in order");
+                server
+                    .take(id, &outgoing.update)
+                    .expect("clients are delivered in order");
             }
         }
     }

@@ -87,11 +87,20 @@ impl Problem {
     }
 
     /// Number of rounds of equation (choice-T), for a start whose potential `Phi_0` is `potential`.
-    pub fn rounds(&self, estimator: Estimator, batch: f64, probability: f64, potential: f64) -> f64 {
+    pub fn rounds(
+        &self,
+        estimator: Estimator,
+        batch: f64,
+        probability: f64,
+        potential: f64,
+    ) -> f64 {
         let beta = self.beta(estimator, batch, probability);
-        let noise = NOISE_CONSTANT * self.dimension * self.bounds(estimator) * (1.0 / self.delta).ln();
+        let noise =
+            NOISE_CONSTANT * self.dimension * self.bounds(estimator) * (1.0 / self.delta).ln();
         let budget = (self.records * self.epsilon).powi(2);
-        let first = (budget * 2.0 * (1.0 + self.omega) * self.smoothness * potential / (3.0 * beta * noise)).sqrt();
+        let first = (budget * 2.0 * (1.0 + self.omega) * self.smoothness * potential
+            / (3.0 * beta * noise))
+            .sqrt();
         let variance = match estimator {
             Estimator::Sgd => (self.records - batch) * self.clip.powi(2) / (self.records * batch),
             _ => 0.0,
@@ -116,7 +125,16 @@ mod tests {
 
     fn a9a(epsilon: f64) -> Problem {
         let omega = 124.0 / 6.0 - 1.0;
-        Problem { clients: 10.0, records: 3256.0, dimension: 124.0, omega, smoothness: 1.0, clip: 0.5, epsilon, delta: 1e-3 }
+        Problem {
+            clients: 10.0,
+            records: 3256.0,
+            dimension: 124.0,
+            omega,
+            smoothness: 1.0,
+            clip: 0.5,
+            epsilon,
+            delta: 1e-3,
+        }
     }
 
     /// The batches of the paper's a9a figures: 10, 51, 103 and 54.
@@ -133,8 +151,18 @@ mod tests {
     fn step_sizes_satisfy_theorem_2() {
         for (clients, omega) in [(10.0, 19.0), (10_000.0, 19.0), (100.0, 0.0), (3.0, 2.5)] {
             for records in [3256.0, 100_000.0] {
-                let problem = Problem { clients, omega, records, ..a9a(1.0) };
-                for estimator in [Estimator::Gd, Estimator::Sgd, Estimator::Svrg, Estimator::Saga] {
+                let problem = Problem {
+                    clients,
+                    omega,
+                    records,
+                    ..a9a(1.0)
+                };
+                for estimator in [
+                    Estimator::Gd,
+                    Estimator::Sgd,
+                    Estimator::Svrg,
+                    Estimator::Saga,
+                ] {
                     check(problem, estimator);
                 }
             }
@@ -142,10 +170,19 @@ mod tests {
     }
 
     fn check(problem: Problem, estimator: Estimator) {
-        let Problem { clients: n, omega: w, smoothness: l, records: m, .. } = problem;
+        let Problem {
+            clients: n,
+            omega: w,
+            smoothness: l,
+            records: m,
+            ..
+        } = problem;
         let b = problem.batch(estimator);
         let p = b / m;
-        let (beta, eta) = (problem.beta(estimator, b, p), problem.step_size(estimator, b, p));
+        let (beta, eta) = (
+            problem.beta(estimator, b, p),
+            problem.step_size(estimator, b, p),
+        );
         let (c1, c3, c4, theta) = match estimator {
             Estimator::Gd | Estimator::Sgd => (0.0, 0.0, 0.0, 1.0),
             Estimator::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
@@ -155,7 +192,10 @@ mod tests {
         let base = 1.0 + 2.0 * alpha * c4 + 4.0 * beta * (1.0 + w);
         let first = 1.0 / ((base + 2.0 * alpha * c3 / (eta * eta)) * l);
         let second = (beta * n).sqrt() / (base.sqrt() * (1.0 + w) * l);
-        assert!(eta <= first.min(second) * (1.0 + 1e-12), "{estimator:?} {problem:?}: {eta} > {first}, {second}");
+        assert!(
+            eta <= first.min(second) * (1.0 + 1e-12),
+            "{estimator:?} {problem:?}: {eta} > {first}, {second}"
+        );
     }
 
     #[test]

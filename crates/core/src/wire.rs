@@ -50,9 +50,19 @@ pub fn decode(
 ) -> Result<bool, DecodeError> {
     let Some((header, body)) = message.split_at_checked(HEADER_LEN) else {
         let expected = HEADER_LEN + compressor.encoded_len();
-        return Err(DecodeError::Length { expected, found: message.len() });
+        return Err(DecodeError::Length {
+            expected,
+            found: message.len(),
+        });
     };
-    let number = |at: usize| u64::from(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    let number = |at: usize| {
+        u64::from(u32::from_le_bytes([
+            header[at],
+            header[at + 1],
+            header[at + 2],
+            header[at + 3],
+        ]))
+    };
     expect("version", u64::from(VERSION), u64::from(header[0]))?;
     expect("round", u64::from(round), number(2))?;
     expect("dimension", compressor.dimension() as u64, number(6))?;
@@ -62,13 +72,25 @@ pub fn decode(
             found => Err(DecodeError::Length { expected: 0, found }),
         };
     }
-    expect("kind", u64::from(kind_byte(compressor.kind())), u64::from(header[1]))?;
+    expect(
+        "kind",
+        u64::from(kind_byte(compressor.kind())),
+        u64::from(header[1]),
+    )?;
     compressor.decode(body, update)?;
     Ok(true)
 }
 
 fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), DecodeError> {
-    if expected == found { Ok(()) } else { Err(DecodeError::Header { field, expected, found }) }
+    if expected == found {
+        Ok(())
+    } else {
+        Err(DecodeError::Header {
+            field,
+            expected,
+            found,
+        })
+    }
 }
 
 fn kind_byte(kind: CompressorKind) -> u8 {
@@ -124,11 +146,17 @@ mod tests {
             assert_eq!(field(decode(&compressor(), 7, &bad, &mut update)), name);
         }
         for len in 0..good.len() {
-            assert!(matches!(decode(&compressor(), 7, &good[..len], &mut update), Err(DecodeError::Length { .. })));
+            assert!(matches!(
+                decode(&compressor(), 7, &good[..len], &mut update),
+                Err(DecodeError::Length { .. })
+            ));
         }
         let mut nan = good;
         nan[HEADER_LEN + 16..HEADER_LEN + 20].copy_from_slice(&f32::NAN.to_le_bytes());
-        assert_eq!(decode(&compressor(), 7, &nan, &mut update), Err(DecodeError::NotFinite { position: 0 }));
+        assert_eq!(
+            decode(&compressor(), 7, &nan, &mut update),
+            Err(DecodeError::NotFinite { position: 0 })
+        );
     }
 
     #[test]

@@ -71,19 +71,32 @@ impl Privacy {
         }
         let sigmas = records.iter().map(|size| by_size[size].sigma).collect();
         let worst = |value: fn(&Assessment) -> f64| {
-            by_size.values().filter_map(|settled| settled.cost.as_ref().map(value)).reduce(f64::max)
+            by_size
+                .values()
+                .filter_map(|settled| settled.cost.as_ref().map(value))
+                .reduce(f64::max)
         };
         let exact = worst(|cost| cost.epsilon);
         let claimed = reason.is_none();
-        let odometer = if claimed { odometer(resolved, dimension, &by_size)? } else { None };
+        let odometer = if claimed {
+            odometer(resolved, dimension, &by_size)?
+        } else {
+            None
+        };
         Ok(Self {
             sigmas,
             claim: reason.unwrap_or("proved").to_string(),
             epsilon: exact.filter(|_| claimed),
             epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
-            amplified: claimed && by_size.values().any(|settled| settled.cost.as_ref().is_some_and(|cost| cost.amplified)),
+            amplified: claimed
+                && by_size
+                    .values()
+                    .any(|settled| settled.cost.as_ref().is_some_and(|cost| cost.amplified)),
             epsilon_exact: exact.filter(|_| !claimed),
-            paper_sigma: by_size.values().filter_map(|settled| settled.paper_sigma).reduce(f64::max),
+            paper_sigma: by_size
+                .values()
+                .filter_map(|settled| settled.paper_sigma)
+                .reduce(f64::max),
             accountant: match resolved.accountant {
                 AccountantName::Pld => "pld",
                 AccountantName::Rdp => "rdp",
@@ -100,7 +113,12 @@ struct Settled {
     paper_sigma: Option<f64>,
 }
 
-fn settle_one(resolved: &Resolved, dimension: usize, records: usize, sound: bool) -> Result<Settled, PrivacyError> {
+fn settle_one(
+    resolved: &Resolved,
+    dimension: usize,
+    records: usize,
+    sound: bool,
+) -> Result<Settled, PrivacyError> {
     let paper_sigma = match resolved.noise_target {
         NoiseTarget::Epsilon(epsilon) => Some(paper_sigma(resolved, records, epsilon)),
         _ => None,
@@ -109,10 +127,24 @@ fn settle_one(resolved: &Resolved, dimension: usize, records: usize, sound: bool
     let question = question(resolved, &mechanism)?;
     let (sigma, cost) = match resolved.noise_target {
         NoiseTarget::None => (0.0, None),
-        NoiseTarget::Sigma(sigma) => (sigma, if sound { Some(question.assess(sigma)?) } else { None }),
+        NoiseTarget::Sigma(sigma) => (
+            sigma,
+            if sound {
+                Some(question.assess(sigma)?)
+            } else {
+                None
+            },
+        ),
         NoiseTarget::Epsilon(_) if resolved.accountant == AccountantName::Paper => {
             let sigma = paper_sigma.unwrap_or_default();
-            (sigma, if sound { question.assess(sigma).ok() } else { None })
+            (
+                sigma,
+                if sound {
+                    question.assess(sigma).ok()
+                } else {
+                    None
+                },
+            )
         }
         // Without a sound mechanism the target means nothing, but noise must come from somewhere:
         // the sound mechanism's is used, and nothing is claimed.
@@ -121,7 +153,11 @@ fn settle_one(resolved: &Resolved, dimension: usize, records: usize, sound: bool
             (sigma, sound.then_some(cost))
         }
     };
-    Ok(Settled { sigma, cost, paper_sigma })
+    Ok(Settled {
+        sigma,
+        cost,
+        paper_sigma,
+    })
 }
 
 fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
@@ -130,7 +166,11 @@ fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, Priv
         rounds: u64::from(resolved.rounds),
         delta: resolved.delta,
         adjacency: adjacency(resolved),
-        method: if resolved.accountant == AccountantName::Rdp { Method::Rdp } else { Method::Pld },
+        method: if resolved.accountant == AccountantName::Rdp {
+            Method::Rdp
+        } else {
+            Method::Pld
+        },
         amplification: resolved.amplification,
     })
 }
@@ -143,9 +183,16 @@ fn odometer(
     // The client with the largest epsilon at the end; ties do not matter.
     let worst = by_size
         .iter()
-        .filter_map(|(size, settled)| settled.cost.as_ref().map(|cost| (*size, settled.sigma, cost.epsilon)))
+        .filter_map(|(size, settled)| {
+            settled
+                .cost
+                .as_ref()
+                .map(|cost| (*size, settled.sigma, cost.epsilon))
+        })
         .max_by(|a, b| a.2.total_cmp(&b.2));
-    let Some((size, sigma, _)) = worst else { return Ok(None) };
+    let Some((size, sigma, _)) = worst else {
+        return Ok(None);
+    };
     let mechanism = mechanism(resolved, dimension, size);
     Ok(Some(question(resolved, &mechanism)?.odometer(sigma)?))
 }
@@ -163,7 +210,11 @@ pub fn mechanism(resolved: &Resolved, dimension: usize, records: usize) -> Mecha
         records: records as u64,
         batch: resolved.batch.unwrap_or(records as f64),
         clip: resolved.clip,
-        clip_scope: if resolved.clip_scope == Scope::Selected { ClipScope::Selected } else { ClipScope::Record },
+        clip_scope: if resolved.clip_scope == Scope::Selected {
+            ClipScope::Selected
+        } else {
+            ClipScope::Record
+        },
         rand_k: match resolved.compressor {
             CompressorKind::RandK { k } => Some(k as f64 / dimension as f64),
             _ => None,
@@ -173,12 +224,17 @@ pub fn mechanism(resolved: &Resolved, dimension: usize, records: usize) -> Mecha
 
 /// The run's adjacency.
 pub fn adjacency(resolved: &Resolved) -> Adjacency {
-    if resolved.zero_out { Adjacency::ZeroOut } else { Adjacency::ReplaceOne }
+    if resolved.zero_out {
+        Adjacency::ZeroOut
+    } else {
+        Adjacency::ReplaceOne
+    }
 }
 
 /// Whether each record's share of a message is bounded and its coins are Poisson.
 fn mechanism_is_sound(resolved: &Resolved) -> bool {
-    resolved.clip_scope != Scope::Estimate && !(resolved.with_replacement && resolved.batch.is_some())
+    resolved.clip_scope != Scope::Estimate
+        && !(resolved.with_replacement && resolved.batch.is_some())
 }
 
 fn no_claim(resolved: &Resolved, data_dependent_scaling: bool) -> Option<&'static str> {
@@ -202,13 +258,19 @@ fn no_claim(resolved: &Resolved, data_dependent_scaling: bool) -> Option<&'stati
 fn paper_sigma(resolved: &Resolved, records: usize, epsilon: f64) -> f64 {
     let clip = resolved.clip;
     let theorem = match (resolved.preset, resolved.estimator) {
-        (Preset::CdpSgd | Preset::Ldp(EstimatorName::Sgd), EstimatorName::Sgd | EstimatorName::Gd) => {
-            PaperTheorem::Direct { clip }
-        }
+        (
+            Preset::CdpSgd | Preset::Ldp(EstimatorName::Sgd),
+            EstimatorName::Sgd | EstimatorName::Gd,
+        ) => PaperTheorem::Direct { clip },
         (_, EstimatorName::Gd | EstimatorName::Sgd) => PaperTheorem::sgd(clip),
         (_, EstimatorName::Svrg | EstimatorName::Saga) => PaperTheorem::variance_reduced(clip),
     };
     let batch = resolved.batch.unwrap_or(records as f64);
-    let formula = PaperFormula { theorem, records: records as u64, batch, rounds: u64::from(resolved.rounds) };
+    let formula = PaperFormula {
+        theorem,
+        records: records as u64,
+        batch,
+        rounds: u64::from(resolved.rounds),
+    };
     formula.sigma(epsilon, resolved.delta)
 }

@@ -1,9 +1,14 @@
 //! The commands, one file each, and what they share.
 
+pub mod account;
 pub mod bench;
 pub mod completions;
+pub mod data;
+pub mod evaluate;
 pub mod report;
 pub mod train;
+
+use std::io::{self, Write};
 
 use crate::accounting::PrivacyError;
 use crate::config::ConfigError;
@@ -39,13 +44,19 @@ impl Failure {
 
     /// The command line or the configuration is wrong.
     pub fn usage(message: impl Into<String>) -> Self {
-        Failure::Usage { message: message.into(), hint: None }
+        Failure::Usage {
+            message: message.into(),
+            hint: None,
+        }
     }
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Failure::Usage { message: error.to_string(), hint: error.hint().map(str::to_string) }
+        Failure::Usage {
+            message: error.to_string(),
+            hint: error.hint().map(str::to_string),
+        }
     }
 }
 
@@ -86,6 +97,27 @@ impl From<OutputError> for Failure {
     }
 }
 
+/// Writes to stdout, where results go. A reader that has gone away (`| head`) has what it wanted.
+///
+/// # Errors
+/// When stdout cannot be written for another reason.
+pub fn print(text: &str) -> Result<(), Failure> {
+    write_stdout(text.as_bytes()).map_err(|error| Failure::Failed(format!("stdout: {error}")))
+}
+
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Writes a line to stderr; if nobody can read it, nothing is lost that a panic would save.
+pub fn complain(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// How much is said on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verbosity {
@@ -99,21 +131,25 @@ impl Verbosity {
     /// A line for people, unless quiet.
     pub fn say(&self, line: impl AsRef<str>) {
         if !self.quiet {
-            eprintln!("{}", line.as_ref());
+            complain(format_args!("{}", line.as_ref()));
         }
     }
 
     /// A warning, unless quiet.
     pub fn warn(&self, line: impl AsRef<str>) {
         if !self.quiet {
-            eprintln!("{} {}", console::style("warning:").yellow().bold().for_stderr(), line.as_ref());
+            complain(format_args!(
+                "{} {}",
+                console::style("warning:").yellow().bold().for_stderr(),
+                line.as_ref()
+            ));
         }
     }
 
     /// A line for the curious.
     pub fn detail(&self, line: impl AsRef<str>) {
         if self.verbose && !self.quiet {
-            eprintln!("{}", line.as_ref());
+            complain(format_args!("{}", line.as_ref()));
         }
     }
 }

@@ -10,7 +10,6 @@ mod read;
 pub mod resolve;
 mod write;
 
-
 use soteria_core::data::{Partition, Source};
 use soteria_core::objective::Activation;
 use soteria_core::protocol::Schedule;

@@ -3,6 +3,7 @@
 pub mod accounting;
 pub mod command;
 pub mod config;
+pub mod fetch;
 pub mod model_file;
 pub mod output;
 pub mod problem;

@@ -10,10 +10,10 @@ use soteria_node::command::{self, Failure, Verbosity};
 #[command(name = "soteria", version, max_term_width = 100)]
 struct Arguments {
     /// Say nothing but errors
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 1000)]
     quiet: bool,
     /// Say more
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 1000)]
     verbose: bool,
     #[command(subcommand)]
     command: Command,
@@ -23,24 +23,36 @@ struct Arguments {
 enum Command {
     Train(command::train::Options),
     Report(command::report::Options),
+    Account(command::account::AccountOptions),
+    Calibrate(command::account::CalibrateOptions),
+    Evaluate(command::evaluate::Options),
     Bench(command::bench::Options),
+    Data(command::data::Options),
     Completions(command::completions::Options),
 }
 
 fn main() -> ExitCode {
+    if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+        console::set_colors_enabled(false);
+        console::set_colors_enabled_stderr(false);
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
-    let verbosity = Verbosity { quiet: arguments.quiet, verbose: arguments.verbose };
+    let verbosity = Verbosity {
+        quiet: arguments.quiet,
+        verbose: arguments.verbose,
+    };
     let result = match &arguments.command {
         Command::Train(options) => command::train::run(options, verbosity),
         Command::Report(options) => command::report::run(options, verbosity),
+        Command::Account(options) => command::account::account(options, verbosity),
+        Command::Calibrate(options) => command::account::calibrate(options, verbosity),
+        Command::Evaluate(options) => command::evaluate::run(options, verbosity),
         Command::Bench(options) => command::bench::run(options, verbosity),
-        Command::Completions(options) => {
-            command::completions::run::<Arguments>(options);
-            Ok(())
-        }
+        Command::Data(options) => command::data::run(options, verbosity),
+        Command::Completions(options) => command::completions::run::<Arguments>(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,21 +75,40 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    eprintln!("{}", lines.next().unwrap_or("error: wrong command line"));
-    let tips: Vec<&str> = lines.take_while(|line| !line.starts_with("Usage")).collect();
-    let hint = if tips.is_empty() { "see `soteria help`".to_string() } else { tips.join(" ").replace("tip: ", "") };
-    eprintln!("hint: {hint}");
+    let mut first = lines
+        .next()
+        .unwrap_or("error: wrong command line")
+        .to_string();
+    // A list of arguments stands on lines of its own; an error is one line.
+    let mut lines = lines.peekable();
+    if first.ends_with(':') {
+        while let Some(item) = lines.next_if(|line| line.starts_with(['-', '<', '['])) {
+            first = first + " " + item;
+        }
+    }
+    command::complain(format_args!("{first}"));
+    let tips: Vec<&str> = lines
+        .take_while(|line| !line.starts_with("Usage"))
+        .collect();
+    let hint = if tips.is_empty() {
+        "see `soteria help`".to_string()
+    } else {
+        tips.join(" ").replace("tip: ", "")
+    };
+    command::complain(format_args!("hint: {hint}"));
     ExitCode::from(2)
 }
 
 fn explain(failure: &Failure) {
     let label = console::style("error:").red().bold().for_stderr();
     match failure {
-        Failure::Failed(message) | Failure::Refused(message) => eprintln!("{label} {message}"),
+        Failure::Failed(message) | Failure::Refused(message) => {
+            command::complain(format_args!("{label} {message}"))
+        }
         Failure::Usage { message, hint } => {
-            eprintln!("{label} {message}");
+            command::complain(format_args!("{label} {message}"));
             if let Some(hint) = hint {
-                eprintln!("hint: {hint}");
+                command::complain(format_args!("hint: {hint}"));
             }
         }
     }

@@ -15,9 +15,16 @@ use crate::problem::Model;
 pub fn to_bytes(model: &Model, parameters: &[f32], intercept: f64) -> Result<Vec<u8>, String> {
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     let description = match model {
-        Model::Logistic { features, intercept: has_intercept } => {
+        Model::Logistic {
+            features,
+            intercept: has_intercept,
+        } => {
             let inputs = features - usize::from(*has_intercept);
-            tensors.push(("weight".into(), vec![1, inputs], parameters[..inputs].to_vec()));
+            tensors.push((
+                "weight".into(),
+                vec![1, inputs],
+                parameters[..inputs].to_vec(),
+            ));
             if *has_intercept {
                 let bias = (f64::from(parameters[inputs]) * intercept) as f32;
                 tensors.push(("bias".into(), vec![1], vec![bias]));
@@ -27,20 +34,36 @@ pub fn to_bytes(model: &Model, parameters: &[f32], intercept: f64) -> Result<Vec
         Model::Network(network) => {
             let layers = network.layers();
             for (number, layer) in layers.iter().enumerate() {
-                let prefix = if layers.len() == 1 { String::new() } else { format!("layers.{number}.") };
+                let prefix = if layers.len() == 1 {
+                    String::new()
+                } else {
+                    format!("layers.{number}.")
+                };
                 let shape = vec![layer.outputs, layer.inputs];
-                tensors.push((format!("{prefix}weight"), shape, layer.output_major(parameters)));
+                tensors.push((
+                    format!("{prefix}weight"),
+                    shape,
+                    layer.output_major(parameters),
+                ));
                 let biases = parameters[layer.biases.clone()].to_vec();
                 tensors.push((format!("{prefix}bias"), vec![layer.outputs], biases));
             }
-            let shapes: Vec<_> = layers.iter().map(|layer| [layer.inputs, layer.outputs]).collect();
+            let shapes: Vec<_> = layers
+                .iter()
+                .map(|layer| [layer.inputs, layer.outputs])
+                .collect();
             let kind = if layers.len() == 1 { "softmax" } else { "mlp" };
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
     let bytes: Vec<Vec<u8>> = tensors
         .iter()
-        .map(|(_, _, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        .map(|(_, _, values)| {
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect()
+        })
         .collect();
     let views = tensors
         .iter()
@@ -51,7 +74,8 @@ pub fn to_bytes(model: &Model, parameters: &[f32], intercept: f64) -> Result<Vec
                 .map_err(|error| error.to_string())
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let metadata = std::collections::HashMap::from([("soteria".to_string(), description.to_string())]);
+    let metadata =
+        std::collections::HashMap::from([("soteria".to_string(), description.to_string())]);
     safetensors::serialize(views, Some(metadata)).map_err(|error| error.to_string())
 }
 

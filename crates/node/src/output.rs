@@ -15,7 +15,8 @@ use crate::config::{NoiseName, NoiseTarget};
 use crate::report::{self, RunFiles};
 
 /// The header of `rounds.csv`.
-pub const COLUMNS: &str = "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
+pub const COLUMNS: &str =
+    "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
 
 /// Writes a file whole or not at all.
 ///
@@ -59,9 +60,17 @@ impl LastRow {
         let metrics = Metrics {
             loss: cells[4].parse().ok()?,
             grad_norm_sq: cells[5].parse().ok()?,
-            test_accuracy: if cells[7].is_empty() { None } else { Some(cells[7].parse().ok()?) },
+            test_accuracy: if cells[7].is_empty() {
+                None
+            } else {
+                Some(cells[7].parse().ok()?)
+            },
         };
-        Some(Self { round: cells[0].parse().ok()?, metrics, utility: cells[6].parse().ok()? })
+        Some(Self {
+            round: cells[0].parse().ok()?,
+            metrics,
+            utility: cells[6].parse().ok()?,
+        })
     }
 }
 
@@ -87,7 +96,10 @@ pub enum OutputError {
 /// # Errors
 /// When it has files or cannot be read.
 pub fn check_empty(path: &Path, force: bool) -> Result<(), OutputError> {
-    let wrap = |error| OutputError::Io { path: path.to_path_buf(), error };
+    let wrap = |error| OutputError::Io {
+        path: path.to_path_buf(),
+        error,
+    };
     match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(wrap(error)),
@@ -105,12 +117,20 @@ impl RunDirectory {
     /// # Errors
     /// When the file system refuses.
     pub fn create(path: &Path, resolved: &Resolved) -> Result<Self, OutputError> {
-        let wrap = |error| OutputError::Io { path: path.to_path_buf(), error };
+        let wrap = |error| OutputError::Io {
+            path: path.to_path_buf(),
+            error,
+        };
         fs::create_dir_all(path).map_err(wrap)?;
         write_whole(&path.join("config.toml"), resolved.to_toml().as_bytes()).map_err(wrap)?;
         let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
         writeln!(rounds, "{COLUMNS}").map_err(wrap)?;
-        Ok(Self { path: path.to_path_buf(), rounds, utility: 0.0, rows: 0 })
+        Ok(Self {
+            path: path.to_path_buf(),
+            rounds,
+            utility: 0.0,
+            rows: 0,
+        })
     }
 
     /// Opens the directory of an interrupted run: complete rows stay, a torn last one goes. Returns
@@ -120,13 +140,24 @@ impl RunDirectory {
     /// When the table cannot be read or is not one of ours.
     pub fn resume(path: &Path) -> Result<(Self, Option<LastRow>), OutputError> {
         let file = path.join("rounds.csv");
-        let wrap = |error| OutputError::Io { path: file.clone(), error };
+        let wrap = |error| OutputError::Io {
+            path: file.clone(),
+            error,
+        };
         let text = fs::read_to_string(&file).map_err(wrap)?;
         let mut kept = format!("{COLUMNS}\n");
         let (mut rows, mut utility, mut last) = (0u64, 0.0, None);
-        for line in text.split_inclusive('\n').skip(1).filter(|line| line.ends_with('\n')) {
-            let row = LastRow::parse(line.trim_end())
-                .ok_or_else(|| wrap(io::Error::other(format!("row {} is not one of a run", rows + 1))))?;
+        for line in text
+            .split_inclusive('\n')
+            .skip(1)
+            .filter(|line| line.ends_with('\n'))
+        {
+            let row = LastRow::parse(line.trim_end()).ok_or_else(|| {
+                wrap(io::Error::other(format!(
+                    "row {} is not one of a run",
+                    rows + 1
+                )))
+            })?;
             rows += 1;
             utility += (row.metrics.grad_norm_sq - utility) / rows as f64;
             kept += line;
@@ -134,18 +165,37 @@ impl RunDirectory {
         }
         write_whole(&file, kept.as_bytes()).map_err(wrap)?;
         let rounds = BufWriter::new(File::options().append(true).open(&file).map_err(wrap)?);
-        Ok((Self { path: path.to_path_buf(), rounds, utility, rows }, last))
+        Ok((
+            Self {
+                path: path.to_path_buf(),
+                rounds,
+                utility,
+                rows,
+            },
+            last,
+        ))
     }
 
     /// Appends an evaluated round and returns the utility so far.
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn row(&mut self, round: u32, traffic: Traffic, metrics: &Metrics, epsilon: Option<f64>) -> Result<f64, OutputError> {
+    pub fn row(
+        &mut self,
+        round: u32,
+        traffic: Traffic,
+        metrics: &Metrics,
+        epsilon: Option<f64>,
+    ) -> Result<f64, OutputError> {
         self.rows += 1;
         self.utility += (metrics.grad_norm_sq - self.utility) / self.rows as f64;
-        let optional = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-        let Traffic { paper_bits, uplink_bytes, downlink_bytes } = traffic;
+        let optional =
+            |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let Traffic {
+            paper_bits,
+            uplink_bytes,
+            downlink_bytes,
+        } = traffic;
         writeln!(
             self.rounds,
             "{round},{paper_bits},{uplink_bytes},{downlink_bytes},{},{},{},{},{}",
@@ -155,7 +205,10 @@ impl RunDirectory {
             optional(metrics.test_accuracy),
             optional(epsilon),
         )
-        .map_err(|error| OutputError::Io { path: self.path.join("rounds.csv"), error })?;
+        .map_err(|error| OutputError::Io {
+            path: self.path.join("rounds.csv"),
+            error,
+        })?;
         Ok(self.utility)
     }
 
@@ -165,20 +218,38 @@ impl RunDirectory {
     /// When the file system refuses.
     pub fn finish(mut self, summary: &Value, model: &[u8]) -> Result<(), OutputError> {
         let io = |name: &str, path: &Path, result: io::Result<()>| {
-            result.map_err(|error| OutputError::Io { path: path.join(name), error })
+            result.map_err(|error| OutputError::Io {
+                path: path.join(name),
+                error,
+            })
         };
         io("rounds.csv", &self.path, self.rounds.flush())?;
-        io("model.safetensors", &self.path, write_whole(&self.path.join("model.safetensors"), model))?;
+        io(
+            "model.safetensors",
+            &self.path,
+            write_whole(&self.path.join("model.safetensors"), model),
+        )?;
         let text = format!("{summary:#}\n");
-        io("summary.json", &self.path, write_whole(&self.path.join("summary.json"), text.as_bytes()))?;
+        io(
+            "summary.json",
+            &self.path,
+            write_whole(&self.path.join("summary.json"), text.as_bytes()),
+        )?;
         let page = match RunFiles::read(&self.path) {
             Ok(files) => report::html(&files),
             Err(error) => {
                 let error = io::Error::other(error.to_string());
-                return Err(OutputError::Io { path: self.path.join("report.html"), error });
+                return Err(OutputError::Io {
+                    path: self.path.join("report.html"),
+                    error,
+                });
             }
         };
-        io("report.html", &self.path, write_whole(&self.path.join("report.html"), page.as_bytes()))
+        io(
+            "report.html",
+            &self.path,
+            write_whole(&self.path.join("report.html"), page.as_bytes()),
+        )
     }
 }
 
@@ -280,7 +351,10 @@ pub fn compressor_text(compressor: CompressorKind, dimension: usize) -> String {
     match compressor {
         CompressorKind::Identity => "everything".to_string(),
         CompressorKind::RandK { k } => {
-            format!("random-k, {k} of {dimension} coordinates ({:.1}%)", 100.0 * k as f64 / dimension as f64)
+            format!(
+                "random-k, {k} of {dimension} coordinates ({:.1}%)",
+                100.0 * k as f64 / dimension as f64
+            )
         }
         CompressorKind::Qsgd { levels } => format!("qsgd, {levels} levels"),
         CompressorKind::Natural => "natural compression, 9 bits a coordinate".to_string(),

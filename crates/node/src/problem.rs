@@ -64,7 +64,9 @@ impl Problem {
     pub fn load(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
         let loaded = match &config.test {
             None => config.source.load(directories, config.seed)?,
-            Some(test) => config.source.load_with_test(test, directories, config.seed)?,
+            Some(test) => config
+                .source
+                .load_with_test(test, directories, config.seed)?,
         };
         let mut train = loaded.train;
         if let Some(rows) = config.rows {
@@ -90,7 +92,9 @@ impl Problem {
         train = scaling.apply(train)?;
         test = test.map(|test| scaling.apply(test)).transpose()?;
         let model = build_model(config, kind, &train, intercept)?;
-        let shards = config.partition.split(&train, config.clients()?, config.seed)?;
+        let shards = config
+            .partition
+            .split(&train, config.clients()?, config.seed)?;
         Ok(Self {
             shards: shards.into_iter().map(Arc::new).collect(),
             test,
@@ -111,13 +115,22 @@ impl Problem {
         let smoothness = match &self.model {
             Model::Logistic { features, .. } => {
                 let logistic = Logistic::new(*features);
-                let largest = self.shards.iter().filter_map(|shard| logistic.smoothness(shard)).fold(0.0, f64::max);
+                let largest = self
+                    .shards
+                    .iter()
+                    .filter_map(|shard| logistic.smoothness(shard))
+                    .fold(0.0, f64::max);
                 Some(largest + regularizer.smoothness())
             }
             Model::Network(_) => None,
         };
         let records = self.shards.iter().map(|shard| shard.rows()).collect();
-        Ok(Shape { dimension: self.objective.dimension(), records, model, smoothness })
+        Ok(Shape {
+            dimension: self.objective.dimension(),
+            records,
+            model,
+            smoothness,
+        })
     }
 
     /// Client weights in the objective, summing to one.
@@ -158,7 +171,9 @@ impl Problem {
                     let mut start = vec![0.0; dimension];
                     for layer in network.layers() {
                         let deviation = (2.0 / (layer.inputs + layer.outputs) as f64).sqrt();
-                        start[layer.weights].iter_mut().for_each(|weight| *weight = normal(deviation));
+                        start[layer.weights]
+                            .iter_mut()
+                            .for_each(|weight| *weight = normal(deviation));
                     }
                     start
                 }
@@ -204,9 +219,19 @@ fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scal
     }
 }
 
-fn build_model(config: &Config, kind: ModelKind, train: &Dataset, intercept: bool) -> Result<Model, ProblemError> {
+fn build_model(
+    config: &Config,
+    kind: ModelKind,
+    train: &Dataset,
+    intercept: bool,
+) -> Result<Model, ProblemError> {
     let hidden: &[usize] = match kind {
-        ModelKind::Logistic => return Ok(Model::Logistic { features: train.columns(), intercept }),
+        ModelKind::Logistic => {
+            return Ok(Model::Logistic {
+                features: train.columns(),
+                intercept,
+            });
+        }
         ModelKind::Softmax => &[],
         ModelKind::Mlp => &config.hidden,
     };
@@ -217,20 +242,29 @@ fn build_model(config: &Config, kind: ModelKind, train: &Dataset, intercept: boo
 
 fn read_start(path: &Path, dimension: usize) -> Result<Vec<f32>, ProblemError> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| ProblemError::Model(format!("{name}: {error}")))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ProblemError::Model(format!("{name}: {error}")))?;
     let mut start = Vec::with_capacity(dimension.min(text.len()));
-    for (line, number) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    for (line, number) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+    {
         match number.trim().parse::<f64>() {
             Ok(number) if (number as f32).is_finite() => start.push(number as f32),
             _ => {
                 let line = line + 1;
-                return Err(ProblemError::Model(format!("{name}:{line}: expected a finite number, found `{number}`")));
+                return Err(ProblemError::Model(format!(
+                    "{name}:{line}: expected a finite number, found `{number}`"
+                )));
             }
         }
     }
     if start.len() != dimension {
         let found = start.len();
-        return Err(ProblemError::Model(format!("{name}: expected {dimension} numbers, one per parameter, found {found}")));
+        return Err(ProblemError::Model(format!(
+            "{name}: expected {dimension} numbers, one per parameter, found {found}"
+        )));
     }
     Ok(start)
 }

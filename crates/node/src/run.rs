@@ -29,12 +29,17 @@ pub fn client_plan(resolved: &Resolved, problem: &Problem) -> Result<ClientPlan,
         (Scope::Record, _) => Clipping::Record(resolved.clip),
         (Scope::Selected, _) => Clipping::Selected(resolved.clip),
     };
-    let difference_clip = if clipping == Clipping::None { None } else { resolved.difference_clip };
+    let difference_clip = if clipping == Clipping::None {
+        None
+    } else {
+        resolved.difference_clip
+    };
     let estimator = match resolved.estimator {
         EstimatorName::Gd | EstimatorName::Sgd => EstimatorPlan::Minibatch,
-        EstimatorName::Svrg => {
-            EstimatorPlan::Svrg { snapshot_probability: resolved.snapshot_probability, difference_clip }
-        }
+        EstimatorName::Svrg => EstimatorPlan::Svrg {
+            snapshot_probability: resolved.snapshot_probability,
+            difference_clip,
+        },
         EstimatorName::Saga => EstimatorPlan::Saga { difference_clip },
     };
     Ok(ClientPlan {
@@ -42,8 +47,11 @@ pub fn client_plan(resolved: &Resolved, problem: &Problem) -> Result<ClientPlan,
         compressor,
         estimator,
         clipping,
-        estimate_clip: (whole && resolved.noise_target != NoiseTarget::None).then_some(resolved.clip),
-        regularizer: resolved.regularizer_at_client.then(|| regularizer(resolved.regularizer, resolved.lambda)),
+        estimate_clip: (whole && resolved.noise_target != NoiseTarget::None)
+            .then_some(resolved.clip),
+        regularizer: resolved
+            .regularizer_at_client
+            .then(|| regularizer(resolved.regularizer, resolved.lambda)),
         shift_step: match resolved.shift {
             ShiftChoice::Off => None,
             ShiftChoice::Step(step) => Some(step),
@@ -59,10 +67,16 @@ pub fn client_plan(resolved: &Resolved, problem: &Problem) -> Result<ClientPlan,
 
 /// How a client draws its batch.
 pub fn sampling(resolved: &Resolved) -> Sampling {
-    let coins = if resolved.noise == NoiseName::Secure { Coins::Exact } else { Coins::Fast };
+    let coins = if resolved.noise == NoiseName::Secure {
+        Coins::Exact
+    } else {
+        Coins::Fast
+    };
     match resolved.batch {
         None => Sampling::Full,
-        Some(batch) if resolved.with_replacement => Sampling::WithReplacement { batch: batch as usize },
+        Some(batch) if resolved.with_replacement => Sampling::WithReplacement {
+            batch: batch as usize,
+        },
         Some(batch) => Sampling::Poisson { batch, coins },
     }
 }
@@ -71,7 +85,11 @@ pub fn sampling(resolved: &Resolved) -> Sampling {
 ///
 /// # Errors
 /// When the start does not fit.
-pub fn server(resolved: &Resolved, problem: &Problem, plan: &ClientPlan) -> Result<Server, ProblemError> {
+pub fn server(
+    resolved: &Resolved,
+    problem: &Problem,
+    plan: &ClientPlan,
+) -> Result<Server, ProblemError> {
     let server = ServerPlan {
         compressor: plan.compressor.clone(),
         weights: problem.weights(resolved),
@@ -91,7 +109,11 @@ pub fn server(resolved: &Resolved, problem: &Problem, plan: &ClientPlan) -> Resu
 ///
 /// # Errors
 /// When a client does not fit the plan.
-pub fn simulation(resolved: &Resolved, problem: &Problem, sigmas: &[f64]) -> Result<Simulation, ProblemError> {
+pub fn simulation(
+    resolved: &Resolved,
+    problem: &Problem,
+    sigmas: &[f64],
+) -> Result<Simulation, ProblemError> {
     let plan = Arc::new(client_plan(resolved, problem)?);
     let server = server(resolved, problem, &plan)?;
     let clients = problem
@@ -102,8 +124,15 @@ pub fn simulation(resolved: &Resolved, problem: &Problem, sigmas: &[f64]) -> Res
         .map(|(id, (shard, &sigma))| {
             let id = id as u32;
             let key = SecretKey::simulated(resolved.seed, id);
-            Client::new(id, Arc::clone(&plan), Arc::clone(shard), sampling(resolved), sigma, key)
-                .map_err(|error| ProblemError::Model(error.to_string()))
+            Client::new(
+                id,
+                Arc::clone(&plan),
+                Arc::clone(shard),
+                sampling(resolved),
+                sigma,
+                key,
+            )
+            .map_err(|error| ProblemError::Model(error.to_string()))
         })
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Simulation::new(server, clients))

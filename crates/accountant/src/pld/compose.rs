@@ -169,7 +169,8 @@ impl Composed {
         // delta(upper - x) = infinity + e^scale (hockey + carried (1 - e^-x) + hidden e^{tilt x});
         // the last factor is taken at the far end of the cell.
         let hidden = self.hidden * (tilt * step).exp();
-        let room = ((delta - self.infinity).ln() - scale).exp() - self.hockey[met].max(0.0) - hidden;
+        let room =
+            ((delta - self.infinity).ln() - scale).exp() - self.hockey[met].max(0.0) - hidden;
         let carried = self.discounted[met] + masses[met];
         let down = if room > 0.0 && carried > room {
             -(-room / carried).ln_1p()
@@ -179,7 +180,7 @@ impl Composed {
         let epsilon = (upper - down.min(*step)).max(0.0);
         Ok(Answer {
             epsilon: epsilon * (1.0 + 1e-12),
-            allowance: (scale.exp() * self.hidden + self.infinity) / delta,
+            allowance: scale.exp() * self.hidden / delta,
         })
     }
 }
@@ -238,12 +239,7 @@ impl Blocks {
         self.rounds > 1 && fine < GAIN * plan.window.length
     }
 
-    fn sum(
-        &self,
-        laws: &[Law],
-        phases: &[Phase<'_>],
-        plan: &Plan,
-    ) -> Result<Sum, AccountError> {
+    fn sum(&self, laws: &[Law], phases: &[Phase<'_>], plan: &Plan) -> Result<Sum, AccountError> {
         let factor = (self.rounds as f64).sqrt().round() as usize;
         let mut blocks: Vec<(Law, u64)> = Vec::new();
         let mut rest: Vec<(&Law, u64)> = Vec::new();

@@ -13,11 +13,8 @@
 //! The offset puts a grid point at the loss of `y = 0`, where rare sampling piles its mass up.
 
 use super::distribution::LossDistribution;
-use super::pair::{Cut, Pair};
+use super::pair::{Cut, Cutoff, Pair};
 use crate::account::AccountError;
-
-/// Cells with unit stride on each side of the bulk at the coarsest step.
-const EVEN_CELLS: f64 = 32.0;
 
 /// Safety added to the share that moves up: more than the quadrature's error.
 const SPLIT_ALLOWANCE: f64 = 1e-10;
@@ -33,11 +30,10 @@ const LARGEST_INDEX: f64 = 16_777_216.0;
 pub(crate) struct Resolution {
     /// Distance of grid points.
     pub(crate) step: f64,
-    /// By how much it is finer than the coarsest: thinning scales with it, so that a multiple that
-    /// is a power of two gives a nested grid.
-    pub(crate) fineness: f64,
-    /// Probability above the last point, moved to infinity.
-    pub(crate) tail: f64,
+    /// Cells with unit stride on each side of the bulk.
+    pub(crate) even: i64,
+    /// What lies above the last point and is moved to infinity.
+    pub(crate) cutoff: Cutoff,
     /// Losses below this one are raised to it.
     pub(crate) floor: f64,
 }
@@ -52,8 +48,8 @@ pub(crate) fn discretise(
 ) -> Result<LossDistribution, AccountError> {
     let step = resolution.step;
     let offset = pair.at(0.0).loss;
-    let even = (EVEN_CELLS * resolution.fineness).ceil() as i64;
-    let top = pair.upper_cut(resolution.tail);
+    let even = resolution.even;
+    let top = pair.upper_cut(resolution.cutoff);
     let top_loss = pair.at(top).loss;
     let highest = (top_loss - offset) / step;
     if highest.is_nan() || highest > LARGEST_INDEX {

@@ -22,7 +22,7 @@ use super::transform::{Bin, fast_length, forward, inverse};
 use crate::account::AccountError;
 
 /// Largest transform: beyond it a finer step is refused and the coarser answer stands.
-pub(crate) const LARGEST_TRANSFORM: usize = 1 << 22;
+pub(crate) const LARGEST_TRANSFORM: usize = 1 << 21;
 
 /// Tilted mass of a point that is dropped and counted as error.
 const NEGLIGIBLE: f64 = 1e-40;
@@ -131,9 +131,14 @@ impl Sum {
     /// A window that needs more than [`LARGEST_TRANSFORM`] points.
     pub(crate) fn new(laws: &[(&Law, u64)], window: &Window) -> Result<Sum, AccountError> {
         let (tilt, step) = (laws[0].0.tilt, laws[0].0.step);
-        debug_assert!(laws.iter().all(|(law, _)| law.step == step && law.tilt == tilt));
+        debug_assert!(
+            laws.iter()
+                .all(|(law, _)| law.step == step && law.tilt == tilt)
+        );
         let total = |value: &dyn Fn(&Law) -> f64| -> f64 {
-            laws.iter().map(|(law, count)| *count as f64 * value(law)).sum()
+            laws.iter()
+                .map(|(law, count)| *count as f64 * value(law))
+                .sum()
         };
         let raised = total(&|law| law.log_moment(window.above));
         let lowered = total(&|law| law.log_moment(-window.below));

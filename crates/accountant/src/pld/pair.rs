@@ -35,6 +35,16 @@ pub(crate) struct Point {
     pub(crate) log_density: f64,
 }
 
+/// How much of the largest losses may be counted as infinite.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cutoff {
+    /// What giving up may add to delta in one round.
+    pub(crate) tail: f64,
+    /// An epsilon not below the one in question, or infinity: a loss `l` that is given up adds
+    /// only its `exp(epsilon - l)`.
+    pub(crate) epsilon: f64,
+}
+
 /// Normal tails at one point: positive the upper tail, negative minus the lower one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cut {
@@ -86,6 +96,20 @@ impl Pair {
                 },
             ],
         }
+    }
+
+    /// Total variation distance: delta of one round at epsilon zero.
+    pub(crate) fn total_variation(&self) -> f64 {
+        let (mut low, mut high) = (-40.0, self.up.largest() + 40.0);
+        for _ in 0..60 {
+            let middle = 0.5 * (low + high);
+            if self.at(middle).loss > 0.0 {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        self.mass_above(high) - self.down.sum(|shift| normal::upper_tail(high + shift))
     }
 
     /// Distance over which everything smooth about the pair changes: its largest slope, plus what
@@ -152,12 +176,19 @@ impl Pair {
         self.up.sum(|shift| normal::upper_tail(shift - point))
     }
 
-    /// A point with at most `tail` of `P` above it, and hardly less.
-    pub(crate) fn upper_cut(&self, tail: f64) -> f64 {
-        let (mut low, mut high) = (0.0, self.up.largest() + 40.0);
+    /// The lowest point, nearly, above which giving everything up costs at most `cutoff.tail`: the
+    /// probability under `P`, or that under `Q` times `exp(epsilon)`.
+    pub(crate) fn upper_cut(&self, cutoff: Cutoff) -> f64 {
+        let weight = cutoff.epsilon.exp();
+        let cost = |point: f64| {
+            let under_q = self.down.sum(|shift| normal::upper_tail(point + shift));
+            self.mass_above(point).min(weight * under_q)
+        };
+        let (mut low, mut high) = (-40.0, self.up.largest() + 40.0);
         for _ in 0..40 {
             let middle = 0.5 * (low + high);
-            if self.mass_above(middle) > tail {
+            // Not a number is infinity times zero: the probability under `P` decides.
+            if cost(middle) > cutoff.tail {
                 low = middle;
             } else {
                 high = middle;
@@ -272,7 +303,7 @@ mod tests {
         for pair in Pair::of(&release, Adjacency::ReplaceOne) {
             for y in [-300.0, -200.0, 0.0, 200.0, 300.0] {
                 let point = pair.at(y);
-                assert!(point.loss.is_finite() && point.slope > 0.0);
+                assert!(point.loss.is_finite() && point.slope >= 0.0);
             }
         }
     }
@@ -281,8 +312,12 @@ mod tests {
     fn cuts_leave_the_promised_tail() {
         for pair in Pair::of(&release(), Adjacency::ZeroOut) {
             for tail in [1e-5, 1e-20, 1e-40] {
-                let above = pair.mass_above(pair.upper_cut(tail));
+                let epsilon = f64::INFINITY;
+                let cut = pair.upper_cut(Cutoff { tail, epsilon });
+                let above = pair.mass_above(cut);
                 assert!(above <= tail && above > 0.99 * tail);
+                let near = pair.upper_cut(Cutoff { tail, epsilon: 0.0 });
+                assert!(near <= cut && pair.at(near).loss > 0.0);
                 let below = pair.mass_below(pair.lower_cut(tail));
                 assert!(below <= tail && below > 0.99 * tail);
             }

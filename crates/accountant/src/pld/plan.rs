@@ -7,7 +7,7 @@
 //! safe, because every bound is evaluated again on the distribution that is really composed.
 
 use super::distribution::LossDistribution;
-use super::pair::Pair;
+use super::pair::{Cutoff, Pair};
 
 /// What a composition is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +74,8 @@ struct Cumulants {
 
 impl Samples {
     /// Trapezoidal rule over the line.
-    pub(crate) fn of_pair(pair: &Pair, count: u64, tail: f64) -> Self {
-        let (low, high) = (pair.lower_cut(1e-18), pair.upper_cut(tail));
+    pub(crate) fn of_pair(pair: &Pair, count: u64, cutoff: Cutoff) -> Self {
+        let (low, high) = (pair.lower_cut(1e-18), pair.upper_cut(cutoff));
         let gap = (high - low) / SAMPLE_POINTS as f64;
         let points = (0..SAMPLE_POINTS)
             .map(|index| {
@@ -123,9 +123,10 @@ impl Plan {
     pub(crate) fn new(phases: &[Samples], goal: Goal) -> Plan {
         match goal {
             Goal::Delta(delta) => {
-                // The Renyi bound is some ten percent above the answer.
-                let tilt = renyi_tilt(phases, delta.ln());
-                let epsilon = 0.9 * renyi_epsilon(phases, delta.ln(), tilt);
+                // The Renyi bound is some ten percent further from the mean than the answer.
+                let mean = cumulants(phases, 0.0).mean;
+                let bound = renyi_bound(phases, delta);
+                let epsilon = mean.min(bound) + 0.9 * (bound - mean).max(0.0);
                 Plan::around(phases, epsilon.max(0.0), delta.ln())
             }
             Goal::Epsilon(epsilon) => {
@@ -230,11 +231,12 @@ fn renyi_epsilon(phases: &[Samples], log_delta: f64, tilt: f64) -> f64 {
     (cumulants(phases, tilt).value + weight - log_delta) / tilt
 }
 
-/// The tilt with the least [`renyi_epsilon`].
-fn renyi_tilt(phases: &[Samples], log_delta: f64) -> f64 {
+/// The least [`renyi_epsilon`]: above the answer, as far as the samples tell.
+pub(crate) fn renyi_bound(phases: &[Samples], delta: f64) -> f64 {
     let scale = 1.0 / spread_of(cumulants(phases, 0.0));
-    let start = (1.0 - 2.0 * log_delta).sqrt() * scale;
-    least_argument(start, |tilt| renyi_epsilon(phases, log_delta, tilt))
+    let start = (1.0 - 2.0 * delta.ln()).sqrt() * scale;
+    let value = |tilt: f64| renyi_epsilon(phases, delta.ln(), tilt);
+    value(least_argument(start, value)).max(0.0)
 }
 
 /// The tilt, not below zero, that moves the mean of the sum to `mean`.

@@ -9,7 +9,11 @@ pub struct BitWriter<'a> {
 
 impl<'a> BitWriter<'a> {
     pub fn new(bytes: &'a mut Vec<u8>) -> Self {
-        Self { bytes, pending: 0, filled: 0 }
+        Self {
+            bytes,
+            pending: 0,
+            filled: 0,
+        }
     }
 
     /// Appends the lowest `width` (at most 32) bits of `field`.
@@ -40,7 +44,11 @@ pub struct BitReader<'a> {
 
 impl<'a> BitReader<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes: bytes.iter(), pending: 0, filled: 0 }
+        Self {
+            bytes: bytes.iter(),
+            pending: 0,
+            filled: 0,
+        }
     }
 
     /// The next `width` (at most 32) bits.

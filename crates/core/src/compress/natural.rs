@@ -23,7 +23,10 @@ pub fn encode(values: &[f32], scale: f64, coins: &mut SecretRng, body: &mut Vec<
         let bits = value.abs().to_bits();
         // The fraction bits say how far the number is on its way to the next power of two, and the
         // same holds between zero and the smallest normal number.
-        let (floor, fraction) = (bits >> 23, f64::from(bits & 0x7f_ffff) / f64::from(1u32 << 23));
+        let (floor, fraction) = (
+            bits >> 23,
+            f64::from(bits & 0x7f_ffff) / f64::from(1u32 << 23),
+        );
         let exponent = (floor + u32::from(unit(coins) < fraction)).min(254);
         writer.put(exponent << 1 | u32::from(value < 0.0), WIDTH);
     }

@@ -19,10 +19,18 @@ pub fn encoded_len(dimension: usize, levels: u32) -> usize {
 }
 
 pub fn encode(values: &[f32], scale: f64, levels: u32, coins: &mut SecretRng, body: &mut Vec<u8>) {
-    let values = || values.iter().map(|&value| f64::from(super::clamp(value)) * scale);
+    let values = || {
+        values
+            .iter()
+            .map(|&value| f64::from(super::clamp(value)) * scale)
+    };
     let norm = round_up(values().map(|value| value * value).sum::<f64>().sqrt());
     body.extend_from_slice(&norm.to_le_bytes());
-    let per_unit = if norm > 0.0 { f64::from(levels) / f64::from(norm) } else { 0.0 };
+    let per_unit = if norm > 0.0 {
+        f64::from(levels) / f64::from(norm)
+    } else {
+        0.0
+    };
     let mut writer = BitWriter::new(body);
     for value in values() {
         // At most `levels` up to rounding, and clamped against it.
@@ -35,7 +43,12 @@ pub fn encode(values: &[f32], scale: f64, levels: u32, coins: &mut SecretRng, bo
     writer.finish();
 }
 
-pub fn decode(body: &[u8], dimension: usize, levels: u32, values: &mut Vec<f32>) -> Result<(), DecodeError> {
+pub fn decode(
+    body: &[u8],
+    dimension: usize,
+    levels: u32,
+    values: &mut Vec<f32>,
+) -> Result<(), DecodeError> {
     let (norm, fields) = body.split_at(4);
     let norm = f32::from_le_bytes([norm[0], norm[1], norm[2], norm[3]]);
     if !norm.is_finite() {
@@ -48,7 +61,11 @@ pub fn decode(body: &[u8], dimension: usize, levels: u32, values: &mut Vec<f32>)
         let field = reader.take(width(levels));
         let level = field >> 1;
         if level > levels {
-            return Err(DecodeError::Level { position, found: level, levels });
+            return Err(DecodeError::Level {
+                position,
+                found: level,
+                levels,
+            });
         }
         let size = (step * f64::from(level)) as f32;
         values.push(if field & 1 == 1 { -size } else { size });
@@ -63,6 +80,10 @@ fn width(levels: u32) -> u32 {
 
 fn round_up(norm: f64) -> f32 {
     let rounded = norm as f32;
-    let above = if f64::from(rounded) < norm { rounded.next_up() } else { rounded };
+    let above = if f64::from(rounded) < norm {
+        rounded.next_up()
+    } else {
+        rounded
+    };
     above.min(f32::MAX)
 }

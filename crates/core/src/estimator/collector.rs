@@ -52,18 +52,30 @@ impl Grids {
 impl Collector {
     /// An empty floating-point sum on `len` coordinates.
     pub fn float(len: usize, batch: f64, records: f64, workspace: &mut Workspace) -> Self {
-        Self { sum: Sum::Float(workspace.take_zeroed(len)), divisors: [batch, records] }
+        Self {
+            sum: Sum::Float(workspace.take_zeroed(len)),
+            divisors: [batch, records],
+        }
     }
 
     /// An empty sum on the grid. The divisors are part of the grids.
     pub fn grid(len: usize, grids: Grids, batch: f64, records: f64) -> Self {
-        Self { sum: Sum::Grid { sum: vec![0; len], grids }, divisors: [batch, records] }
+        Self {
+            sum: Sum::Grid {
+                sum: vec![0; len],
+                grids,
+            },
+            divisors: [batch, records],
+        }
     }
 
     /// Applies `change` to a floating-point sum (whole-estimate clipping, which has no integer form).
     pub(crate) fn map_float(self, change: impl FnOnce(Vec<f32>) -> Vec<f32>) -> Self {
         match self.sum {
-            Sum::Float(values) => Self { sum: Sum::Float(change(values)), ..self },
+            Sum::Float(values) => Self {
+                sum: Sum::Float(change(values)),
+                ..self
+            },
             Sum::Grid { .. } => self,
         }
     }
@@ -96,7 +108,10 @@ impl Collector {
                     for (j, (scaled, weight)) in weights.iter_mut().zip(&side.weights).enumerate() {
                         *scaled = weight * scales.map_or(1.0, |scales| scales[j]) * sign;
                     }
-                    let gradients = Gradients { factors: &side.factors, weights: &weights };
+                    let gradients = Gradients {
+                        factors: &side.factors,
+                        weights: &weights,
+                    };
                     objective.accumulate(records, gradients, coordinates, sum, workspace);
                     workspace.put(weights);
                 }
@@ -106,8 +121,22 @@ impl Collector {
                 let mut integers = vec![0; sum.len()];
                 for j in 0..records.len() {
                     let scale = scales.map_or(1.0, |scales| scales[j]);
-                    let record = Records { data: records.data, rows: &records.rows[j..=j] };
-                    quantize(objective, record, coordinates, left, right, j, scale, grid, &mut integers, workspace);
+                    let record = Records {
+                        data: records.data,
+                        rows: &records.rows[j..=j],
+                    };
+                    quantize(
+                        objective,
+                        record,
+                        coordinates,
+                        left,
+                        right,
+                        j,
+                        scale,
+                        grid,
+                        &mut integers,
+                        workspace,
+                    );
                     grid.add(&integers, sum);
                 }
             }
@@ -117,9 +146,13 @@ impl Collector {
     /// Adds a vector that is already divided: a kept mean.
     pub(super) fn add_mean(&mut self, mean: &Mean, coordinates: Coordinates<'_>) {
         match (&mut self.sum, mean) {
-            (Sum::Float(sum), Mean::Float(mean)) => restrict(mean, coordinates, |at, value: f32| sum[at] += value),
+            (Sum::Float(sum), Mean::Float(mean)) => {
+                restrict(mean, coordinates, |at, value: f32| sum[at] += value)
+            }
             (Sum::Grid { sum, .. }, Mean::Grid(mean)) => {
-                restrict(mean, coordinates, |at, value: i64| sum[at] = sum[at].saturating_add(value));
+                restrict(mean, coordinates, |at, value: i64| {
+                    sum[at] = sum[at].saturating_add(value)
+                });
             }
             _ => unreachable!("a client's sums are of one kind for the whole run"),
         }
@@ -166,23 +199,48 @@ impl Mean {
         collector: &Collector,
         workspace: &mut Workspace,
     ) {
-        let records = Records { data: input.data, rows };
+        let records = Records {
+            data: input.data,
+            rows,
+        };
         match (self, &collector.sum) {
             (Mean::Float(mean), _) => {
                 let scale = sign as f32 / collector.divisors[Term::Reference as usize] as f32;
                 let mut weights = workspace.take(rows.len());
-                weights.iter_mut().zip(&gradients.weights).for_each(|(scaled, weight)| *scaled = weight * scale);
-                let scaled = Gradients { factors: &gradients.factors, weights: &weights };
-                input.objective.accumulate(records, scaled, Coordinates::All, mean, workspace);
+                weights
+                    .iter_mut()
+                    .zip(&gradients.weights)
+                    .for_each(|(scaled, weight)| *scaled = weight * scale);
+                let scaled = Gradients {
+                    factors: &gradients.factors,
+                    weights: &weights,
+                };
+                input
+                    .objective
+                    .accumulate(records, scaled, Coordinates::All, mean, workspace);
                 workspace.put(weights);
             }
             (Mean::Grid(mean), Sum::Grid { grids, .. }) => {
                 let grid = grids.of(Term::Reference);
                 let mut integers = vec![0; mean.len()];
                 for j in 0..rows.len() {
-                    let record = Records { data: input.data, rows: &rows[j..=j] };
+                    let record = Records {
+                        data: input.data,
+                        rows: &rows[j..=j],
+                    };
                     let all = Coordinates::All;
-                    quantize(input.objective, record, all, gradients, None, j, 1.0, grid, &mut integers, workspace);
+                    quantize(
+                        input.objective,
+                        record,
+                        all,
+                        gradients,
+                        None,
+                        j,
+                        1.0,
+                        grid,
+                        &mut integers,
+                        workspace,
+                    );
                     grid.add_multiple(&integers, i64::from(sign), mean);
                 }
             }
@@ -210,7 +268,10 @@ fn quantize(
         let Some(side) = side else { continue };
         let len = objective.factor_len();
         let weights = [side.weights[j] * sign];
-        let gradients = Gradients { factors: &side.factors[j * len..(j + 1) * len], weights: &weights };
+        let gradients = Gradients {
+            factors: &side.factors[j * len..(j + 1) * len],
+            weights: &weights,
+        };
         objective.accumulate(record, gradients, coordinates, &mut values, workspace);
     }
     grid.quantize(&values, integers);
@@ -219,9 +280,15 @@ fn quantize(
 
 fn restrict<T: Copy>(values: &[T], coordinates: Coordinates<'_>, mut visit: impl FnMut(usize, T)) {
     match coordinates {
-        Coordinates::All => values.iter().enumerate().for_each(|(at, &value)| visit(at, value)),
+        Coordinates::All => values
+            .iter()
+            .enumerate()
+            .for_each(|(at, &value)| visit(at, value)),
         Coordinates::Selected(chosen) => {
-            chosen.iter().enumerate().for_each(|(at, &index)| visit(at, values[index as usize]));
+            chosen
+                .iter()
+                .enumerate()
+                .for_each(|(at, &index)| visit(at, values[index as usize]));
         }
     }
 }

@@ -25,21 +25,34 @@ struct Table {
 impl Saga {
     /// An estimator whose table is filled at the first model it sees.
     pub fn new(sampling: Sampling, difference_clip: Option<f64>) -> Self {
-        Self { sampling, difference_clip, table: None }
+        Self {
+            sampling,
+            difference_clip,
+            table: None,
+        }
     }
 }
 
 impl Estimator for Saga {
-    fn estimate(&mut self, input: RoundInput<'_>, coins: &mut SecretRng, scratch: &mut Scratch, sum: &mut Collector) {
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        coins: &mut SecretRng,
+        scratch: &mut Scratch,
+        sum: &mut Collector,
+    ) {
         // Only sampling with replacement visits a record twice.
         let repeats = matches!(self.sampling, Sampling::WithReplacement { .. });
-        let table = self.table.get_or_insert_with(|| Table::fill(input, scratch, sum));
+        let table = self
+            .table
+            .get_or_insert_with(|| Table::fill(input, scratch, sum));
         // The mean of the table as it was before this round's visits.
         sum.add_mean(&table.mean, input.coordinates);
         let mut rows = scratch.draw(&self.sampling, input.data, coins);
         for chunk in rows.chunks(CHUNK) {
             scratch.load(input, chunk, table, sum);
-            let clipped = clip_differences(input, chunk, self.difference_clip, sum.alone(), scratch);
+            let clipped =
+                clip_differences(input, chunk, self.difference_clip, sum.alone(), scratch);
             add_differences(input, chunk, clipped, scratch, sum);
             if !repeats {
                 table.remember(input, chunk, scratch, sum);
@@ -66,24 +79,55 @@ impl Estimator for Saga {
 
 impl Table {
     fn fill(input: RoundInput<'_>, scratch: &mut Scratch, sum: &Collector) -> Self {
-        let mut table = Self { gradients: Factored::default(), mean: Mean::zero(input.objective.dimension(), sum) };
+        let mut table = Self {
+            gradients: Factored::default(),
+            mean: Mean::zero(input.objective.dimension(), sum),
+        };
         let rows: Vec<u32> = (0..input.data.rows() as u32).collect();
-        table.gradients.factors.reserve_exact(rows.len() * input.objective.factor_len());
+        table
+            .gradients
+            .factors
+            .reserve_exact(rows.len() * input.objective.factor_len());
         table.gradients.weights.reserve_exact(rows.len());
-        let Scratch { reference, norms, workspace, .. } = scratch;
+        let Scratch {
+            reference,
+            norms,
+            workspace,
+            ..
+        } = scratch;
         for chunk in rows.chunks(CHUNK) {
             reference.compute(input, input.model, chunk, sum.alone(), norms, workspace);
-            table.gradients.factors.extend_from_slice(&reference.factors);
-            table.gradients.weights.extend_from_slice(&reference.weights);
+            table
+                .gradients
+                .factors
+                .extend_from_slice(&reference.factors);
+            table
+                .gradients
+                .weights
+                .extend_from_slice(&reference.weights);
             table.mean.add(1, input, chunk, reference, sum, workspace);
         }
         table
     }
 
     /// Replaces what the table holds for `rows` by their gradients at the current model.
-    fn remember(&mut self, input: RoundInput<'_>, rows: &[u32], scratch: &mut Scratch, sum: &Collector) {
-        self.mean.add(1, input, rows, &scratch.batch, sum, &mut scratch.workspace);
-        self.mean.add(-1, input, rows, &scratch.reference, sum, &mut scratch.workspace);
+    fn remember(
+        &mut self,
+        input: RoundInput<'_>,
+        rows: &[u32],
+        scratch: &mut Scratch,
+        sum: &Collector,
+    ) {
+        self.mean
+            .add(1, input, rows, &scratch.batch, sum, &mut scratch.workspace);
+        self.mean.add(
+            -1,
+            input,
+            rows,
+            &scratch.reference,
+            sum,
+            &mut scratch.workspace,
+        );
         let len = input.objective.factor_len();
         for (j, &row) in rows.iter().enumerate() {
             let row = row as usize;
@@ -98,13 +142,22 @@ impl Scratch {
     /// Computes `rows` at the current model into `batch` and looks them up in the table into
     /// `reference`.
     fn load(&mut self, input: RoundInput<'_>, rows: &[u32], table: &Table, sum: &Collector) {
-        self.batch.compute(input, input.model, rows, sum.alone(), &mut self.norms, &mut self.workspace);
+        self.batch.compute(
+            input,
+            input.model,
+            rows,
+            sum.alone(),
+            &mut self.norms,
+            &mut self.workspace,
+        );
         let len = input.objective.factor_len();
         self.reference.factors.clear();
         self.reference.weights.clear();
         for &row in rows {
             let row = row as usize;
-            self.reference.factors.extend_from_slice(&table.gradients.factors[row * len..(row + 1) * len]);
+            self.reference
+                .factors
+                .extend_from_slice(&table.gradients.factors[row * len..(row + 1) * len]);
             self.reference.weights.push(table.gradients.weights[row]);
         }
     }

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use super::collector::Mean;
-use super::{CHUNK, Clipping, Collector, Estimator, Factored, RoundInput, Scratch, Term, clip_differences};
+use super::{
+    CHUNK, Clipping, Collector, Estimator, Factored, RoundInput, Scratch, Term, clip_differences,
+};
 use crate::objective::Records;
 use crate::random::SecretRng;
 use crate::sampling::Sampling;
@@ -29,22 +31,49 @@ struct Snapshot {
 impl Svrg {
     /// An estimator whose snapshot is the first model it sees.
     pub fn new(sampling: Sampling, difference_clip: Option<f64>) -> Self {
-        Self { sampling, difference_clip, snapshot: None }
+        Self {
+            sampling,
+            difference_clip,
+            snapshot: None,
+        }
     }
 }
 
 impl Estimator for Svrg {
-    fn estimate(&mut self, input: RoundInput<'_>, coins: &mut SecretRng, scratch: &mut Scratch, sum: &mut Collector) {
-        let snapshot = self.snapshot.get_or_insert_with(|| Snapshot::at(input.model));
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        coins: &mut SecretRng,
+        scratch: &mut Scratch,
+        sum: &mut Collector,
+    ) {
+        let snapshot = self
+            .snapshot
+            .get_or_insert_with(|| Snapshot::at(input.model));
         if std::mem::take(&mut snapshot.fresh) {
             snapshot.refresh(input, scratch, sum);
         }
         let rows = scratch.draw(&self.sampling, input.data, coins);
         for chunk in rows.chunks(CHUNK) {
             let alone = sum.alone();
-            scratch.batch.compute(input, input.model, chunk, alone, &mut scratch.norms, &mut scratch.workspace);
-            let Scratch { reference, norms, workspace, .. } = scratch;
-            let unclipped = RoundInput { clipping: Clipping::None, ..input };
+            scratch.batch.compute(
+                input,
+                input.model,
+                chunk,
+                alone,
+                &mut scratch.norms,
+                &mut scratch.workspace,
+            );
+            let Scratch {
+                reference,
+                norms,
+                workspace,
+                ..
+            } = scratch;
+            let unclipped = RoundInput {
+                clipping: Clipping::None,
+                ..input
+            };
             reference.compute(unclipped, &snapshot.model, chunk, alone, norms, workspace);
             reference.set_weights(chunk.iter().map(|&row| snapshot.weights[row as usize]));
             let clipped = clip_differences(input, chunk, self.difference_clip, alone, scratch);
@@ -75,15 +104,27 @@ impl Estimator for Svrg {
 
 impl Snapshot {
     fn at(model: &Arc<Vec<f32>>) -> Self {
-        Self { model: Arc::clone(model), fresh: true, weights: Vec::new(), mean: None }
+        Self {
+            model: Arc::clone(model),
+            fresh: true,
+            weights: Vec::new(),
+            mean: None,
+        }
     }
 
     fn refresh(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &Collector) {
         self.weights.clear();
-        let mean = self.mean.get_or_insert_with(|| Mean::zero(input.objective.dimension(), sum));
+        let mean = self
+            .mean
+            .get_or_insert_with(|| Mean::zero(input.objective.dimension(), sum));
         mean.reset();
         let rows: Vec<u32> = (0..input.data.rows() as u32).collect();
-        let Scratch { reference, norms, workspace, .. } = scratch;
+        let Scratch {
+            reference,
+            norms,
+            workspace,
+            ..
+        } = scratch;
         for chunk in rows.chunks(CHUNK) {
             reference.compute(input, &self.model, chunk, sum.alone(), norms, workspace);
             self.weights.extend_from_slice(&reference.weights);
@@ -100,9 +141,27 @@ pub(super) fn add_differences(
     scratch: &mut Scratch,
     sum: &mut Collector,
 ) {
-    let records = Records { data: input.data, rows: chunk };
-    let Scratch { batch, reference, scales, workspace, .. } = scratch;
+    let records = Records {
+        data: input.data,
+        rows: chunk,
+    };
+    let Scratch {
+        batch,
+        reference,
+        scales,
+        workspace,
+        ..
+    } = scratch;
     let (batch, reference): (&Factored, &Factored) = (batch, reference);
     let scales = clipped.then_some(scales.as_slice());
-    sum.add(Term::Batch, input.objective, records, input.coordinates, batch, Some(reference), scales, workspace);
+    sum.add(
+        Term::Batch,
+        input.objective,
+        records,
+        input.coordinates,
+        batch,
+        Some(reference),
+        scales,
+        workspace,
+    );
 }

@@ -9,7 +9,6 @@
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
 
-use super::Simd;
 use crate::data::SparseRow;
 
 /// Numbers per vector register of AVX2; shorter and longer registers work too.
@@ -52,22 +51,6 @@ pub(crate) fn dot(left: &[f32], right: &[f32]) -> f32 {
         total = a.mul_add(b, total);
     }
     total
-}
-
-/// `sum_i left_i right_i` for a length that is a multiple of sixteen, in two vectors of sums.
-#[inline(always)]
-pub(crate) fn dot_in_registers<S: Simd, const LEN: usize>(
-    simd: S,
-    left: &[f32; LEN],
-    right: &[f32; LEN],
-) -> f32 {
-    let (left, right) = (S::as_simd_f32s(left).0, S::as_simd_f32s(right).0);
-    let mut sums = [simd.splat_f32s(0.0); 2];
-    for (a, b) in left.chunks_exact(2).zip(right.chunks_exact(2)) {
-        sums[0] = simd.mul_add_e_f32s(a[0], b[0], sums[0]);
-        sums[1] = simd.mul_add_e_f32s(a[1], b[1], sums[1]);
-    }
-    simd.reduce_sum_f32s(simd.add_f32s(sums[0], sums[1]))
 }
 
 /// `sum_i values_i^2` in `f64`.
@@ -227,6 +210,12 @@ fn panel<const WIDTH: usize>(values: &[f32], start: usize) -> [f32; WIDTH] {
 /// The widest panel for sparse rows: its sums fill half of the registers.
 pub(crate) const SPARSE_PANEL: usize = 64;
 
+/// A sparse row without entries.
+pub(crate) const NO_ROW: SparseRow<'static> = SparseRow {
+    indices: &[],
+    values: &[],
+};
+
 /// The most rows of one [`sparse_rows_times_matrix`].
 pub(crate) const MOST_ROWS: usize = 128;
 
@@ -269,24 +258,13 @@ fn sparse_rows_times_panel<const WIDTH: usize>(
 ) {
     let matrix = matrix.as_chunks::<WIDTH>().0;
     let mut done = [0usize; MOST_ROWS];
-    let done = &mut done[..rows.len()];
-    let slab = if rows.len() > 4 {
-        SLAB / WIDTH
-    } else {
-        matrix.len()
-    };
-    let mut end = 0;
-    while end < matrix.len() {
-        end = (end + slab).min(matrix.len());
+    for end in slabs::<WIDTH>(rows.len(), matrix.len()) {
         let slab = &matrix[..end];
-        for ((row, done), target) in rows
-            .iter()
-            .zip(done.iter_mut())
-            .zip(targets.chunks_exact_mut(columns))
-        {
+        let targets = targets.chunks_exact_mut(columns);
+        for ((row, done), target) in rows.iter().zip(&mut done).zip(targets) {
             let target: &mut [f32; WIDTH] = target[first..]
                 .first_chunk_mut()
-                .expect("matrices are padded to whole panels");
+                .expect("targets are padded to whole panels");
             let mut sums = *target;
             let mut taken = *done;
             for (&index, &value) in row.indices[taken..].iter().zip(&row.values[taken..]) {
@@ -305,7 +283,94 @@ fn sparse_rows_times_panel<const WIDTH: usize>(
     }
 }
 
-/// The widest panel for dense rows: six rows' sums fill twelve of sixteen registers.
+/// Where slabs of a panel end. A few rows alone do not pay for it.
+#[inline(always)]
+fn slabs<const WIDTH: usize>(rows: usize, inputs: usize) -> impl Iterator<Item = usize> {
+    let slab = if rows > 4 {
+        SLAB / WIDTH
+    } else {
+        inputs.max(1)
+    };
+    (0..inputs)
+        .step_by(slab)
+        .map(move |start| (start + slab).min(inputs))
+}
+
+/// `target[indices_p][o] += values_p errors[j][o]` for every row `j`: the sum of outer products of
+/// sparse rows and dense ones, in the packed form and the slabs of [`sparse_rows_times_matrix`].
+#[inline(always)]
+pub(crate) fn add_outer_products(
+    rows: &[SparseRow<'_>],
+    errors: &[f32],
+    columns: usize,
+    target: &mut [f32],
+) {
+    let inputs = target.len() / columns;
+    for (first, width) in panels(columns, SPARSE_PANEL) {
+        let panel = &mut target[first * inputs..][..width * inputs];
+        match width {
+            64 => add_outer_products_to_panel::<64>(rows, errors, columns, first, panel),
+            32 => add_outer_products_to_panel::<32>(rows, errors, columns, first, panel),
+            16 => add_outer_products_to_panel::<16>(rows, errors, columns, first, panel),
+            _ => add_outer_products_to_panel::<8>(rows, errors, columns, first, panel),
+        }
+    }
+}
+
+#[inline(always)]
+fn add_outer_products_to_panel<const WIDTH: usize>(
+    rows: &[SparseRow<'_>],
+    errors: &[f32],
+    columns: usize,
+    first: usize,
+    target: &mut [f32],
+) {
+    let target = target.as_chunks_mut::<WIDTH>().0;
+    let mut done = [0usize; MOST_ROWS];
+    for end in slabs::<WIDTH>(rows.len(), target.len()) {
+        let slab = &mut target[..end];
+        for ((row, done), errors) in rows.iter().zip(&mut done).zip(errors.chunks_exact(columns)) {
+            let errors: [f32; WIDTH] = panel(errors, first);
+            let mut taken = *done;
+            for (&index, &value) in row.indices[taken..].iter().zip(&row.values[taken..]) {
+                let Some(sums) = slab.get_mut(index as usize) else {
+                    break;
+                };
+                for o in 0..WIDTH {
+                    sums[o] = value.mul_add(errors[o], sums[o]);
+                }
+                taken += 1;
+            }
+            *done = taken;
+        }
+    }
+}
+
+/// `target += packed + row totals^T`, the target without gaps.
+#[inline(always)]
+pub(crate) fn unpack_sum(
+    packed: &[f32],
+    columns: usize,
+    row: Option<&[f32]>,
+    totals: &[f32],
+    target: &mut [f32],
+) {
+    let inputs = target.len() / columns;
+    for (first, width) in panels(columns, SPARSE_PANEL) {
+        let packed = packed[first * inputs..][..width * inputs].chunks_exact(width);
+        let totals = &totals[first..][..width];
+        for (c, (sums, target)) in packed.zip(target.chunks_exact_mut(columns)).enumerate() {
+            let value = row.map_or(0.0, |row| row[c]);
+            let target = target[first..].iter_mut().zip(sums).zip(totals);
+            for ((target, &sum), &total) in target {
+                *target += value.mul_add(total, sum);
+            }
+        }
+    }
+}
+
+/// The widest panel for dense rows: four rows' sums fill half of sixteen registers, and their values
+/// and the weights most of the others. Six rows would leave none for values loaded early.
 pub(crate) const DENSE_PANEL: usize = 16;
 
 /// `targets[j][o] = start[o] + sum_c rows[j][c] matrix[c][o]` for any number of rows and a matrix
@@ -341,16 +406,13 @@ fn rows_times_panel<'a, const WIDTH: usize>(
 ) {
     let matrix = matrix.as_chunks::<WIDTH>().0;
     let mut first = 0;
-    while first + 6 <= count {
-        tile::<6, WIDTH>(first, row, matrix, column, start, targets);
-        first += 6;
+    while first + 4 <= count {
+        tile::<4, WIDTH>(first, row, matrix, column, start, targets);
+        first += 4;
     }
-    while first + 2 <= count {
-        tile::<2, WIDTH>(first, row, matrix, column, start, targets);
-        first += 2;
-    }
-    if first < count {
+    while first < count {
         tile::<1, WIDTH>(first, row, matrix, column, start, targets);
+        first += 1;
     }
 }
 

@@ -216,13 +216,7 @@ fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
 /// One record alone: row and offset are added before they are scaled. Where they nearly cancel, two products would
 /// leave rounding errors out of proportion to the record's norm, by which it was clipped.
 #[inline(always)]
-fn add_row_and_offset(
-    features: &Features,
-    row: u32,
-    offset: &[f32],
-    scale: f32,
-    sum: &mut [f32],
-) {
+fn add_row_and_offset(features: &Features, row: u32, offset: &[f32], scale: f32, sum: &mut [f32]) {
     match features {
         Features::Dense(dense) => {
             let row = dense.row(row as usize);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::{ClientId, Round};
 use crate::compress::{Compressor, Selection, Update};
 use crate::data::Dataset;
-use crate::estimator::{Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg};
+use crate::estimator::{
+    Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg,
+};
 use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Mechanism, Noise, Released, TermBound};
@@ -59,9 +61,10 @@ impl ClientPlan {
     /// The shared snapshot coin of `round`; always tails without SVRG.
     fn snapshot_coin(&self, round: Round) -> bool {
         match self.estimator {
-            EstimatorPlan::Svrg { snapshot_probability, .. } => {
-                self.public_seed.snapshot_coin(round, snapshot_probability)
-            }
+            EstimatorPlan::Svrg {
+                snapshot_probability,
+                ..
+            } => self.public_seed.snapshot_coin(round, snapshot_probability),
             _ => false,
         }
     }
@@ -149,21 +152,37 @@ impl Client {
             return Err(ClientError::NoBatch { client: id, batch });
         }
         if matches!(sampling, Sampling::Poisson { .. }) && batch > records as f64 {
-            return Err(ClientError::Batch { client: id, records, batch });
+            return Err(ClientError::Batch {
+                client: id,
+                records,
+                batch,
+            });
         }
         let two_terms = plan.estimator != EstimatorPlan::Minibatch;
         if two_terms && matches!(plan.clipping, Clipping::Selected(_)) {
-            return Err(ClientError::Unsupported("clip_scope = \"selected\" works with gd and sgd only"));
+            return Err(ClientError::Unsupported(
+                "clip_scope = \"selected\" works with gd and sgd only",
+            ));
         }
         if plan.estimate_clip.is_some() && matches!(plan.clipping, Clipping::Selected(_)) {
-            return Err(ClientError::Unsupported("clip_scope = \"selected\" does not clip the whole estimate too"));
+            return Err(ClientError::Unsupported(
+                "clip_scope = \"selected\" does not clip the whole estimate too",
+            ));
         }
-        if plan.noise == Noise::Secure && (plan.clipping == Clipping::None || plan.estimate_clip.is_some()) {
-            return Err(ClientError::Unsupported("secure noise needs clipped records"));
+        if plan.noise == Noise::Secure
+            && (plan.clipping == Clipping::None || plan.estimate_clip.is_some())
+        {
+            return Err(ClientError::Unsupported(
+                "secure noise needs clipped records",
+            ));
         }
         let terms = secure_terms(&plan, &sampling, records)?;
         let dimension = plan.objective.dimension();
-        let coordinates = if two_terms { dimension } else { plan.compressor.values() };
+        let coordinates = if two_terms {
+            dimension
+        } else {
+            plan.compressor.values()
+        };
         let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
         let (clipping, difference_clip) = tighten(&plan)?;
         let estimator: Box<dyn Estimator> = match plan.estimator {
@@ -171,8 +190,22 @@ impl Client {
             EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(sampling, difference_clip)),
             EstimatorPlan::Saga { .. } => Box::new(Saga::new(sampling, difference_clip)),
         };
-        let shift = if plan.shift_step.is_some() { vec![0.0; dimension] } else { Vec::new() };
-        Ok(Self { id, plan, data, key, mechanism, sampling, estimator, clipping, shift })
+        let shift = if plan.shift_step.is_some() {
+            vec![0.0; dimension]
+        } else {
+            Vec::new()
+        };
+        Ok(Self {
+            id,
+            plan,
+            data,
+            key,
+            mechanism,
+            sampling,
+            estimator,
+            clipping,
+            shift,
+        })
     }
 
     /// The client's number.
@@ -217,7 +250,8 @@ impl Client {
         let plan = Arc::clone(&self.plan);
         let compressor = &plan.compressor;
         if compressor.participation() < 1.0
-            && unit(&mut self.key.stream(round, Purpose::Participation)) >= compressor.participation()
+            && unit(&mut self.key.stream(round, Purpose::Participation))
+                >= compressor.participation()
         {
             // No record is touched; only the shared snapshot moves on.
             self.estimator.sit_out(model, plan.snapshot_coin(round));
@@ -225,8 +259,16 @@ impl Client {
             return false;
         }
         let mut selection = std::mem::take(&mut scratch.selection);
-        compressor.select(&mut self.key.stream(round, Purpose::Indices), &mut selection);
-        let mut released = self.release(round, model, selection.coordinates(), &mut scratch.estimator);
+        compressor.select(
+            &mut self.key.stream(round, Purpose::Indices),
+            &mut selection,
+        );
+        let mut released = self.release(
+            round,
+            model,
+            selection.coordinates(),
+            &mut scratch.estimator,
+        );
         if !self.shift.is_empty() {
             released.subtract(&self.shift, selection.coordinates());
         }
@@ -257,9 +299,15 @@ impl Client {
         let dimension = plan.objective.dimension();
         let count = coordinates.count(dimension);
         let mut noise_stream = self.key.stream(round, Purpose::Noise);
-        let noise = self.mechanism.draw(count, &mut noise_stream, &mut scratch.workspace);
+        let noise = self
+            .mechanism
+            .draw(count, &mut noise_stream, &mut scratch.workspace);
         // Clipping the whole estimate needs all of its coordinates.
-        let computed = if plan.estimate_clip.is_some() { Coordinates::All } else { coordinates };
+        let computed = if plan.estimate_clip.is_some() {
+            Coordinates::All
+        } else {
+            coordinates
+        };
         let input = RoundInput {
             objective: plan.objective.as_ref(),
             data: &self.data,
@@ -270,11 +318,24 @@ impl Client {
         };
         let records = self.data.rows();
         let (batch, all) = (self.sampling.divisor(records), records as f64);
-        let mut sum = self.mechanism.collector(computed.count(dimension), batch, all, &mut scratch.workspace);
+        let mut sum = self.mechanism.collector(
+            computed.count(dimension),
+            batch,
+            all,
+            &mut scratch.workspace,
+        );
         let mut coins = self.key.stream(round, Purpose::Sampling);
-        self.estimator.estimate(input, &mut coins, scratch, &mut sum);
+        self.estimator
+            .estimate(input, &mut coins, scratch, &mut sum);
         if let Some(clip) = plan.estimate_clip {
-            sum = clip_estimate(sum, clip, plan.regularizer.as_ref(), model, coordinates, &mut scratch.workspace);
+            sum = clip_estimate(
+                sum,
+                clip,
+                plan.regularizer.as_ref(),
+                model,
+                coordinates,
+                &mut scratch.workspace,
+            );
         }
         let mut released = self.mechanism.release(sum, noise, &mut scratch.workspace);
         if let (Some(regularizer), None) = (&plan.regularizer, plan.estimate_clip) {
@@ -298,7 +359,10 @@ impl Client {
 fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
     let difference_clip = match plan.estimator {
         EstimatorPlan::Minibatch => None,
-        EstimatorPlan::Svrg { difference_clip, .. } | EstimatorPlan::Saga { difference_clip } => difference_clip,
+        EstimatorPlan::Svrg {
+            difference_clip, ..
+        }
+        | EstimatorPlan::Saga { difference_clip } => difference_clip,
     };
     if plan.noise != Noise::Secure {
         return Ok((plan.clipping, difference_clip));
@@ -310,9 +374,9 @@ fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
         Clipping::Selected(clip) => (Clipping::Selected(clip * (1.0 - SLACK)), clip),
     };
     match difference_clip.map(|difference| difference * (1.0 - SLACK) - clip * SLACK) {
-        Some(tightened) if tightened <= 0.0 => {
-            Err(ClientError::Unsupported("secure noise needs a difference_clip above 2^-19 of the clip"))
-        }
+        Some(tightened) if tightened <= 0.0 => Err(ClientError::Unsupported(
+            "secure noise needs a difference_clip above 2^-19 of the clip",
+        )),
         tightened => Ok((clipping, tightened)),
     }
 }
@@ -331,8 +395,16 @@ fn clip_estimate(
         if let Some(regularizer) = regularizer {
             regularizer.add_gradient(model, Coordinates::All, 1.0, &mut values);
         }
-        let norm = values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
-        let scale = if norm > clip { (clip / norm) as f32 } else { 1.0 };
+        let norm = values
+            .iter()
+            .map(|&value| f64::from(value).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        let scale = if norm > clip {
+            (clip / norm) as f32
+        } else {
+            1.0
+        };
         match coordinates {
             Coordinates::All => {
                 values.iter_mut().for_each(|value| *value *= scale);
@@ -351,7 +423,11 @@ fn clip_estimate(
 }
 
 /// The bounds that secure noise checks in integers.
-fn secure_terms(plan: &ClientPlan, sampling: &Sampling, records: usize) -> Result<Vec<TermBound>, ClientError> {
+fn secure_terms(
+    plan: &ClientPlan,
+    sampling: &Sampling,
+    records: usize,
+) -> Result<Vec<TermBound>, ClientError> {
     let clip = match plan.clipping {
         Clipping::None => return Ok(Vec::new()),
         Clipping::Record(bound) | Clipping::Selected(bound) => bound,
@@ -359,17 +435,24 @@ fn secure_terms(plan: &ClientPlan, sampling: &Sampling, records: usize) -> Resul
     let divisor = sampling.divisor(records);
     match plan.estimator {
         EstimatorPlan::Minibatch => Ok(vec![TermBound { clip, divisor }]),
-        EstimatorPlan::Svrg { difference_clip, .. } | EstimatorPlan::Saga { difference_clip } => {
-            match (difference_clip, plan.noise) {
-                (Some(difference), _) => Ok(vec![
-                    TermBound { clip: difference, divisor },
-                    TermBound { clip, divisor: records as f64 },
-                ]),
-                (None, Noise::Secure) => {
-                    Err(ClientError::Unsupported("secure noise with svrg and saga needs a difference_clip"))
-                }
-                (None, _) => Ok(Vec::new()),
-            }
+        EstimatorPlan::Svrg {
+            difference_clip, ..
         }
+        | EstimatorPlan::Saga { difference_clip } => match (difference_clip, plan.noise) {
+            (Some(difference), _) => Ok(vec![
+                TermBound {
+                    clip: difference,
+                    divisor,
+                },
+                TermBound {
+                    clip,
+                    divisor: records as f64,
+                },
+            ]),
+            (None, Noise::Secure) => Err(ClientError::Unsupported(
+                "secure noise with svrg and saga needs a difference_clip",
+            )),
+            (None, _) => Ok(Vec::new()),
+        },
     }
 }

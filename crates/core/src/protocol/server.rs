@@ -25,7 +25,8 @@ impl Schedule {
         match self {
             Schedule::Constant => 1.0,
             Schedule::Cosine => {
-                0.5 * (1.0 + (std::f64::consts::PI * f64::from(round) / f64::from(rounds.max(1))).cos())
+                0.5 * (1.0
+                    + (std::f64::consts::PI * f64::from(round) / f64::from(rounds.max(1))).cos())
             }
             Schedule::InverseSqrt => 1.0 / f64::from(round + 1).sqrt(),
         }
@@ -119,8 +120,18 @@ impl Server {
     /// If `start` does not have the compressor's dimension.
     pub fn new(plan: ServerPlan, start: Vec<f32>) -> Self {
         let dimension = plan.compressor.dimension();
-        assert_eq!(start.len(), dimension, "the start must have one number per parameter");
-        let zeros = |needed: bool| if needed { vec![0.0; dimension] } else { Vec::new() };
+        assert_eq!(
+            start.len(),
+            dimension,
+            "the start must have one number per parameter"
+        );
+        let zeros = |needed: bool| {
+            if needed {
+                vec![0.0; dimension]
+            } else {
+                Vec::new()
+            }
+        };
         Self {
             shift: zeros(plan.shift_step.is_some()),
             velocity: zeros(plan.momentum != 0.0),
@@ -163,7 +174,12 @@ impl Server {
     ///
     /// # Errors
     /// When the bytes are no message of this run and round.
-    pub fn decode(&self, client: ClientId, message: &[u8], update: &mut Update) -> Result<bool, ServerError> {
+    pub fn decode(
+        &self,
+        client: ClientId,
+        message: &[u8],
+        update: &mut Update,
+    ) -> Result<bool, ServerError> {
         wire::decode(&self.plan.compressor, self.round, message, update)
             .map_err(|error| ServerError::Message { client, error })
     }
@@ -184,7 +200,11 @@ impl Server {
         if let Some(last) = self.last
             && client <= last
         {
-            return Err(ServerError::Order { client, last, round: self.round });
+            return Err(ServerError::Order {
+                client,
+                last,
+                round: self.round,
+            });
         }
         self.last = Some(client);
         self.taken += 1;
@@ -215,7 +235,11 @@ impl Server {
         } else {
             self.step(step, shift_step);
         }
-        let closed = Closed { round: self.round, taken: self.taken, nonzero };
+        let closed = Closed {
+            round: self.round,
+            taken: self.taken,
+            nonzero,
+        };
         self.round += 1;
         self.last = None;
         self.taken = 0;

@@ -61,18 +61,36 @@ struct Sums {
 
 impl<'a> Evaluation<'a> {
     pub(super) fn new(plan: &'a EvaluationPlan<'a>, clients: &[Mutex<Client>]) -> Self {
-        let train: Vec<Arc<Dataset>> =
-            clients.iter().map(|client| Arc::clone(client.lock().expect("the team is at rest").data())).collect();
+        let train: Vec<Arc<Dataset>> = clients
+            .iter()
+            .map(|client| Arc::clone(client.lock().expect("the team is at rest").data()))
+            .collect();
         let sizes: Vec<usize> = train.iter().map(|data| data.rows()).collect();
         // Gradients of all units together stay below 256 MB, but at least two units.
         let most = (64_000_000 / plan.objective.dimension().max(1)).clamp(2, UNITS);
         let mut parts: Vec<Part> = cut(&sizes, most).into_iter().map(Part::Train).collect();
         if let Some(test) = plan.test {
             let spans = cut(&[test.rows()], most);
-            parts.extend(spans.into_iter().flatten().map(|(_, from, to)| Part::Test(from, to)));
+            parts.extend(
+                spans
+                    .into_iter()
+                    .flatten()
+                    .map(|(_, from, to)| Part::Test(from, to)),
+            );
         }
-        let units = parts.into_iter().map(|part| Unit { part, result: Mutex::default() }).collect();
-        Self { plan, train, units, next: AtomicUsize::new(0) }
+        let units = parts
+            .into_iter()
+            .map(|part| Unit {
+                part,
+                result: Mutex::default(),
+            })
+            .collect();
+        Self {
+            plan,
+            train,
+            units,
+            next: AtomicUsize::new(0),
+        }
     }
 
     pub(super) fn begin(&self) {
@@ -82,7 +100,9 @@ impl<'a> Evaluation<'a> {
     pub(super) fn work(&self, model: &[f32], workspace: &mut Workspace) {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(unit) = self.units.get(index) else { return };
+            let Some(unit) = self.units.get(index) else {
+                return;
+            };
             let mut sums = unit.result.lock().expect("each unit has one thread");
             sums.reset(self.plan.objective.dimension());
             match &unit.part {
@@ -90,12 +110,26 @@ impl<'a> Evaluation<'a> {
                     for &(client, from, to) in spans {
                         let data = &self.train[client];
                         let weight = self.plan.weights[client] / data.rows() as f64;
-                        sums.add(self.plan.objective, model, data, from..to, Some(weight), workspace);
+                        sums.add(
+                            self.plan.objective,
+                            model,
+                            data,
+                            from..to,
+                            Some(weight),
+                            workspace,
+                        );
                     }
                 }
                 Part::Test(from, to) => {
                     if let Some(test) = self.plan.test {
-                        sums.add(self.plan.objective, model, test, *from..*to, None, workspace);
+                        sums.add(
+                            self.plan.objective,
+                            model,
+                            test,
+                            *from..*to,
+                            None,
+                            workspace,
+                        );
                     }
                 }
             }
@@ -110,17 +144,33 @@ impl<'a> Evaluation<'a> {
             match unit.part {
                 Part::Train(_) => {
                     loss += sums.loss;
-                    gradient.iter_mut().zip(&sums.gradient).for_each(|(sum, part)| *sum += f64::from(*part));
+                    gradient
+                        .iter_mut()
+                        .zip(&sums.gradient)
+                        .for_each(|(sum, part)| *sum += f64::from(*part));
                 }
                 Part::Test(..) => correct += sums.correct,
             }
         }
         let mut regularizer = vec![0f32; model.len()];
-        self.plan.regularizer.add_gradient(model, Coordinates::All, 1.0, &mut regularizer);
+        self.plan
+            .regularizer
+            .add_gradient(model, Coordinates::All, 1.0, &mut regularizer);
         loss += self.plan.regularizer.value(model);
-        let grad_norm_sq = gradient.iter().zip(regularizer).map(|(g, r)| (g + f64::from(r)).powi(2)).sum();
-        let test_accuracy = self.plan.test.map(|test| correct as f64 / test.rows().max(1) as f64);
-        Metrics { loss, grad_norm_sq, test_accuracy }
+        let grad_norm_sq = gradient
+            .iter()
+            .zip(regularizer)
+            .map(|(g, r)| (g + f64::from(r)).powi(2))
+            .sum();
+        let test_accuracy = self
+            .plan
+            .test
+            .map(|test| correct as f64 / test.rows().max(1) as f64);
+        Metrics {
+            loss,
+            grad_norm_sq,
+            test_accuracy,
+        }
     }
 }
 
@@ -142,7 +192,15 @@ impl Sums {
         weight: Option<f64>,
         workspace: &mut Workspace,
     ) {
-        let Self { loss, correct, gradient, rows, outcomes, factors, weights } = self;
+        let Self {
+            loss,
+            correct,
+            gradient,
+            rows,
+            outcomes,
+            factors,
+            weights,
+        } = self;
         for from in span.clone().step_by(CHUNK) {
             rows.clear();
             rows.extend(from..span.end.min(from + CHUNK as u32));
@@ -160,7 +218,11 @@ impl Sums {
             };
             factors.resize(rows.len() * objective.factor_len(), 0.0);
             objective.factors(model, records, Some(outcomes), Some(factors), workspace);
-            *loss += weight * outcomes.iter().map(|outcome| f64::from(outcome.loss)).sum::<f64>();
+            *loss += weight
+                * outcomes
+                    .iter()
+                    .map(|outcome| f64::from(outcome.loss))
+                    .sum::<f64>();
             weights.clear();
             weights.resize(rows.len(), weight as f32);
             let gradients = Gradients { factors, weights };
@@ -200,7 +262,12 @@ mod tests {
 
     #[test]
     fn pieces_cover_everything_once() {
-        for (sizes, most) in [(vec![10, 5000, 1, 700], 8), (vec![3; 4000], 32), (vec![100], 32), (vec![60_000], 32)] {
+        for (sizes, most) in [
+            (vec![10, 5000, 1, 700], 8),
+            (vec![3; 4000], 32),
+            (vec![100], 32),
+            (vec![60_000], 32),
+        ] {
             let pieces = cut(&sizes, most);
             assert!(pieces.len() <= most);
             let mut covered = vec![0u32; sizes.len()];
@@ -208,7 +275,12 @@ mod tests {
                 assert_eq!(covered[item], from);
                 covered[item] = to;
             }
-            assert!(covered.iter().zip(&sizes).all(|(&found, &size)| found as usize == size));
+            assert!(
+                covered
+                    .iter()
+                    .zip(&sizes)
+                    .all(|(&found, &size)| found as usize == size)
+            );
         }
     }
 }

@@ -50,8 +50,17 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
             }
             // Dropped even if the lead panics, so that nobody waits for ever.
             let _dismissal = Dismissal(&meeting);
-            lead(&mut Team { work: &work, meeting: &meeting, scratch: RoundScratch::default() })
+            lead(&mut Team {
+                work: &work,
+                meeting: &meeting,
+                scratch: RoundScratch::default(),
+            })
         })
+    }
+
+    /// Runs the work on this thread alone.
+    pub fn alone(&mut self) {
+        (self.work)(&mut self.scratch);
     }
 
     /// Runs the work on every thread and waits for all.

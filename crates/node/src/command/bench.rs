@@ -63,10 +63,25 @@ struct Line {
 /// # Errors
 /// When a problem cannot be set up.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let all = [Table::Machine, Table::Rounds, Table::Clients, Table::Dimension, Table::Records];
-    let tables = if options.tables.is_empty() { &all[..] } else { &options.tables[..] };
+    let all = [
+        Table::Machine,
+        Table::Rounds,
+        Table::Clients,
+        Table::Dimension,
+        Table::Records,
+    ];
+    let tables = if options.tables.is_empty() {
+        &all[..]
+    } else {
+        &options.tables[..]
+    };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut bench = Bench { options, verbosity, cores, lines: Vec::new() };
+    let mut bench = Bench {
+        options,
+        verbosity,
+        cores,
+        lines: Vec::new(),
+    };
     for table in tables {
         match table {
             Table::Machine => bench.machine(),
@@ -78,10 +93,13 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     }
     if options.json {
         let lines: Vec<Value> = bench.lines.iter().map(Line::to_json).collect();
-        println!("{:#}", json!({ "cores": cores, "lines": lines }));
+        super::print(&format!(
+            "{:#}\n",
+            json!({ "cores": cores, "lines": lines })
+        ))?;
     } else {
         for line in &bench.lines {
-            println!("{}", line.to_text());
+            super::print(&format!("{}\n", line.to_text()))?;
         }
     }
     Ok(())
@@ -104,7 +122,10 @@ impl Line {
             0 => String::new(),
             bytes => format!("{}", indicatif::HumanBytes(bytes as u64)),
         };
-        format!("{:<10} {:<44} {:>2} threads {time:>12} {state:>12}  {}", self.table, self.name, self.threads, self.note)
+        format!(
+            "{:<10} {:<44} {:>2} threads {time:>12} {state:>12}  {}",
+            self.table, self.name, self.threads, self.note
+        )
     }
 }
 
@@ -136,13 +157,30 @@ impl Bench<'_> {
     }
 
     fn rounds(&mut self) -> Result<(), Failure> {
-        let a9a = ["data.source=a9a", "algorithm.batch=51", "privacy.sigma=0.0028"];
+        let a9a = [
+            "data.source=a9a",
+            "algorithm.batch=51",
+            "privacy.sigma=0.0028",
+        ];
         let image = self.image_source();
-        let mnist = [image.as_str(), "model.kind=mlp", "algorithm.batch=128", "privacy.sigma=0.0186", "model.init=normal:0.2"];
+        let mnist = [
+            image.as_str(),
+            "model.kind=mlp",
+            "algorithm.batch=128",
+            "privacy.sigma=0.0186",
+            "model.init=normal:0.2",
+        ];
         for threads in self.thread_counts() {
             for estimator in ["gd", "sgd", "svrg", "saga"] {
                 let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                self.measure("rounds", format!("a9a, soteriafl-{estimator}"), threads, &a9a, &[&preset], 2000)?;
+                self.measure(
+                    "rounds",
+                    format!("a9a, soteriafl-{estimator}"),
+                    threads,
+                    &a9a,
+                    &[&preset],
+                    2000,
+                )?;
             }
             for estimator in ["gd", "sgd", "svrg", "saga"] {
                 let preset = format!("algorithm.preset=soteriafl-{estimator}");
@@ -150,32 +188,71 @@ impl Bench<'_> {
                 self.measure("rounds", name, threads, &mnist, &[&preset], 60)?;
             }
             let selected = ["algorithm.preset=auto"];
-            self.measure("rounds", "784-64-10 network, auto".into(), threads, &mnist[..2], &selected, 10)?;
+            self.measure(
+                "rounds",
+                "784-64-10 network, auto".into(),
+                threads,
+                &mnist[..2],
+                &selected,
+                10,
+            )?;
         }
         Ok(())
     }
 
     fn clients(&mut self) -> Result<(), Failure> {
         let most = if self.options.quick { 10_000 } else { 100_000 };
-        for clients in [10, 100, 1_000, 10_000, 100_000].into_iter().filter(|n| *n <= most) {
+        for clients in [10, 100, 1_000, 10_000, 100_000]
+            .into_iter()
+            .filter(|n| *n <= most)
+        {
             let source = format!("data.source=synthetic:{}x20", clients * 10);
             let count = format!("data.clients={clients}");
-            let sets = [source.as_str(), &count, "data.partition=iid", "algorithm.preset=soteriafl-sgd", "algorithm.batch=5", "privacy.sigma=0.1"];
-            self.measure("clients", format!("{clients} clients of 10 records"), self.cores, &sets, &[], 20)?;
+            let sets = [
+                source.as_str(),
+                &count,
+                "data.partition=iid",
+                "algorithm.preset=soteriafl-sgd",
+                "algorithm.batch=5",
+                "privacy.sigma=0.1",
+            ];
+            self.measure(
+                "clients",
+                format!("{clients} clients of 10 records"),
+                self.cores,
+                &sets,
+                &[],
+                20,
+            )?;
         }
         Ok(())
     }
 
     fn dimension(&mut self) -> Result<(), Failure> {
         let most = if self.options.quick { 10_000 } else { 100_000 };
-        for hidden in [1, 10, 100, 1_000, 10_000, 90_000].into_iter().filter(|hidden| *hidden <= most) {
+        for hidden in [1, 10, 100, 1_000, 10_000, 90_000]
+            .into_iter()
+            .filter(|hidden| *hidden <= most)
+        {
             let layers = format!("model.hidden=[{hidden}]");
             let sets = [
-                "data.source=synthetic:640x100x10", "data.clients=10", "model.kind=mlp", layers.as_str(),
-                "algorithm.preset=soteriafl-sgd", "algorithm.batch=16", "privacy.sigma=0.1",
+                "data.source=synthetic:640x100x10",
+                "data.clients=10",
+                "model.kind=mlp",
+                layers.as_str(),
+                "algorithm.preset=soteriafl-sgd",
+                "algorithm.batch=16",
+                "privacy.sigma=0.1",
             ];
             let parameters = 101 * hidden + 10 * (hidden + 1);
-            self.measure("dimension", format!("{parameters} parameters"), self.cores, &sets, &[], 10)?;
+            self.measure(
+                "dimension",
+                format!("{parameters} parameters"),
+                self.cores,
+                &sets,
+                &[],
+                10,
+            )?;
         }
         Ok(())
     }
@@ -183,10 +260,19 @@ impl Bench<'_> {
     fn records(&mut self) -> Result<(), Failure> {
         for records in [100, 1_000, 10_000, 100_000] {
             let source = format!("data.source=synthetic:{}x100", 10 * records);
-            let sets = [source.as_str(), "data.clients=10", "data.partition=iid", "privacy.sigma=0.1"];
+            let sets = [
+                source.as_str(),
+                "data.clients=10",
+                "data.partition=iid",
+                "privacy.sigma=0.1",
+            ];
             for estimator in ["gd", "sgd", "saga"] {
                 let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                let extra: &[&str] = if estimator == "gd" { &[&preset] } else { &[&preset, "algorithm.batch=64"] };
+                let extra: &[&str] = if estimator == "gd" {
+                    &[&preset]
+                } else {
+                    &[&preset, "algorithm.batch=64"]
+                };
                 let name = format!("{records} records a client, {estimator}");
                 self.measure("records", name, self.cores, &sets, extra, 20)?;
             }
@@ -195,15 +281,23 @@ impl Bench<'_> {
     }
 
     fn thread_counts(&self) -> Vec<usize> {
-        if self.cores > 1 { vec![1, self.cores] } else { vec![1] }
+        if self.cores > 1 {
+            vec![1, self.cores]
+        } else {
+            vec![1]
+        }
     }
 
     fn image_source(&self) -> String {
         let directories = DataDirectories::from_environment(self.options.data.as_deref());
-        match "mnist".parse::<soteria_core::data::Source>().map(|source| source.load(&directories, 0)) {
+        match "mnist"
+            .parse::<soteria_core::data::Source>()
+            .map(|source| source.load(&directories, 0))
+        {
             Ok(Ok(_)) => "data.source=mnist".to_string(),
             _ => {
-                self.verbosity.warn("MNIST not found: dense synthetic data of the same shape instead");
+                self.verbosity
+                    .warn("MNIST not found: dense synthetic data of the same shape instead");
                 "data.source=synthetic:60000x784x10".to_string()
             }
         }
@@ -219,7 +313,8 @@ impl Bench<'_> {
         more: &[&str],
         rounds: u32,
     ) -> Result<(), Failure> {
-        self.verbosity.say(format!("measuring {name} on {threads} threads"));
+        self.verbosity
+            .say(format!("measuring {name} on {threads} threads"));
         let mut document = Document::default();
         for assignment in sets.iter().chain(more) {
             document.set(assignment)?;
@@ -251,7 +346,8 @@ impl Bench<'_> {
                 if progress.round >= warm && (progress.round - warm) % stretch == 0 {
                     let now = Instant::now();
                     if progress.round > warm {
-                        quickest = f64::min(quickest, (now - mark).as_secs_f64() / f64::from(stretch));
+                        quickest =
+                            f64::min(quickest, (now - mark).as_secs_f64() / f64::from(stretch));
                     }
                     mark = now;
                 }
@@ -261,7 +357,14 @@ impl Bench<'_> {
             state_bytes = simulation.state_bytes();
         }
         let note = format!("{:.0} rounds/s", 1.0 / fastest);
-        self.lines.push(Line { table, name, threads, microseconds: fastest * 1e6, state_bytes, note });
+        self.lines.push(Line {
+            table,
+            name,
+            threads,
+            microseconds: fastest * 1e6,
+            state_bytes,
+            note,
+        });
         Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 use clap::CommandFactory;
 
+use super::{Failure, print};
+
 /// Print a completion script for a shell
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -11,6 +13,11 @@ pub struct Options {
 }
 
 /// Runs the command.
-pub fn run<C: CommandFactory>(options: &Options) {
-    clap_complete::generate(options.shell, &mut C::command(), "soteria", &mut std::io::stdout());
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn run<C: CommandFactory>(options: &Options) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(options.shell, &mut C::command(), "soteria", &mut script);
+    print(&String::from_utf8_lossy(&script))
 }

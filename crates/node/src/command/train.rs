@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use soteria_core::data::DataDirectories;
 use soteria_core::simulate::{EvaluationPlan, Metrics, Traffic};
 
-use super::{Failure, Verbosity};
+use super::{Failure, Verbosity, print};
 use crate::accounting::Privacy;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, Document, NoiseTarget};
@@ -64,6 +64,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let start = Instant::now();
     let interrupted = watch_interrupts();
     let config = Config::read(&document(options)?)?;
+    if let Some(path) = &options.out {
+        output::check_empty(path, options.force)?;
+    }
     let directories = DataDirectories::from_environment(options.data.as_deref());
     let problem = Problem::load(&config, &directories)?;
     let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
@@ -73,9 +76,15 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
     let dimension = problem.objective.dimension();
     let calibration = Instant::now();
-    let privacy = Privacy::settle(&resolved, dimension, &records, problem.scaling.data_dependent())?;
-    announce(&resolved, &problem, &privacy, calibration.elapsed(), verbosity);
+    let privacy = Privacy::settle(
+        &resolved,
+        dimension,
+        &records,
+        problem.scaling.data_dependent(),
+    )?;
+    let calibrated = calibration.elapsed();
     let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
+    announce(&resolved, &problem, &privacy, calibrated, verbosity);
 
     // Nothing is written before everything that can be wrong has been checked.
     let path = output_directory(options, &resolved)?;
@@ -84,7 +93,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         Some(_) => RunDirectory::resume(&path)?,
     };
     if let Some(last) = &known {
-        verbosity.say(format!("going on after round {}: earlier rounds are recomputed without metrics", last.round));
+        verbosity.say(format!(
+            "going on after round {}: earlier rounds are recomputed without metrics",
+            last.round
+        ));
     }
     let weights = problem.weights(&resolved);
     let plan = EvaluationPlan {
@@ -95,15 +107,22 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         every: resolved.eval_every,
         from: known.as_ref().map_or(0, |last| last.round + 1),
     };
-    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let threads = options
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let mut watch = Watch::new(&resolved, known, verbosity);
     let mut failure = None;
     simulation.run(threads, &plan, |progress, _| {
         let stop = interrupted.load(Ordering::Relaxed);
         if let Some(metrics) = progress.metrics {
-            let spent = privacy.odometer.as_ref().map(|odometer| odometer.after(u64::from(progress.round)));
+            let spent = privacy
+                .odometer
+                .as_ref()
+                .map(|odometer| odometer.after(u64::from(progress.round)));
             match directory.row(progress.round, progress.traffic, &metrics, spent) {
-                Ok(utility) => watch.evaluated(progress.round, progress.traffic, metrics, utility, spent),
+                Ok(utility) => {
+                    watch.evaluated(progress.round, progress.traffic, metrics, utility, spent)
+                }
                 Err(error) => {
                     failure = Some(error);
                     return ControlFlow::Break(());
@@ -111,7 +130,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             }
         }
         watch.round(progress.round, progress.traffic);
-        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if stop {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     watch.bar.finish_and_clear();
     if let Some(error) = failure {
@@ -131,14 +154,19 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         interrupted: watch.rounds < resolved.rounds,
     };
     let summary = ending.summary();
-    let model = model_file::to_bytes(&problem.model, simulation.server().model(), problem.intercept)
-        .map_err(Failure::Failed)?;
+    let model = model_file::to_bytes(
+        &problem.model,
+        simulation.server().model(),
+        problem.intercept,
+    )
+    .map_err(Failure::Failed)?;
     directory.finish(&summary, &model)?;
-    if options.json {
-        println!("{summary:#}");
+    let shown = if options.json {
+        format!("{summary:#}\n")
     } else {
-        print!("{}", table(&ending, &path));
-    }
+        table(&ending, &path)
+    };
+    print(&shown)?;
     if ending.interrupted {
         return Err(Failure::Failed(format!(
             "interrupted after {} of {} rounds; what there is stands in {}, `soteria train --resume {}` goes on",
@@ -171,10 +199,7 @@ fn output_directory(options: &Options, resolved: &Resolved) -> Result<PathBuf, F
         return Ok(directory.clone());
     }
     match &options.out {
-        Some(path) => {
-            output::check_empty(path, options.force)?;
-            Ok(path.clone())
-        }
+        Some(path) => Ok(path.clone()),
         None => {
             let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
             let name = format!("{time}-{}", resolved.algorithm());
@@ -203,7 +228,13 @@ fn watch_interrupts() -> Arc<AtomicBool> {
 }
 
 /// Says what was chosen and why, before the first round.
-fn announce(resolved: &Resolved, problem: &Problem, privacy: &Privacy, took: Duration, verbosity: Verbosity) {
+fn announce(
+    resolved: &Resolved,
+    problem: &Problem,
+    privacy: &Privacy,
+    took: Duration,
+    verbosity: Verbosity,
+) {
     let dimension = problem.objective.dimension();
     verbosity.say(format!(
         "{} on {}: {} clients, {} parameters, {} rounds, {} up",
@@ -220,7 +251,10 @@ fn announce(resolved: &Resolved, problem: &Problem, privacy: &Privacy, took: Dur
         NoiseTarget::Sigma(_) => format!("sigma {sigma:.3e} as given"),
         NoiseTarget::Epsilon(epsilon) => {
             let mut line = format!("sigma {sigma:.3e} for epsilon {epsilon}");
-            if let Some(paper) = privacy.paper_sigma.filter(|_| privacy.accountant != "paper") {
+            if let Some(paper) = privacy
+                .paper_sigma
+                .filter(|_| privacy.accountant != "paper")
+            {
                 line += &format!(" (the paper's formula: {paper:.3e})");
             }
             if privacy.amplified {
@@ -236,7 +270,10 @@ fn announce(resolved: &Resolved, problem: &Problem, privacy: &Privacy, took: Dur
             soteria_accountant::round_up(epsilon, 4)
         ));
     }
-    verbosity.detail(format!("calibration took {:.0} ms", took.as_secs_f64() * 1e3));
+    verbosity.detail(format!(
+        "calibration took {:.0} ms",
+        took.as_secs_f64() * 1e3
+    ));
 }
 
 /// Follows a run: the bar, and the latest of everything.
@@ -253,20 +290,46 @@ struct Watch {
 impl Watch {
     fn new(resolved: &Resolved, known: Option<LastRow>, verbosity: Verbosity) -> Self {
         let visible = std::io::stderr().is_terminal() && !verbosity.quiet;
-        let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if visible {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(Some(u64::from(resolved.rounds)), target);
         let style = ProgressStyle::with_template(
             "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {msg}  {eta:.dim} left",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let nothing = Metrics { loss: f64::NAN, grad_norm_sq: f64::NAN, test_accuracy: None };
-        let (metrics, utility) = known.map_or((nothing, f64::NAN), |last| (last.metrics, last.utility));
-        let (rounds, traffic, message, ticked) = (0, Traffic::default(), String::new(), Instant::now());
-        Self { bar, rounds, traffic, metrics, utility, message, ticked }
+        let nothing = Metrics {
+            loss: f64::NAN,
+            grad_norm_sq: f64::NAN,
+            test_accuracy: None,
+        };
+        let (metrics, utility) =
+            known.map_or((nothing, f64::NAN), |last| (last.metrics, last.utility));
+        let (rounds, traffic, message, ticked) =
+            (0, Traffic::default(), String::new(), Instant::now());
+        Self {
+            bar,
+            rounds,
+            traffic,
+            metrics,
+            utility,
+            message,
+            ticked,
+        }
     }
 
-    fn evaluated(&mut self, round: u32, traffic: Traffic, metrics: Metrics, utility: f64, spent: Option<f64>) {
-        (self.rounds, self.traffic, self.metrics, self.utility) = (round, traffic, metrics, utility);
+    fn evaluated(
+        &mut self,
+        round: u32,
+        traffic: Traffic,
+        metrics: Metrics,
+        utility: f64,
+        spent: Option<f64>,
+    ) {
+        (self.rounds, self.traffic, self.metrics, self.utility) =
+            (round, traffic, metrics, utility);
         if self.bar.is_hidden() {
             return;
         }
@@ -291,19 +354,35 @@ impl Watch {
 
 /// The final table.
 fn table(ending: &Ending<'_>, path: &Path) -> String {
-    let Ending { resolved, privacy, metrics, traffic, clock, .. } = ending;
+    let Ending {
+        resolved,
+        privacy,
+        metrics,
+        traffic,
+        clock,
+        ..
+    } = ending;
     let up = traffic.uplink_bytes;
-    let dense = 4 * ending.dimension as u64 * u64::from(ending.rounds) * ending.records.len() as u64;
+    let dense =
+        4 * ending.dimension as u64 * u64::from(ending.rounds) * ending.records.len() as u64;
     let epsilon = match privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {}, {} (proved)",
             soteria_accountant::round_up(epsilon, 4),
             resolved.delta,
-            if resolved.zero_out { "zero-out" } else { "replace-one" },
+            if resolved.zero_out {
+                "zero-out"
+            } else {
+                "replace-one"
+            },
         ),
         None => format!("no claim: {}", privacy.claim),
     };
-    let accuracy = metrics.test_accuracy.map_or("no test set".to_string(), |accuracy| format!("{accuracy:.4}"));
+    let accuracy = metrics
+        .test_accuracy
+        .map_or("no test set".to_string(), |accuracy| {
+            format!("{accuracy:.4}")
+        });
     let rate = f64::from(ending.rounds) / clock.training.as_secs_f64().max(1e-9);
     let lines = [
         ("algorithm", resolved.algorithm()),
@@ -311,10 +390,30 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
         ("training loss", format!("{:.5}", metrics.loss)),
         ("utility", format!("{:.3e}", ending.utility)),
         ("epsilon", epsilon),
-        ("sent up", format!("{} ({:.1}x less than all coordinates)", indicatif::HumanBytes(up), dense as f64 / up.max(1) as f64)),
-        ("sent down", indicatif::HumanBytes(traffic.downlink_bytes).to_string()),
-        ("time", format!("{:.2} s, of it training {:.2} s ({rate:.0} rounds/s)", ending.total_seconds, clock.training.as_secs_f64())),
+        (
+            "sent up",
+            format!(
+                "{} ({:.1}x less than all coordinates)",
+                indicatif::HumanBytes(up),
+                dense as f64 / up.max(1) as f64
+            ),
+        ),
+        (
+            "sent down",
+            indicatif::HumanBytes(traffic.downlink_bytes).to_string(),
+        ),
+        (
+            "time",
+            format!(
+                "{:.2} s, of it training {:.2} s ({rate:.0} rounds/s)",
+                ending.total_seconds,
+                clock.training.as_secs_f64()
+            ),
+        ),
         ("report", path.join("report.html").display().to_string()),
     ];
-    lines.iter().map(|(name, value)| format!("{name:>14}  {value}\n")).collect()
+    lines
+        .iter()
+        .map(|(name, value)| format!("{name:>14}  {value}\n"))
+        .collect()
 }

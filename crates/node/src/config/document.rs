@@ -8,15 +8,27 @@ use toml::{Spanned, Value};
 
 /// Keys that a configuration may have, with what they expect, in the order of the sections.
 pub const KEYS: &[(&str, &str)] = &[
-    ("data.source", "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES"),
+    (
+        "data.source",
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES",
+    ),
     ("data.test", "a data source for the test set"),
-    ("data.rows", "\"all\", or how many of the first training rows to use"),
+    (
+        "data.rows",
+        "\"all\", or how many of the first training rows to use",
+    ),
     ("data.clients", "a positive integer"),
     ("data.partition", "sorted | iid | dirichlet"),
     ("data.alpha", "a positive number (dirichlet)"),
-    ("data.scale", "auto | none | spectral | standard | per-feature | constant"),
+    (
+        "data.scale",
+        "auto | none | spectral | standard | per-feature | constant",
+    ),
     ("data.center", "a number, with scale = \"constant\""),
-    ("data.factor", "a positive number, with scale = \"constant\""),
+    (
+        "data.factor",
+        "a positive number, with scale = \"constant\"",
+    ),
     ("data.weighting", "records | equal"),
     ("model.kind", "auto | logistic | softmax | mlp"),
     ("model.hidden", "a list of layer sizes"),
@@ -25,21 +37,33 @@ pub const KEYS: &[(&str, &str)] = &[
     ("model.regularizer", "auto | none | l2 | nonconvex"),
     ("model.lambda", "a number >= 0"),
     ("model.regularizer_at", "server | client"),
-    ("model.init", "auto | zeros | normal:STD | glorot | file:PATH"),
+    (
+        "model.init",
+        "auto | zeros | normal:STD | glorot | file:PATH",
+    ),
     (
         "algorithm.preset",
         "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | dp-gd | dp-sgd",
     ),
     ("algorithm.estimator", "auto | gd | sgd | svrg | saga"),
-    ("algorithm.batch", "auto, or the expected number of records per round"),
+    (
+        "algorithm.batch",
+        "auto, or the expected number of records per round",
+    ),
     ("algorithm.snapshot_probability", "auto, or a probability"),
-    ("algorithm.compressor", "auto | identity | rand-k | qsgd | natural"),
+    (
+        "algorithm.compressor",
+        "auto | identity | rand-k | qsgd | natural",
+    ),
     ("algorithm.fraction", "auto, or a number in (0, 1]"),
     ("algorithm.k", "auto, or how many coordinates travel"),
     ("algorithm.levels", "a positive integer (qsgd)"),
     ("algorithm.shift", "auto | off, or a number >= 0"),
     ("algorithm.step_size", "auto | theory, or a positive number"),
-    ("algorithm.schedule", "auto | constant | cosine | inverse-sqrt"),
+    (
+        "algorithm.schedule",
+        "auto | constant | cosine | inverse-sqrt",
+    ),
     ("algorithm.momentum", "auto, or a number in [0, 1)"),
     ("algorithm.rounds", "auto | theory, or a positive integer"),
     ("algorithm.participation", "a probability in (0, 1]"),
@@ -50,12 +74,18 @@ pub const KEYS: &[(&str, &str)] = &[
     ("privacy.clip", "auto, or a positive number"),
     ("privacy.clip_scope", "auto | record | selected | estimate"),
     ("privacy.sampling", "poisson | with-replacement"),
-    ("privacy.difference_clip", "auto | none, or a positive number"),
+    (
+        "privacy.difference_clip",
+        "auto | none, or a positive number",
+    ),
     ("privacy.accountant", "pld | rdp | paper"),
     ("privacy.amplification", "auto | off"),
     ("privacy.noise", "auto | float | secure"),
     ("deployment.quorum", "\"all\", or a positive integer"),
-    ("deployment.deadline", "\"none\", or a positive number of seconds"),
+    (
+        "deployment.deadline",
+        "\"none\", or a positive number of seconds",
+    ),
     ("run.seed", "an integer >= 0"),
     ("run.eval_every", "an integer >= 0"),
 ];
@@ -115,12 +145,18 @@ pub enum ConfigError {
 impl ConfigError {
     /// Values that do not go together.
     pub fn conflict(message: impl Into<String>) -> Self {
-        ConfigError::Conflict { message: message.into(), hint: None }
+        ConfigError::Conflict {
+            message: message.into(),
+            hint: None,
+        }
     }
 
     /// The same with advice.
     pub fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        ConfigError::Conflict { message: message.into(), hint: Some(hint.into()) }
+        ConfigError::Conflict {
+            message: message.into(),
+            hint: Some(hint.into()),
+        }
     }
 
     /// Advice, where there is some.
@@ -145,8 +181,10 @@ impl Document {
     /// When it cannot be read, is no TOML, or has unknown keys.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::Unreadable { path: name.clone(), reason: error.to_string() })?;
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
+            path: name.clone(),
+            reason: error.to_string(),
+        })?;
         Self::from_text(&text, &name)
     }
 
@@ -164,7 +202,10 @@ impl Document {
         let table = DeTable::parse(text).map_err(|error| {
             let (line, column) = place(error.span().map_or(0, |span| span.start));
             let reason = error.message().replace('\n', ", ");
-            ConfigError::Syntax { place: format!("{name}:{line}:{column}"), reason }
+            ConfigError::Syntax {
+                place: format!("{name}:{line}:{column}"),
+                reason,
+            }
         })?;
         let mut document = Self::default();
         for (section, value) in table.get_ref() {
@@ -188,7 +229,10 @@ impl Document {
     pub fn set(&mut self, assignment: &str) -> Result<(), ConfigError> {
         let Some((key, text)) = assignment.split_once('=') else {
             let place = format!("--set {assignment}");
-            return Err(ConfigError::Syntax { place, reason: "expected key=VALUE".to_string() });
+            return Err(ConfigError::Syntax {
+                place,
+                reason: "expected key=VALUE".to_string(),
+            });
         };
         let value = toml::from_str::<toml::Table>(&format!("value = {text}"))
             .ok()
@@ -214,7 +258,12 @@ impl Document {
     ///
     /// # Errors
     /// When the value is not taken.
-    pub fn read<T>(&self, key: &str, default: T, parse: impl Fn(&Value) -> Option<T>) -> Result<T, ConfigError> {
+    pub fn read<T>(
+        &self,
+        key: &str,
+        default: T,
+        parse: impl Fn(&Value) -> Option<T>,
+    ) -> Result<T, ConfigError> {
         match self.entries.get(key) {
             None => Ok(default),
             Some((value, _)) => parse(value).ok_or_else(|| self.refuse(key)),
@@ -223,12 +272,20 @@ impl Document {
 
     /// The error for a key whose value is not taken.
     pub fn refuse(&self, key: &str) -> ConfigError {
-        let expected = KEYS.iter().find(|(known, _)| *known == key).map_or("", |(_, expected)| expected);
+        let expected = KEYS
+            .iter()
+            .find(|(known, _)| *known == key)
+            .map_or("", |(_, expected)| expected);
         let (found, place) = match self.entries.get(key) {
             Some((value, place)) => (value.to_string(), place.clone()),
             None => ("nothing".to_string(), "configuration".to_string()),
         };
-        ConfigError::Value { place, key: key.to_string(), expected: expected.to_string(), found }
+        ConfigError::Value {
+            place,
+            key: key.to_string(),
+            expected: expected.to_string(),
+            found,
+        }
     }
 }
 
@@ -244,7 +301,11 @@ fn unknown(place: String, key: String) -> ConfigError {
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .filter(|(likeness, _)| *likeness > 0.75)
         .map(|(_, known)| known.to_string());
-    ConfigError::UnknownKey { place, key, nearest }
+    ConfigError::UnknownKey {
+        place,
+        key,
+        nearest,
+    }
 }
 
 /// A parsed value without its places.
@@ -254,9 +315,12 @@ fn plain(value: &Spanned<DeValue<'_>>) -> Value {
         DeValue::Boolean(truth) => Value::Boolean(*truth),
         DeValue::Datetime(datetime) => Value::Datetime(*datetime),
         DeValue::Array(items) => Value::Array(items.iter().map(plain).collect()),
-        DeValue::Table(table) => {
-            Value::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), plain(value))).collect())
-        }
+        DeValue::Table(table) => Value::Table(
+            table
+                .iter()
+                .map(|(key, value)| (key.get_ref().to_string(), plain(value)))
+                .collect(),
+        ),
         DeValue::Integer(integer) => {
             let digits = integer.as_str().replace('_', "");
             match i64::from_str_radix(&digits, integer.radix()) {
@@ -277,25 +341,42 @@ mod tests {
 
     #[test]
     fn later_entries_win_and_places_are_known() {
-        let mut document = Document::from_text("[data]\nclients = 3\n[run]\nseed = 1\n", "run.toml").unwrap();
+        let mut document =
+            Document::from_text("[data]\nclients = 3\n[run]\nseed = 1\n", "run.toml").unwrap();
         document.set("data.clients=7").unwrap();
         document.set("data.source=csv:some file.csv").unwrap();
         assert_eq!(document.read("data.clients", 0, Value::as_integer), Ok(7));
-        let text = document.read("data.source", String::new(), |value| value.as_str().map(str::to_string));
+        let text = document.read("data.source", String::new(), |value| {
+            value.as_str().map(str::to_string)
+        });
         assert_eq!(text.unwrap(), "csv:some file.csv");
         assert_eq!(document.read("run.eval_every", 5, Value::as_integer), Ok(5));
         let error = document.read("run.seed", 0.5, Value::as_float).unwrap_err();
-        assert_eq!(error.to_string(), "run.toml:4: `run.seed` expects an integer >= 0, found 1");
+        assert_eq!(
+            error.to_string(),
+            "run.toml:4: `run.seed` expects an integer >= 0, found 1"
+        );
     }
 
     #[test]
     fn unknown_keys_suggest_the_nearest() {
         let error = Document::from_text("[privacy]\nepsilom = 1\n", "x.toml").unwrap_err();
-        assert_eq!(error.to_string(), "x.toml:2: unknown key `privacy.epsilom`, did you mean `privacy.epsilon`?");
+        assert_eq!(
+            error.to_string(),
+            "x.toml:2: unknown key `privacy.epsilom`, did you mean `privacy.epsilon`?"
+        );
         let error = Document::default().set("rounds=3").unwrap_err();
-        assert_eq!(error.to_string(), "--set: unknown key `rounds`, did you mean `algorithm.rounds`?");
+        assert_eq!(
+            error.to_string(),
+            "--set: unknown key `rounds`, did you mean `algorithm.rounds`?"
+        );
         let error = Document::from_text("privacy = 3", "x.toml").unwrap_err();
-        assert!(error.to_string().starts_with("x.toml:1: unknown key `privacy`"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("x.toml:1: unknown key `privacy`"),
+            "{error}"
+        );
     }
 
     #[test]

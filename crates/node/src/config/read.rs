@@ -9,8 +9,8 @@ use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
 use super::{
-    AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName, NoiseTarget, Preset,
-    RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+    AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
+    NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
 };
 
 impl Config {
@@ -25,15 +25,27 @@ impl Config {
         Ok(Self {
             source: source(d, "data.source")?.unwrap_or(Source::A9a),
             test: source(d, "data.test")?,
-            rows: d.read("data.rows", None, word_or("all", None, |value| count(value).map(Some)))?,
-            clients: d.read("data.clients", Auto::Auto, |value| count(value).map(Auto::Given))?,
+            rows: d.read(
+                "data.rows",
+                None,
+                word_or("all", None, |value| count(value).map(Some)),
+            )?,
+            clients: d.read("data.clients", Auto::Auto, |value| {
+                count(value).map(Auto::Given)
+            })?,
             partition: d.read("data.partition", Partition::Sorted, |value| {
                 Partition::from_name(value.as_str()?, alpha).ok()
             })?,
             scale: scale(d)?,
-            equal_weights: d.read("data.weighting", false, choice(&[("records", false), ("equal", true)]))?,
+            equal_weights: d.read(
+                "data.weighting",
+                false,
+                choice(&[("records", false), ("equal", true)]),
+            )?,
             model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
-            hidden: d.read("model.hidden", vec![64], |value| value.as_array()?.iter().map(count).collect())?,
+            hidden: d.read("model.hidden", vec![64], |value| {
+                value.as_array()?.iter().map(count).collect()
+            })?,
             activation: d.read("model.activation", Activation::Sigmoid, choice(ACTIVATIONS))?,
             intercept: d.read("model.intercept", true, Value::as_bool)?,
             regularizer: d.read("model.regularizer", Auto::Auto, auto(choice(REGULARIZERS)))?,
@@ -47,26 +59,58 @@ impl Config {
             preset: d.read("algorithm.preset", Preset::Auto, choice(PRESETS))?,
             estimator: d.read("algorithm.estimator", Auto::Auto, auto(choice(ESTIMATORS)))?,
             batch: d.read("algorithm.batch", Auto::Auto, auto(positive))?,
-            snapshot_probability: d.read("algorithm.snapshot_probability", Auto::Auto, auto(probability))?,
-            compressor: d.read("algorithm.compressor", Auto::Auto, auto(choice(COMPRESSORS)))?,
+            snapshot_probability: d.read(
+                "algorithm.snapshot_probability",
+                Auto::Auto,
+                auto(probability),
+            )?,
+            compressor: d.read(
+                "algorithm.compressor",
+                Auto::Auto,
+                auto(choice(COMPRESSORS)),
+            )?,
             fraction: d.read("algorithm.fraction", Auto::Auto, auto(probability))?,
             k: d.read("algorithm.k", Auto::Auto, auto(count))?,
-            levels: d.read("algorithm.levels", 16, |value| count(value)?.try_into().ok())?,
-            shift: d.read("algorithm.shift", Auto::Auto, auto(word_or("off", ShiftChoice::Off, |value| {
-                not_negative(value).map(ShiftChoice::Step)
-            })))?,
-            step_size: d.read("algorithm.step_size", Auto::Auto, auto(word_or("theory", Theory::Theory, |value| {
-                positive(value).map(Theory::Given)
-            })))?,
+            levels: d.read("algorithm.levels", 16, |value| {
+                count(value)?.try_into().ok()
+            })?,
+            shift: d.read(
+                "algorithm.shift",
+                Auto::Auto,
+                auto(word_or("off", ShiftChoice::Off, |value| {
+                    not_negative(value).map(ShiftChoice::Step)
+                })),
+            )?,
+            step_size: d.read(
+                "algorithm.step_size",
+                Auto::Auto,
+                auto(word_or("theory", Theory::Theory, |value| {
+                    positive(value).map(Theory::Given)
+                })),
+            )?,
             schedule: d.read("algorithm.schedule", Auto::Auto, auto(choice(SCHEDULES)))?,
-            momentum: d.read("algorithm.momentum", Auto::Auto, auto(|value| not_negative(value).filter(|m| *m < 1.0)))?,
-            rounds: d.read("algorithm.rounds", Auto::Auto, auto(word_or("theory", Theory::Theory, |value| {
-                Some(Theory::Given(count(value)?.try_into().ok()?))
-            })))?,
+            momentum: d.read(
+                "algorithm.momentum",
+                Auto::Auto,
+                auto(|value| not_negative(value).filter(|m| *m < 1.0)),
+            )?,
+            rounds: d.read(
+                "algorithm.rounds",
+                Auto::Auto,
+                auto(word_or("theory", Theory::Theory, |value| {
+                    Some(Theory::Given(count(value)?.try_into().ok()?))
+                })),
+            )?,
             participation: d.read("algorithm.participation", 1.0, probability)?,
             noise_target: noise_target(d)?,
-            delta: d.read("privacy.delta", 1e-5, |value| probability(value).filter(|delta| *delta < 1.0))?,
-            zero_out: d.read("privacy.adjacency", false, choice(&[("replace-one", false), ("zero-out", true)]))?,
+            delta: d.read("privacy.delta", 1e-5, |value| {
+                probability(value).filter(|delta| *delta < 1.0)
+            })?,
+            zero_out: d.read(
+                "privacy.adjacency",
+                false,
+                choice(&[("replace-one", false), ("zero-out", true)]),
+            )?,
             clip: d.read("privacy.clip", Auto::Auto, auto(positive))?,
             clip_scope: d.read("privacy.clip_scope", Auto::Auto, auto(choice(SCOPES)))?,
             with_replacement: d.read(
@@ -74,27 +118,60 @@ impl Config {
                 false,
                 choice(&[("poisson", false), ("with-replacement", true)]),
             )?,
-            difference_clip: d.read("privacy.difference_clip", Auto::Auto, auto(word_or("none", None, |value| {
-                positive(value).map(Some)
-            })))?,
-            accountant: d.read("privacy.accountant", AccountantName::Pld, choice(ACCOUNTANTS))?,
-            amplification: d.read("privacy.amplification", true, choice(&[("auto", true), ("off", false)]))?,
+            difference_clip: d.read(
+                "privacy.difference_clip",
+                Auto::Auto,
+                auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
+            accountant: d.read(
+                "privacy.accountant",
+                AccountantName::Pld,
+                choice(ACCOUNTANTS),
+            )?,
+            amplification: d.read(
+                "privacy.amplification",
+                true,
+                choice(&[("auto", true), ("off", false)]),
+            )?,
             noise: d.read("privacy.noise", Auto::Auto, auto(choice(NOISES)))?,
-            quorum: d.read("deployment.quorum", None, word_or("all", None, |value| count(value).map(Some)))?,
-            deadline: d.read("deployment.deadline", None, word_or("none", None, |value| positive(value).map(Some)))?,
+            quorum: d.read(
+                "deployment.quorum",
+                None,
+                word_or("all", None, |value| count(value).map(Some)),
+            )?,
+            deadline: d.read(
+                "deployment.deadline",
+                None,
+                word_or("none", None, |value| positive(value).map(Some)),
+            )?,
             seed: d.read("run.seed", 0, |value| value.as_integer()?.try_into().ok())?,
-            eval_every: d.read("run.eval_every", 1, |value| value.as_integer()?.try_into().ok())?,
-            given: KEYS.iter().filter(|(key, _)| d.has(key)).map(|(key, _)| (*key).to_string()).collect(),
+            eval_every: d.read("run.eval_every", 1, |value| {
+                value.as_integer()?.try_into().ok()
+            })?,
+            given: KEYS
+                .iter()
+                .filter(|(key, _)| d.has(key))
+                .map(|(key, _)| (*key).to_string())
+                .collect(),
         })
     }
 }
 
-pub(super) const MODELS: &[(&str, ModelKind)] =
-    &[("logistic", ModelKind::Logistic), ("softmax", ModelKind::Softmax), ("mlp", ModelKind::Mlp)];
-pub(super) const ACTIVATIONS: &[(&str, Activation)] =
-    &[("sigmoid", Activation::Sigmoid), ("tanh", Activation::Tanh), ("relu", Activation::Relu)];
-pub(super) const REGULARIZERS: &[(&str, RegularizerKind)] =
-    &[("none", RegularizerKind::None), ("l2", RegularizerKind::L2), ("nonconvex", RegularizerKind::Nonconvex)];
+pub(super) const MODELS: &[(&str, ModelKind)] = &[
+    ("logistic", ModelKind::Logistic),
+    ("softmax", ModelKind::Softmax),
+    ("mlp", ModelKind::Mlp),
+];
+pub(super) const ACTIVATIONS: &[(&str, Activation)] = &[
+    ("sigmoid", Activation::Sigmoid),
+    ("tanh", Activation::Tanh),
+    ("relu", Activation::Relu),
+];
+pub(super) const REGULARIZERS: &[(&str, RegularizerKind)] = &[
+    ("none", RegularizerKind::None),
+    ("l2", RegularizerKind::L2),
+    ("nonconvex", RegularizerKind::Nonconvex),
+];
 pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("auto", Preset::Auto),
     ("soteriafl-gd", Preset::Soteria(EstimatorName::Gd)),
@@ -119,21 +196,39 @@ pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
     ("qsgd", CompressorName::Qsgd),
     ("natural", CompressorName::Natural),
 ];
-pub(super) const SCHEDULES: &[(&str, Schedule)] =
-    &[("constant", Schedule::Constant), ("cosine", Schedule::Cosine), ("inverse-sqrt", Schedule::InverseSqrt)];
-pub(super) const SCOPES: &[(&str, Scope)] =
-    &[("record", Scope::Record), ("selected", Scope::Selected), ("estimate", Scope::Estimate)];
-pub(super) const ACCOUNTANTS: &[(&str, AccountantName)] =
-    &[("pld", AccountantName::Pld), ("rdp", AccountantName::Rdp), ("paper", AccountantName::Paper)];
-pub(super) const NOISES: &[(&str, NoiseName)] = &[("float", NoiseName::Float), ("secure", NoiseName::Secure)];
+pub(super) const SCHEDULES: &[(&str, Schedule)] = &[
+    ("constant", Schedule::Constant),
+    ("cosine", Schedule::Cosine),
+    ("inverse-sqrt", Schedule::InverseSqrt),
+];
+pub(super) const SCOPES: &[(&str, Scope)] = &[
+    ("record", Scope::Record),
+    ("selected", Scope::Selected),
+    ("estimate", Scope::Estimate),
+];
+pub(super) const ACCOUNTANTS: &[(&str, AccountantName)] = &[
+    ("pld", AccountantName::Pld),
+    ("rdp", AccountantName::Rdp),
+    ("paper", AccountantName::Paper),
+];
+pub(super) const NOISES: &[(&str, NoiseName)] =
+    &[("float", NoiseName::Float), ("secure", NoiseName::Secure)];
 
 /// The name under which a choice is written.
 pub(super) fn name<T: PartialEq>(choices: &[(&'static str, T)], value: T) -> &'static str {
-    choices.iter().find(|(_, choice)| *choice == value).map_or("", |(name, _)| name)
+    choices
+        .iter()
+        .find(|(_, choice)| *choice == value)
+        .map_or("", |(name, _)| name)
 }
 
 fn choice<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&Value) -> Option<T> {
-    move |value| choices.iter().find(|(name, _)| value.as_str() == Some(name)).map(|(_, choice)| *choice)
+    move |value| {
+        choices
+            .iter()
+            .find(|(name, _)| value.as_str() == Some(name))
+            .map(|(_, choice)| *choice)
+    }
 }
 
 fn auto<T>(parse: impl Fn(&Value) -> Option<T>) -> impl Fn(&Value) -> Option<Auto<T>> {
@@ -143,12 +238,24 @@ fn auto<T>(parse: impl Fn(&Value) -> Option<T>) -> impl Fn(&Value) -> Option<Aut
     }
 }
 
-fn word_or<T: Copy>(word: &'static str, meaning: T, parse: impl Fn(&Value) -> Option<T>) -> impl Fn(&Value) -> Option<T> {
-    move |value| if value.as_str() == Some(word) { Some(meaning) } else { parse(value) }
+fn word_or<T: Copy>(
+    word: &'static str,
+    meaning: T,
+    parse: impl Fn(&Value) -> Option<T>,
+) -> impl Fn(&Value) -> Option<T> {
+    move |value| {
+        if value.as_str() == Some(word) {
+            Some(meaning)
+        } else {
+            parse(value)
+        }
+    }
 }
 
 fn number(value: &Value) -> Option<f64> {
-    let number = value.as_float().or_else(|| value.as_integer().map(|integer| integer as f64))?;
+    let number = value
+        .as_float()
+        .or_else(|| value.as_integer().map(|integer| integer as f64))?;
     number.is_finite().then_some(number)
 }
 
@@ -165,7 +272,9 @@ fn probability(value: &Value) -> Option<f64> {
 }
 
 fn count(value: &Value) -> Option<usize> {
-    usize::try_from(value.as_integer()?).ok().filter(|count| *count > 0)
+    usize::try_from(value.as_integer()?)
+        .ok()
+        .filter(|count| *count > 0)
 }
 
 fn init(value: &Value) -> Option<Init> {
@@ -173,16 +282,20 @@ fn init(value: &Value) -> Option<Init> {
     match text.split_once(':') {
         None if text == "zeros" => Some(Init::Zeros),
         None if text == "glorot" => Some(Init::Glorot),
-        Some(("normal", deviation)) => {
-            deviation.parse().ok().filter(|d: &f64| d.is_finite() && *d >= 0.0).map(Init::Normal)
-        }
+        Some(("normal", deviation)) => deviation
+            .parse()
+            .ok()
+            .filter(|d: &f64| d.is_finite() && *d >= 0.0)
+            .map(Init::Normal),
         Some(("file", path)) if !path.is_empty() => Some(Init::File(path.to_string())),
         _ => None,
     }
 }
 
 fn source(document: &Document, key: &str) -> Result<Option<Source>, ConfigError> {
-    let text = document.read(key, None, |value| value.as_str().map(|text| Some(text.to_string())))?;
+    let text = document.read(key, None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
     match text {
         None => Ok(None),
         Some(text) => match Source::from_str(&text) {
@@ -195,7 +308,9 @@ fn source(document: &Document, key: &str) -> Result<Option<Source>, ConfigError>
 fn scale(document: &Document) -> Result<Auto<ScaleChoice>, ConfigError> {
     let center = document.read("data.center", None, |value| number(value).map(Some))?;
     let factor = document.read("data.factor", None, |value| positive(value).map(Some))?;
-    let named = document.read("data.scale", None, |value| value.as_str().map(|text| Some(text.to_string())))?;
+    let named = document.read("data.scale", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
     match (named.as_deref(), center.is_some() || factor.is_some()) {
         (None | Some("constant"), true) => Ok(Auto::Given(ScaleChoice::Constant {
             center: center.unwrap_or(0.0),
@@ -219,9 +334,13 @@ fn scale(document: &Document) -> Result<Auto<ScaleChoice>, ConfigError> {
 fn noise_target(document: &Document) -> Result<NoiseTarget, ConfigError> {
     let sigma = document.read("privacy.sigma", None, |value| not_negative(value).map(Some))?;
     let default = NoiseTarget::Epsilon(1.0);
-    let epsilon = document.read("privacy.epsilon", default, word_or("none", NoiseTarget::None, |value| {
-        positive(value).map(NoiseTarget::Epsilon)
-    }))?;
+    let epsilon = document.read(
+        "privacy.epsilon",
+        default,
+        word_or("none", NoiseTarget::None, |value| {
+            positive(value).map(NoiseTarget::Epsilon)
+        }),
+    )?;
     match sigma {
         None => Ok(epsilon),
         Some(_) if document.has("privacy.epsilon") => Err(ConfigError::with_hint(
@@ -235,15 +354,19 @@ fn noise_target(document: &Document) -> Result<NoiseTarget, ConfigError> {
 
 /// Biased operators are refused with the reason, not as unknown names.
 fn refuse_biased(document: &Document) -> Result<(), ConfigError> {
-    let name = document.read("algorithm.compressor", None, |value| value.as_str().map(|text| Some(text.to_string())))?;
+    let name = document.read("algorithm.compressor", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
     match name.as_deref() {
-        Some(biased @ ("top-k" | "topk" | "sign" | "signsgd" | "rank-k")) => Err(ConfigError::with_hint(
-            format!(
-                "`algorithm.compressor = \"{biased}\"` is biased: the theory of shifted compression needs E C(x) = x, \
+        Some(biased @ ("top-k" | "topk" | "sign" | "signsgd" | "rank-k")) => {
+            Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.compressor = \"{biased}\"` is biased: the theory of shifted compression needs E C(x) = x, \
                  and coordinates chosen by the size of a gradient leak it"
-            ),
-            "use rand-k, qsgd or natural",
-        )),
+                ),
+                "use rand-k, qsgd or natural",
+            ))
+        }
         _ => Ok(()),
     }
 }

@@ -13,8 +13,8 @@ use soteria_core::theory;
 
 use super::document::ConfigError;
 use super::{
-    AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName, NoiseTarget, Preset,
-    RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+    AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
+    NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
 };
 
 /// A configuration that can run: nothing left to choose.
@@ -99,7 +99,11 @@ impl Config {
     /// # Errors
     /// When logistic regression meets more than two classes.
     pub fn model_for(&self, classes: usize) -> Result<ModelKind, ConfigError> {
-        let model = self.model.or(if classes == 2 { ModelKind::Logistic } else { ModelKind::Mlp });
+        let model = self.model.or(if classes == 2 {
+            ModelKind::Logistic
+        } else {
+            ModelKind::Mlp
+        });
         if model == ModelKind::Logistic && classes != 2 {
             return Err(ConfigError::with_hint(
                 format!("logistic regression needs two classes, the data has {classes}"),
@@ -111,12 +115,20 @@ impl Config {
 
     /// The regularizer for `model`.
     pub fn regularizer_for(&self, model: ModelKind) -> RegularizerKind {
-        self.regularizer.or(if model == ModelKind::Logistic { RegularizerKind::Nonconvex } else { RegularizerKind::None })
+        self.regularizer.or(if model == ModelKind::Logistic {
+            RegularizerKind::Nonconvex
+        } else {
+            RegularizerKind::None
+        })
     }
 
     /// The scaling for this source.
     pub fn scale_choice(&self) -> ScaleChoice {
-        self.scale.or(if self.source.is_images() { ScaleChoice::Standard } else { ScaleChoice::None })
+        self.scale.or(if self.source.is_images() {
+            ScaleChoice::Standard
+        } else {
+            ScaleChoice::None
+        })
     }
 
     /// Chooses everything that is left to choose, and lists what the user should know.
@@ -128,7 +140,9 @@ impl Config {
         let smallest = shape.records.iter().copied().min().unwrap_or(0);
         let estimator = self.estimator.or(match self.preset {
             Preset::Auto => EstimatorName::Gd,
-            Preset::Soteria(estimator) | Preset::Ldp(estimator) | Preset::Dp(estimator) => estimator,
+            Preset::Soteria(estimator) | Preset::Ldp(estimator) | Preset::Dp(estimator) => {
+                estimator
+            }
             Preset::CdpSgd => EstimatorName::Sgd,
         });
         let compressor = self.compressor_kind(d)?;
@@ -139,8 +153,12 @@ impl Config {
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
             _ => ShiftChoice::Off,
         });
-        let clip_scope = self.clip_scope.or_else(|| self.scope(estimator, compressor));
-        let clip = self.clip.or_else(|| self.clip_rule(shape.model, clip_scope, &checked));
+        let clip_scope = self
+            .clip_scope
+            .or_else(|| self.scope(estimator, compressor));
+        let clip = self
+            .clip
+            .or_else(|| self.clip_rule(shape.model, clip_scope, &checked));
         let problem = theory::Problem {
             clients: shape.records.len() as f64,
             records: smallest as f64,
@@ -156,15 +174,25 @@ impl Config {
         };
         let theory_estimator = theory_name(estimator);
         let batch = self.batch_size(estimator, &problem, smallest)?;
-        let snapshot_probability =
-            self.snapshot_probability.or_else(|| batch.map_or(1.0, |batch| batch / smallest as f64));
+        let snapshot_probability = self
+            .snapshot_probability
+            .or_else(|| batch.map_or(1.0, |batch| batch / smallest as f64));
         let b = batch.unwrap_or(smallest as f64);
-        let (step_size, step_size_from_data) = match self.step_size.or_else(|| Theory::Given(self.step_rule(shape.model))) {
+        let (step_size, step_size_from_data) = match self
+            .step_size
+            .or_else(|| Theory::Given(self.step_rule(shape.model)))
+        {
             Theory::Given(step) => (step, false),
             Theory::Theory => match shape.smoothness {
                 Some(smoothness) => {
-                    let problem = theory::Problem { smoothness, ..problem };
-                    (problem.step_size(theory_estimator, b, snapshot_probability), true)
+                    let problem = theory::Problem {
+                        smoothness,
+                        ..problem
+                    };
+                    (
+                        problem.step_size(theory_estimator, b, snapshot_probability),
+                        true,
+                    )
                 }
                 None => {
                     return Err(ConfigError::with_hint(
@@ -174,10 +202,16 @@ impl Config {
                 }
             },
         };
-        let rounds = match self.rounds.or_else(|| Theory::Given(self.rounds_rule(shape.model))) {
+        let rounds = match self
+            .rounds
+            .or_else(|| Theory::Given(self.rounds_rule(shape.model)))
+        {
             Theory::Given(rounds) => rounds,
             // The potential of the start is not public; the theory's order of magnitude is taken at 1.
-            Theory::Theory => problem.rounds(theory_estimator, b, snapshot_probability, 1.0).ceil().clamp(1.0, 1e7) as u32,
+            Theory::Theory => problem
+                .rounds(theory_estimator, b, snapshot_probability, 1.0)
+                .ceil()
+                .clamp(1.0, 1e7) as u32,
         };
         let resolved = Resolved {
             source: self.source.clone(),
@@ -237,7 +271,9 @@ impl Config {
         });
         Ok(match name {
             CompressorName::Identity => CompressorKind::Identity,
-            CompressorName::Qsgd => CompressorKind::Qsgd { levels: self.levels },
+            CompressorName::Qsgd => CompressorKind::Qsgd {
+                levels: self.levels,
+            },
             CompressorName::Natural => CompressorKind::Natural,
             CompressorName::RandK => match (self.k, self.fraction) {
                 (Auto::Given(_), Auto::Given(_)) => {
@@ -265,9 +301,17 @@ impl Config {
 
     fn clip_rule(&self, model: ModelKind, scope: Scope, compressor: &Compressor) -> f64 {
         if self.preset != Preset::Auto {
-            return if model == ModelKind::Logistic { 0.5 } else { 1.0 };
+            return if model == ModelKind::Logistic {
+                0.5
+            } else {
+                1.0
+            };
         }
-        let whole = if model == ModelKind::Logistic { 2.0 } else { 0.2 };
+        let whole = if model == ModelKind::Logistic {
+            2.0
+        } else {
+            0.2
+        };
         match (scope, compressor.fraction()) {
             // A gradient that is spread over its coordinates shows this share of its norm.
             (Scope::Selected, Some(fraction)) => whole * fraction.sqrt(),
@@ -300,20 +344,34 @@ impl Config {
         if estimator == EstimatorName::Gd {
             return Ok(None);
         }
-        let batch = self.batch.or_else(|| problem.batch(theory_name(estimator)).floor().clamp(1.0, smallest as f64));
+        let batch = self.batch.or_else(|| {
+            problem
+                .batch(theory_name(estimator))
+                .floor()
+                .clamp(1.0, smallest as f64)
+        });
         if batch > smallest as f64 {
             return Err(ConfigError::with_hint(
-                format!("`algorithm.batch` is {batch}, but the smallest client has {smallest} records"),
+                format!(
+                    "`algorithm.batch` is {batch}, but the smallest client has {smallest} records"
+                ),
                 format!("use a batch of at most {smallest}, or the estimator gd"),
             ));
         }
         if self.with_replacement && batch.fract() != 0.0 {
-            return Err(ConfigError::conflict("`privacy.sampling = \"with-replacement\"` needs a whole number as batch"));
+            return Err(ConfigError::conflict(
+                "`privacy.sampling = \"with-replacement\"` needs a whole number as batch",
+            ));
         }
         Ok(Some(batch))
     }
 
-    fn difference_clip_for(&self, estimator: EstimatorName, scope: Scope, clip: f64) -> Option<f64> {
+    fn difference_clip_for(
+        &self,
+        estimator: EstimatorName,
+        scope: Scope,
+        clip: f64,
+    ) -> Option<f64> {
         match (estimator, scope) {
             (EstimatorName::Gd | EstimatorName::Sgd, _) | (_, Scope::Estimate) => None,
             _ => self.difference_clip.or(Some(clip / 4.0)),
@@ -373,15 +431,23 @@ impl Resolved {
                 "use clip_scope = \"record\" with svrg and saga",
             ));
         }
-        if self.accountant == AccountantName::Paper && matches!(self.noise_target, NoiseTarget::Sigma(_)) {
-            return Err(ConfigError::conflict("`privacy.accountant = \"paper\"` sets sigma from epsilon, but `privacy.sigma` is given"));
+        if self.accountant == AccountantName::Paper
+            && matches!(self.noise_target, NoiseTarget::Sigma(_))
+        {
+            return Err(ConfigError::conflict(
+                "`privacy.accountant = \"paper\"` sets sigma from epsilon, but `privacy.sigma` is given",
+            ));
         }
         let secure = self.noise == NoiseName::Secure && self.noise_target != NoiseTarget::None;
         if secure && (self.clip_scope == Scope::Estimate || self.with_replacement) {
-            return Err(ConfigError::conflict("`privacy.noise = \"secure\"` needs clipped records and Poisson sampling"));
+            return Err(ConfigError::conflict(
+                "`privacy.noise = \"secure\"` needs clipped records and Poisson sampling",
+            ));
         }
         if secure && two_terms && self.difference_clip.is_none() {
-            return Err(ConfigError::conflict("`privacy.noise = \"secure\"` with svrg or saga needs a `privacy.difference_clip`"));
+            return Err(ConfigError::conflict(
+                "`privacy.noise = \"secure\"` with svrg or saga needs a `privacy.difference_clip`",
+            ));
         }
         if let Some(quorum) = self.quorum
             && quorum > self.clients
@@ -392,7 +458,9 @@ impl Resolved {
             )));
         }
         if smallest == 0 {
-            return Err(ConfigError::conflict("every client needs at least one record"));
+            return Err(ConfigError::conflict(
+                "every client needs at least one record",
+            ));
         }
         Ok(())
     }

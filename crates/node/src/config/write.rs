@@ -5,14 +5,19 @@ use std::fmt::Write;
 use soteria_core::compress::CompressorKind;
 use soteria_core::data::Partition;
 
-use super::read::{ACCOUNTANTS, ACTIVATIONS, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS, SCHEDULES, SCOPES, name};
+use super::read::{
+    ACCOUNTANTS, ACTIVATIONS, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS, SCHEDULES, SCOPES,
+    name,
+};
 use super::resolve::Resolved;
 use super::{EstimatorName, Init, ModelKind, NoiseTarget, ScaleChoice, ShiftChoice};
 
 impl Resolved {
     /// The file `config.toml`. Reading it back gives the same run.
     pub fn to_toml(&self) -> String {
-        let mut toml = String::from("# Everything resolved: `soteria train --config` with this file repeats the run.\n");
+        let mut toml = String::from(
+            "# Everything resolved: `soteria train --config` with this file repeats the run.\n",
+        );
         let mut section = |title: &str, lines: Vec<(&str, String)>| {
             let _ = writeln!(toml, "\n[{title}]");
             for (key, value) in lines {
@@ -23,11 +28,23 @@ impl Resolved {
         section("model", self.model_lines());
         section("algorithm", self.algorithm_lines());
         section("privacy", self.privacy_lines());
-        section("deployment", vec![
-            ("quorum", self.quorum.map_or(text("all"), |quorum| quorum.to_string())),
-            ("deadline", self.deadline.map_or(text("none"), number)),
-        ]);
-        section("run", vec![("seed", self.seed.to_string()), ("eval_every", self.eval_every.to_string())]);
+        section(
+            "deployment",
+            vec![
+                (
+                    "quorum",
+                    self.quorum.map_or(text("all"), |quorum| quorum.to_string()),
+                ),
+                ("deadline", self.deadline.map_or(text("none"), number)),
+            ],
+        );
+        section(
+            "run",
+            vec![
+                ("seed", self.seed.to_string()),
+                ("eval_every", self.eval_every.to_string()),
+            ],
+        );
         toml
     }
 
@@ -36,10 +53,15 @@ impl Resolved {
         if let Some(test) = &self.test {
             lines.push(("test", text(&test.to_string())));
         }
-        lines.push(("rows", self.rows.map_or(text("all"), |rows| rows.to_string())));
+        lines.push((
+            "rows",
+            self.rows.map_or(text("all"), |rows| rows.to_string()),
+        ));
         lines.push(("clients", self.clients.to_string()));
         match self.partition {
-            Partition::Dirichlet { alpha } => lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))]),
+            Partition::Dirichlet { alpha } => {
+                lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))])
+            }
             Partition::Iid => lines.push(("partition", text("iid"))),
             _ => lines.push(("partition", text("sorted"))),
         }
@@ -49,10 +71,21 @@ impl Resolved {
             ScaleChoice::Standard => lines.push(("scale", text("standard"))),
             ScaleChoice::PerFeature => lines.push(("scale", text("per-feature"))),
             ScaleChoice::Constant { center, factor } => {
-                lines.extend([("scale", text("constant")), ("center", number(center)), ("factor", number(factor))]);
+                lines.extend([
+                    ("scale", text("constant")),
+                    ("center", number(center)),
+                    ("factor", number(factor)),
+                ]);
             }
         }
-        lines.push(("weighting", text(if self.equal_weights { "equal" } else { "records" })));
+        lines.push((
+            "weighting",
+            text(if self.equal_weights {
+                "equal"
+            } else {
+                "records"
+            }),
+        ));
         lines
     }
 
@@ -68,13 +101,23 @@ impl Resolved {
         }
         lines.push(("regularizer", text(name(REGULARIZERS, self.regularizer))));
         lines.push(("lambda", number(self.lambda)));
-        lines.push(("regularizer_at", text(if self.regularizer_at_client { "client" } else { "server" })));
-        lines.push(("init", text(&match &self.init {
-            Init::Zeros => "zeros".to_string(),
-            Init::Normal(deviation) => format!("normal:{deviation}"),
-            Init::Glorot => "glorot".to_string(),
-            Init::File(path) => format!("file:{path}"),
-        })));
+        lines.push((
+            "regularizer_at",
+            text(if self.regularizer_at_client {
+                "client"
+            } else {
+                "server"
+            }),
+        ));
+        lines.push((
+            "init",
+            text(&match &self.init {
+                Init::Zeros => "zeros".to_string(),
+                Init::Normal(deviation) => format!("normal:{deviation}"),
+                Init::Glorot => "glorot".to_string(),
+                Init::File(path) => format!("file:{path}"),
+            }),
+        ));
         lines
     }
 
@@ -91,16 +134,30 @@ impl Resolved {
         }
         match self.compressor {
             CompressorKind::Identity => lines.push(("compressor", text("identity"))),
-            CompressorKind::RandK { k } => lines.extend([("compressor", text("rand-k")), ("k", k.to_string())]),
-            CompressorKind::Qsgd { levels } => lines.extend([("compressor", text("qsgd")), ("levels", levels.to_string())]),
+            CompressorKind::RandK { k } => {
+                lines.extend([("compressor", text("rand-k")), ("k", k.to_string())])
+            }
+            CompressorKind::Qsgd { levels } => {
+                lines.extend([("compressor", text("qsgd")), ("levels", levels.to_string())])
+            }
             CompressorKind::Natural => lines.push(("compressor", text("natural"))),
         }
-        lines.push(("shift", match self.shift {
-            ShiftChoice::Off => text("off"),
-            ShiftChoice::Step(step) => number(step),
-        }));
+        lines.push((
+            "shift",
+            match self.shift {
+                ShiftChoice::Off => text("off"),
+                ShiftChoice::Step(step) => number(step),
+            },
+        ));
         // A step size from the records stays a rule, so that reading it back keeps the claim honest.
-        lines.push(("step_size", if self.step_size_from_data { text("theory") } else { number(self.step_size) }));
+        lines.push((
+            "step_size",
+            if self.step_size_from_data {
+                text("theory")
+            } else {
+                number(self.step_size)
+            },
+        ));
         lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
         lines.push(("momentum", number(self.momentum)));
         lines.push(("rounds", self.rounds.to_string()));
@@ -116,17 +173,37 @@ impl Resolved {
         }];
         lines.extend([
             ("delta", number(self.delta)),
-            ("adjacency", text(if self.zero_out { "zero-out" } else { "replace-one" })),
+            (
+                "adjacency",
+                text(if self.zero_out {
+                    "zero-out"
+                } else {
+                    "replace-one"
+                }),
+            ),
             ("clip", number(self.clip)),
             ("clip_scope", text(name(SCOPES, self.clip_scope))),
-            ("sampling", text(if self.with_replacement { "with-replacement" } else { "poisson" })),
+            (
+                "sampling",
+                text(if self.with_replacement {
+                    "with-replacement"
+                } else {
+                    "poisson"
+                }),
+            ),
         ]);
         if matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga) {
-            lines.push(("difference_clip", self.difference_clip.map_or(text("none"), number)));
+            lines.push((
+                "difference_clip",
+                self.difference_clip.map_or(text("none"), number),
+            ));
         }
         lines.extend([
             ("accountant", text(name(ACCOUNTANTS, self.accountant))),
-            ("amplification", text(if self.amplification { "auto" } else { "off" })),
+            (
+                "amplification",
+                text(if self.amplification { "auto" } else { "off" }),
+            ),
             ("noise", text(name(NOISES, self.noise))),
         ]);
         lines

@@ -5,15 +5,17 @@
 //! gradients. Laid out by columns, the sum over the records is one dot product, and the norms of all
 //! records grow by one elementwise product.
 
-use super::super::{Gradients, Records};
-use super::{BLOCK, FactorPlace, LayerShape, Network};
-use crate::data::{Features, SparseRow};
-use crate::linalg::kernels;
+use std::ops::Range;
 
-/// One number per record of a block; zeros where there are fewer records.
+use super::super::{Gradients, Records, Workspace};
+use super::{BLOCK, FactorPlace, LayerShape, Network};
+use crate::data::{Features, SparseRow, SparseRows};
+use crate::linalg::{kernels::NO_ROW, prefetch, vectorised};
+
+/// One number per record of a block, zeros where there are fewer records.
 pub(super) type Column = [f32; BLOCK];
 
-/// Columns of a tile are this far apart: an odd number of cache lines, because with a power of two
+/// Columns in scratch are this far apart: an odd number of cache lines, because with a power of two
 /// all columns would compete for the same few places of the cache.
 const STRIDE: usize = BLOCK + 16;
 
@@ -31,7 +33,7 @@ pub(super) fn block<'a>(gradients: Gradients<'a>, len: usize, b: usize) -> Gradi
 }
 
 /// How much scratch [`Inputs`] needs.
-pub(super) fn tile_len(network: &Network, records: Records<'_>) -> usize {
+pub(super) fn inputs_len(network: &Network, records: Records<'_>) -> usize {
     let inputs = network.layers[0].inputs;
     match records.data.features() {
         Features::Sparse(_) if inputs <= WIDEST_TILE => inputs * STRIDE,
@@ -39,53 +41,116 @@ pub(super) fn tile_len(network: &Network, records: Records<'_>) -> usize {
     }
 }
 
-/// How much scratch [`Errors`] needs.
+/// How much scratch [`Tile::of_errors`] needs.
 pub(super) fn errors_len(network: &Network) -> usize {
     let widest = network.layers.iter().map(|layer| layer.outputs).max();
     widest.unwrap_or(0) * STRIDE
 }
 
+/// Columns laid out in scratch.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a>(&'a [[f32; STRIDE]]);
+
+impl<'a> Tile<'a> {
+    #[inline(always)]
+    pub(super) fn column(&self, column: usize) -> &'a Column {
+        self.0[column]
+            .first_chunk()
+            .expect("a column is shorter than its stride")
+    }
+
+    /// The weighted errors of a layer: `w_j delta_j`, or `w_j delta_j - w'_j delta'_j` rounded once,
+    /// of the records of a block.
+    pub(super) fn of_errors(
+        len: usize,
+        place: &FactorPlace,
+        left: Gradients<'_>,
+        right: Option<Gradients<'_>>,
+        scratch: &'a mut [f32],
+    ) -> Self {
+        let (columns, _) = scratch[..place.error.len() * STRIDE].as_chunks_mut::<STRIDE>();
+        if left.weights.len() < BLOCK {
+            columns.as_flattened_mut().fill(0.0);
+        }
+        for (j, &weight) in left.weights.iter().enumerate() {
+            let errors = &left.factors[j * len..][..len][place.error.clone()];
+            let columns = columns.iter_mut().zip(errors);
+            match right {
+                None => columns.for_each(|(column, &error)| column[j] = weight * error),
+                Some(right) => {
+                    let others = &right.factors[j * len..][..len][place.error.clone()];
+                    let (weight, other_weight) = (f64::from(weight), f64::from(right.weights[j]));
+                    for ((column, &error), &other) in columns.zip(others) {
+                        let difference =
+                            weight * f64::from(error) - other_weight * f64::from(other);
+                        column[j] = difference as f32;
+                    }
+                }
+            }
+        }
+        Tile(columns)
+    }
+
+    #[inline(always)]
+    fn of_sparse(sparse: &SparseRows, rows: &[u32], scratch: &'a mut [f32]) -> Self {
+        let (columns, _) = scratch.as_chunks_mut::<STRIDE>();
+        for column in columns.iter_mut() {
+            column[..BLOCK].fill(0.0);
+        }
+        for (j, &row) in rows.iter().enumerate() {
+            if let Some(&next) = rows.get(j + 1) {
+                let next = sparse.row(next as usize);
+                prefetch(next.indices);
+                prefetch(next.values);
+            }
+            let row = sparse.row(row as usize);
+            for (&index, &value) in row.indices.iter().zip(row.values) {
+                // Adding to the zero that stands there fetches the line early, as every load does; a
+                // store alone would wait for it at the end of the queue.
+                columns[index as usize][j] += value;
+            }
+        }
+        Tile(columns)
+    }
+}
+
 /// What came into a layer, by columns.
 pub(super) enum Inputs<'a> {
-    /// All columns laid out in scratch.
-    Tile(&'a [f32]),
-    /// Sparse rows, searched.
+    /// All columns laid out.
+    Tile(Tile<'a>),
+    /// Rows, from which columns are gathered.
+    Rows(Rows<'a>),
+}
+
+/// The rows of a block.
+pub(super) enum Rows<'a> {
+    /// Sparse rows, empty beyond the batch.
     Sparse([SparseRow<'a>; BLOCK]),
-    /// Dense rows; the ones beyond the batch are zeros.
+    /// This many dense rows.
     Dense([&'a [f32]; BLOCK], usize),
 }
 
 impl<'a> Inputs<'a> {
     /// The features of at most [`BLOCK`] records, without the offset.
-    pub(super) fn of_data(records: Records<'a>, tile: &'a mut [f32]) -> Self {
+    pub(super) fn of_data(records: Records<'a>, scratch: &'a mut [f32]) -> Self {
         match records.data.features() {
+            Features::Sparse(sparse) if !scratch.is_empty() => Inputs::Tile(vectorised(
+                #[inline(always)]
+                || Tile::of_sparse(sparse, records.rows, scratch),
+            )),
+            Features::Sparse(sparse) => {
+                let mut rows = [NO_ROW; BLOCK];
+                for (slot, &row) in rows.iter_mut().zip(records.rows) {
+                    *slot = sparse.row(row as usize);
+                }
+                Inputs::Rows(Rows::Sparse(rows))
+            }
             Features::Dense(dense) => {
                 let mut rows = [&[] as &[f32]; BLOCK];
                 for (slot, &row) in rows.iter_mut().zip(records.rows) {
                     *slot = dense.row(row as usize);
                 }
-                Inputs::Dense(rows, records.len())
-            }
-            Features::Sparse(sparse) if tile.is_empty() => {
-                let nothing = SparseRow {
-                    indices: &[],
-                    values: &[],
-                };
-                let mut rows = [nothing; BLOCK];
-                for (slot, &row) in rows.iter_mut().zip(records.rows) {
-                    *slot = sparse.row(row as usize);
-                }
-                Inputs::Sparse(rows)
-            }
-            Features::Sparse(sparse) => {
-                tile.fill(0.0);
-                for (j, &row) in records.rows.iter().enumerate() {
-                    let row = sparse.row(row as usize);
-                    for (&index, &value) in row.indices.iter().zip(row.values) {
-                        tile[index as usize * STRIDE + j] = value;
-                    }
-                }
-                Inputs::Tile(tile)
+                Inputs::Rows(Rows::Dense(rows, records.len()))
             }
         }
     }
@@ -96,28 +161,15 @@ impl<'a> Inputs<'a> {
         for (slot, factors) in rows.iter_mut().zip(factors.chunks_exact(len)) {
             *slot = &factors[place.input.clone()];
         }
-        Inputs::Dense(rows, factors.len() / len)
+        Inputs::Rows(Rows::Dense(rows, factors.len() / len))
     }
+}
 
-    /// One input in every record, put together in `room` if it does not lie ready.
-    #[inline(always)]
-    pub(super) fn column<'b>(&'b self, input: usize, room: &'b mut Room) -> &'b Column {
-        if let Inputs::Tile(tile) = self {
-            return tile[input * STRIDE..]
-                .first_chunk()
-                .expect("columns are a whole block");
-        }
-        if room.input != Some(input) {
-            room.input = Some(input);
-            self.gather(input, &mut room.column);
-        }
-        &room.column
-    }
-
+impl Rows<'_> {
+    /// One input in every record.
     fn gather(&self, input: usize, column: &mut Column) {
         match self {
-            Inputs::Tile(_) => unreachable!("columns of a tile lie ready"),
-            Inputs::Sparse(rows) => {
+            Rows::Sparse(rows) => {
                 for (slot, row) in column.iter_mut().zip(rows) {
                     *slot = match row.indices.binary_search(&(input as u32)) {
                         Ok(place) => row.values[place],
@@ -125,7 +177,7 @@ impl<'a> Inputs<'a> {
                     };
                 }
             }
-            Inputs::Dense(rows, count) => {
+            Rows::Dense(rows, count) => {
                 for (slot, row) in column.iter_mut().zip(&rows[..*count]) {
                     *slot = row[input];
                 }
@@ -134,126 +186,98 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Room for one column, and whose it is: chosen weights of one input follow each other.
-pub(super) struct Room {
+/// The column gathered last: chosen weights of one input follow each other.
+pub(super) struct Gathered<'a> {
+    rows: &'a Rows<'a>,
     input: Option<usize>,
     column: Column,
 }
 
-impl Room {
-    pub(super) fn new() -> Self {
-        Room {
+impl<'a> Gathered<'a> {
+    pub(super) fn new(rows: &'a Rows<'a>) -> Self {
+        Gathered {
+            rows,
             input: None,
             column: [0.0; BLOCK],
         }
     }
-}
 
-/// The weighted errors of a layer, by columns.
-#[derive(Clone, Copy)]
-pub(super) struct Errors<'a>(&'a [f32]);
-
-impl<'a> Errors<'a> {
-    /// `w_j delta_j`, or `w_j delta_j - w'_j delta'_j` rounded once, of the records of a block.
     #[inline(always)]
-    pub(super) fn new(
-        len: usize,
-        place: &FactorPlace,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
-        tile: &'a mut [f32],
-    ) -> Self {
-        let tile = &mut tile[..place.error.len() * STRIDE];
-        tile.fill(0.0);
-        for (j, &weight) in left.weights.iter().enumerate() {
-            let errors = &left.factors[j * len..][..len][place.error.clone()];
-            let lines = tile.chunks_exact_mut(STRIDE).zip(errors);
-            match right {
-                None => lines.for_each(|(line, &error)| line[j] = weight * error),
-                Some(right) => {
-                    let others = &right.factors[j * len..][..len][place.error.clone()];
-                    let (weight, other_weight) = (f64::from(weight), f64::from(right.weights[j]));
-                    for ((line, &error), &other) in lines.zip(others) {
-                        let product = other_weight * f64::from(other);
-                        line[j] = weight.mul_add(f64::from(error), -product) as f32;
-                    }
-                }
-            }
+    pub(super) fn column(&mut self, input: usize) -> &Column {
+        if self.input != Some(input) {
+            self.input = Some(input);
+            self.rows.gather(input, &mut self.column);
         }
-        // Every column's sum stands in the gap behind it.
-        for line in tile.chunks_exact_mut(STRIDE) {
-            line[BLOCK] = kernels::sum(&line[..BLOCK]);
-        }
-        Errors(tile)
-    }
-
-    /// One output's errors summed over the records.
-    #[inline(always)]
-    pub(super) fn total(&self, output: usize) -> f32 {
-        self.0[output * STRIDE + BLOCK]
-    }
-
-    /// One output's error in every record.
-    #[inline(always)]
-    pub(super) fn column(&self, output: usize) -> &'a Column {
-        self.0[output * STRIDE..]
-            .first_chunk()
-            .expect("columns are a whole block")
+        &self.column
     }
 }
 
 /// The chosen coordinates of one layer.
-#[derive(Clone, Copy)]
-pub(super) struct Chosen<'a> {
-    layer: &'a LayerShape,
-    /// Position of the first of them among all chosen coordinates.
-    position: usize,
-    weights: &'a [u32],
-    biases: &'a [u32],
+pub(super) struct Chosen {
+    /// Their places among all chosen coordinates, first the weights.
+    pub(super) places: Range<usize>,
+    /// Input and output of every chosen weight, one after the other.
+    pairs: Vec<u32>,
+    /// Outputs of the chosen biases.
+    biases: Vec<u32>,
 }
 
-impl<'a> Chosen<'a> {
-    pub(super) fn new(layer: &'a LayerShape, chosen: &'a [u32]) -> Self {
+impl Chosen {
+    /// Those of `layer` among the ascending `chosen`; none if there are none.
+    pub(super) fn new(
+        layer: &LayerShape,
+        chosen: &[u32],
+        workspace: &mut Workspace,
+    ) -> Option<Self> {
         let before = |end: usize| chosen.partition_point(|&i| (i as usize) < end);
         let (start, middle, end) = (
             before(layer.weights.start),
             before(layer.biases.start),
             before(layer.biases.end),
         );
-        Chosen {
-            layer,
-            position: start,
-            weights: &chosen[start..middle],
-            biases: &chosen[middle..end],
+        if start == end {
+            return None;
         }
+        let mut pairs = workspace.take_indices(2 * (middle - start));
+        let outputs = layer.outputs as u32;
+        // Input and first weight; coordinates ascend, so a few steps mostly replace the division.
+        let (mut input, mut line) = (0, layer.weights.start as u32);
+        for (pair, &coordinate) in pairs.chunks_exact_mut(2).zip(&chosen[start..middle]) {
+            let mut output = coordinate - line;
+            if output >= 4 * outputs {
+                input += output / outputs;
+                output %= outputs;
+            }
+            while output >= outputs {
+                input += 1;
+                output -= outputs;
+            }
+            line = coordinate - output;
+            (pair[0], pair[1]) = (input, output);
+        }
+        let mut biases = workspace.take_indices(end - middle);
+        for (output, &coordinate) in biases.iter_mut().zip(&chosen[middle..end]) {
+            *output = coordinate - layer.biases.start as u32;
+        }
+        Some(Chosen {
+            places: start..end,
+            pairs,
+            biases,
+        })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.weights.is_empty() && self.biases.is_empty()
+    pub(super) fn put(self, workspace: &mut Workspace) {
+        workspace.put_indices(self.biases);
+        workspace.put_indices(self.pairs);
     }
 
-    /// Calls `visit(position, input, output)` for every chosen weight, in order.
-    #[inline(always)]
-    pub(super) fn visit_weights(&self, mut visit: impl FnMut(usize, usize, usize)) {
-        let outputs = self.layer.outputs as u32;
-        let start = self.layer.weights.start as u32;
-        // A product instead of a division: `(weight + 1/2) / outputs` is at least `1/2 / outputs`
-        // away from every integer, and the rounding errors of both factors are far below that.
-        let inverse = 1.0 / f64::from(outputs);
-        for (place, &coordinate) in self.weights.iter().enumerate() {
-            let weight = coordinate - start;
-            let input = ((f64::from(weight) + 0.5) * inverse) as u32;
-            let output = weight - input * outputs;
-            visit(self.position + place, input as usize, output as usize);
-        }
+    /// Input and output of every chosen weight.
+    pub(super) fn weights(&self) -> &[[u32; 2]] {
+        self.pairs.as_chunks().0
     }
 
-    /// Calls `visit(position, output)` for every chosen bias.
-    #[inline(always)]
-    pub(super) fn visit_biases(&self, mut visit: impl FnMut(usize, usize)) {
-        let first = self.position + self.weights.len();
-        for (place, &coordinate) in self.biases.iter().enumerate() {
-            visit(first + place, coordinate as usize - self.layer.biases.start);
-        }
+    /// Outputs of the chosen biases.
+    pub(super) fn biases(&self) -> &[u32] {
+        &self.biases
     }
 }

@@ -1,7 +1,7 @@
 //! Norms of a network's per-record gradients, from their factors.
 
 use super::super::{Gradients, Records, Workspace};
-use super::columns::{self, Chosen, Errors, Inputs, Room};
+use super::columns::{self, Chosen, Gathered, Inputs, Tile};
 use super::{BLOCK, FactorPlace, Network};
 use crate::linalg::{kernels, vectorised};
 
@@ -110,55 +110,60 @@ pub(super) fn selected(
     squared_norms: &mut [f64],
     workspace: &mut Workspace,
 ) {
-    let mut tile = workspace.take(columns::tile_len(network, records));
-    let mut left_tile = workspace.take(columns::errors_len(network));
-    let mut right_tile = workspace.take(columns::errors_len(network));
+    let mut inputs_scratch = workspace.take(columns::inputs_len(network, records));
+    let mut left_scratch = workspace.take(columns::errors_len(network));
+    let mut right_scratch = workspace.take(columns::errors_len(network));
     let len = network.factor_len;
-    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
-        let block = Records {
-            data: records.data,
-            rows,
+    squared_norms.fill(0.0);
+    for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
+        let Some(chosen) = Chosen::new(layer, chosen, workspace) else {
+            continue;
         };
-        let left = columns::block(left, len, b);
-        let right = right.map(|right| columns::block(right, len, b));
-        let mut totals = [0.0f64; BLOCK];
-        for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
-            let chosen = Chosen::new(layer, chosen);
-            if chosen.is_empty() {
-                continue;
-            }
+        for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+            let data = records.data;
+            let left = columns::block(left, len, b);
+            let right = right.map(|right| columns::block(right, len, b));
+            let norms = &mut squared_norms[b * BLOCK..][..rows.len()];
+            // The first layer's input is the same on both sides: the difference is one of errors
+            // alone.
+            let together = right.filter(|_| l == 0);
+            let errors = Tile::of_errors(len, place, left, together, &mut left_scratch);
+            let inputs = match l {
+                0 => Inputs::of_data(Records { data, rows }, &mut inputs_scratch),
+                _ => Inputs::of_factors(left.factors, len, place),
+            };
+            let offset = data.offset().filter(|_| l == 0).map(|offset| &offset[..]);
             vectorised(
                 #[inline(always)]
-                || match right {
-                    // The first layer's input is the same on both sides: the difference is one of
-                    // errors alone.
-                    _ if l == 0 => {
-                        let errors = Errors::new(len, place, left, right, &mut left_tile);
-                        let inputs = Inputs::of_data(block, &mut tile);
-                        let offset = records.data.offset().map(|offset| &offset[..]);
-                        add_squares(&inputs, errors, chosen, offset, &mut totals);
+                || match (&inputs, right) {
+                    (Inputs::Tile(tile), _) => {
+                        add_squares(&chosen, errors, offset, norms, |input| *tile.column(input));
                     }
-                    None => {
-                        let errors = Errors::new(len, place, left, None, &mut left_tile);
-                        let inputs = Inputs::of_factors(left.factors, len, place);
-                        add_squares(&inputs, errors, chosen, None, &mut totals);
+                    (Inputs::Rows(rows), Some(right)) if l > 0 => {
+                        let others = Tile::of_errors(len, place, right, None, &mut right_scratch);
+                        let Inputs::Rows(other_rows) =
+                            Inputs::of_factors(right.factors, len, place)
+                        else {
+                            unreachable!("factors are rows");
+                        };
+                        let here = (Gathered::new(rows), errors);
+                        let there = (Gathered::new(&other_rows), others);
+                        add_squared_differences(&chosen, here, there, norms);
                     }
-                    Some(right) => {
-                        let errors = Errors::new(len, place, left, None, &mut left_tile);
-                        let others = Errors::new(len, place, right, None, &mut right_tile);
-                        let inputs = Inputs::of_factors(left.factors, len, place);
-                        let other_inputs = Inputs::of_factors(right.factors, len, place);
-                        let (here, there) = ((&inputs, errors), (&other_inputs, others));
-                        add_squared_differences(here, there, chosen, &mut totals);
+                    (Inputs::Rows(rows), _) => {
+                        let mut gathered = Gathered::new(rows);
+                        add_squares(&chosen, errors, offset, norms, |input| {
+                            *gathered.column(input)
+                        });
                     }
                 },
             );
         }
-        squared_norms[b * BLOCK..][..rows.len()].copy_from_slice(&totals[..rows.len()]);
+        chosen.put(workspace);
     }
-    workspace.put(right_tile);
-    workspace.put(left_tile);
-    workspace.put(tile);
+    workspace.put(right_scratch);
+    workspace.put(left_scratch);
+    workspace.put(inputs_scratch);
 }
 
 /// Weights whose squares are summed in `f32` before they join the `f64` sum.
@@ -166,84 +171,82 @@ const RUN: usize = 32;
 
 #[inline(always)]
 fn add_squares(
-    inputs: &Inputs<'_>,
-    errors: Errors<'_>,
-    chosen: Chosen<'_>,
+    chosen: &Chosen,
+    errors: Tile<'_>,
     offset: Option<&[f32]>,
-    totals: &mut [f64; BLOCK],
+    norms: &mut [f64],
+    mut column: impl FnMut(usize) -> [f32; BLOCK],
 ) {
-    let mut run = [0.0f32; BLOCK];
-    let mut room = Room::new();
-    chosen.visit_weights(
-        #[inline(always)]
-        |position, input, output| {
-            let column = inputs.column(input, &mut room);
-            let errors = errors.column(output);
-            let shift = offset.map_or(0.0, |offset| offset[input]);
+    for weights in chosen.weights().chunks(RUN) {
+        let mut run = [0.0f32; BLOCK];
+        for &[input, output] in weights {
+            let shift = offset.map_or(0.0, |offset| offset[input as usize]);
+            let (column, errors) = (column(input as usize), errors.column(output as usize));
             for j in 0..BLOCK {
                 let entry = (column[j] + shift) * errors[j];
                 run[j] = entry.mul_add(entry, run[j]);
             }
-            if position % RUN == 0 {
-                flush(&mut run, totals);
+        }
+        add_to(norms, &run);
+    }
+    for outputs in chosen.biases().chunks(RUN) {
+        let mut run = [0.0f32; BLOCK];
+        for &output in outputs {
+            let errors = errors.column(output as usize);
+            for j in 0..BLOCK {
+                run[j] = errors[j].mul_add(errors[j], run[j]);
             }
-        },
-    );
-    chosen.visit_biases(
-        #[inline(always)]
-        |_, output| {
-            for (square, &error) in run.iter_mut().zip(errors.column(output)) {
-                *square = error.mul_add(error, *square);
-            }
-        },
-    );
-    flush(&mut run, totals);
+        }
+        add_to(norms, &run);
+    }
 }
 
 #[inline(always)]
 fn add_squared_differences(
-    left: (&Inputs<'_>, Errors<'_>),
-    right: (&Inputs<'_>, Errors<'_>),
-    chosen: Chosen<'_>,
-    totals: &mut [f64; BLOCK],
+    chosen: &Chosen,
+    mut left: (Gathered<'_>, Tile<'_>),
+    mut right: (Gathered<'_>, Tile<'_>),
+    norms: &mut [f64],
 ) {
-    let mut run = [0.0f32; BLOCK];
-    let (mut room, mut other_room) = (Room::new(), Room::new());
-    chosen.visit_weights(
-        #[inline(always)]
-        |position, input, output| {
-            let here = left.0.column(input, &mut room);
-            let there = right.0.column(input, &mut other_room);
-            let (errors, others) = (left.1.column(output), right.1.column(output));
+    for weights in chosen.weights().chunks(RUN) {
+        let mut run = [0.0f32; BLOCK];
+        for &[input, output] in weights {
+            let (here, there) = (
+                left.0.column(input as usize),
+                right.0.column(input as usize),
+            );
+            let (errors, others) = (
+                left.1.column(output as usize),
+                right.1.column(output as usize),
+            );
             for j in 0..BLOCK {
                 // Written with differences, so that close gradients lose nothing.
-                let moved = here[j] - there[j];
-                let changed = errors[j] - others[j];
+                let (moved, changed) = (here[j] - there[j], errors[j] - others[j]);
                 let entry = moved.mul_add(errors[j], there[j] * changed);
                 run[j] = entry.mul_add(entry, run[j]);
             }
-            if position % RUN == 0 {
-                flush(&mut run, totals);
-            }
-        },
-    );
-    chosen.visit_biases(
-        #[inline(always)]
-        |_, output| {
-            let (errors, others) = (left.1.column(output), right.1.column(output));
+        }
+        add_to(norms, &run);
+    }
+    for outputs in chosen.biases().chunks(RUN) {
+        let mut run = [0.0f32; BLOCK];
+        for &output in outputs {
+            let (errors, others) = (
+                left.1.column(output as usize),
+                right.1.column(output as usize),
+            );
             for j in 0..BLOCK {
                 let changed = errors[j] - others[j];
                 run[j] = changed.mul_add(changed, run[j]);
             }
-        },
-    );
-    flush(&mut run, totals);
+        }
+        add_to(norms, &run);
+    }
 }
 
 #[inline(always)]
-fn flush(run: &mut [f32; BLOCK], totals: &mut [f64; BLOCK]) {
-    for (total, sum) in totals.iter_mut().zip(run) {
-        *total += f64::from(*sum);
-        *sum = 0.0;
+fn add_to(norms: &mut [f64], run: &[f32; BLOCK]) {
+    for (norm, &sum) in norms.iter_mut().zip(run) {
+        *norm += f64::from(sum);
     }
 }

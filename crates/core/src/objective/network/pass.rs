@@ -4,18 +4,9 @@ use std::ops::Range;
 
 use super::super::{Outcome, Records, Workspace};
 use super::{BLOCK, LayerShape, Network};
-use crate::data::{Features, SparseRow};
-use crate::linalg::{elementary, kernels, kernels::padded, prefetch, vectorised};
-
-/// Numbers per cache line. Scratch begins at lines: vectors that cross from one line into the next
-/// cost twice, and a sixth of the whole time.
-const LINE: usize = 16;
-
-/// The part of a buffer from the first whole line on; it is `LINE` numbers longer than needed.
-fn aligned(buffer: &mut [f32]) -> &mut [f32] {
-    let skip = buffer.as_ptr().align_offset(4 * LINE).min(LINE);
-    &mut buffer[skip..]
-}
+use crate::data::Features;
+use crate::linalg::kernels::{self, NO_ROW, padded};
+use crate::linalg::{LINE, aligned, elementary, prefetch, vectorised};
 
 /// Where everything stands in the two scratch buffers of a pass.
 #[derive(Clone, Debug)]
@@ -76,7 +67,11 @@ impl Plan {
             plan.errors = take(&mut block, BLOCK * plan.width);
         }
         Plan {
-            widest: plans[..last].iter().map(|plan| plan.width).max().unwrap_or(0),
+            widest: plans[..last]
+                .iter()
+                .map(|plan| plan.width)
+                .max()
+                .unwrap_or(0),
             layers: plans,
             prepared_len: prepared,
             forward_len,
@@ -231,10 +226,7 @@ fn first_layer(records: Records<'_>, weights: &[f32], start: &[f32], target: &mu
                 }
                 // Where the rows begin is looked up for all of them before any is read: the
                 // lookups then wait for memory together.
-                let mut rows = [SparseRow {
-                    indices: &[],
-                    values: &[],
-                }; BLOCK];
+                let mut rows = [NO_ROW; BLOCK];
                 let rows = &mut rows[..records.len()];
                 for (slot, &row) in rows.iter_mut().zip(records.rows) {
                     *slot = sparse.row(row as usize);

@@ -1,12 +1,13 @@
 //! Weighted sums of a network's per-record gradients, from their factors.
 
 use super::super::{Gradients, Records, Workspace};
-use super::columns::{self, Chosen, Errors, Inputs, Room};
+use super::columns::{self, Chosen, Gathered, Inputs, Tile};
 use super::{BLOCK, Network};
-use crate::data::Features;
-use crate::linalg::{Matrix, Simd, WithSimd, dispatch, kernels, matmul, vectorised};
+use crate::data::{Features, SparseRows};
+use crate::linalg::kernels::{self, LANES, NO_ROW, padded};
+use crate::linalg::{LINE, Matrix, aligned, matmul, vectorised};
 
-/// Over all coordinates.
+/// Over all coordinates: for every layer `sum_j a_j (w_j delta_j)^T`, block by block.
 pub(super) fn all(
     network: &Network,
     records: Records<'_>,
@@ -14,117 +15,155 @@ pub(super) fn all(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
-    let len = network.factor_len;
-    let widest = network
-        .layers
-        .iter()
-        .map(|layer| layer.outputs)
-        .max()
-        .unwrap_or(0);
-    let mut scaled = workspace.take(BLOCK * widest);
-    let mut total = workspace.take_zeroed(network.layers[0].outputs);
-    let mut gathered = workspace.take(match records.data.features() {
-        Features::Dense(dense) => BLOCK * dense.columns(),
-        Features::Sparse(_) => 0,
-    });
-    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
-        let first = b * BLOCK;
-        let factors = &gradients.factors[first * len..][..rows.len() * len];
-        let weights = &gradients.weights[first..][..rows.len()];
-        for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
-            let scaled = &mut scaled[..rows.len() * layer.outputs];
-            let biases = &mut sum[layer.biases.clone()];
-            scale_errors(
-                factors,
-                len,
-                place.error.start,
-                weights,
-                layer.outputs,
-                scaled,
-            );
-            for errors in scaled.chunks_exact(layer.outputs) {
-                kernels_add(biases, errors);
-                if l == 0 {
-                    kernels_add(&mut total, errors);
-                }
-            }
-            let errors = Matrix::new(scaled, rows.len(), layer.outputs, layer.outputs);
-            let target = &mut sum[layer.weights.clone()];
-            if l > 0 {
-                let inputs = &factors[place.input.start..];
-                let inputs = Matrix::new(inputs, rows.len(), layer.inputs, len);
-                matmul(target, inputs.transposed(), errors);
-                continue;
-            }
-            match records.data.features() {
-                Features::Sparse(sparse) => vectorised(
-                    #[inline(always)]
-                    || {
-                        for (&row, errors) in rows.iter().zip(scaled.chunks_exact(layer.outputs)) {
-                            let row = sparse.row(row as usize);
-                            for (&index, &value) in row.indices.iter().zip(row.values) {
-                                let line =
-                                    &mut target[index as usize * layer.outputs..][..layer.outputs];
-                                kernels::add_scaled(line, value, errors);
-                            }
-                        }
-                    },
-                ),
-                Features::Dense(dense) => {
-                    let columns = dense.columns();
-                    for (&row, target) in rows.iter().zip(gathered.chunks_exact_mut(columns)) {
-                        target.copy_from_slice(dense.row(row as usize));
-                    }
-                    let inputs = Matrix::new(&gathered, rows.len(), columns, columns);
-                    matmul(target, inputs.transposed(), errors);
-                }
-            }
-        }
-    }
-    if let Some(offset) = records.data.offset() {
-        let layer = &network.layers[0];
+    for l in 0..network.layers.len() {
+        let layer = &network.layers[l];
+        let mut totals = workspace.take_zeroed(padded(layer.outputs));
         let target = &mut sum[layer.weights.clone()];
+        let batch = Batch {
+            network,
+            l,
+            records,
+            gradients,
+        };
+        match records.data.features() {
+            Features::Sparse(sparse) if l == 0 => {
+                add_sparse(batch, sparse, target, &mut totals, workspace);
+            }
+            _ => add_dense(batch, target, &mut totals, workspace),
+        }
+        for (bias, &total) in sum[layer.biases.clone()].iter_mut().zip(&totals) {
+            *bias += total;
+        }
+        workspace.put(totals);
+    }
+}
+
+/// One layer's share of a sum over a batch.
+#[derive(Clone, Copy)]
+struct Batch<'a> {
+    network: &'a Network,
+    l: usize,
+    records: Records<'a>,
+    gradients: Gradients<'a>,
+}
+
+impl<'a> Batch<'a> {
+    /// Rows and gradients block by block.
+    fn blocks(self) -> impl Iterator<Item = (&'a [u32], Gradients<'a>)> {
+        let len = self.network.factor_len;
+        let rows = self.records.rows.chunks(BLOCK).enumerate();
+        rows.map(move |(b, rows)| (rows, columns::block(self.gradients, len, b)))
+    }
+
+    /// Writes `w_j delta_j` in rows of whole registers, and adds them to the totals.
+    fn scale_errors(self, block: Gradients<'_>, scaled: &mut [f32], totals: &mut [f32]) {
+        let place = &self.network.places[self.l];
+        let records = block.factors.chunks_exact(self.network.factor_len);
+        let targets = scaled.chunks_exact_mut(totals.len());
         vectorised(
             #[inline(always)]
             || {
-                for (line, &shift) in target.chunks_exact_mut(layer.outputs).zip(&offset[..]) {
-                    kernels::add_scaled(line, shift, &total);
+                for ((target, factors), &weight) in targets.zip(records).zip(block.weights) {
+                    let errors = &factors[place.error.clone()];
+                    for ((target, total), &error) in
+                        target.iter_mut().zip(totals.iter_mut()).zip(errors)
+                    {
+                        *target = weight * error;
+                        *total += *target;
+                    }
+                    target[errors.len()..].fill(0.0);
+                }
+            },
+        );
+    }
+
+    /// The offset, where this layer's inputs have one.
+    fn offset(self) -> Option<&'a [f32]> {
+        let offset = self.records.data.offset().filter(|_| self.l == 0);
+        offset.map(|offset| &offset[..])
+    }
+}
+
+/// The first layer of sparse records: every stored feature adds a multiple of the record's errors to
+/// one row of weights. They are collected in packed form and added to the target at the end.
+fn add_sparse(
+    batch: Batch<'_>,
+    sparse: &SparseRows,
+    target: &mut [f32],
+    totals: &mut [f32],
+    workspace: &mut Workspace,
+) {
+    let (width, outputs) = (totals.len(), batch.network.layers[0].outputs);
+    let mut packed_buffer = workspace.take_zeroed(sparse.columns() * width + LINE);
+    let mut scaled_buffer = workspace.take(BLOCK * width + LINE);
+    let packed = &mut aligned(&mut packed_buffer)[..sparse.columns() * width];
+    let scaled = aligned(&mut scaled_buffer);
+    for (rows, block) in batch.blocks() {
+        batch.scale_errors(block, scaled, totals);
+        vectorised(
+            #[inline(always)]
+            || {
+                let mut sparse_rows = [NO_ROW; BLOCK];
+                let sparse_rows = &mut sparse_rows[..rows.len()];
+                for (slot, &row) in sparse_rows.iter_mut().zip(rows) {
+                    *slot = sparse.row(row as usize);
+                }
+                kernels::add_outer_products(sparse_rows, scaled, width, packed);
+            },
+        );
+    }
+    vectorised(
+        #[inline(always)]
+        || kernels::unpack_sum(packed, outputs, batch.offset(), totals, target),
+    );
+    workspace.put(scaled_buffer);
+    workspace.put(packed_buffer);
+}
+
+/// A layer with dense inputs: a matrix product per block.
+fn add_dense(batch: Batch<'_>, target: &mut [f32], totals: &mut [f32], workspace: &mut Workspace) {
+    let Batch { network, l, .. } = batch;
+    let (len, layer, place) = (network.factor_len, &network.layers[l], &network.places[l]);
+    let (inputs, outputs, width) = (layer.inputs, layer.outputs, totals.len());
+    let mut scaled = workspace.take(BLOCK * width);
+    let mut gathered = workspace.take(if l == 0 { BLOCK * inputs } else { 0 });
+    for (rows, block) in batch.blocks() {
+        let count = rows.len();
+        batch.scale_errors(block, &mut scaled, totals);
+        let errors = Matrix::new(&scaled, count, outputs, width);
+        let inputs = match batch.records.data.features() {
+            _ if l > 0 => Matrix::new(&block.factors[place.input.start..], count, inputs, len),
+            Features::Dense(dense) if rows.windows(2).all(|pair| pair[1] == pair[0] + 1) => {
+                let values = &dense.values()[rows[0] as usize * inputs..];
+                Matrix::new(values, count, inputs, inputs)
+            }
+            Features::Dense(dense) => {
+                for (&row, target) in rows.iter().zip(gathered.chunks_exact_mut(inputs)) {
+                    target.copy_from_slice(dense.row(row as usize));
+                }
+                Matrix::new(&gathered, count, inputs, inputs)
+            }
+            Features::Sparse(_) => unreachable!("sparse inputs are not gathered"),
+        };
+        matmul(target, inputs.transposed(), errors);
+    }
+    if let Some(offset) = batch.offset() {
+        let totals = &totals[..outputs];
+        vectorised(
+            #[inline(always)]
+            || {
+                for (line, &shift) in target.chunks_exact_mut(outputs).zip(offset) {
+                    kernels::add_scaled(line, shift, totals);
                 }
             },
         );
     }
     workspace.put(gathered);
-    workspace.put(total);
     workspace.put(scaled);
 }
 
-fn kernels_add(target: &mut [f32], source: &[f32]) {
-    for (target, &source) in target.iter_mut().zip(source) {
-        *target += source;
-    }
-}
-
-/// `scaled_j = weight_j delta_j`, rows without gaps.
-fn scale_errors(
-    factors: &[f32],
-    len: usize,
-    start: usize,
-    weights: &[f32],
-    outputs: usize,
-    scaled: &mut [f32],
-) {
-    for ((target, factors), &weight) in scaled
-        .chunks_exact_mut(outputs)
-        .zip(factors.chunks_exact(len))
-        .zip(weights)
-    {
-        for (target, &error) in target.iter_mut().zip(&factors[start..][..outputs]) {
-            *target = weight * error;
-        }
-    }
-}
-
-/// Over the chosen coordinates.
+/// Over the chosen coordinates: for each of them the dot product of two columns, in eight partial
+/// sums that are added up at the end.
 pub(super) fn selected(
     network: &Network,
     records: Records<'_>,
@@ -133,71 +172,110 @@ pub(super) fn selected(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
-    let mut tile = workspace.take(columns::tile_len(network, records));
-    let mut errors = workspace.take(columns::errors_len(network));
+    let mut inputs_scratch = workspace.take(columns::inputs_len(network, records));
+    let mut errors_scratch = workspace.take(columns::errors_len(network));
     let len = network.factor_len;
-    for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
-        let block = Records {
-            data: records.data,
-            rows,
+    for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
+        let Some(chosen) = Chosen::new(layer, chosen, workspace) else {
+            continue;
         };
-        let gradients = columns::block(gradients, len, b);
-        for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
-            let chosen = Chosen::new(layer, chosen);
-            if chosen.is_empty() {
-                continue;
-            }
-            let (inputs, offset) = match l {
-                0 => (Inputs::of_data(block, &mut tile), records.data.offset()),
-                _ => (Inputs::of_factors(gradients.factors, len, place), None),
+        let mut partial = workspace.take_zeroed(LANES * chosen.weights().len());
+        let mut totals = workspace.take_zeroed(layer.outputs);
+        for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+            let gradients = columns::block(gradients, len, b);
+            let data = records.data;
+            let inputs = match l {
+                0 => Inputs::of_data(Records { data, rows }, &mut inputs_scratch),
+                _ => Inputs::of_factors(gradients.factors, len, place),
             };
-            dispatch(AddProducts {
-                inputs: &inputs,
-                errors: Errors::new(len, place, gradients, None, &mut errors),
-                chosen,
-                offset: offset.map(|offset| &offset[..]),
-                sum,
-            });
+            let errors = Tile::of_errors(len, place, gradients, None, &mut errors_scratch);
+            vectorised(
+                #[inline(always)]
+                || {
+                    match &inputs {
+                        Inputs::Tile(tile) => {
+                            add_products(&chosen, &mut partial, errors, |input| *tile.column(input))
+                        }
+                        Inputs::Rows(rows) => {
+                            let mut gathered = Gathered::new(rows);
+                            add_products(&chosen, &mut partial, errors, |input| {
+                                *gathered.column(input)
+                            });
+                        }
+                    }
+                    for (output, total) in totals.iter_mut().enumerate() {
+                        *total += kernels::sum(errors.column(output));
+                    }
+                },
+            );
         }
-    }
-    workspace.put(errors);
-    workspace.put(tile);
-}
-
-/// `sum[(c, r)] += <column c, error r>` for the chosen weights and biases of one layer.
-struct AddProducts<'a> {
-    inputs: &'a Inputs<'a>,
-    errors: Errors<'a>,
-    chosen: Chosen<'a>,
-    offset: Option<&'a [f32]>,
-    sum: &'a mut [f32],
-}
-
-impl WithSimd for AddProducts<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let AddProducts {
-            inputs,
-            errors,
-            chosen,
-            offset,
-            sum,
-        } = self;
-        let mut room = Room::new();
-        chosen.visit_weights(
+        let offset = records.data.offset().filter(|_| l == 0);
+        let sum = &mut sum[chosen.places.clone()];
+        vectorised(
             #[inline(always)]
-            |position, input, output| {
-                let column = inputs.column(input, &mut room);
-                let product = kernels::dot_in_registers(simd, column, errors.column(output));
-                let shift = offset.map_or(0.0, |offset| offset[input]);
-                sum[position] += shift.mul_add(errors.total(output), product);
+            || {
+                finish(
+                    &chosen,
+                    offset.map(|offset| &offset[..]),
+                    &partial,
+                    &totals,
+                    sum,
+                )
             },
         );
-        chosen.visit_biases(
-            #[inline(always)]
-            |position, output| sum[position] += errors.total(output),
-        );
+        workspace.put(totals);
+        workspace.put(partial);
+        chosen.put(workspace);
+    }
+    workspace.put(errors_scratch);
+    workspace.put(inputs_scratch);
+}
+
+/// Adds `<column c, error r>` of one block to the partial sums of every chosen weight `(c, r)`.
+#[inline(always)]
+fn add_products(
+    chosen: &Chosen,
+    partial: &mut [f32],
+    errors: Tile<'_>,
+    mut column: impl FnMut(usize) -> [f32; BLOCK],
+) {
+    let (partial, _) = partial.as_chunks_mut::<LANES>();
+    for (sums, &[input, output]) in partial.iter_mut().zip(chosen.weights()) {
+        let (column, errors) = (column(input as usize), errors.column(output as usize));
+        let mut both = [*sums, [0.0; LANES]];
+        for pair in 0..BLOCK / (2 * LANES) {
+            for half in 0..2 {
+                for lane in 0..LANES {
+                    let at = (2 * pair + half) * LANES + lane;
+                    both[half][lane] = column[at].mul_add(errors[at], both[half][lane]);
+                }
+            }
+        }
+        for lane in 0..LANES {
+            sums[lane] = both[0][lane] + both[1][lane];
+        }
+    }
+}
+
+/// Adds up the partial sums; the offset's share of a weight is its product with the sum of errors.
+#[inline(always)]
+fn finish(
+    chosen: &Chosen,
+    offset: Option<&[f32]>,
+    partial: &[f32],
+    totals: &[f32],
+    sum: &mut [f32],
+) {
+    let (weights, biases) = sum.split_at_mut(chosen.weights().len());
+    for (sum, &partial) in weights.iter_mut().zip(partial.as_chunks().0) {
+        *sum += kernels::sum_lanes(partial);
+    }
+    if let Some(offset) = offset {
+        for (sum, &[input, output]) in weights.iter_mut().zip(chosen.weights()) {
+            *sum = offset[input as usize].mul_add(totals[output as usize], *sum);
+        }
+    }
+    for (sum, &output) in biases.iter_mut().zip(chosen.biases()) {
+        *sum += totals[output as usize];
     }
 }

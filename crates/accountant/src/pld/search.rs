@@ -1,0 +1,244 @@
+//! From a question to its answer: steps that get finer until the answer stands.
+
+use super::compose::{Composed, Phase};
+use super::discretise::{Resolution, discretise};
+use super::distribution::LossDistribution;
+use super::law::LARGEST_TRANSFORM;
+use super::pair::Cutoff;
+use super::plan::{Goal, Plan, Samples, renyi_bound};
+use super::{Direction, Fineness, Schedule, epsilon_of_phases};
+use crate::account::AccountError;
+
+/// Share of epsilon that the step may add.
+const EPSILON_TOLERANCE: f64 = 4e-5;
+
+/// The same for delta, which moves several times as fast.
+const DELTA_TOLERANCE: f64 = 2e-4;
+
+/// What is given up over the whole schedule, as a share of delta.
+const TAIL_SHARE: f64 = 1e-7;
+
+/// The same where no delta is given.
+const TAIL: f64 = 1e-36;
+
+/// One direction, one question, several steps.
+pub(super) struct Search<'a> {
+    direction: &'a Direction,
+    goal: Goal,
+    cutoff: Cutoff,
+    samples: Vec<Samples>,
+    plan: Plan,
+    coarsest: f64,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(direction: &'a Direction, goal: Goal) -> Result<Self, AccountError> {
+        let cutoff = cutoff(direction, goal);
+        let samples = direction.samples(cutoff);
+        let plan = Plan::new(&samples, goal);
+        let coarsest = direction.coarsest_step(&plan);
+        let usable = coarsest > f64::MIN_POSITIVE && coarsest.is_finite() && plan.tilt.is_finite();
+        if !usable {
+            return Err(AccountError::Unresolved {
+                reason: "the losses are too small to be told apart",
+            });
+        }
+        Ok(Search {
+            direction,
+            goal,
+            cutoff,
+            samples,
+            plan,
+            coarsest,
+        })
+    }
+
+    /// Refines the step until the answer stands or cannot matter (is at most `enough`).
+    ///
+    /// The excess of an answer falls like the square of the step. Two answers tell how large it
+    /// is, and the step jumps to where it is tolerable.
+    pub(super) fn refine(
+        &mut self,
+        fineness: &mut Fineness,
+        enough: f64,
+    ) -> Result<f64, AccountError> {
+        const LOOK: f64 = 1.0 / 64.0;
+        const FIRST_JUMP: f64 = 4.0;
+        const SMALLEST_JUMP: f64 = 1.4;
+        const LARGEST_JUMP: f64 = 64.0;
+        // A jump aims at the tolerance and need not hit it.
+        const SLACK: f64 = 1.8;
+        if let (Some(known), true) = (*fineness, enough == 0.0) {
+            return self.answer(known);
+        }
+        if enough > 0.0 {
+            // A very coarse look costs next to nothing and often settles the milder direction.
+            let plan = self.plan;
+            let bound = self.finer(LOOK)?;
+            self.plan = plan;
+            if let Some(bound) = bound
+                && bound <= enough
+            {
+                return Ok(bound);
+            }
+        }
+        let coarse = self.answer(1.0)?;
+        if coarse <= enough {
+            return Ok(coarse);
+        }
+        let tolerance = match self.goal {
+            Goal::Delta(delta) => {
+                self.plan = Plan::around(&self.samples, coarse, delta.ln());
+                EPSILON_TOLERANCE
+            }
+            Goal::Epsilon(_) => DELTA_TOLERANCE,
+        };
+        if let Some(known) = *fineness {
+            return Ok(self.finer(known)?.unwrap_or(coarse));
+        }
+        let (mut level, mut jump) = (1.0, FIRST_JUMP);
+        let mut value = coarse;
+        while let Some(finer) = self.finer(level * jump)? {
+            let excess = (value - finer) / (jump * jump - 1.0);
+            level *= jump;
+            value = value.min(finer);
+            if value <= enough || excess <= SLACK * tolerance * value {
+                break;
+            }
+            jump = (excess / (tolerance * value))
+                .sqrt()
+                .clamp(SMALLEST_JUMP, LARGEST_JUMP)
+                .min(self.room(level).max(SMALLEST_JUMP));
+        }
+        *fineness = Some(level);
+        Ok(value)
+    }
+
+    /// How much finer than `level` a transform of the whole window can get.
+    fn room(&self, level: f64) -> f64 {
+        LARGEST_TRANSFORM as f64 * self.coarsest / (level * self.plan.window.length)
+    }
+
+    /// The answer at a finer step, or none where that is out of reach: the coarser one is a bound
+    /// as well, it is only less tight.
+    fn finer(&mut self, fineness: f64) -> Result<Option<f64>, AccountError> {
+        if self.room(fineness) < 1.0 {
+            return Ok(None);
+        }
+        match self.answer(fineness) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(AccountError::Unresolved { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn answer(&mut self, fineness: f64) -> Result<f64, AccountError> {
+        let losses = self.discretise(fineness)?;
+        let phases = self.direction.phases(&losses, &self.samples);
+        match self.goal {
+            Goal::Epsilon(epsilon) => Ok(Composed::new(&phases, &self.plan)?.delta(epsilon)),
+            Goal::Delta(delta) => epsilon_of_phases(&phases, &mut self.plan, delta),
+        }
+    }
+
+    fn discretise(&self, fineness: f64) -> Result<Vec<LossDistribution>, AccountError> {
+        // Losses with a factor exp(tilt * loss) below this weigh nothing.
+        const LIGHT: f64 = 60.0;
+        // Far losses of single rounds matter when there are few rounds to hide them.
+        let even = (256.0 / self.direction.rounds().sqrt()).clamp(32.0, 256.0);
+        let resolution = Resolution {
+            step: self.coarsest / fineness,
+            // In proportion, so that doubling the fineness gives a nested grid.
+            even: even as i64 * fineness.ceil() as i64,
+            cutoff: self.cutoff,
+            floor: -LIGHT / self.plan.tilt,
+        };
+        self.direction
+            .phases
+            .iter()
+            .map(|(pair, _)| discretise(pair, resolution))
+            .collect()
+    }
+}
+
+/// What each round may give up: a small share of delta over the whole schedule.
+fn cutoff(direction: &Direction, goal: Goal) -> Cutoff {
+    match goal {
+        Goal::Epsilon(epsilon) => Cutoff {
+            tail: TAIL / direction.rounds(),
+            epsilon,
+        },
+        Goal::Delta(delta) => {
+            let tail = TAIL_SHARE * delta / direction.rounds();
+            let whole = Cutoff {
+                tail,
+                epsilon: f64::INFINITY,
+            };
+            let epsilon = renyi_bound(&direction.samples(whole), delta);
+            Cutoff { tail, epsilon }
+        }
+    }
+}
+
+/// Costs of different numbers of rounds of the same release, all from one discretised round.
+pub(crate) struct RoundCosts {
+    delta: f64,
+    ways: Vec<Way>,
+}
+
+/// One direction: the round on the fine grid and, for a quick bound, on a coarse one.
+struct Way {
+    samples: Samples,
+    fine: LossDistribution,
+    coarse: LossDistribution,
+}
+
+impl RoundCosts {
+    /// Prepares for up to as many rounds as the single release of `schedule` has.
+    pub(crate) fn new(schedule: &Schedule, delta: f64) -> Result<Self, AccountError> {
+        // Where the whole run costs nothing there is no fineness to learn.
+        const FINE: f64 = 16.0;
+        const COARSE: f64 = 2.0;
+        let goal = Goal::Delta(delta);
+        let mut fineness = None;
+        schedule.epsilon_at(delta, &mut fineness)?;
+        let ways = schedule
+            .directions
+            .iter()
+            .map(|direction| {
+                let mut search = Search::new(direction, goal)?;
+                let fine = search.discretise(fineness.unwrap_or(FINE))?.swap_remove(0);
+                let coarse = search.discretise(COARSE)?.swap_remove(0);
+                let samples = search.samples.swap_remove(0);
+                Ok(Way {
+                    samples,
+                    fine,
+                    coarse,
+                })
+            })
+            .collect::<Result<_, AccountError>>()?;
+        Ok(RoundCosts { delta, ways })
+    }
+
+    /// The least epsilon after `rounds` rounds, from above.
+    pub(crate) fn epsilon(&self, rounds: u64) -> Result<f64, AccountError> {
+        let mut worst = 0.0_f64;
+        for (index, way) in self.ways.iter().enumerate() {
+            let samples = [way.samples.times(rounds)];
+            let mut plan = Plan::new(&samples, Goal::Delta(self.delta));
+            let mut cost = |losses: &LossDistribution| {
+                let phase = Phase {
+                    losses,
+                    samples: &samples[0],
+                    count: rounds,
+                };
+                epsilon_of_phases(&[phase], &mut plan, self.delta)
+            };
+            if index > 0 && cost(&way.coarse)? <= worst {
+                continue;
+            }
+            worst = worst.max(cost(&way.fine)?);
+        }
+        Ok(worst)
+    }
+}

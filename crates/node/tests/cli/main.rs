@@ -1,0 +1,9 @@
+//! The whole program from outside: arguments in; files, streams and exit codes out.
+
+mod account;
+mod data;
+mod evaluate;
+mod failures;
+mod program;
+mod train;
+mod variants;

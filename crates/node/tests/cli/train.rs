@@ -1,0 +1,440 @@
+//! `soteria train`: its files, that runs repeat, and how it ends.
+
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use crate::program::{Place, Ran, keys, rounds, tensors};
+
+/// The built-in data and the defaults, but few rounds: every file of a run, with what it must hold.
+#[test]
+fn a_run_leaves_its_files() {
+    let place = Place::new();
+    let ran = place
+        .run(&[
+            "train",
+            "--out",
+            "run",
+            "--set",
+            "algorithm.rounds=6",
+            "--set",
+            "data.clients=7",
+            "--seed",
+            "3",
+        ])
+        .well();
+    assert!(
+        ran.stdout.contains("test accuracy") && ran.stdout.contains("report.html"),
+        "{ran:?}"
+    );
+    let mut names: Vec<String> = std::fs::read_dir(place.path("run"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "config.toml",
+            "model.safetensors",
+            "report.html",
+            "rounds.csv",
+            "summary.json"
+        ]
+    );
+
+    let table = rounds(&place.text("run/rounds.csv"));
+    assert_eq!(
+        table.iter().map(|row| row[0]).collect::<Vec<_>>(),
+        (0..=6).map(|t| Some(f64::from(t))).collect::<Vec<_>>()
+    );
+    assert_eq!(table[0][1..4], [Some(0.0); 3]);
+    assert_eq!(table[0][8], Some(0.0));
+    let mut sum = 0.0;
+    for (index, row) in table.iter().enumerate() {
+        sum += row[5].unwrap();
+        let utility = sum / (index + 1) as f64;
+        assert!(
+            (row[6].unwrap() - utility).abs() <= 1e-12 * utility,
+            "{row:?}"
+        );
+        assert!(
+            row.iter().all(|value| value.is_some_and(f64::is_finite)),
+            "{row:?}"
+        );
+    }
+    for pair in table.windows(2) {
+        assert!(
+            (1..4).all(|column| pair[1][column] > pair[0][column]),
+            "{pair:?}"
+        );
+        assert!(
+            pair[1][8] >= pair[0][8] && pair[1][8].unwrap() <= 1.0,
+            "{pair:?}"
+        );
+    }
+
+    let summary = place.json("run/summary.json");
+    let expected = [
+        "algorithm",
+        "clients",
+        "dataset",
+        "dimension",
+        "final",
+        "privacy",
+        "rounds",
+        "samples_per_client",
+        "seconds",
+        "seed",
+        "traffic",
+        "version",
+    ];
+    assert_eq!(keys(&summary), expected);
+    let privacy = [
+        "accountant",
+        "adjacency",
+        "amplified",
+        "claim",
+        "delta",
+        "epsilon",
+        "epsilon_unamplified",
+        "noise",
+        "sigma",
+        "sigmas",
+    ];
+    assert_eq!(keys(&summary["privacy"]), privacy);
+    assert_eq!(
+        keys(&summary["final"]),
+        ["grad_norm_sq", "loss", "test_accuracy", "utility"]
+    );
+    assert_eq!(
+        keys(&summary["traffic"]),
+        ["downlink_bytes", "paper_bits", "uplink_bytes"]
+    );
+    assert_eq!(
+        keys(&summary["seconds"]),
+        ["evaluation", "total", "training"]
+    );
+    assert_eq!(summary["dataset"], "a9a");
+    assert_eq!(summary["seed"], 3);
+    assert_eq!(summary["clients"], 7);
+    assert_eq!(summary["dimension"], 124);
+    assert_eq!(summary["rounds"], 6);
+    // 32561 = 7 * 4651 + 4: the first four clients get one row more.
+    assert_eq!(
+        summary["samples_per_client"],
+        serde_json::json!([4652, 4652, 4652, 4652, 4651, 4651, 4651])
+    );
+    assert_eq!(summary["privacy"]["claim"], "proved");
+    assert_eq!(summary["privacy"]["noise"], "float (simulated)");
+    assert_eq!(summary["privacy"]["adjacency"], "replace-one");
+    let epsilon = summary["privacy"]["epsilon"].as_f64().unwrap();
+    assert!(epsilon <= 1.0 && epsilon > 0.99, "{epsilon}");
+    let last = table.last().unwrap();
+    // 6 of 124 coordinates, 64 bits each, seven clients, six rounds.
+    assert_eq!(last[1], Some(64.0 * 6.0 * 7.0 * 6.0));
+    for (value, column) in [
+        (&summary["traffic"]["paper_bits"], 1),
+        (&summary["traffic"]["uplink_bytes"], 2),
+        (&summary["traffic"]["downlink_bytes"], 3),
+        (&summary["final"]["loss"], 4),
+        (&summary["final"]["grad_norm_sq"], 5),
+        (&summary["final"]["utility"], 6),
+        (&summary["final"]["test_accuracy"], 7),
+        (&summary["privacy"]["epsilon"], 8),
+    ] {
+        // The JSON reader of this test may miss the last bit of a number.
+        let (value, cell) = (value.as_f64().unwrap(), last[column].unwrap());
+        assert!(
+            (value - cell).abs() <= 1e-15 * cell,
+            "{value} is not {cell}"
+        );
+    }
+
+    let (model, description) = tensors(&place.path("run/model.safetensors"));
+    assert_eq!(
+        description,
+        serde_json::json!({ "kind": "logistic", "inputs": 123 })
+    );
+    let shapes: Vec<_> = model
+        .iter()
+        .map(|(name, shape, _)| (name.as_str(), shape.clone()))
+        .collect();
+    assert_eq!(shapes, [("bias", vec![1]), ("weight", vec![1, 123])]);
+    let page = place.text("run/report.html");
+    assert!(page.starts_with("<!") && page.trim_end().ends_with("</html>"));
+    let config = place.text("run/config.toml");
+    assert!(
+        !config.contains("auto\"\n") || config.matches("\"auto\"").count() <= 2,
+        "{config}"
+    );
+    assert!(
+        config.contains("epsilon = 1.0\n") && !config.contains("\nsigma"),
+        "{config}"
+    );
+}
+
+fn same_bytes(place: &Place, one: &str, other: &str) {
+    for name in ["model.safetensors", "rounds.csv", "config.toml"] {
+        assert!(
+            place.read(&format!("{one}/{name}")) == place.read(&format!("{other}/{name}")),
+            "{one} {other} {name}"
+        );
+    }
+}
+
+/// The resolved configuration gives the same bytes, for algorithms that use every kind of randomness,
+/// whatever the number of threads.
+#[test]
+fn a_run_repeats_from_its_configuration() {
+    let runs: [(&str, &[&str]); 4] = [
+        ("auto", &[]),
+        (
+            "svrg",
+            &[
+                "algorithm.preset=soteriafl-svrg",
+                "data.partition=dirichlet",
+                "algorithm.compressor=qsgd",
+            ],
+        ),
+        (
+            "saga",
+            &[
+                "algorithm.preset=soteriafl-saga",
+                "algorithm.step_size=theory",
+                "data.partition=iid",
+            ],
+        ),
+        (
+            "mlp",
+            &[
+                "model.kind=mlp",
+                "model.hidden=[3]",
+                "data.scale=per-feature",
+                "privacy.noise=secure",
+                "algorithm.participation=0.7",
+            ],
+        ),
+    ];
+    let place = Place::new();
+    for (name, settings) in runs {
+        let settings: Vec<&str> = settings.iter().copied().chain(["run.seed=5"]).collect();
+        place.train(name, &settings).well();
+        let config = format!("{name}/config.toml");
+        let (one, two) = (format!("{name}-1"), format!("{name}-2"));
+        place
+            .run(&[
+                "train",
+                "--config",
+                &config,
+                "--out",
+                &one,
+                "--threads",
+                "1",
+            ])
+            .well();
+        place
+            .run(&[
+                "train",
+                "--config",
+                &config,
+                "--out",
+                &two,
+                "--threads",
+                "2",
+            ])
+            .well();
+        same_bytes(&place, name, &one);
+        same_bytes(&place, &one, &two);
+        let other = format!("{name}-3");
+        place
+            .run(&["train", "--config", &config, "--out", &other, "--seed", "6"])
+            .well();
+        let model = |run: &str| place.read(&format!("{run}/model.safetensors"));
+        assert!(
+            model(&other) != model(name),
+            "{name}: another seed, the same model"
+        );
+    }
+}
+
+#[test]
+fn an_existing_directory_is_refused_unless_forced() {
+    let place = Place::new();
+    place.write("run/notes.txt", "mine");
+    let said = place.train("run", &[]).badly(2);
+    assert!(
+        said.contains("run exists and is not empty") && said.contains("--force"),
+        "{said}"
+    );
+    assert!(!place.path("run/config.toml").exists());
+    let mut arguments = vec!["train", "--out", "run", "--force"];
+    for setting in crate::program::SMALL {
+        arguments.extend(["--set", setting]);
+    }
+    place.run(&arguments).well();
+    assert!(place.path("run/summary.json").exists());
+    assert_eq!(place.text("run/notes.txt"), "mine");
+    std::fs::create_dir(place.path("empty")).unwrap();
+    place.train("empty", &[]).well();
+}
+
+#[test]
+fn without_out_runs_are_named_by_time_and_algorithm() {
+    let place = Place::new();
+    let arguments = |command: &mut Command| {
+        for setting in crate::program::SMALL {
+            command.args(["--set", setting]);
+        }
+    };
+    for _ in 0..2 {
+        let mut command = place.command(&["train"]);
+        arguments(&mut command);
+        Ran::from(command.output().unwrap()).well();
+    }
+    let names: Vec<String> = std::fs::read_dir(place.path("runs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(
+        names.iter().all(|name| name.contains("-soteriafl-gd")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn json_is_one_object_and_quiet_is_quiet() {
+    let place = Place::new();
+    let mut arguments = vec!["train", "--json", "--quiet", "--out", "run"];
+    for setting in crate::program::SMALL.iter().chain(&["privacy.delta=0.1"]) {
+        arguments.extend(["--set", setting]);
+    }
+    let ran = place.run(&arguments).well();
+    assert_eq!(ran.stderr, "");
+    assert_eq!(ran.object(), place.json("run/summary.json"));
+    // The delta above deserves a warning, which only --quiet takes away.
+    let loud = place.train("loud", &["privacy.delta=0.1"]).well();
+    assert!(loud.stderr.contains("warning: `privacy.delta`"), "{loud:?}");
+    let quiet = place.run(&[
+        "train",
+        "--quiet",
+        "--out",
+        "q",
+        "--set",
+        "data.source=nonsense",
+    ]);
+    assert!(
+        quiet.badly(2).contains("nonsense"),
+        "errors are said even so"
+    );
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let place = Place::new();
+    let escaped = |ran: &Ran| ran.stdout.contains('\u{1b}') || ran.stderr.contains('\u{1b}');
+    let plain = place.train("plain", &["privacy.delta=0.1"]).well();
+    assert!(!escaped(&plain), "{plain:?}");
+    let mut command = place.command(&["train", "--set", "data.source=nonsense"]);
+    let ran = Ran::from(command.env("NO_COLOR", "1").output().unwrap());
+    assert!(!escaped(&ran), "{ran:?}");
+    let forced = Ran::from(
+        command
+            .env_remove("NO_COLOR")
+            .env("CLICOLOR_FORCE", "1")
+            .output()
+            .unwrap(),
+    );
+    assert!(escaped(&forced), "this test could not fail: {forced:?}");
+    let both = Ran::from(command.env("NO_COLOR", "1").output().unwrap());
+    assert!(!escaped(&both), "NO_COLOR wins: {both:?}");
+}
+
+/// Sends an interrupt once the run has begun, and waits for the end.
+fn interrupt(place: &Place, out: &str, rounds: &str) -> (ExitStatus, Ran) {
+    let rounds = format!("algorithm.rounds={rounds}");
+    let mut command = place.command(&["train", "--out", out, "--threads", "1"]);
+    for setting in [
+        "data.source=synthetic:600x400",
+        "data.clients=3",
+        &rounds,
+        "run.eval_every=50",
+    ] {
+        command.args(["--set", setting]);
+    }
+    let child = command.spawn().unwrap();
+    let start = Instant::now();
+    while !place.path(&format!("{out}/rounds.csv")).exists() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "the run does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let sent = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    (output.status, output.into())
+}
+
+/// Ctrl-C leaves what there is, readable, and says so.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_leaves_what_it_has() {
+    let place = Place::new();
+    let (status, ran) = interrupt(&place, "run", "2000000");
+    assert_eq!(status.code(), Some(1), "{ran:?}");
+    let line = ran
+        .stderr
+        .lines()
+        .find(|line| line.starts_with("error: interrupted after "))
+        .expect("an error line");
+    assert!(line.contains("--resume run"), "{line}");
+    let summary = place.json("run/summary.json");
+    assert_eq!(summary["interrupted"], true);
+    assert_eq!(summary["rounds_planned"], 2_000_000);
+    let done = summary["rounds"].as_u64().unwrap();
+    assert!(done < 2_000_000);
+    let table = rounds(&place.text("run/rounds.csv"));
+    assert_eq!(table[0][0], Some(0.0));
+    assert!(table.last().unwrap()[0].unwrap() <= done as f64);
+    let spent = summary["privacy"]["epsilon"].as_f64().unwrap();
+    assert!(
+        spent > 0.0 && spent < 1.0,
+        "what was spent so far, not what was planned: {spent}"
+    );
+    tensors(&place.path("run/model.safetensors"));
+    assert!(place.text("run/report.html").contains("</html>"));
+    assert!(ran.stdout.contains("epsilon"), "{ran:?}");
+}
+
+/// A run that died (no summary, rows missing) ends as the undisturbed one did.
+#[test]
+fn resume_ends_where_the_undisturbed_run_does() {
+    let place = Place::new();
+    let settings = [
+        "algorithm.preset=soteriafl-sgd",
+        "algorithm.batch=5",
+        "algorithm.rounds=12",
+    ];
+    place.train("whole", &settings).well();
+    place.train("dead", &settings).well();
+    let rows = place.text("dead/rounds.csv");
+    let half: String = rows
+        .lines()
+        .take(6)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    place.write("dead/rounds.csv", half);
+    for name in ["summary.json", "model.safetensors", "report.html"] {
+        std::fs::remove_file(place.path(&format!("dead/{name}"))).unwrap();
+    }
+    place.run(&["train", "--resume", "dead"]).well();
+    same_bytes(&place, "whole", "dead");
+    let said = place.run(&["train", "--resume", "nowhere"]).badly(2);
+    assert!(said.contains("nowhere"), "{said}");
+}
