@@ -67,27 +67,24 @@ fn setting(clients: usize, estimator: EstimatorPlan, noise: Noise, hidden: bool)
     }
 }
 
-impl SettingExt for Setting {
-    fn simulation(&self) -> Simulation {
-        let server = Server::new(self.server.clone(), self.start.clone());
-        Simulation::new(server, self.clients())
-    }
-
-    fn evaluation<'a>(&'a self, test: Option<&'a Dataset>, every: u32) -> EvaluationPlan<'a> {
-        EvaluationPlan {
-            objective: self.plan.objective.as_ref(),
-            regularizer: self.server.regularizer.unwrap_or_default(),
-            weights: &self.server.weights,
-            test,
-            every,
-            from: 0,
-        }
-    }
+fn simulation(setting: &Setting) -> Simulation {
+    let server = Server::new(setting.server.clone(), setting.start.clone());
+    Simulation::new(server, setting.clients())
 }
 
-trait SettingExt {
-    fn simulation(&self) -> Simulation;
-    fn evaluation<'a>(&'a self, test: Option<&'a Dataset>, every: u32) -> EvaluationPlan<'a>;
+fn evaluation<'a>(
+    setting: &'a Setting,
+    test: Option<&'a Dataset>,
+    every: u32,
+) -> EvaluationPlan<'a> {
+    EvaluationPlan {
+        objective: setting.plan.objective.as_ref(),
+        regularizer: setting.server.regularizer.unwrap_or_default(),
+        weights: &setting.server.weights,
+        test,
+        every,
+        from: 0,
+    }
 }
 
 /// A round as it was reported, metrics to the bit.
@@ -113,11 +110,11 @@ fn row(progress: Progress, server: &Server) -> Row {
 }
 
 fn rows(setting: &Setting, threads: usize, every: u32, test: Option<&Dataset>) -> Vec<Row> {
-    let mut simulation = setting.simulation();
+    let mut simulation = simulation(setting);
     let mut rows = Vec::new();
     simulation.run(
         threads,
-        &setting.evaluation(test, every),
+        &evaluation(setting, test, every),
         |progress, server| {
             rows.push(row(progress, server));
             ControlFlow::Continue(())
@@ -192,8 +189,8 @@ fn interruption_leaves_a_consistent_state() {
         let setting = setting(BLOCK + 3, estimator, Noise::Float, false);
         let whole = rows(&setting, 2, 2, None);
         for stop in [0, 1, 4] {
-            let mut simulation = setting.simulation();
-            let evaluation = setting.evaluation(None, 2);
+            let mut simulation = simulation(&setting);
+            let evaluation = evaluation(&setting, None, 2);
             let mut seen = Vec::new();
             simulation.run(2, &evaluation, |progress, server| {
                 seen.push(row(progress, server));
@@ -229,11 +226,11 @@ fn metrics_are_what_they_say() {
     let setting = setting(40, EstimatorPlan::Minibatch, Noise::Float, false);
     let (values, labels) = table(1000, 300, 7, 2);
     let test = sparse(&values, &labels, 2);
-    let mut simulation = setting.simulation();
+    let mut simulation = simulation(&setting);
     let mut checked = 0;
     simulation.run(
         2,
-        &setting.evaluation(Some(&test), 1),
+        &evaluation(&setting, Some(&test), 1),
         |progress, server| {
             let x: Vec<f64> = server.model().iter().map(|&x| f64::from(x)).collect();
             let metrics = progress.metrics.unwrap();
@@ -354,7 +351,6 @@ impl RecordLoss for Panics {
 /// for ever.
 #[test]
 fn a_panic_ends_the_run() {
-    std::panic::set_hook(Box::new(|_| {}));
     for threads in [1, 2, 4] {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
@@ -379,5 +375,4 @@ fn a_panic_ends_the_run() {
         let ended = receiver.recv_timeout(Duration::from_secs(20));
         assert_eq!(ended, Ok(true), "{threads} threads");
     }
-    let _ = std::panic::take_hook();
 }
