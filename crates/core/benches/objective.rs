@@ -74,6 +74,7 @@ fn main() {
     network_batch(&mnist, 128, 509);
     let part: Vec<u32> = (0..6000).collect();
     full_gradient("sparse", &mnist.select(&part));
+    full_gradient("sparse", &mnist.select(&part[..512]));
     // Few enough that a run fits between two interruptions of a busy machine.
     full_gradient("dense", &dense(&mnist.select(&part[..512])));
     logistic_batch(51, 6);

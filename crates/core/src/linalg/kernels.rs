@@ -93,10 +93,31 @@ pub(crate) fn sparse_dot(indices: &[u32], values: &[f32], dense: &[f32]) -> f32 
             sums[lane] = value[lane].mul_add(dense[index[lane] as usize], sums[lane]);
         }
     }
-    for (lane, (&index, &value)) in index_rest.iter().zip(value_rest).enumerate() {
-        sums[lane] = value.mul_add(dense[index as usize], sums[lane]);
+    // Not lane by lane: a lane that is only known at run time would send the sums through memory.
+    let mut rest = 0.0f32;
+    for (&index, &value) in index_rest.iter().zip(value_rest) {
+        rest = value.mul_add(dense[index as usize], rest);
     }
-    (sums[0] + sums[1]) + (sums[2] + sums[3])
+    rest + ((sums[0] + sums[1]) + (sums[2] + sums[3]))
+}
+
+/// `target[index] += scale * value` for every indexed number.
+#[inline(always)]
+pub(crate) fn add_scaled_sparse(target: &mut [f32], scale: f32, indices: &[u32], values: &[f32]) {
+    let mut add = |index: u32, value: f32| {
+        let slot = &mut target[index as usize];
+        *slot = scale.mul_add(value, *slot);
+    };
+    let (index_chunks, index_rest) = indices.as_chunks::<4>();
+    let (value_chunks, value_rest) = values.as_chunks::<4>();
+    for (index, value) in index_chunks.iter().zip(value_chunks) {
+        for lane in 0..4 {
+            add(index[lane], value[lane]);
+        }
+    }
+    for (&index, &value) in index_rest.iter().zip(value_rest) {
+        add(index, value);
+    }
 }
 
 /// How a matrix of `columns` columns is cut into panels of 64, 32, 16 and 8: `(first, width)`, the

@@ -9,13 +9,18 @@
 //!
 //! **Cost.** One pass over the stored features of the batch for the factors and one for the sum;
 //! nothing for the norms. On a few selected coordinates the sum costs a binary search per
-//! coordinate and record or that same pass, whichever is cheaper.
+//! coordinate and record, or a table lookup per stored feature, or that same pass, whichever is
+//! cheapest.
 //!
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
 use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
-use crate::data::{Dataset, Features, SparseRows};
-use crate::linalg::{elementary, kernels, vectorised};
+use crate::data::{Dataset, Features};
+use crate::linalg::kernels::{self, NO_ROW};
+use crate::linalg::{elementary, prefetch, vectorised};
+
+/// Rows that are asked for together.
+const BLOCK: usize = 64;
 
 /// Two-class logistic regression; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +62,7 @@ impl Objective for Logistic {
         &self,
         model: &[f32],
         records: Records<'_>,
-        outcomes: Option<&mut [Outcome]>,
+        mut outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
     ) {
@@ -69,19 +74,23 @@ impl Objective for Logistic {
             None => &mut own[..],
         };
         assert_eq!(margins.len(), records.len(), "one factor per record");
-        let labels = records.data.labels();
+        if let Some(outcomes) = outcomes.as_deref() {
+            assert_eq!(outcomes.len(), records.len(), "one outcome per record");
+        }
+        let data = records.data;
         vectorised(
             #[inline(always)]
             || {
-                predict(model, records, margins);
-                if let Some(outcomes) = outcomes {
-                    assert_eq!(outcomes.len(), records.len(), "one outcome per record");
-                    write_outcomes(margins, records.rows, labels, outcomes);
-                }
-                // -y sigmoid(-y m): the sigmoid of the margin with the label's sign turned.
-                for (value, &row) in margins.iter_mut().zip(records.rows) {
-                    let sign = sign(labels[row as usize]);
-                    *value = -sign * elementary::sigmoid(-sign * *value);
+                let constant = data
+                    .offset()
+                    .map_or(0.0, |offset| kernels::dot(offset, model));
+                for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+                    let margins = &mut margins[b * BLOCK..][..rows.len()];
+                    let outcomes = outcomes.as_deref_mut();
+                    let outcomes =
+                        outcomes.map(|outcomes| &mut outcomes[b * BLOCK..][..rows.len()]);
+                    predict(model, constant, Records { data, rows }, margins);
+                    turn_into_factors(Records { data, rows }, margins, outcomes);
                 }
             },
         );
@@ -106,7 +115,7 @@ impl Objective for Logistic {
                 }
             }
             Coordinates::Selected(chosen) => {
-                selected_norms(self.features, records, chosen, squared_norms, workspace);
+                selected_norms(records, chosen, squared_norms, workspace);
             }
         }
         // The record is the same on both sides, so the difference is one of two numbers; their
@@ -148,19 +157,9 @@ impl Objective for Logistic {
     }
 }
 
-/// `y` of a class.
+/// `<a_j, x>` of at most [`BLOCK`] records, `constant` being the offset's share.
 #[inline(always)]
-fn sign(label: u32) -> f32 {
-    if label == 0 { -1.0 } else { 1.0 }
-}
-
-/// `<a_j, x>`, offset included.
-#[inline(always)]
-fn predict(model: &[f32], records: Records<'_>, margins: &mut [f32]) {
-    let constant = match records.data.offset() {
-        Some(offset) => kernels::dot(offset, model),
-        None => 0.0,
-    };
+fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f32]) {
     match records.data.features() {
         Features::Dense(dense) => {
             for (margin, &row) in margins.iter_mut().zip(records.rows) {
@@ -168,21 +167,36 @@ fn predict(model: &[f32], records: Records<'_>, margins: &mut [f32]) {
             }
         }
         Features::Sparse(sparse) => {
-            for (margin, &row) in margins.iter_mut().zip(records.rows) {
-                let row = sparse.row(row as usize);
+            // Rows lie anywhere in memory: all are asked for before the first is read.
+            let mut found = [NO_ROW; BLOCK];
+            for (slot, &row) in found.iter_mut().zip(records.rows) {
+                *slot = sparse.row(row as usize);
+                prefetch(slot.indices);
+                prefetch(slot.values);
+            }
+            for (margin, row) in margins.iter_mut().zip(&found) {
                 *margin = constant + kernels::sparse_dot(row.indices, row.values, model);
             }
         }
     }
 }
 
+/// Replaces predictions by factors, `-y sigmoid(-y m)`, and writes the outcomes.
 #[inline(always)]
-fn write_outcomes(margins: &[f32], rows: &[u32], labels: &[u32], outcomes: &mut [Outcome]) {
-    for ((outcome, &margin), &row) in outcomes.iter_mut().zip(margins).zip(rows) {
-        *outcome = Outcome {
-            loss: elementary::softplus(-sign(labels[row as usize]) * margin),
-            class: u32::from(margin > 0.0),
-        };
+fn turn_into_factors(records: Records<'_>, margins: &mut [f32], outcomes: Option<&mut [Outcome]>) {
+    let labels = records.data.labels();
+    let mut signs = [0.0; BLOCK];
+    for (sign, &row) in signs.iter_mut().zip(records.rows) {
+        *sign = if labels[row as usize] == 0 { 1.0 } else { -1.0 };
+    }
+    if let Some(outcomes) = outcomes {
+        for ((outcome, &margin), &sign) in outcomes.iter_mut().zip(&*margins).zip(&signs) {
+            outcome.loss = elementary::softplus(sign * margin);
+            outcome.class = u32::from(margin > 0.0);
+        }
+    }
+    for (value, &sign) in margins.iter_mut().zip(&signs) {
+        *value = sign * elementary::sigmoid(sign * *value);
     }
 }
 
@@ -201,10 +215,7 @@ fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
             Features::Dense(dense) => kernels::add_scaled(sum, scale, dense.row(row as usize)),
             Features::Sparse(sparse) => {
                 let row = sparse.row(row as usize);
-                for (&index, &value) in row.indices.iter().zip(row.values) {
-                    let slot = &mut sum[index as usize];
-                    *slot = scale.mul_add(value, *slot);
-                }
+                kernels::add_scaled_sparse(sum, scale, row.indices, row.values);
             }
         }
     }
@@ -245,87 +256,147 @@ fn add_selected(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
-    match records.data.features() {
-        Features::Sparse(sparse) if !searching_pays(sparse, records.rows, chosen.len()) => {
-            let mut full = workspace.take_zeroed(sparse.columns());
+    match (records.data.features(), way(records, chosen)) {
+        (Features::Sparse(_), Way::WholeRows) => {
+            let mut full = workspace.take_zeroed(records.data.columns());
             add_rows(records, gradients, &mut full);
             for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
                 *sum += full[coordinate as usize];
             }
             workspace.put(full);
         }
-        features => {
+        (Features::Sparse(sparse), Way::Table) => {
+            let table = position_table(records.data.columns(), chosen, workspace);
+            let mut total = 0.0;
             for (j, &row) in records.rows.iter().enumerate() {
                 let scale = gradients.weights[j] * gradients.factors[j];
-                visit_selected(records.data, features, row, chosen, |place, value| {
-                    sum[place] = scale.mul_add(value, sum[place]);
-                });
+                total += scale;
+                let row = sparse.row(row as usize);
+                for (&index, &value) in row.indices.iter().zip(row.values) {
+                    let position = table[index as usize] as usize;
+                    if position > 0 {
+                        sum[position - 1] = scale.mul_add(value, sum[position - 1]);
+                    }
+                }
+            }
+            if let Some(offset) = records.data.offset() {
+                for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+                    *sum = total.mul_add(offset[coordinate as usize], *sum);
+                }
+            }
+            workspace.put_indices(table);
+        }
+        _ => {
+            for (j, &row) in records.rows.iter().enumerate() {
+                let scale = gradients.weights[j] * gradients.factors[j];
+                for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+                    *sum = scale.mul_add(feature(records.data, row, coordinate), *sum);
+                }
             }
         }
     }
 }
 
-/// `sum` of the squares of the chosen features of every record.
+/// The sum of the squares of the chosen features of every record.
 fn selected_norms(
-    dimension: usize,
     records: Records<'_>,
     chosen: &[u32],
     squared_norms: &mut [f64],
     workspace: &mut Workspace,
 ) {
-    let _ = (dimension, workspace);
-    let features = records.data.features();
-    for (target, &row) in squared_norms.iter_mut().zip(records.rows) {
-        let mut total = 0.0;
-        visit_selected(records.data, features, row, chosen, |_, value| {
-            total += f64::from(value) * f64::from(value);
-        });
-        *target = total;
+    let square = |value: f32| f64::from(value) * f64::from(value);
+    let offset = |coordinate: u32| match records.data.offset() {
+        Some(offset) => offset[coordinate as usize],
+        None => 0.0,
+    };
+    let norms = squared_norms.iter_mut().zip(records.rows);
+    match (records.data.features(), way(records, chosen)) {
+        (Features::Sparse(sparse), Way::Table | Way::WholeRows) => {
+            let table = position_table(records.data.columns(), chosen, workspace);
+            let constant: f64 = chosen.iter().map(|&c| square(offset(c))).sum();
+            for (norm, &row) in norms {
+                let row = sparse.row(row as usize);
+                // Every stored feature replaces the offset's square by its own.
+                let mut total = constant;
+                for (&index, &value) in row.indices.iter().zip(row.values) {
+                    if table[index as usize] > 0 {
+                        total += square(value + offset(index)) - square(offset(index));
+                    }
+                }
+                *norm = total.max(0.0);
+            }
+            workspace.put_indices(table);
+        }
+        _ => {
+            for (norm, &row) in norms {
+                *norm = chosen
+                    .iter()
+                    .map(|&c| square(feature(records.data, row, c)))
+                    .sum();
+            }
+        }
     }
 }
 
-/// Calls `visit(position in chosen, feature)` for every chosen feature of a row that may not be
-/// zero.
+/// One feature of one record, offset included.
 #[inline(always)]
-fn visit_selected(
-    data: &Dataset,
-    features: &Features,
-    row: u32,
-    chosen: &[u32],
-    mut visit: impl FnMut(usize, f32),
-) {
-    let offset = |coordinate: u32| {
-        data.offset()
-            .map_or(0.0, |offset| offset[coordinate as usize])
-    };
-    match features {
-        Features::Dense(dense) => {
-            let row = dense.row(row as usize);
-            for (place, &coordinate) in chosen.iter().enumerate() {
-                visit(place, row[coordinate as usize] + offset(coordinate));
-            }
-        }
+fn feature(data: &Dataset, row: u32, coordinate: u32) -> f32 {
+    let stored = match data.features() {
+        Features::Dense(dense) => dense.row(row as usize)[coordinate as usize],
         Features::Sparse(sparse) => {
             let row = sparse.row(row as usize);
-            for (place, &coordinate) in chosen.iter().enumerate() {
-                let stored = row
-                    .indices
-                    .binary_search(&coordinate)
-                    .map_or(0.0, |found| row.values[found]);
-                visit(place, stored + offset(coordinate));
+            match row.indices.binary_search(&coordinate) {
+                Ok(place) => row.values[place],
+                Err(_) => 0.0,
             }
         }
-    }
+    };
+    stored
+        + data
+            .offset()
+            .map_or(0.0, |offset| offset[coordinate as usize])
 }
 
-/// Whether looking up every chosen coordinate in every row costs less than adding whole rows.
-fn searching_pays(sparse: &SparseRows, rows: &[u32], chosen: usize) -> bool {
-    let Some(&first) = rows.first() else {
-        return true;
+/// For every feature its position among the chosen ones plus one, zero if it is not among them.
+fn position_table(columns: usize, chosen: &[u32], workspace: &mut Workspace) -> Vec<u32> {
+    let mut table = workspace.take_indices(columns);
+    table.fill(0);
+    for (&coordinate, position) in chosen.iter().zip(1..) {
+        table[coordinate as usize] = position;
+    }
+    table
+}
+
+/// How chosen features are found among the stored ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// Each is searched for in every row.
+    Search,
+    /// Every stored feature is looked up in a table.
+    Table,
+    /// Whole rows are added up and the chosen sums taken out.
+    WholeRows,
+}
+
+/// The cheapest way; only speed depends on it.
+fn way(records: Records<'_>, chosen: &[u32]) -> Way {
+    let (Features::Sparse(sparse), Some(&first)) = (records.data.features(), records.rows.first())
+    else {
+        return Way::Search;
     };
-    // The first row speaks for all: only speed depends on it. A search step costs some four
-    // times what one addition costs, because its branches cannot be foreseen.
-    let stored = sparse.row(first as usize).indices.len();
-    let steps = 1 + stored.checked_ilog2().unwrap_or(0) as usize;
-    4 * chosen * steps * rows.len() < sparse.columns() + stored * rows.len()
+    // The first row speaks for all. In units of an addition, measured: a step of a search costs 4
+    // and a hit in the table 5, because both are branches that cannot be foreseen.
+    let stored = sparse.row(first as usize).indices.len() as f64;
+    let (count, columns) = (records.len() as f64, sparse.columns() as f64);
+    let hits = stored * chosen.len() as f64 / columns;
+    let search = 4.0 * count * chosen.len() as f64 * (2.0 + stored).log2();
+    let table = columns / 16.0 + count * (4.4 * stored + 5.0 * hits);
+    let whole_rows = columns / 16.0 + count * stored;
+    if search < table.min(whole_rows) {
+        Way::Search
+    } else if table < whole_rows {
+        Way::Table
+    } else {
+        Way::WholeRows
+    }
 }
