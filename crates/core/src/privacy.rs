@@ -92,12 +92,12 @@ impl Mechanism {
                     .collect();
                 let plan = GridPlan::new(sigma, coordinates, &plan)?;
                 let grids = Grids {
-                    batch: plan.grids()[0].clone(),
-                    reference: plan.grids().get(1).cloned(),
+                    batch: plan.grids()[0],
+                    reference: plan.grids().get(1).copied(),
                 };
                 Kind::Secure {
                     grids,
-                    sampler: plan.noise().clone(),
+                    sampler: *plan.noise(),
                     step: 2f64.powi(plan.exponent()),
                 }
             }
@@ -147,7 +147,7 @@ impl Mechanism {
     ) -> Collector {
         match &self.kind {
             Kind::Silent | Kind::Float => Collector::float(len, batch, records, workspace),
-            Kind::Secure { grids, .. } => Collector::grid(len, grids.clone(), batch, records),
+            Kind::Secure { grids, .. } => Collector::grid(len, *grids, batch, records),
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) enum Sum {
 }
 
 /// One grid per term, all with the same step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Grids {
     /// For [`Term::Batch`].
     pub batch: Grid,
