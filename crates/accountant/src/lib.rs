@@ -1,4 +1,13 @@
-//! Differential-privacy accounting for SoteriaFL.
+//! Differential-privacy accounting for clipped, sampled and compressed gradient methods.
+//!
+//! ```text
+//! Mechanism --release(sigma)--> Release --times(rounds)--> Event
+//!                                                            |
+//!                     closed form (certain shifts)  <--------+-------->  loss distributions
+//!                                                            |
+//!                                             epsilon, delta, calibrate, Odometer
+//! ```
+#![doc = include_str!("../README.md")]
 
 pub mod account;
 pub mod amplification;
@@ -14,4 +23,5 @@ pub mod rdp;
 
 pub use account::{AccountError, Cost, cost, delta, epsilon, round_up};
 pub use calibrate::{Calibration, calibrate, smallest_sigma};
+pub use event::EventError;
 pub use odometer::Odometer;
