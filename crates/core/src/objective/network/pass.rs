@@ -12,6 +12,8 @@ use crate::linalg::{LINE, aligned, elementary, prefetch, vectorised};
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     layers: Vec<LayerPlan>,
+    /// Prepared: as many zeros as the widest layer, which sums of errors start from.
+    zeros: Range<usize>,
     prepared_len: usize,
     forward_len: usize,
     block_len: usize,
@@ -64,8 +66,10 @@ impl Plan {
         for plan in plans[..last].iter_mut().rev() {
             plan.errors = take(&mut block, BLOCK * plan.width);
         }
+        let widest = plans.iter().map(|plan| plan.width).max().unwrap_or(0);
         Plan {
             layers: plans,
+            zeros: take(&mut prepared, widest),
             prepared_len: prepared,
             forward_len,
             block_len: block,
@@ -141,7 +145,11 @@ fn fetch(records: Records<'_>, b: usize) {
                     prefetch(row.indices);
                     prefetch(row.values);
                 }
-                Features::Dense(dense) => prefetch(dense.row(row as usize)),
+                Features::Dense(dense) => {
+                    // The start is enough: the processor sees where a long row goes on.
+                    let row = dense.row(row as usize);
+                    prefetch(&row[..row.len().min(4 * LINE)]);
+                }
             }
         }
     }
@@ -182,6 +190,7 @@ fn prepare(
             kernels::pack_transposed(weights, layer.outputs, kernels::DENSE_PANEL, transposed);
         }
     }
+    prepared[network.pass.zeros.clone()].fill(0.0);
 }
 
 fn forward(network: &Network, prepared: &[f32], records: Records<'_>, block: &mut [f32]) {
@@ -315,36 +324,10 @@ fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut 
         let target = &mut rest[..count * below.width];
         let errors = &before[plan.errors.clone()];
         let transposed = &prepared[plan.transposed.clone()];
-        // Errors start from nothing; the first row of zeros at hand is the gap-free prefix below.
-        let zeros = [0.0; 64];
-        times_transposed(
-            errors,
-            plan.width,
-            outputs,
-            transposed,
-            &zeros,
-            below.width,
-            target,
-        );
+        let zeros = &prepared[network.pass.zeros.clone()][..below.width];
+        dense_layer(errors, plan.width, outputs, transposed, zeros, target);
         let values = &before[below.values.clone()][..count * below.width];
         network.activation.times_derivative(target, values);
-    }
-}
-
-/// `target_j = errors_j W^T`, in panels of at most `zeros.len()` columns.
-fn times_transposed(
-    errors: &[f32],
-    stride: usize,
-    depth: usize,
-    transposed: &[f32],
-    zeros: &[f32],
-    width: usize,
-    target: &mut [f32],
-) {
-    if width <= zeros.len() {
-        dense_layer(errors, stride, depth, transposed, &zeros[..width], target);
-    } else {
-        dense_layer(errors, stride, depth, transposed, &vec![0.0; width], target);
     }
 }
 
