@@ -80,11 +80,11 @@ impl Dataset {
                 found: offset.len(),
             });
         }
-        if let Some(column) = offset.iter().position(|value| !value.is_finite()) {
-            return Err(DataError::NotFinite {
-                row: 0,
-                column,
-                value: offset[column],
+        if let Some(value) = offset.iter().find(|value| !value.is_finite()) {
+            return Err(DataError::Choice {
+                what: "offset",
+                value: value.to_string(),
+                reason: "expected finite numbers".to_owned(),
             });
         }
         let offset = offset.iter().any(|&value| value != 0.0).then_some(offset);
