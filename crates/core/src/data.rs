@@ -1,16 +1,46 @@
-//! Where the records come from: rows of features with class labels, and everything done to them before training.
+//! Where the records come from: rows of features with class labels, and what is done to them before
+//! training.
 //!
-//! A [`Dataset`] holds rows as they came, dense or sparse, so that 32,561 records with 14 nonzero features of 123 cost
-//! what those 14 cost. Centring keeps it so: a constant that is added to every row is stored once, as the set's
-//! [`offset`](Dataset::offset).
+//! A [`Dataset`] holds rows as they came, dense or sparse, so that 32,561 records with 14 nonzero
+//! features of 123 cost what those 14 cost. Centring keeps it so: a constant that is added to every
+//! row is stored once, as the set's [`offset`](Dataset::offset).
 //!
-//! Nothing here is private yet: what a [`Dataset`] holds must only be used through an estimator and its mechanism. Its
-//! `Debug` therefore prints sizes, never values.
+//! ```
+//! use soteria_core::data::{DataDirectories, Partition, Source};
+//!
+//! let source: Source = "a9a".parse()?;
+//! let loaded = source.load(&DataDirectories::from_environment(None), 0)?;
+//! let clients = Partition::Sorted.split(&loaded.train.with_intercept(), 10, 0)?;
+//! assert_eq!((clients[0].rows(), clients[9].rows(), clients[0].columns()), (3257, 3256, 124));
+//! # Ok::<(), soteria_core::data::DataError>(())
+//! ```
+//!
+//! Nothing here is private yet: what a [`Dataset`] holds must only be used through an estimator and
+//! its mechanism. Its `Debug` therefore prints sizes, never values.
 
+pub mod a9a;
+pub mod csv;
 mod dataset;
+mod directories;
+mod draw;
 mod error;
+pub mod export;
+pub mod idx;
+mod input;
+mod labels;
+pub mod libsvm;
+mod partition;
 mod rows;
+mod scale;
+mod source;
+mod synthetic;
 
 pub use dataset::Dataset;
+pub use directories::DataDirectories;
 pub use error::{DataError, Place};
+pub use labels::Schema;
+pub use partition::Partition;
 pub use rows::{DenseRows, Features, SparseRow, SparseRows};
+pub use scale::{Constants, Scale, Scaling};
+pub use source::{Loaded, Share, Source};
+pub use synthetic::Synthetic;

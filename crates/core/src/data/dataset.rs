@@ -80,11 +80,11 @@ impl Dataset {
                 found: offset.len(),
             });
         }
-        if let Some(column) = offset.iter().position(|value| !value.is_finite()) {
-            return Err(DataError::NotFinite {
-                row: 0,
-                column,
-                value: offset[column],
+        if let Some(value) = offset.iter().find(|value| !value.is_finite()) {
+            return Err(DataError::Choice {
+                what: "offset",
+                value: value.to_string(),
+                reason: "expected finite numbers".to_owned(),
             });
         }
         let offset = offset.iter().any(|&value| value != 0.0).then_some(offset);
@@ -181,6 +181,37 @@ impl Dataset {
         self.features
             .visit_row(row, |column, value| full[column] += f64::from(value));
         full
+    }
+
+    /// Every coordinate `x` replaced by `(x - center[column]) * factor[column]`, computed in `f64`.
+    ///
+    /// Dense rows take it in whole. Sparse rows are only multiplied, and the rest becomes the offset:
+    /// `(row + offset - center) * factor = row * factor + (offset - center) * factor`.
+    pub(super) fn affine(
+        mut self,
+        center: impl Fn(usize) -> f64,
+        factor: impl Fn(usize) -> f64,
+    ) -> Result<Dataset, DataError> {
+        let offset = |column: usize| {
+            self.offset
+                .as_ref()
+                .map_or(0.0, |offset| f64::from(offset[column]))
+        };
+        let moved: Vec<f64> = (0..self.columns())
+            .map(|column| offset(column) - center(column))
+            .collect();
+        let factors: Vec<f64> = (0..self.columns()).map(factor).collect();
+        let sparse = matches!(self.features, Features::Sparse(_));
+        self.features = self.features.map(|column, value| {
+            let moved = if sparse { 0.0 } else { moved[column] };
+            ((f64::from(value) + moved) * factors[column]) as f32
+        })?;
+        let rest = moved
+            .iter()
+            .zip(&factors)
+            .map(|(moved, factor)| if sparse { (moved * factor) as f32 } else { 0.0 });
+        let rest: Vec<f32> = rest.collect();
+        self.with_offset(rest)
     }
 }
 

@@ -76,6 +76,34 @@ impl Features {
         }
     }
 
+    /// Every stored value replaced by `change(column, value)`; what is no longer finite is refused.
+    pub(super) fn map(self, change: impl Fn(usize, f32) -> f32) -> Result<Features, DataError> {
+        match self {
+            Features::Dense(DenseRows {
+                columns,
+                mut values,
+            }) => {
+                for row in values.chunks_exact_mut(columns) {
+                    row.iter_mut()
+                        .enumerate()
+                        .for_each(|(column, value)| *value = change(column, *value));
+                }
+                DenseRows::new(columns, values).map(Features::Dense)
+            }
+            Features::Sparse(SparseRows {
+                columns,
+                starts,
+                indices,
+                mut values,
+            }) => {
+                for (value, &index) in values.iter_mut().zip(&indices) {
+                    *value = change(index as usize, *value);
+                }
+                SparseRows::new(columns, starts, indices, values).map(Features::Sparse)
+            }
+        }
+    }
+
     /// Calls `visit(column, value)` for every stored value of a row, in the order of columns.
     pub(super) fn visit_row(&self, row: usize, mut visit: impl FnMut(usize, f32)) {
         match self {

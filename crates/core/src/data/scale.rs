@@ -1,0 +1,574 @@
+//! Scaling of features: `x -> (x - center) * factor`.
+//!
+//! - spectral (the paper's a9a): one factor `2 sqrt(rows) / s` with `s` the largest singular value of
+//!   the matrix of all rows, found by power iteration. The mean over records of the squared
+//!   projection on any direction is then at most 4, so the logistic loss, whose curvature is at most
+//!   1/4, is 1-smooth.
+//! - standard (the paper's MNIST): one mean and one standard deviation over all features of all rows.
+//! - per-feature: each feature by its own mean and standard deviation; a constant feature stays.
+//! - constants known beforehand.
+//!
+//! All but the constants are computed from the records: whoever sees them learns something about the
+//! records, so [`Scaling::data_dependent`] says so and a privacy claim must not ignore it. Sparse rows
+//! stay sparse. Sums are in `f64` and in the order of rows. Spectral costs two passes over the stored
+//! values per iteration, a few dozen iterations as a rule; the others two passes.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{DataError, Dataset, Features, draw};
+
+/// A rule for scaling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scale {
+    /// Features stay as they are.
+    None,
+    /// Divide by half the root mean square of the largest singular value.
+    Spectral,
+    /// One mean and standard deviation over all features.
+    Standard,
+    /// A mean and standard deviation for each feature.
+    PerFeature,
+}
+
+/// Numbers for `x -> (x - center) * factor`, to be applied to training and test set alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scaling {
+    name: &'static str,
+    center: Constants,
+    factor: Constants,
+    data_dependent: bool,
+}
+
+/// One number for all features, or one for each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constants {
+    /// The same for every feature.
+    Same(f64),
+    /// In the order of features.
+    PerFeature(Arc<[f64]>),
+}
+
+impl Scale {
+    /// The numbers that this rule gives for the records of a training set.
+    pub fn fit(self, data: &Dataset) -> Result<Scaling, DataError> {
+        if data.rows() == 0 {
+            return Err(refuse(self, "expected at least one record"));
+        }
+        let (center, factor) = match self {
+            Scale::None => return Ok(Scaling::identity()),
+            Scale::Spectral => {
+                let largest = largest_singular_value(data);
+                if largest == 0.0 {
+                    return Err(refuse(self, "all features of all records are zero"));
+                }
+                (
+                    Constants::Same(0.0),
+                    Constants::Same(2.0 * (data.rows() as f64).sqrt() / largest),
+                )
+            }
+            Scale::Standard => {
+                let (mean, deviation) = Columns::of(data).moments();
+                if deviation == 0.0 {
+                    return Err(refuse(self, "all features of all records are equal"));
+                }
+                (Constants::Same(mean), Constants::Same(1.0 / deviation))
+            }
+            Scale::PerFeature => Columns::of(data).moments_of_each(),
+        };
+        Ok(Scaling {
+            name: self.name(),
+            center,
+            factor,
+            data_dependent: true,
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Scale::None => "none",
+            Scale::Spectral => "spectral",
+            Scale::Standard => "standard",
+            Scale::PerFeature => "per-feature",
+        }
+    }
+}
+
+fn refuse(scale: Scale, reason: &str) -> DataError {
+    DataError::Choice {
+        what: "scale",
+        value: scale.to_string(),
+        reason: reason.to_owned(),
+    }
+}
+
+impl Scaling {
+    /// Leaves features as they are.
+    pub fn identity() -> Scaling {
+        let (center, factor) = (Constants::Same(0.0), Constants::Same(1.0));
+        Scaling {
+            name: Scale::None.name(),
+            center,
+            factor,
+            data_dependent: false,
+        }
+    }
+
+    /// Constants known without looking at the records.
+    pub fn constants(center: Constants, factor: Constants) -> Result<Scaling, DataError> {
+        let choice = |what, value: f64, reason: &str| {
+            Err(DataError::Choice {
+                what,
+                value: value.to_string(),
+                reason: reason.to_owned(),
+            })
+        };
+        if let Some(&value) = center.as_slice().iter().find(|value| !value.is_finite()) {
+            return choice("center", value, "expected finite numbers");
+        }
+        if let Some(&value) = factor
+            .as_slice()
+            .iter()
+            .find(|&&value| !(value.is_finite() && value > 0.0))
+        {
+            return choice("factor", value, "expected finite numbers above zero");
+        }
+        Ok(Scaling {
+            name: "constants",
+            center,
+            factor,
+            data_dependent: false,
+        })
+    }
+
+    /// A published mean and standard deviation.
+    pub(super) fn published(mean: f64, deviation: f64) -> Scaling {
+        let (center, factor) = (Constants::Same(mean), Constants::Same(1.0 / deviation));
+        Scaling {
+            name: "constants",
+            center,
+            factor,
+            data_dependent: false,
+        }
+    }
+
+    /// What is subtracted first.
+    pub fn center(&self) -> &Constants {
+        &self.center
+    }
+
+    /// What is then multiplied by.
+    pub fn factor(&self) -> &Constants {
+        &self.factor
+    }
+
+    /// Whether these numbers were computed from the records.
+    pub fn data_dependent(&self) -> bool {
+        self.data_dependent
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_identity(&self) -> bool {
+        self.center.as_slice().iter().all(|&center| center == 0.0)
+            && self.factor.as_slice().iter().all(|&factor| factor == 1.0)
+    }
+
+    /// Scales every row.
+    pub fn apply(&self, data: Dataset) -> Result<Dataset, DataError> {
+        for constants in [&self.center, &self.factor] {
+            if let Constants::PerFeature(values) = constants
+                && values.len() != data.columns()
+            {
+                let (expected, found) = (data.columns(), values.len());
+                return Err(DataError::Shape {
+                    what: "scaling constants",
+                    expected,
+                    found,
+                });
+            }
+        }
+        if self.is_identity() {
+            return Ok(data);
+        }
+        data.affine(
+            |column| self.center.at(column),
+            |column| self.factor.at(column),
+        )
+    }
+}
+
+impl Constants {
+    /// The number for a feature.
+    pub fn at(&self, column: usize) -> f64 {
+        match self {
+            Constants::Same(value) => *value,
+            Constants::PerFeature(values) => values[column],
+        }
+    }
+
+    /// All numbers: one, or as many as there are features.
+    pub fn as_slice(&self) -> &[f64] {
+        match self {
+            Constants::Same(value) => std::slice::from_ref(value),
+            Constants::PerFeature(values) => values,
+        }
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Scale {
+    type Err = DataError;
+
+    fn from_str(text: &str) -> Result<Scale, DataError> {
+        let all = [
+            Scale::None,
+            Scale::Spectral,
+            Scale::Standard,
+            Scale::PerFeature,
+        ];
+        all.into_iter()
+            .find(|scale| scale.name() == text)
+            .ok_or_else(|| DataError::Choice {
+                what: "scale",
+                value: text.to_owned(),
+                reason: "expected none, spectral, standard or per-feature".to_owned(),
+            })
+    }
+}
+
+impl fmt::Display for Scaling {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_identity() {
+            return formatter.write_str("none");
+        }
+        let origin = if self.data_dependent {
+            ", computed from the records"
+        } else {
+            ""
+        };
+        write!(
+            formatter,
+            "(x - {}) * {} ({}{origin})",
+            self.center, self.factor, self.name
+        )
+    }
+}
+
+impl fmt::Display for Constants {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Constants::Same(value) => write!(formatter, "{value:.6}"),
+            Constants::PerFeature(values) => write!(formatter, "[{} numbers]", values.len()),
+        }
+    }
+}
+
+/// Sums over each column, from which all moments follow.
+struct Columns<'a> {
+    data: &'a Dataset,
+    /// How many values are stored, and their sum without the offset.
+    stored: Vec<f64>,
+    sums: Vec<f64>,
+}
+
+impl Columns<'_> {
+    fn of(data: &Dataset) -> Columns<'_> {
+        let (mut stored, mut sums) = (vec![0.0; data.columns()], vec![0.0; data.columns()]);
+        for row in 0..data.rows() {
+            data.features().visit_row(row, |column, value| {
+                stored[column] += 1.0;
+                sums[column] += f64::from(value);
+            });
+        }
+        Columns { data, stored, sums }
+    }
+
+    fn offset(&self, column: usize) -> f64 {
+        self.data
+            .offset()
+            .map_or(0.0, |offset| f64::from(offset[column]))
+    }
+
+    /// Each column's mean.
+    fn means(&self) -> Vec<f64> {
+        let rows = self.data.rows() as f64;
+        self.sums
+            .iter()
+            .enumerate()
+            .map(|(column, sum)| sum / rows + self.offset(column))
+            .collect()
+    }
+
+    /// Each column's sum of squared deviations from a given center: a second pass, because the
+    /// difference of two large sums would lose its digits. What is not stored deviates alike.
+    fn squared_deviations(&self, center: impl Fn(usize) -> f64) -> Vec<f64> {
+        let rest: Vec<f64> = (0..self.data.columns())
+            .map(|column| self.offset(column) - center(column))
+            .collect();
+        let absent = self.stored.iter().zip(&rest);
+        let mut squares: Vec<f64> = absent
+            .map(|(stored, rest)| (self.data.rows() as f64 - stored) * rest * rest)
+            .collect();
+        for row in 0..self.data.rows() {
+            self.data.features().visit_row(row, |column, value| {
+                let deviation = f64::from(value) + rest[column];
+                squares[column] += deviation * deviation;
+            });
+        }
+        squares
+    }
+
+    /// Mean and standard deviation over all columns.
+    fn moments(&self) -> (f64, f64) {
+        let columns = self.data.columns() as f64;
+        let mean = self.means().iter().sum::<f64>() / columns;
+        let squares: f64 = self.squared_deviations(|_| mean).iter().sum();
+        (mean, (squares / columns / self.data.rows() as f64).sqrt())
+    }
+
+    /// Mean and inverse standard deviation of each column; a constant column (an intercept) is left
+    /// alone, for centring would delete it.
+    fn moments_of_each(&self) -> (Constants, Constants) {
+        let mut means = self.means();
+        let rows = self.data.rows() as f64;
+        let squares = self.squared_deviations(|column| means[column]);
+        let mut factors = Vec::with_capacity(means.len());
+        for (mean, square) in means.iter_mut().zip(squares) {
+            let deviation = (square / rows).sqrt();
+            // Rounding leaves a constant column a deviation of some 1e-16 of its mean.
+            if deviation <= 1e-12 * mean.abs() {
+                *mean = 0.0;
+                factors.push(1.0);
+            } else {
+                factors.push(1.0 / deviation);
+            }
+        }
+        (
+            Constants::PerFeature(means.into()),
+            Constants::PerFeature(factors.into()),
+        )
+    }
+}
+
+/// The largest singular value of the matrix of all rows, offset included.
+///
+/// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no longer
+/// grows in its 13th digit.
+fn largest_singular_value(data: &Dataset) -> f64 {
+    const MOST_ITERATIONS: usize = 5_000;
+    let mut random = draw::generator("spectral start", 0);
+    let mut direction: Vec<f64> = (0..data.columns())
+        .map(|_| draw::open_unit(&mut random))
+        .collect();
+    let mut image = vec![0.0; data.rows()];
+    let mut before = 0.0;
+    for _ in 0..MOST_ITERATIONS {
+        let length = norm(&direction);
+        if length == 0.0 {
+            return 0.0;
+        }
+        direction.iter_mut().for_each(|value| *value /= length);
+        multiply(data, &direction, &mut image);
+        let square = image.iter().map(|value| value * value).sum::<f64>();
+        if (square - before).abs() <= 1e-13 * square {
+            return square.sqrt();
+        }
+        before = square;
+        multiply_transposed(data, &image, &mut direction);
+    }
+    before.sqrt()
+}
+
+fn norm(vector: &[f64]) -> f64 {
+    vector.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+fn offset_of(data: &Dataset) -> &[f32] {
+    data.offset().map_or(&[], |offset| offset)
+}
+
+/// `image = A direction`.
+fn multiply(data: &Dataset, direction: &[f64], image: &mut [f64]) {
+    let shared: f64 = offset_of(data)
+        .iter()
+        .zip(direction)
+        .map(|(&o, d)| f64::from(o) * d)
+        .sum();
+    for (row, value) in image.iter_mut().enumerate() {
+        *value = shared + dot(data.features(), row, direction);
+    }
+}
+
+fn dot(features: &Features, row: usize, direction: &[f64]) -> f64 {
+    let mut sum = 0.0;
+    features.visit_row(row, |column, value| {
+        sum += f64::from(value) * direction[column]
+    });
+    sum
+}
+
+/// `direction = A^T image`.
+fn multiply_transposed(data: &Dataset, image: &[f64], direction: &mut [f64]) {
+    direction.fill(0.0);
+    for (row, weight) in image.iter().enumerate() {
+        data.features().visit_row(row, |column, value| {
+            direction[column] += f64::from(value) * weight
+        });
+    }
+    let total: f64 = image.iter().sum();
+    for (value, &offset) in direction.iter_mut().zip(offset_of(data)) {
+        *value += f64::from(offset) * total;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DenseRows, SparseRows};
+    use super::*;
+
+    fn dense(columns: usize, values: &[f32]) -> Dataset {
+        let rows = DenseRows::new(columns, values.to_vec()).unwrap();
+        let labels = vec![0; rows.rows()];
+        Dataset::new(Features::Dense(rows), labels, 1).unwrap()
+    }
+
+    /// The same rows with only the nonzero values stored.
+    fn sparse(columns: usize, values: &[f32]) -> Dataset {
+        let (mut starts, mut indices, mut stored) = (vec![0], vec![], vec![]);
+        for row in values.chunks(columns) {
+            for (column, &value) in row.iter().enumerate().filter(|(_, value)| **value != 0.0) {
+                indices.push(column as u32);
+                stored.push(value);
+            }
+            starts.push(stored.len());
+        }
+        let rows = SparseRows::new(columns, starts, indices, stored).unwrap();
+        let labels = vec![0; rows.rows()];
+        Dataset::new(Features::Sparse(rows), labels, 1).unwrap()
+    }
+
+    const VALUES: [f32; 12] = [1.0, 0.0, 3.0, 0.0, 2.0, 5.0, 0.0, 0.0, 0.0, 0.0, 3.0, -4.0];
+
+    fn both() -> [Dataset; 2] {
+        [dense(4, &VALUES), sparse(4, &VALUES)]
+    }
+
+    #[test]
+    fn standard_and_per_feature_give_mean_zero_and_deviation_one() {
+        for data in both() {
+            let offset = data.clone().with_offset(vec![0.5, 0.0, -1.0, 2.0]).unwrap();
+            for data in [data, offset] {
+                for scale in [Scale::Standard, Scale::PerFeature] {
+                    let kind = matches!(data.features(), Features::Sparse(_));
+                    let scaled = scale.fit(&data).unwrap().apply(data.clone()).unwrap();
+                    assert_eq!(matches!(scaled.features(), Features::Sparse(_)), kind);
+                    let rows: Vec<Vec<f64>> = (0..3).map(|row| scaled.full_row(row)).collect();
+                    let groups: Vec<Vec<f64>> = match scale {
+                        Scale::Standard => vec![rows.concat()],
+                        _ => (0..4)
+                            .map(|column| rows.iter().map(|row| row[column]).collect())
+                            .collect(),
+                    };
+                    for group in groups {
+                        let count = group.len() as f64;
+                        let mean = group.iter().sum::<f64>() / count;
+                        let variance =
+                            group.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count;
+                        assert!(
+                            mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-6,
+                            "{mean} {variance}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_constant_feature_survives() {
+        for data in both() {
+            let scaling = Scale::PerFeature.fit(&data.with_intercept()).unwrap();
+            assert_eq!((scaling.center().at(4), scaling.factor().at(4)), (0.0, 1.0));
+        }
+        let tenths = dense(1, &[0.1; 7]);
+        assert_eq!(
+            Scale::PerFeature
+                .fit(&tenths)
+                .unwrap()
+                .apply(tenths.clone())
+                .unwrap(),
+            tenths
+        );
+    }
+
+    #[test]
+    fn singular_values_agree_with_closed_forms() {
+        // Of [[a, b], [c, d]]: the larger root of s^4 - (a^2+b^2+c^2+d^2) s^2 + (ad - bc)^2.
+        let (a, b, c, d) = (1.0f64, 2.0, -3.0, 0.5);
+        let (trace, determinant) = (a * a + b * b + c * c + d * d, a * d - b * c);
+        let exact =
+            ((trace + (trace * trace - 4.0 * determinant * determinant).sqrt()) / 2.0).sqrt();
+        let data = dense(2, &[a as f32, b as f32, c as f32, d as f32]);
+        assert!((largest_singular_value(&data) / exact - 1.0).abs() < 1e-12);
+        // An offset of ones on zero rows: a matrix of ones, whose singular value is sqrt(rows * columns).
+        let ones = sparse(3, &[0.0; 15]).with_offset(vec![1.0; 3]).unwrap();
+        assert!((largest_singular_value(&ones) - 15f64.sqrt()).abs() < 1e-12);
+        assert_eq!(largest_singular_value(&sparse(3, &[0.0; 15])), 0.0);
+    }
+
+    #[test]
+    fn spectral_scaling_bounds_the_mean_square_in_every_direction_by_four() {
+        for data in both() {
+            let offset = data.with_offset(vec![0.5, 0.0, -1.0, 2.0]).unwrap();
+            let scaled = Scale::Spectral.fit(&offset).unwrap().apply(offset).unwrap();
+            let mean_square = largest_singular_value(&scaled).powi(2) / 3.0;
+            assert!((mean_square - 4.0).abs() < 1e-5, "{mean_square}");
+        }
+    }
+
+    #[test]
+    fn constants_apply_and_nonsense_is_refused() {
+        let scaling = Scaling::constants(Constants::Same(1.0), Constants::Same(0.5)).unwrap();
+        assert!(!scaling.data_dependent());
+        assert_eq!(scaling.to_string(), "(x - 1.000000) * 0.500000 (constants)");
+        for data in both() {
+            let scaled = scaling.apply(data).unwrap();
+            assert_eq!(scaled.full_row(0), [0.0, -0.5, 1.0, -0.5]);
+            assert_eq!(scaled.squared_norms()[0], 0.0 + 0.25 + 1.0 + 0.25);
+            let twice = scaling.apply(scaled).unwrap();
+            assert_eq!(twice.full_row(0), [-0.5, -0.75, 0.0, -0.75]);
+        }
+        for (center, factor) in [
+            (f64::NAN, 1.0),
+            (0.0, 0.0),
+            (0.0, -1.0),
+            (0.0, f64::INFINITY),
+        ] {
+            assert!(Scaling::constants(Constants::Same(center), Constants::Same(factor)).is_err());
+        }
+        let three = Constants::PerFeature(vec![1.0; 3].into());
+        assert!(
+            Scaling::constants(Constants::Same(0.0), three)
+                .unwrap()
+                .apply(dense(4, &VALUES))
+                .is_err()
+        );
+        let huge = Scaling::constants(Constants::Same(0.0), Constants::Same(1e300)).unwrap();
+        assert!(matches!(
+            huge.apply(sparse(4, &VALUES)),
+            Err(DataError::NotFinite { .. })
+        ));
+        assert!(Scale::Spectral.fit(&dense(1, &[0.0])).is_err());
+        assert!(Scale::Standard.fit(&dense(1, &[2.0])).is_err());
+        assert!("auto".parse::<Scale>().is_err());
+        assert_eq!("per-feature".parse::<Scale>().unwrap(), Scale::PerFeature);
+        assert!(Scale::None.fit(&dense(1, &[2.0])).unwrap().is_identity());
+    }
+}

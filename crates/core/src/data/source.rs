@@ -1,0 +1,502 @@
+//! Names of data sources as users write them, and the sets they stand for.
+//!
+//! `a9a`, `mnist`, `fashion-mnist`, `libsvm:PATH`, `idx:DIR`, `csv:PATH`, `synthetic:ROWSxFEATURES`.
+//! A path may be followed by options: `libsvm:PATH?features=123`, and
+//! `csv:PATH?label=NAME&header=yes&separator=;` where the label is a column's name or its number
+//! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::csv::{Format, LabelColumn};
+use super::directories::ImageFiles;
+use super::{
+    DataDirectories, DataError, Dataset, Partition, Scaling, Schema, Synthetic, a9a, csv, idx,
+    libsvm,
+};
+
+/// Where records come from.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Source {
+    /// The built-in a9a.
+    A9a,
+    /// MNIST, from the first data directory that has it.
+    Mnist,
+    /// Fashion-MNIST, likewise.
+    FashionMnist,
+    /// A LIBSVM file.
+    Libsvm {
+        /// The file, plain or gzip.
+        path: PathBuf,
+        /// The number of features, if rows need not show the last ones.
+        features: Option<usize>,
+    },
+    /// A folder of IDX files, called as MNIST's are.
+    Idx {
+        /// The folder.
+        directory: PathBuf,
+    },
+    /// A table.
+    Csv {
+        /// The file, plain or gzip.
+        path: PathBuf,
+        /// How it is laid out.
+        format: Format,
+    },
+    /// Drawn from the seed.
+    Synthetic(Synthetic),
+}
+
+/// What a source gives.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The records to train on.
+    pub train: Dataset,
+    /// The records to test on, if there are any.
+    pub test: Option<Dataset>,
+}
+
+/// A source, or one part of it for one client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Share {
+    /// Where the records come from.
+    pub source: Source,
+    /// Which part of how many, counted from 0; none for all of it.
+    pub part: Option<(usize, usize)>,
+}
+
+impl Source {
+    /// Loads the records and, where the source has one, the test set. The seed draws synthetic data.
+    pub fn load(&self, directories: &DataDirectories, seed: u64) -> Result<Loaded, DataError> {
+        self.load_as(&Schema::default(), directories, seed)
+    }
+
+    /// Loads records whose features or classes are fixed beforehand, as those of a single client,
+    /// whose own records may not show them all.
+    pub fn load_as(
+        &self,
+        schema: &Schema,
+        directories: &DataDirectories,
+        seed: u64,
+    ) -> Result<Loaded, DataError> {
+        let loaded = match self {
+            Source::A9a => {
+                let (train, test) = a9a::load()?;
+                Loaded {
+                    train,
+                    test: Some(test),
+                }
+            }
+            Source::Mnist => load_images(&directories.image_set("mnist")?, schema)?,
+            Source::FashionMnist => load_images(&directories.image_set("fashion-mnist")?, schema)?,
+            Source::Idx { directory } => load_images(&ImageFiles::in_folder(directory)?, schema)?,
+            Source::Libsvm { path, features } => {
+                let schema = Schema {
+                    columns: schema.columns.or(*features),
+                    ..schema.clone()
+                };
+                Loaded {
+                    train: libsvm::read(path, &schema)?,
+                    test: None,
+                }
+            }
+            Source::Csv { path, format } => Loaded {
+                train: csv::read(path, format, schema)?,
+                test: None,
+            },
+            Source::Synthetic(size) => Loaded {
+                train: size.train(seed)?,
+                test: Some(size.test(seed)?),
+            },
+        };
+        self.check(&loaded.train, schema)?;
+        Ok(loaded)
+    }
+
+    /// Loads the records to train on from here, and those to test on from another source: its test
+    /// set, or all of it if it has none. They must agree in features and classes.
+    pub fn load_with_test(
+        &self,
+        test: &Source,
+        directories: &DataDirectories,
+        seed: u64,
+    ) -> Result<Loaded, DataError> {
+        let train = self.load(directories, seed)?.train;
+        let other = test.load_as(&Schema::of(&train), directories, seed)?;
+        Ok(Loaded {
+            train,
+            test: Some(other.test.unwrap_or(other.train)),
+        })
+    }
+
+    /// Whether the features are pixels, which are standardised by default.
+    pub fn is_images(&self) -> bool {
+        matches!(
+            self,
+            Source::Mnist | Source::FashionMnist | Source::Idx { .. }
+        )
+    }
+
+    /// Published constants for scaling, which do not depend on anybody's records here.
+    pub fn public_scaling(&self) -> Option<Scaling> {
+        match self {
+            Source::Mnist => Some(Scaling::published(0.1307, 0.3081)),
+            Source::FashionMnist => Some(Scaling::published(0.2860, 0.3530)),
+            _ => None,
+        }
+    }
+
+    /// Built-in sources do not read the schema, so they are compared with it.
+    fn check(&self, data: &Dataset, schema: &Schema) -> Result<(), DataError> {
+        let refuse = |reason| {
+            Err(DataError::Choice {
+                what: "source",
+                value: self.to_string(),
+                reason,
+            })
+        };
+        if let Some(columns) = schema.columns.filter(|&columns| columns != data.columns()) {
+            return refuse(format!(
+                "expected {columns} features, found {}",
+                data.columns()
+            ));
+        }
+        match &schema.label_names {
+            Some(names) if names[..] != *data.label_names() => refuse(format!(
+                "expected the classes {}, found {}",
+                names.join(", "),
+                data.label_names().join(", ")
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn load_images(files: &ImageFiles, schema: &Schema) -> Result<Loaded, DataError> {
+    let train = idx::read(&files.train.0, &files.train.1, schema)?;
+    let test = match &files.test {
+        Some((images, labels)) => Some(idx::read(images, labels, &Schema::of(&train))?),
+        None => None,
+    };
+    Ok(Loaded { train, test })
+}
+
+fn wrong(value: &str, reason: impl Into<String>) -> DataError {
+    DataError::Choice {
+        what: "source",
+        value: value.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+const FORMS: &str =
+    "expected a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH or synthetic:ROWSxFEATURES";
+
+impl FromStr for Source {
+    type Err = DataError;
+
+    fn from_str(text: &str) -> Result<Source, DataError> {
+        let (kind, rest) = match text.split_once(':') {
+            Some((kind, rest)) if !rest.is_empty() => (kind, rest),
+            Some(_) => return Err(wrong(text, FORMS)),
+            None => {
+                return match text {
+                    "a9a" => Ok(Source::A9a),
+                    "mnist" => Ok(Source::Mnist),
+                    "fashion-mnist" => Ok(Source::FashionMnist),
+                    _ => Err(wrong(text, FORMS)),
+                };
+            }
+        };
+        let (path, options) = split_options(rest);
+        match kind {
+            "libsvm" => {
+                let mut features = None;
+                for (key, value) in options {
+                    match (key, value.parse()) {
+                        ("features", Ok(count)) if count > 0 => features = Some(count),
+                        _ => {
+                            return Err(wrong(
+                                text,
+                                format!("cannot use {key}={value}; possible: features=NUMBER"),
+                            ));
+                        }
+                    }
+                }
+                Ok(Source::Libsvm {
+                    path: path.into(),
+                    features,
+                })
+            }
+            "csv" => Ok(Source::Csv {
+                path: path.into(),
+                format: csv_format(text, &options)?,
+            }),
+            "idx" => Ok(Source::Idx {
+                directory: rest.into(),
+            }),
+            "synthetic" => rest.parse().map(Source::Synthetic),
+            _ => Err(wrong(text, FORMS)),
+        }
+    }
+}
+
+/// Options follow the last question mark, if all that follows reads as `key=value&...`; otherwise
+/// the question mark belongs to the file's name.
+fn split_options(rest: &str) -> (&str, Vec<(&str, &str)>) {
+    let split = rest.rsplit_once('?').and_then(|(path, options)| {
+        let pairs: Option<Vec<_>> = options
+            .split('&')
+            .map(|pair| pair.split_once('='))
+            .collect();
+        Some((path, pairs?))
+    });
+    split
+        .filter(|(path, _)| !path.is_empty())
+        .unwrap_or((rest, Vec::new()))
+}
+
+fn csv_format(text: &str, options: &[(&str, &str)]) -> Result<Format, DataError> {
+    let mut format = Format::default();
+    for &(key, value) in options {
+        match (key, value, value.as_bytes()) {
+            ("label", "last", _) => format.label = LabelColumn::Last,
+            ("label", name, [_, ..]) => {
+                format.label = match name.parse() {
+                    Ok(number) => LabelColumn::Number(number),
+                    Err(_) => LabelColumn::Name(name.to_owned()),
+                };
+            }
+            ("header", "yes", _) => format.header = Some(true),
+            ("header", "no", _) => format.header = Some(false),
+            ("separator", "tab", _) => format.separator = b'\t',
+            ("separator", _, &[byte]) if byte.is_ascii_punctuation() && byte != b'"' => {
+                format.separator = byte
+            }
+            _ => {
+                let possible =
+                    "label=NAME, label=NUMBER, label=last, header=yes|no, separator=CHARACTER|tab";
+                return Err(wrong(
+                    text,
+                    format!("cannot use {key}={value}; possible: {possible}"),
+                ));
+            }
+        }
+    }
+    if format.header == Some(false) && matches!(format.label, LabelColumn::Name(_)) {
+        return Err(wrong(text, "a label column with a name needs a header"));
+    }
+    Ok(format)
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::A9a => formatter.write_str("a9a"),
+            Source::Mnist => formatter.write_str("mnist"),
+            Source::FashionMnist => formatter.write_str("fashion-mnist"),
+            Source::Libsvm { path, features } => {
+                write!(formatter, "libsvm:{}", path.display())?;
+                features.map_or(Ok(()), |count| write!(formatter, "?features={count}"))
+            }
+            Source::Idx { directory } => write!(formatter, "idx:{}", directory.display()),
+            Source::Csv { path, format } => {
+                write!(formatter, "csv:{}", path.display())?;
+                let mut options = Vec::new();
+                match &format.label {
+                    LabelColumn::Last => {}
+                    LabelColumn::Number(number) => options.push(format!("label={number}")),
+                    LabelColumn::Name(name) => options.push(format!("label={name}")),
+                }
+                match format.header {
+                    None => {}
+                    Some(true) => options.push("header=yes".to_owned()),
+                    Some(false) => options.push("header=no".to_owned()),
+                }
+                match format.separator {
+                    b',' => {}
+                    b'\t' => options.push("separator=tab".to_owned()),
+                    other => options.push(format!("separator={}", char::from(other))),
+                }
+                if options.is_empty() {
+                    Ok(())
+                } else {
+                    write!(formatter, "?{}", options.join("&"))
+                }
+            }
+            Source::Synthetic(size) => write!(formatter, "synthetic:{size}"),
+        }
+    }
+}
+
+impl Share {
+    /// Loads one client's records: its part as the partition deals it, or the whole source. The
+    /// seed draws synthetic data and the partition, so all clients of a run must use the same.
+    pub fn load(
+        &self,
+        partition: Partition,
+        schema: &Schema,
+        directories: &DataDirectories,
+        seed: u64,
+    ) -> Result<Dataset, DataError> {
+        let whole = self.source.load_as(schema, directories, seed)?.train;
+        match self.part {
+            Some((part, parts)) => partition.part(&whole, part, parts, seed),
+            None => Ok(whole),
+        }
+    }
+}
+
+impl FromStr for Share {
+    type Err = DataError;
+
+    fn from_str(text: &str) -> Result<Share, DataError> {
+        if let Some((head, tail)) = text.rsplit_once(':')
+            && let Some((part, parts)) = tail.split_once('/')
+            && let (Ok(part), Ok(parts)) = (part.parse::<usize>(), parts.parse::<usize>())
+            // What comes before must be a source: `libsvm:0/10` is a file.
+            && let Ok(source) = head.parse()
+        {
+            if part >= parts {
+                let reason = format!("expected a part from 0 to below {parts}, found {part}");
+                return Err(wrong(text, reason));
+            }
+            return Ok(Share {
+                source,
+                part: Some((part, parts)),
+            });
+        }
+        Ok(Share {
+            source: text.parse()?,
+            part: None,
+        })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.source)?;
+        self.part
+            .map_or(Ok(()), |(part, parts)| write!(formatter, ":{part}/{parts}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_source_is_parsed_and_printed() {
+        for text in [
+            "a9a",
+            "mnist",
+            "fashion-mnist",
+            "libsvm:some/file.gz",
+            "libsvm:C:/odd?name",
+            "libsvm:f?features=123",
+            "idx:folder",
+            "idx:folder?a=b",
+            "csv:rows.csv",
+            "csv:rows.csv?label=class&header=yes",
+            "csv:rows.csv?label=1&separator=;",
+            "csv:rows.csv?separator=tab",
+            "csv:why?.csv",
+            "synthetic:100x5",
+            "synthetic:100x5x3",
+        ] {
+            let source: Source = text.parse().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(source.to_string(), text);
+        }
+        let Source::Csv { format, .. } = "csv:r?label=3&header=no".parse().unwrap() else {
+            panic!()
+        };
+        assert_eq!(
+            format,
+            Format {
+                label: LabelColumn::Number(3),
+                header: Some(false),
+                separator: b','
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_no_source_is_refused_with_the_possibilities() {
+        for text in [
+            "",
+            "a9b",
+            "a9a:",
+            "libsvm:",
+            "libsvm",
+            "http://x",
+            "synthetic:5",
+            "csv:",
+            "mnist:x",
+        ] {
+            assert!(text.parse::<Source>().is_err(), "{text}");
+        }
+        assert_eq!(
+            "a9b".parse::<Source>().unwrap_err().to_string(),
+            format!("source \"a9b\": {FORMS}")
+        );
+        for text in [
+            "libsvm:f?features=0",
+            "libsvm:f?label=1",
+            "csv:f?label=",
+            "csv:f?header=no&label=x",
+            "csv:f?separator=ab",
+        ] {
+            assert!(text.parse::<Source>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_name_a_part() {
+        let share: Share = "a9a:0/10".parse().unwrap();
+        assert_eq!((&share.source, share.part), (&Source::A9a, Some((0, 10))));
+        assert_eq!(share.to_string(), "a9a:0/10");
+        assert_eq!("libsvm:x:2/3".parse::<Share>().unwrap().part, Some((2, 3)));
+        assert_eq!(
+            "synthetic:100x5:1/2".parse::<Share>().unwrap().part,
+            Some((1, 2))
+        );
+        let file: Share = "libsvm:0/10".parse().unwrap();
+        assert_eq!(
+            file,
+            Share {
+                source: Source::Libsvm {
+                    path: "0/10".into(),
+                    features: None
+                },
+                part: None
+            }
+        );
+        let second = "synthetic:101x5:1/2".parse::<Share>().unwrap();
+        let second = second
+            .load(
+                Partition::Sorted,
+                &Schema::default(),
+                &DataDirectories::default(),
+                3,
+            )
+            .unwrap();
+        let whole = "101x5".parse::<Synthetic>().unwrap().train(3).unwrap();
+        assert_eq!(second.rows(), 50);
+        assert!(second == Partition::Sorted.split(&whole, 2, 3).unwrap()[1]);
+        assert!("a9a:10/10".parse::<Share>().is_err());
+        assert!("a9a:0/0".parse::<Share>().is_err());
+    }
+
+    #[test]
+    fn only_images_have_public_constants() {
+        assert!(Source::A9a.public_scaling().is_none() && !Source::A9a.is_images());
+        let scaling = Source::Mnist.public_scaling().unwrap();
+        assert!(!scaling.data_dependent());
+        assert_eq!(
+            (scaling.center().at(0), scaling.factor().at(0)),
+            (0.1307, 1.0 / 0.3081)
+        );
+    }
+}
