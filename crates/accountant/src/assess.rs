@@ -188,56 +188,104 @@ impl Question {
         };
         let (shifts, probabilities) = (scaled(release), release.shifts.probabilities());
         let curve = amplification::masked_curve(&shifts, probabilities, self.adjacency, random_k)?;
+        let step = amplification::suggested_step(&shifts, probabilities, self.adjacency, random_k)?;
+        let round = MaskedRound {
+            shifts,
+            probabilities: probabilities.to_vec(),
+            adjacency: self.adjacency,
+            random_k: *random_k,
+        };
         let laws = match self.method {
             Method::Rdp => Vec::new(),
-            Method::Pld => {
-                let step = amplification::suggested_step(
-                    &shifts,
-                    probabilities,
-                    self.adjacency,
-                    random_k,
-                )?;
-                amplification::masked_laws(&shifts, probabilities, self.adjacency, random_k, step)?
-                    .into_iter()
-                    .map(|law| LossDistribution::new(law.step, law.first, law.masses, law.infinity))
-                    .collect()
-            }
+            Method::Pld => round.laws(step)?,
         };
         let usable = curve.is_some() || !laws.is_empty();
-        Ok(usable.then_some(Masked { curve, laws }))
+        Ok(usable.then_some(Masked {
+            curve,
+            round,
+            step,
+            laws,
+        }))
     }
 }
 
 /// One masked round: the proved bounds of it.
 struct Masked {
     curve: Option<RdpCurve>,
-    /// One per direction; all must hold.
+    round: MaskedRound,
+    /// The step of `laws`.
+    step: f64,
+    /// One per direction; all must hold. Empty where only Rényi was asked for.
     laws: Vec<LossDistribution>,
+}
+
+/// What the envelope is computed from.
+struct MaskedRound {
+    shifts: Vec<f64>,
+    probabilities: Vec<f64>,
+    adjacency: Adjacency,
+    random_k: RandomK,
+}
+
+impl MaskedRound {
+    fn laws(&self, step: f64) -> Result<Vec<LossDistribution>, AccountError> {
+        let Self {
+            shifts,
+            probabilities,
+            adjacency,
+            random_k,
+        } = self;
+        let laws = amplification::masked_laws(shifts, probabilities, *adjacency, random_k, step)?;
+        let grids = laws.into_iter();
+        Ok(grids
+            .map(|law| LossDistribution::new(law.step, law.first, law.masses, law.infinity))
+            .collect())
+    }
 }
 
 impl Masked {
     /// The smallest proved epsilon after `rounds` rounds.
     fn epsilon(&self, rounds: u64, delta: f64) -> Result<f64, AccountError> {
-        let mut best = self
+        let renyi = self
             .curve
             .as_ref()
-            .map_or(f64::INFINITY, |curve| curve.epsilon(rounds, delta));
-        let mut worst = 0.0_f64;
-        for losses in &self.laws {
-            let samples = Samples::of_distribution(losses, rounds);
-            let mut plan = Plan::new(std::slice::from_ref(&samples), Goal::Delta(delta));
-            let phase = Phase {
-                losses,
-                samples: &samples,
-                count: rounds,
-            };
-            worst = worst.max(epsilon_of_phases(&[phase], &mut plan, delta)?);
+            .map(|curve| curve.epsilon(rounds, delta));
+        if self.laws.is_empty() {
+            return Ok(renyi.unwrap_or(f64::INFINITY));
         }
-        if !self.laws.is_empty() {
-            best = best.min(worst);
+        let mut envelope = composed(&self.laws, rounds, delta);
+        // So many rounds, or so little noise, that a fine grid is too long: every step gives a bound.
+        let mut step = self.step;
+        while matches!(envelope, Err(AccountError::Unresolved { .. })) && step < COARSEST_STEP {
+            step *= 8.0;
+            envelope = composed(&self.round.laws(step)?, rounds, delta);
         }
-        Ok(best)
+        match (renyi, envelope) {
+            (Some(renyi), Ok(envelope)) => Ok(renyi.min(envelope)),
+            (Some(renyi), Err(AccountError::Unresolved { .. })) => Ok(renyi),
+            (None, Err(AccountError::Unresolved { .. })) => Ok(f64::INFINITY),
+            (None, envelope) | (_, envelope @ Err(_)) => envelope,
+        }
     }
+}
+
+/// A grid of losses this coarse says nothing any more.
+const COARSEST_STEP: f64 = 0.5;
+
+/// The largest epsilon of any direction after `rounds` rounds.
+fn composed(laws: &[LossDistribution], rounds: u64, delta: f64) -> Result<f64, AccountError> {
+    let mut worst = 0.0_f64;
+    for losses in laws {
+        let samples = Samples::of_distribution(losses, rounds);
+        let mut plan = Plan::new(std::slice::from_ref(&samples), Goal::Delta(delta));
+        let phase = Phase {
+            losses,
+            samples: &samples,
+            count: rounds,
+        };
+        worst = worst.max(epsilon_of_phases(&[phase], &mut plan, delta)?);
+    }
+    Ok(worst)
 }
 
 fn scaled(release: &Release) -> Vec<f64> {
@@ -400,6 +448,25 @@ mod tests {
                     let spent: Vec<f64> = (0..=150).map(|round| odometer.after(round)).collect();
                     assert!(spent[0] == 0.0 && spent.is_sorted());
                 }
+            }
+        }
+    }
+
+    /// So little noise over so many rounds that a fine grid is too long: still an answer.
+    #[test]
+    fn large_costs_are_answered() {
+        for (q, z, rounds) in [
+            (0.0157, 0.29, 20_000),
+            (0.02, 0.3, 5_000),
+            (0.3, 1.0, 100_000),
+        ] {
+            for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
+                let asked = question(Estimator::Sgd, q, rounds, Some(0.05), 1e-5, adjacency);
+                let found = asked.assess(z).unwrap();
+                assert!(
+                    found.epsilon.is_finite() && found.epsilon <= found.epsilon_unamplified,
+                    "{found:?}"
+                );
             }
         }
     }

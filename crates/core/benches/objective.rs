@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p soteria-core --bench objective [part of a name]`. Uses MNIST from the directory
 //! that `SOTERIA_SHARED` names, or from a `shared` folder beside the repository root
-//! (`data/mnist/train-*-ubyte.gz`); without it, made-up rows of the same density.
+//! (`data/mnist/train-*-ubyte.gz`); without it, made-up rows of the same density. `LONGER=4` measures
+//! four times as long; `BATCHES=1` takes the same batch every time, so that it stays in the cache.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -25,7 +26,7 @@ impl Stream {
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 32) * u64::from(bound) >> 32) as u32
+        (((self.0 >> 32) * u64::from(bound)) >> 32) as u32
     }
 
     fn numbers(&mut self, count: usize, scale: f32) -> Vec<f32> {
@@ -53,8 +54,7 @@ fn measure(name: &str, seconds: f64, mut work: impl FnMut()) -> f64 {
     {
         return f64::NAN;
     }
-    let seconds =
-        seconds * std::env::var("BENCH_LONGER").map_or(1.0, |times| times.parse().unwrap());
+    let seconds = seconds * number("LONGER", 1.0);
     let mut times = Vec::new();
     let begin = Instant::now();
     while begin.elapsed().as_secs_f64() < seconds || times.len() < 5 {
@@ -66,6 +66,10 @@ fn measure(name: &str, seconds: f64, mut work: impl FnMut()) -> f64 {
     let (best, median) = (times[0] * 1e6, times[times.len() / 2] * 1e6);
     println!("{name:<58} best {best:>10.2} us   median {median:>10.2} us");
     best
+}
+
+fn number(variable: &str, default: f64) -> f64 {
+    std::env::var(variable).map_or(default, |value| value.parse().unwrap())
 }
 
 fn main() {
@@ -83,14 +87,9 @@ fn main() {
 fn network_batch(data: &Dataset, batch: usize, selected: usize) {
     let network = Network::new(784, &[64], 10, Activation::Sigmoid).unwrap();
     let mut stream = Stream(1);
-    let model = stream.numbers(network.dimension() + 32, 0.05);
-    let at = (0..32)
-        .find(|&i| (model[i..].as_ptr() as usize).is_multiple_of(64))
-        .unwrap()
-        + std::env::var("MISALIGN").map_or(0, |n| n.parse().unwrap());
-    let model = &model[at..][..network.dimension()];
+    let model = stream.numbers(network.dimension(), 0.05);
     // A new batch every time, as in training: its rows are not in the cache.
-    let batches: Vec<Vec<u32>> = (0..std::env::var("BATCHES").map_or(400, |n| n.parse().unwrap()))
+    let batches: Vec<Vec<u32>> = (0..number("BATCHES", 400.0) as usize)
         .map(|_| {
             (0..batch)
                 .map(|_| stream.below(data.rows() as u32))
@@ -122,7 +121,7 @@ fn network_batch(data: &Dataset, batch: usize, selected: usize) {
             };
             let all = step.starts_with("all three");
             if all || step == "factors" {
-                network.factors(model, records, None, Some(&mut factors), &mut workspace);
+                network.factors(&model, records, None, Some(&mut factors), &mut workspace);
             }
             let gradients = Gradients {
                 factors: &factors,

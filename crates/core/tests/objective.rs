@@ -173,6 +173,16 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// Shapes that reach every kernel: all widths of panels, several slabs, features too many to lay out.
+fn larger_cases() -> Vec<Case> {
+    vec![
+        network_case(300, &[120], 10, Activation::Sigmoid),
+        network_case(150, &[64], 24, Activation::Relu),
+        network_case(2100, &[8], 3, Activation::Tanh),
+        network_case(10, &[70, 130], 10, Activation::Tanh),
+    ]
+}
+
 /// Logistic regression as a user would write it.
 struct PlainLogistic(usize);
 
@@ -332,6 +342,47 @@ fn gradients_are_finite_differences_of_the_naive_loss() {
 }
 
 #[test]
+fn larger_networks_have_the_naive_loss_and_its_slope() {
+    for case in larger_cases() {
+        for (storage, offset) in storages() {
+            let data = case.data(storage, 70, offset);
+            let rows: Vec<u32> = (0..70).map(|j| (j * 3) % 70).collect();
+            let (factors, outcomes) = case.factors(&data, &rows);
+            let model: Vec<f64> = case.model().iter().map(|&x| f64::from(x)).collect();
+            let direction = Stream(17).numbers(model.len(), 1.0);
+            for j in [0, 1, 68, 69] {
+                let full = data.full_row(rows[j] as usize);
+                let label = data.labels()[rows[j] as usize] as usize;
+                let at = |step: f64| {
+                    let moved = model.iter().zip(&direction);
+                    let moved: Vec<f64> = moved.map(|(x, &v)| x + step * f64::from(v)).collect();
+                    (case.loss)(&moved, &full, label)
+                };
+                let len = case.objective.factor_len();
+                let (factors, weights) = (&factors[j * len..][..len], &[1.0][..]);
+                let gradients = Gradients { factors, weights };
+                let gradient = case.sum(&data, &rows[j..=j], gradients, Coordinates::All);
+                let slope: f64 = gradient
+                    .iter()
+                    .zip(&direction)
+                    .map(|(&g, &v)| f64::from(g) * f64::from(v))
+                    .sum();
+                // A kink of the rectifier between the two points would spoil a larger step.
+                let step = 1e-7;
+                let expected = (at(step) - at(-step)) / (2.0 * step);
+                let error = (slope - expected).abs();
+                assert!(
+                    error < 1e-4 * (1.0 + expected.abs()),
+                    "{} {storage:?}: {slope} {expected}",
+                    case.name
+                );
+                assert_close(&[outcomes[j].loss], &[at(0.0)], 1e-5, &case.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn predicted_class_has_the_smallest_loss() {
     for case in cases() {
         let data = case.data(Storage::Sparse, 40, true);
@@ -481,9 +532,50 @@ fn differences_do_not_cancel() {
     }
 }
 
+/// The input doubled and the error halved: the gradient of the weights is the same, and the short
+/// formula for the difference would be nothing but cancellation.
+#[test]
+fn differences_survive_inputs_that_grow_as_errors_shrink() {
+    let case = network_case(11, &[17, 9], 5, Activation::Tanh);
+    let network = Network::new(11, &[17, 9], 5, Activation::Tanh).unwrap();
+    let data = case.data(Storage::Dense, 9, true);
+    let rows: Vec<u32> = (0..9).collect();
+    let (factors, _) = case.factors(&data, &rows);
+    let len = network.factor_len();
+    let mut others = factors.clone();
+    for other in others.chunks_mut(len) {
+        // Errors of the first layer, then input and errors of each further layer.
+        other[17..34].iter_mut().for_each(|a| *a *= 2.0);
+        other[34..43].iter_mut().for_each(|d| *d *= 0.5);
+        other[43..52].iter_mut().for_each(|a| *a *= 2.0);
+        other[52..57].iter_mut().for_each(|d| *d *= 0.5);
+    }
+    let ones = [1.0; 9];
+    let left = Gradients {
+        factors: &factors,
+        weights: &ones,
+    };
+    let right = Gradients {
+        factors: &others,
+        weights: &ones,
+    };
+    let differences = case.norms(&data, &rows, left, Some(right), Coordinates::All);
+    for (j, difference) in differences.iter().enumerate() {
+        // Only biases of the second and third layer differ, by half.
+        let halves = factors[j * len..][..len][34..43]
+            .iter()
+            .chain(&factors[j * len..][..len][52..57]);
+        let expected: f64 = halves.map(|&d| (f64::from(d) / 2.0).powi(2)).sum();
+        assert!(
+            relative(*difference, expected) < 2f64.powi(-40),
+            "{difference} {expected}"
+        );
+    }
+}
+
 #[test]
 fn selected_norms_are_those_of_the_selected_part() {
-    for case in cases() {
+    for case in cases().into_iter().chain(larger_cases()) {
         for (storage, offset) in storages() {
             let data = case.data(storage, 139, offset);
             let rows: Vec<u32> = (0..139).map(|j| (j * 5) % 139).collect();
@@ -534,7 +626,7 @@ fn selected_norms_are_those_of_the_selected_part() {
 
 #[test]
 fn sums_are_weighted_sums_of_explicit_gradients() {
-    for case in cases() {
+    for case in cases().into_iter().chain(larger_cases()) {
         for (storage, offset) in storages() {
             let data = case.data(storage, 139, offset);
             let rows: Vec<u32> = (0..139).map(|j| (j * 5) % 139).collect();
@@ -594,10 +686,7 @@ fn sums_are_added_to_what_is_there() {
 /// What secure mode stands on: a record's numbers do not depend on its company.
 #[test]
 fn numbers_of_a_record_are_the_same_to_the_bit_in_any_batch() {
-    let mut all = cases();
-    all.push(network_case(40, &[64], 10, Activation::Sigmoid));
-    all.push(network_case(10, &[70, 130], 10, Activation::Tanh));
-    for case in all {
+    for case in cases().into_iter().chain(larger_cases()) {
         for (storage, offset) in storages() {
             let data = case.data(storage, 131, offset);
             let len = case.objective.factor_len();
@@ -630,7 +719,8 @@ fn numbers_of_a_record_are_the_same_to_the_bit_in_any_batch() {
 
 #[test]
 fn dense_and_sparse_networks_agree_to_the_bit() {
-    for case in cases().iter().filter(|case| case.name.starts_with('[')) {
+    let all = cases().into_iter().chain(larger_cases());
+    for case in all.filter(|case| case.name.starts_with('[')) {
         let rows: Vec<u32> = (0..67).collect();
         for offset in [false, true] {
             let dense = case.factors(&case.data(Storage::Dense, 67, offset), &rows);

@@ -81,11 +81,11 @@ impl Dataset {
                 found: offset.len(),
             });
         }
-        if let Some(column) = offset.iter().position(|value| !is_acceptable(*value)) {
-            return Err(DataError::NotFinite {
-                row: 0,
-                column,
-                value: offset[column],
+        if let Some(value) = offset.iter().find(|value| !is_acceptable(**value)) {
+            return Err(DataError::Choice {
+                what: "offset",
+                value: value.to_string(),
+                reason: "expected finite numbers up to 2^64".to_owned(),
             });
         }
         let offset = offset.iter().any(|&value| value != 0.0).then_some(offset);

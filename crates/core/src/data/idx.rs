@@ -75,7 +75,7 @@ fn assemble(
     }
     let mut collected = Labels::new(true, schema);
     for row in 0..classes.rows {
-        let text = classes.value(row).to_string();
+        let text = classes.first(row).to_string();
         collected
             .push(text.as_bytes())
             .map_err(|refused| DataError::Format {
@@ -118,6 +118,20 @@ impl Element {
             Element::I16 => 2,
             Element::I32 | Element::F32 => 4,
             Element::F64 => 8,
+        }
+    }
+
+    /// One element; every one of these types fits into `f64`.
+    fn value(self, bytes: &[u8]) -> f64 {
+        match (self, bytes) {
+            (Element::I8, &[a]) => f64::from(a as i8),
+            (Element::I16, &[a, b]) => f64::from(i16::from_be_bytes([a, b])),
+            (Element::I32, &[a, b, c, d]) => f64::from(i32::from_be_bytes([a, b, c, d])),
+            (Element::F32, &[a, b, c, d]) => f64::from(f32::from_be_bytes([a, b, c, d])),
+            (Element::F64, &[a, b, c, d, e, f, g, h]) => {
+                f64::from_be_bytes([a, b, c, d, e, f, g, h])
+            }
+            (_, bytes) => f64::from(bytes[0]),
         }
     }
 }
@@ -179,42 +193,42 @@ impl Array {
         })
     }
 
-    fn len(&self) -> usize {
-        self.rows * self.columns
-    }
-
-    /// An element as it is; every one of these types fits into `f64`.
-    fn value(&self, place: usize) -> f64 {
+    /// The first element of a row, as it is.
+    fn first(&self, row: usize) -> f64 {
         let size = self.element.size();
-        let bytes = &self.bytes[place * size..][..size];
-        match (self.element, bytes) {
-            (Element::I8, &[a]) => f64::from(a as i8),
-            (Element::I16, &[a, b]) => f64::from(i16::from_be_bytes([a, b])),
-            (Element::I32, &[a, b, c, d]) => f64::from(i32::from_be_bytes([a, b, c, d])),
-            (Element::F32, &[a, b, c, d]) => f64::from(f32::from_be_bytes([a, b, c, d])),
-            (Element::F64, &[a, b, c, d, e, f, g, h]) => {
-                f64::from_be_bytes([a, b, c, d, e, f, g, h])
-            }
-            (_, bytes) => f64::from(bytes[0]),
-        }
+        self.element
+            .value(&self.bytes[row * self.columns * size..][..size])
     }
 
-    /// An element as a feature: pixels run from 0 to 1.
-    fn feature(&self, place: usize) -> f32 {
+    /// A row as features: pixels run from 0 to 1.
+    fn decode(&self, row: usize, values: &mut Vec<f32>) {
+        let size = self.element.size();
+        let length = self.columns * size;
+        let bytes = &self.bytes[row * length..][..length];
         match self.element {
-            Element::U8 => f32::from(self.bytes[place]) / 255.0,
-            _ => self.value(place) as f32,
+            Element::U8 => values.extend(bytes.iter().map(|&pixel| f32::from(pixel) / 255.0)),
+            other => values.extend(
+                bytes
+                    .chunks_exact(size)
+                    .map(|bytes| other.value(bytes) as f32),
+            ),
         }
     }
 
     fn features(&self, path: &Path) -> Result<Features, DataError> {
-        let nonzero = (0..self.len())
-            .filter(|&place| self.feature(place) != 0.0)
-            .count();
-        let features = if nonzero < self.len() - nonzero {
+        let mut scratch = Vec::with_capacity(self.columns);
+        let mut nonzero = 0;
+        for row in 0..self.rows {
+            scratch.clear();
+            self.decode(row, &mut scratch);
+            nonzero += scratch.iter().filter(|&&value| value != 0.0).count();
+        }
+        let all = self.rows * self.columns;
+        let features = if nonzero < all - nonzero {
             self.sparse(nonzero).map(Features::Sparse)
         } else {
-            let values = (0..self.len()).map(|place| self.feature(place)).collect();
+            let mut values = Vec::with_capacity(all);
+            (0..self.rows).for_each(|row| self.decode(row, &mut values));
             DenseRows::new(self.columns, values).map(Features::Dense)
         };
         features.map_err(|error| match error {
@@ -231,13 +245,17 @@ impl Array {
         let mut starts = Vec::with_capacity(self.rows + 1);
         let (mut indices, mut values) = (Vec::with_capacity(nonzero), Vec::with_capacity(nonzero));
         starts.push(0);
+        let mut scratch = Vec::with_capacity(self.columns);
         for row in 0..self.rows {
-            for column in 0..self.columns {
-                let value = self.feature(row * self.columns + column);
-                if value != 0.0 {
-                    indices.push(column as u32);
-                    values.push(value);
-                }
+            scratch.clear();
+            self.decode(row, &mut scratch);
+            for (column, &value) in scratch
+                .iter()
+                .enumerate()
+                .filter(|(_, value)| **value != 0.0)
+            {
+                indices.push(column as u32);
+                values.push(value);
             }
             starts.push(values.len());
         }

@@ -12,7 +12,8 @@ use std::str::FromStr;
 use super::csv::{Format, LabelColumn};
 use super::directories::ImageFiles;
 use super::{
-    DataDirectories, DataError, Dataset, Scaling, Schema, Synthetic, a9a, csv, idx, libsvm,
+    DataDirectories, DataError, Dataset, Partition, Scaling, Schema, Synthetic, a9a, csv, idx,
+    libsvm,
 };
 
 /// Where records come from.
@@ -330,6 +331,24 @@ impl fmt::Display for Source {
     }
 }
 
+impl Share {
+    /// Loads one client's records: its part as the partition deals it, or the whole source. The
+    /// seed draws synthetic data and the partition, so all clients of a run must use the same.
+    pub fn load(
+        &self,
+        partition: Partition,
+        schema: &Schema,
+        directories: &DataDirectories,
+        seed: u64,
+    ) -> Result<Dataset, DataError> {
+        let whole = self.source.load_as(schema, directories, seed)?.train;
+        match self.part {
+            Some((part, parts)) => partition.part(&whole, part, parts, seed),
+            None => Ok(whole),
+        }
+    }
+}
+
 impl FromStr for Share {
     type Err = DataError;
 
@@ -454,6 +473,18 @@ mod tests {
                 part: None
             }
         );
+        let second = "synthetic:101x5:1/2".parse::<Share>().unwrap();
+        let second = second
+            .load(
+                Partition::Sorted,
+                &Schema::default(),
+                &DataDirectories::default(),
+                3,
+            )
+            .unwrap();
+        let whole = "101x5".parse::<Synthetic>().unwrap().train(3).unwrap();
+        assert_eq!(second.rows(), 50);
+        assert!(second == Partition::Sorted.split(&whole, 2, 3).unwrap()[1]);
         assert!("a9a:10/10".parse::<Share>().is_err());
         assert!("a9a:0/0".parse::<Share>().is_err());
     }

@@ -496,3 +496,143 @@ pub(crate) fn sum(values: &[f32]) -> f32 {
     }
     sum_lanes(sums)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let next = |i: u32| i.wrapping_add(seed).wrapping_mul(2_654_435_769) >> 8;
+        (0..count as u32)
+            .map(|i| next(i) as f32 / (1 << 23) as f32 - 1.0)
+            .collect()
+    }
+
+    /// Shapes with every width of panel, gaps, several slabs and rest rows.
+    const SHAPES: [(usize, usize, usize); 6] = [
+        (1, 3, 8),
+        (5, 300, 120),
+        (9, 140, 64),
+        (6, 7, 10),
+        (4, 1, 1),
+        (13, 33, 17),
+    ];
+
+    #[test]
+    fn products_with_packed_matrices_agree_with_three_loops() {
+        for (count, inputs, columns) in SHAPES {
+            let width = padded(columns);
+            let (matrix, rows) = (numbers(inputs * columns, 1), numbers(count * inputs, 2));
+            let (offset, bias) = (numbers(inputs, 3), numbers(columns, 4));
+            let naive = |j: usize, o: usize| -> f64 {
+                let term = |c: usize| {
+                    let value = f64::from(rows[j * inputs + c]) + f64::from(offset[c]);
+                    value * f64::from(matrix[c * columns + o])
+                };
+                f64::from(bias[o]) + (0..inputs).map(term).sum::<f64>()
+            };
+            let indices: Vec<u32> = (0..inputs as u32).collect();
+            let sparse: Vec<SparseRow<'_>> = rows
+                .chunks(inputs)
+                .map(|values| SparseRow {
+                    indices: &indices,
+                    values,
+                })
+                .collect();
+            for widest in [DENSE_PANEL, SPARSE_PANEL] {
+                let mut start = vec![0.0; width];
+                start[..columns].copy_from_slice(&bias);
+                let mut packed = vec![f32::NAN; inputs * width];
+                pack(
+                    &matrix,
+                    columns,
+                    widest,
+                    Some(&offset),
+                    &mut start,
+                    &mut packed,
+                );
+                let mut targets = start.repeat(count);
+                if widest == SPARSE_PANEL {
+                    sparse_rows_times_matrix(&sparse, &packed, width, &mut targets);
+                } else {
+                    let row = |j: usize| &rows[j * inputs..][..inputs];
+                    rows_times_matrix(count, row, &packed, &start, &mut targets);
+                }
+                for j in 0..count {
+                    for o in 0..columns {
+                        let error = f64::from(targets[j * width + o]) - naive(j, o);
+                        assert!(error.abs() < 1e-4, "{inputs} x {columns}: {error}");
+                    }
+                    assert!(
+                        targets[j * width..][columns..width]
+                            .iter()
+                            .all(|&x| x == 0.0)
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn transposed_packing_is_packing_of_the_transpose() {
+        for (_, rows, columns) in SHAPES {
+            let matrix = numbers(rows * columns, 5);
+            let turned: Vec<f32> = (0..rows * columns)
+                .map(|i| matrix[i % rows * columns + i / rows])
+                .collect();
+            let (mut found, mut expected) = (vec![f32::NAN; padded(rows) * columns], Vec::new());
+            expected.clone_from(&found);
+            pack_transposed(&matrix, columns, DENSE_PANEL, &mut found);
+            let mut start = vec![0.0; padded(rows)];
+            pack(&turned, rows, DENSE_PANEL, None, &mut start, &mut expected);
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn outer_products_agree_with_loops() {
+        for (count, inputs, columns) in SHAPES {
+            let width = padded(columns);
+            let indices: Vec<u32> = (0..inputs as u32).step_by(2).collect();
+            let values = numbers(count * indices.len(), 6);
+            let rows: Vec<SparseRow<'_>> = values
+                .chunks(indices.len())
+                .map(|values| SparseRow {
+                    indices: &indices,
+                    values,
+                })
+                .collect();
+            let errors = numbers(count * width, 7);
+            let (offset, totals) = (numbers(inputs, 8), numbers(width, 9));
+            let mut packed = vec![0.0; inputs * width];
+            add_outer_products(&rows, &errors, width, &mut packed);
+            let mut target = vec![1.0; inputs * columns];
+            unpack_sum(&packed, columns, Some(&offset), &totals, &mut target);
+            for c in 0..inputs {
+                for o in 0..columns {
+                    let mut expected = 1.0 + f64::from(offset[c]) * f64::from(totals[o]);
+                    for j in 0..count {
+                        if c % 2 == 0 {
+                            let value = values[j * indices.len() + c / 2];
+                            expected += f64::from(value) * f64::from(errors[j * width + o]);
+                        }
+                    }
+                    let error = f64::from(target[c * columns + o]) - expected;
+                    assert!(error.abs() < 1e-5, "{inputs} x {columns}: {error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn panels_cover_the_padded_columns() {
+        for columns in 1..200 {
+            let mut next = 0;
+            for (first, width) in panels(columns, SPARSE_PANEL) {
+                assert_eq!(first, next);
+                next += width;
+            }
+            assert_eq!(next, padded(columns));
+        }
+    }
+}

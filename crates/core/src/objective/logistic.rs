@@ -385,12 +385,12 @@ fn way(records: Records<'_>, chosen: &[u32]) -> Way {
         return Way::Search;
     };
     // The first row speaks for all. In units of an addition, measured: a step of a search costs 4
-    // and a hit in the table 5, because both are branches that cannot be foreseen.
+    // and a hit in the table 8, because both are branches that cannot be foreseen.
     let stored = sparse.row(first as usize).indices.len() as f64;
     let (count, columns) = (records.len() as f64, sparse.columns() as f64);
     let hits = stored * chosen.len() as f64 / columns;
     let search = 4.0 * count * chosen.len() as f64 * (2.0 + stored).log2();
-    let table = columns / 16.0 + count * (4.4 * stored + 5.0 * hits);
+    let table = columns / 16.0 + count * (0.7 * stored + 8.0 * hits);
     let whole_rows = columns / 16.0 + count * stored;
     if search < table.min(whole_rows) {
         Way::Search

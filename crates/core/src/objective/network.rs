@@ -74,6 +74,17 @@ impl LayerShape {
     }
 }
 
+/// A named piece of a model, for export.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// `layer1.weight`, `layer1.bias`, `layer2.weight` and so on.
+    pub name: String,
+    /// `[outputs, inputs]` for weights, `[outputs]` for biases.
+    pub shape: Vec<usize>,
+    /// The numbers, row after row.
+    pub values: Vec<f32>,
+}
+
 /// Why there is no such network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -175,6 +186,45 @@ impl Network {
     /// The layers in order, with the ranges of their parameters.
     pub fn layers(&self) -> Vec<LayerShape> {
         self.layers.clone()
+    }
+
+    /// The model as named matrices and vectors in the usual layout.
+    ///
+    /// # Panics
+    /// If the model is too short.
+    pub fn tensors(&self, model: &[f32]) -> Vec<Tensor> {
+        let numbered = self.layers.iter().zip(1..);
+        numbered
+            .flat_map(|(layer, number)| {
+                let weight = Tensor {
+                    name: format!("layer{number}.weight"),
+                    shape: vec![layer.outputs, layer.inputs],
+                    values: layer.output_major(model),
+                };
+                let bias = Tensor {
+                    name: format!("layer{number}.bias"),
+                    shape: vec![layer.outputs],
+                    values: model[layer.biases.clone()].to_vec(),
+                };
+                [weight, bias]
+            })
+            .collect()
+    }
+
+    /// A model to start from: biases zero, weights drawn from `normal` (mean 0, variance 1) and
+    /// scaled to variance `1 / inputs`, or `2 / inputs` before a [`Relu`](Activation::Relu), so that
+    /// signals neither grow nor die on their way.
+    pub fn initial_model(&self, mut normal: impl FnMut() -> f32) -> Vec<f32> {
+        let mut model = vec![0.0; self.dimension()];
+        for (l, layer) in self.layers.iter().enumerate() {
+            let gain = match self.activation {
+                Activation::Relu if l + 1 < self.layers.len() => 2.0,
+                _ => 1.0,
+            };
+            let deviation = (gain / layer.inputs as f32).sqrt();
+            model[layer.weights.clone()].fill_with(|| deviation * normal());
+        }
+        model
     }
 
     /// What hidden layers apply.
@@ -303,3 +353,79 @@ impl Objective for Network {
 }
 
 const _: () = assert!(padded(BLOCK) == BLOCK, "blocks are whole registers");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_cover_the_model_in_order() {
+        let network = Network::new(784, &[64], 10, Activation::Sigmoid).unwrap();
+        assert_eq!((network.dimension(), network.factor_len()), (50_890, 138));
+        let layers = network.layers();
+        assert_eq!((layers[0].inputs, layers[0].outputs), (784, 64));
+        assert_eq!(layers[0].weights, 0..50_176);
+        assert_eq!(layers[0].biases, 50_176..50_240);
+        assert_eq!(layers[1].weights, 50_240..50_880);
+        assert_eq!(layers[1].biases, 50_880..50_890);
+        let softmax = Network::new(7, &[], 3, Activation::Relu).unwrap();
+        assert_eq!((softmax.dimension(), softmax.factor_len()), (24, 3));
+    }
+
+    #[test]
+    fn shapes_that_make_no_network_are_refused() {
+        let new = |inputs, hidden: &[usize], classes| {
+            Network::new(inputs, hidden, classes, Activation::Tanh).unwrap_err()
+        };
+        assert_eq!(new(3, &[], 1), NetworkError::Classes { found: 1 });
+        assert_eq!(new(0, &[2], 3), NetworkError::EmptyLayer { layer: 0 });
+        assert_eq!(new(3, &[2, 0], 3), NetworkError::EmptyLayer { layer: 2 });
+        let expected = u32::MAX as usize;
+        assert_eq!(
+            new(3, &[usize::MAX], 2),
+            NetworkError::TooLarge { expected }
+        );
+        assert_eq!(
+            new(70_000, &[70_000], 2),
+            NetworkError::TooLarge { expected }
+        );
+    }
+
+    #[test]
+    fn exported_weights_are_output_major() {
+        let network = Network::new(2, &[3], 2, Activation::Tanh).unwrap();
+        let model: Vec<f32> = (0..17).map(|i| i as f32).collect();
+        let tensors = network.tensors(&model);
+        let names: Vec<&str> = tensors.iter().map(|tensor| &tensor.name[..]).collect();
+        assert_eq!(
+            names,
+            [
+                "layer1.weight",
+                "layer1.bias",
+                "layer2.weight",
+                "layer2.bias"
+            ]
+        );
+        assert_eq!(tensors[0].shape, [3, 2]);
+        assert_eq!(tensors[0].values, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+        assert_eq!(tensors[1].values, [6.0, 7.0, 8.0]);
+        assert_eq!(tensors[2].shape, [2, 3]);
+        assert_eq!(tensors[2].values, [9.0, 11.0, 13.0, 10.0, 12.0, 14.0]);
+        assert_eq!(tensors[3].values, [15.0, 16.0]);
+    }
+
+    #[test]
+    fn initial_weights_are_scaled_by_their_inputs() {
+        let network = Network::new(4, &[9], 2, Activation::Relu).unwrap();
+        let model = network.initial_model(|| 3.0);
+        for (layer, expected) in network.layers().iter().zip([3.0 * 0.5f32.sqrt(), 1.0]) {
+            let weights = &model[layer.weights.clone()];
+            assert!(
+                weights
+                    .iter()
+                    .all(|weight| (weight - expected).abs() < 1e-6)
+            );
+            assert!(model[layer.biases.clone()].iter().all(|&bias| bias == 0.0));
+        }
+    }
+}

@@ -114,7 +114,8 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// What came into a layer, by columns.
+/// What came into a layer, by columns; on the stack, one at a time.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Inputs<'a> {
     /// All columns laid out.
     Tile(Tile<'a>),
@@ -122,7 +123,8 @@ pub(super) enum Inputs<'a> {
     Rows(Rows<'a>),
 }
 
-/// The rows of a block.
+/// The rows of a block; on the stack, one at a time.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Rows<'a> {
     /// Sparse rows, empty beyond the batch.
     Sparse([SparseRow<'a>; BLOCK]),

@@ -1,5 +1,8 @@
 //! Norms of a network's per-record gradients, from their factors.
 
+// Loops over lanes read better by number, and the compiler unrolls them.
+#![allow(clippy::needless_range_loop)]
+
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Gathered, Inputs, Tile};
 use super::{BLOCK, FactorPlace, Network};
@@ -69,15 +72,43 @@ fn one_norm(places: &[FactorPlace], features: f64, factors: &[f32]) -> f64 {
 /// `|w d - w' d'|^2`; the products are exact in `f64`.
 #[inline(always)]
 fn squared_difference(left: (&[f32], f64), right: (&[f32], f64)) -> f64 {
-    let mut total = 0.0;
-    for (&a, &b) in left.0.iter().zip(right.0) {
-        let difference = left.1 * f64::from(a) - right.1 * f64::from(b);
-        total = difference.mul_add(difference, total);
-    }
-    total
+    changes(left, right)[0]
 }
 
-/// `|a (w d)^T - a' (w' d')^T|^2 + |w d - w' d'|^2`: a layer's weights and biases.
+/// With `v = w d` and `e = w d - w' d'`: `|e|^2`, `|v|^2`, `<v, e>` and `|v - e|^2`.
+///
+/// Products of two `f32` are exact in `f64`, so every entry of `e` is rounded once.
+#[inline(always)]
+fn changes(left: (&[f32], f64), right: (&[f32], f64)) -> [f64; 4] {
+    const LANES: usize = 4;
+    let mut sums = [[0.0f64; LANES]; 4];
+    let mut add = |lane: usize, a: f32, b: f32| {
+        let value = left.1 * f64::from(a);
+        let other = right.1 * f64::from(b);
+        let change = value - other;
+        sums[0][lane] = change.mul_add(change, sums[0][lane]);
+        sums[1][lane] = value.mul_add(value, sums[1][lane]);
+        sums[2][lane] = value.mul_add(change, sums[2][lane]);
+        sums[3][lane] = other.mul_add(other, sums[3][lane]);
+    };
+    let (left_chunks, left_rest) = left.0.as_chunks::<LANES>();
+    let (right_chunks, right_rest) = right.0.as_chunks::<LANES>();
+    for (a, b) in left_chunks.iter().zip(right_chunks) {
+        for lane in 0..LANES {
+            add(lane, a[lane], b[lane]);
+        }
+    }
+    for (&a, &b) in left_rest.iter().zip(right_rest) {
+        add(0, a, b);
+    }
+    sums.map(|[a, b, c, d]| (a + c) + (b + d))
+}
+
+/// `|a v^T - a' v'^T|^2 + |v - v'|^2` with `v = w d`: a layer's weights and biases.
+///
+/// `a v^T - a' v'^T = u v^T + a' e^T` with the changes `u = a - a'` and `e = v - v'`, so its square is
+/// `|u|^2 |v|^2 + 2 <u, a'> <v, e> + |a'|^2 |e|^2`. Nothing cancels unless the input grew in its own
+/// direction just as the error shrank in its own; then the entries are squared one by one.
 #[inline(always)]
 fn outer_difference(
     input: &[f32],
@@ -85,7 +116,16 @@ fn outer_difference(
     other_input: &[f32],
     other_error: (&[f32], f64),
 ) -> f64 {
-    let mut total = squared_difference(error, other_error);
+    let [moved, _, input_change, other_inputs] = changes((input, 1.0), (other_input, 1.0));
+    let [changed, errors, error_change, _] = changes(error, other_error);
+    // <u, a'> = <a, u> - |u|^2, each within rounding of |u| times a norm.
+    let along = input_change - moved;
+    let apart = moved * errors + other_inputs * changed;
+    let weights = apart + 2.0 * along * error_change;
+    if weights >= apart / 8.0 {
+        return weights + changed;
+    }
+    let mut total = changed;
     for (&d, &e) in error.0.iter().zip(other_error.0) {
         let (here, there) = (error.1 * f64::from(d), other_error.1 * f64::from(e));
         for (&a, &b) in input.iter().zip(other_input) {

@@ -12,11 +12,11 @@ use crate::linalg::{LINE, aligned, elementary, prefetch, vectorised};
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     layers: Vec<LayerPlan>,
+    /// Prepared: as many zeros as the widest layer, which sums of errors start from.
+    zeros: Range<usize>,
     prepared_len: usize,
     forward_len: usize,
     block_len: usize,
-    /// The widest layer that errors come back to.
-    widest: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -66,13 +66,10 @@ impl Plan {
         for plan in plans[..last].iter_mut().rev() {
             plan.errors = take(&mut block, BLOCK * plan.width);
         }
+        let widest = plans.iter().map(|plan| plan.width).max().unwrap_or(0);
         Plan {
-            widest: plans[..last]
-                .iter()
-                .map(|plan| plan.width)
-                .max()
-                .unwrap_or(0),
             layers: plans,
+            zeros: take(&mut prepared, widest),
             prepared_len: prepared,
             forward_len,
             block_len: block,
@@ -114,8 +111,6 @@ pub(super) fn run(
     };
     let mut block_buffer = workspace.take(block_len + LINE);
     let block = aligned(&mut block_buffer);
-    // Errors start from nothing.
-    let zeros = workspace.take_zeroed(if backward { plan.widest } else { 0 });
     for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
         let records = Records {
             data: records.data,
@@ -130,13 +125,12 @@ pub(super) fn run(
         let logits = &mut block[plan.layers[plan.layers.len() - 1].values.clone()];
         softmax(network, records, logits, outcomes);
         if let Some(factors) = factors.as_deref_mut() {
-            backpropagate(network, prepared, &zeros, rows.len(), block);
+            backpropagate(network, prepared, rows.len(), block);
             let len = network.factor_len;
             let factors = &mut factors[place.start * len..place.end * len];
             write_factors(network, block, factors);
         }
     }
-    workspace.put(zeros);
     workspace.put(block_buffer);
     workspace.put(prepared_buffer);
 }
@@ -151,7 +145,11 @@ fn fetch(records: Records<'_>, b: usize) {
                     prefetch(row.indices);
                     prefetch(row.values);
                 }
-                Features::Dense(dense) => prefetch(dense.row(row as usize)),
+                Features::Dense(dense) => {
+                    // The start is enough: the processor sees where a long row goes on.
+                    let row = dense.row(row as usize);
+                    prefetch(&row[..row.len().min(4 * LINE)]);
+                }
             }
         }
     }
@@ -192,6 +190,7 @@ fn prepare(
             kernels::pack_transposed(weights, layer.outputs, kernels::DENSE_PANEL, transposed);
         }
     }
+    prepared[network.pass.zeros.clone()].fill(0.0);
 }
 
 fn forward(network: &Network, prepared: &[f32], records: Records<'_>, block: &mut [f32]) {
@@ -317,13 +316,7 @@ fn softmax(
     );
 }
 
-fn backpropagate(
-    network: &Network,
-    prepared: &[f32],
-    zeros: &[f32],
-    count: usize,
-    block: &mut [f32],
-) {
+fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut [f32]) {
     for l in (1..network.layers.len()).rev() {
         let (plan, below) = (&network.pass.layers[l], &network.pass.layers[l - 1]);
         let outputs = network.layers[l].outputs;
@@ -331,8 +324,8 @@ fn backpropagate(
         let target = &mut rest[..count * below.width];
         let errors = &before[plan.errors.clone()];
         let transposed = &prepared[plan.transposed.clone()];
-        let start = &zeros[..below.width];
-        dense_layer(errors, plan.width, outputs, transposed, start, target);
+        let zeros = &prepared[network.pass.zeros.clone()][..below.width];
+        dense_layer(errors, plan.width, outputs, transposed, zeros, target);
         let values = &before[below.values.clone()][..count * below.width];
         network.activation.times_derivative(target, values);
     }

@@ -1,5 +1,8 @@
 //! Weighted sums of a network's per-record gradients, from their factors.
 
+// Loops over lanes read better by number, and the compiler unrolls them.
+#![allow(clippy::needless_range_loop)]
+
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Gathered, Inputs, Tile};
 use super::{BLOCK, Network};
