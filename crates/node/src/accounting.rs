@@ -62,7 +62,7 @@ impl Privacy {
         records: &[usize],
         data_dependent_scaling: bool,
     ) -> Result<Self, PrivacyError> {
-        let obstacles = obstacles(resolved, data_dependent_scaling);
+        let mut obstacles = obstacles(resolved, data_dependent_scaling);
         let sound = mechanism_is_sound(resolved);
         let account_as = representatives(resolved, records);
         let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
@@ -71,7 +71,13 @@ impl Privacy {
                 entry.insert(settle_one(resolved, dimension, *size, sound)?);
             }
         }
-        let sigmas = records.iter().map(|size| by_size[&account_as[size]].sigma).collect();
+        if obstacles.is_empty() && by_size.values().any(|settled| settled.cost.is_none()) {
+            obstacles.push("too little noise for any accountant");
+        }
+        let sigmas = records
+            .iter()
+            .map(|size| by_size[&account_as[size]].sigma)
+            .collect();
         let worst = |value: fn(&Assessment) -> f64| {
             by_size
                 .values()
@@ -80,7 +86,11 @@ impl Privacy {
         };
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
-        let odometer = if claimed { Spending::new(resolved, dimension, &by_size)? } else { None };
+        let odometer = if claimed {
+            Spending::new(resolved, dimension, &by_size)?
+        } else {
+            None
+        };
         Ok(Self {
             sigmas,
             claim: obstacles.first().unwrap_or(&"proved").to_string(),
@@ -125,14 +135,15 @@ fn settle_one(
     let question = question(resolved, &mechanism)?;
     let (sigma, cost) = match resolved.noise_target {
         NoiseTarget::None => (0.0, None),
-        NoiseTarget::Sigma(sigma) => (
-            sigma,
-            if sound {
-                Some(question.assess(sigma)?)
-            } else {
-                None
-            },
-        ),
+        NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
+        NoiseTarget::Sigma(sigma) => match question.assess(sigma) {
+            Ok(cost) => (sigma, Some(cost)),
+            // A user who fixes the noise gets the run; it is the claim that is missing.
+            Err(AccountError::NoiseTooSmall { .. } | AccountError::Unresolved { .. }) => {
+                (sigma, None)
+            }
+            Err(error) => return Err(error.into()),
+        },
         NoiseTarget::Epsilon(_) if resolved.accountant == AccountantName::Paper => {
             let sigma = paper_sigma.unwrap_or_default();
             (
@@ -179,7 +190,10 @@ fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, us
     const MANY: usize = 16;
     const RATIO: f64 = 1.05;
     let sizes: BTreeSet<usize> = records.iter().copied().collect();
-    let two_terms = matches!(resolved.estimator, EstimatorName::Svrg | EstimatorName::Saga);
+    let two_terms = matches!(
+        resolved.estimator,
+        EstimatorName::Svrg | EstimatorName::Saga
+    );
     // The pair without a difference clip, (2 - q) G/b, grows with the number of records.
     let monotone = !(two_terms && resolved.difference_clip.is_none());
     let exact = sizes.len() <= MANY || !monotone || resolved.batch.is_none();
@@ -189,7 +203,14 @@ fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, us
         .map(|size| {
             let steps = ((size as f64 / smallest as f64).ln() / RATIO.ln()).floor();
             let below = (smallest as f64 * RATIO.powf(steps)).floor() as usize;
-            (size, if exact { size } else { below.clamp(smallest, size) })
+            (
+                size,
+                if exact {
+                    size
+                } else {
+                    below.clamp(smallest, size)
+                },
+            )
         })
         .collect()
 }
@@ -203,7 +224,10 @@ pub struct Spending {
 impl Spending {
     /// The largest epsilon of any client after `rounds` rounds; never too low.
     pub fn after(&self, rounds: u64) -> f64 {
-        self.odometers.iter().map(|odometer| odometer.after(rounds)).fold(0.0, f64::max)
+        self.odometers
+            .iter()
+            .map(|odometer| odometer.after(rounds))
+            .fold(0.0, f64::max)
     }
 
     /// Clients of every size: they reach the same target on different paths.
@@ -225,7 +249,11 @@ impl Spending {
                 Ok(question(resolved, &mechanism)?.odometer(settled.sigma, checkpoints)?)
             })
             .collect::<Result<Vec<_>, PrivacyError>>()?;
-        Ok(if odometers.is_empty() { None } else { Some(Self { odometers }) })
+        Ok(if odometers.is_empty() {
+            None
+        } else {
+            Some(Self { odometers })
+        })
     }
 }
 
@@ -276,12 +304,22 @@ fn obstacles(resolved: &Resolved, data_dependent_scaling: bool) -> Vec<&'static 
     let checks = [
         (resolved.noise_target == NoiseTarget::None, "no noise"),
         (resolved.accountant == AccountantName::Paper, PAPER),
-        (resolved.clip_scope == Scope::Estimate, "whole estimates are clipped, not records"),
-        (resolved.with_replacement && resolved.batch.is_some(), "sampling with replacement"),
+        (
+            resolved.clip_scope == Scope::Estimate,
+            "whole estimates are clipped, not records",
+        ),
+        (
+            resolved.with_replacement && resolved.batch.is_some(),
+            "sampling with replacement",
+        ),
         (data_dependent_scaling, "data-dependent scaling"),
         (resolved.step_size_from_data, "data-dependent step size"),
     ];
-    checks.into_iter().filter(|(applies, _)| *applies).map(|(_, reason)| reason).collect()
+    checks
+        .into_iter()
+        .filter(|(applies, _)| *applies)
+        .map(|(_, reason)| reason)
+        .collect()
 }
 
 fn paper_sigma(resolved: &Resolved, records: usize, epsilon: f64) -> f64 {

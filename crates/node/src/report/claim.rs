@@ -151,7 +151,11 @@ fn noise(run: &RunFiles) -> String {
     }
     // Only a deployed run has no seed.
     if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
-        let arithmetic = if kind.contains("secure") { "" } else { "ideal Gaussian noise and " };
+        let arithmetic = if kind.contains("secure") {
+            ""
+        } else {
+            "ideal Gaussian noise and "
+        };
         text += &format!(
             "<p>This is a <strong>simulation</strong>: the claim speaks of the mechanism with {arithmetic}secret seeds. The \
              randomness here comes from a seed that stands in the configuration, so the claim says what a deployment of \
