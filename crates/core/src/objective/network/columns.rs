@@ -32,7 +32,7 @@ pub(super) fn block<'a>(gradients: Gradients<'a>, len: usize, b: usize) -> Gradi
     }
 }
 
-/// How much scratch [`Inputs`] needs.
+/// How much scratch [`Inputs`] needs, once aligned.
 pub(super) fn inputs_len(network: &Network, records: Records<'_>) -> usize {
     let inputs = network.layers[0].inputs;
     match records.data.features() {
@@ -41,7 +41,7 @@ pub(super) fn inputs_len(network: &Network, records: Records<'_>) -> usize {
     }
 }
 
-/// How much scratch [`Tile::of_errors`] needs.
+/// How much scratch [`Tile::of_errors`] needs, once aligned.
 pub(super) fn errors_len(network: &Network) -> usize {
     let widest = network.layers.iter().map(|layer| layer.outputs).max();
     widest.unwrap_or(0) * STRIDE

@@ -175,35 +175,37 @@ pub(super) fn selected(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
-    let mut inputs_scratch = workspace.take(columns::inputs_len(network, records));
-    let mut errors_scratch = workspace.take(columns::errors_len(network));
+    let inputs_len = columns::inputs_len(network, records);
+    let mut inputs_buffer = workspace.take(inputs_len + LINE);
+    let inputs_scratch = &mut aligned(&mut inputs_buffer)[..inputs_len];
+    let mut errors_buffer = workspace.take(columns::errors_len(network) + LINE);
+    let errors_scratch = aligned(&mut errors_buffer);
     let len = network.factor_len;
     for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
         let Some(chosen) = Chosen::new(layer, chosen, workspace) else {
             continue;
         };
-        let mut partial = workspace.take_zeroed(LANES * chosen.weights().len());
+        let mut partial_buffer = workspace.take_zeroed(LANES * chosen.weights().len() + LINE);
+        let partial = aligned(&mut partial_buffer);
         let mut totals = workspace.take_zeroed(layer.outputs);
         for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
             let gradients = columns::block(gradients, len, b);
             let data = records.data;
             let inputs = match l {
-                0 => Inputs::of_data(Records { data, rows }, &mut inputs_scratch),
+                0 => Inputs::of_data(Records { data, rows }, inputs_scratch),
                 _ => Inputs::of_factors(gradients.factors, len, place),
             };
-            let errors = Tile::of_errors(len, place, gradients, None, &mut errors_scratch);
+            let errors = Tile::of_errors(len, place, gradients, None, errors_scratch);
             vectorised(
                 #[inline(always)]
                 || {
                     match &inputs {
                         Inputs::Tile(tile) => {
-                            add_products(&chosen, &mut partial, errors, |input| *tile.column(input))
+                            add_products(&chosen, partial, errors, |input| *tile.column(input))
                         }
                         Inputs::Rows(rows) => {
                             let mut gathered = Gathered::new(rows);
-                            add_products(&chosen, &mut partial, errors, |input| {
-                                *gathered.column(input)
-                            });
+                            add_products(&chosen, partial, errors, |input| *gathered.column(input));
                         }
                     }
                     for (output, total) in totals.iter_mut().enumerate() {
@@ -220,18 +222,18 @@ pub(super) fn selected(
                 finish(
                     &chosen,
                     offset.map(|offset| &offset[..]),
-                    &partial,
+                    partial,
                     &totals,
                     sum,
                 )
             },
         );
         workspace.put(totals);
-        workspace.put(partial);
+        workspace.put(partial_buffer);
         chosen.put(workspace);
     }
-    workspace.put(errors_scratch);
-    workspace.put(inputs_scratch);
+    workspace.put(errors_buffer);
+    workspace.put(inputs_buffer);
 }
 
 /// Adds `<column c, error r>` of one block to the partial sums of every chosen weight `(c, r)`.
