@@ -74,9 +74,11 @@ fn number(variable: &str, default: f64) -> f64 {
 
 fn main() {
     let mnist = mnist();
-    network_batch(&mnist, 128, 2544);
-    network_batch(&mnist, 128, 509);
     let part: Vec<u32> = (0..6000).collect();
+    for data in [&mnist.select(&part), &mnist] {
+        network_batch(data, 128, 2544);
+        network_batch(data, 128, 509);
+    }
     full_gradient("sparse", &mnist.select(&part));
     full_gradient("sparse", &mnist.select(&part[..512]));
     // Few enough that a run fits between two interruptions of a busy machine.
@@ -104,7 +106,8 @@ fn network_batch(data: &Dataset, batch: usize, selected: usize) {
     let weights = vec![0.5; batch];
     let mut workspace = Workspace::new();
     let mut next = 0;
-    let name = |step: &str| format!("784-64-10, batch {batch}, {selected} selected: {step}");
+    let rows = data.rows();
+    let name = |step: &str| format!("784-64-10, {batch} of {rows}, {selected} selected: {step}");
     for step in [
         "factors",
         "norms",

@@ -173,12 +173,11 @@ pub(super) fn selected(
                 0 => Inputs::of_data(Records { data, rows }, inputs_scratch),
                 _ => Inputs::of_factors(left.factors, len, place),
             };
-            let offset = data.offset().filter(|_| l == 0).map(|offset| &offset[..]);
             vectorised(
                 #[inline(always)]
                 || match (&inputs, right) {
                     (Inputs::Tile(tile), _) => {
-                        add_squares(&chosen, errors, offset, norms, |input| *tile.column(input));
+                        add_squares(&chosen, errors, norms, |input| *tile.column(input));
                     }
                     (Inputs::Rows(rows), Some(right)) if l > 0 => {
                         let changes = Tile::of_errors(len, place, left, Some(right), right_scratch);
@@ -192,9 +191,7 @@ pub(super) fn selected(
                     }
                     (Inputs::Rows(rows), _) => {
                         let mut gathered = Gathered::new(rows);
-                        add_squares(&chosen, errors, offset, norms, |input| {
-                            *gathered.column(input)
-                        });
+                        add_squares(&chosen, errors, norms, |input| *gathered.column(input));
                     }
                 },
             );
@@ -213,17 +210,15 @@ const RUN: usize = 32;
 fn add_squares(
     chosen: &Chosen,
     errors: Tile<'_>,
-    offset: Option<&[f32]>,
     norms: &mut [f64],
     mut column: impl FnMut(usize) -> [f32; BLOCK],
 ) {
     for weights in chosen.weights().chunks(RUN) {
         let mut run = [0.0f32; BLOCK];
         for &[input, output] in weights {
-            let shift = offset.map_or(0.0, |offset| offset[input as usize]);
             let (column, errors) = (column(input as usize), errors.column(output as usize));
             for j in 0..BLOCK {
-                let entry = (column[j] + shift) * errors[j];
+                let entry = column[j] * errors[j];
                 run[j] = entry.mul_add(entry, run[j]);
             }
         }
