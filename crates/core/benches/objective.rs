@@ -302,9 +302,12 @@ fn mnist() -> Dataset {
 }
 
 fn shared() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
-    let path = std::env::var_os("SOTERIA_SHARED").map_or(beside, PathBuf::from);
-    path.is_dir().then_some(path)
+    let beside = || {
+        let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Some(crate_folder.ancestors().nth(3)?.join("shared"))
+    };
+    let path = std::env::var_os("SOTERIA_SHARED").map(PathBuf::from);
+    path.or_else(beside).filter(|path| path.is_dir())
 }
 
 fn read_mnist(shared: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
