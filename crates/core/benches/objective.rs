@@ -74,9 +74,11 @@ fn number(variable: &str, default: f64) -> f64 {
 
 fn main() {
     let mnist = mnist();
-    network_batch(&mnist, 128, 2544);
-    network_batch(&mnist, 128, 509);
     let part: Vec<u32> = (0..6000).collect();
+    for data in [&mnist.select(&part), &mnist] {
+        network_batch(data, 128, 2544);
+        network_batch(data, 128, 509);
+    }
     full_gradient("sparse", &mnist.select(&part));
     full_gradient("sparse", &mnist.select(&part[..512]));
     // Few enough that a run fits between two interruptions of a busy machine.
@@ -104,7 +106,8 @@ fn network_batch(data: &Dataset, batch: usize, selected: usize) {
     let weights = vec![0.5; batch];
     let mut workspace = Workspace::new();
     let mut next = 0;
-    let name = |step: &str| format!("784-64-10, batch {batch}, {selected} selected: {step}");
+    let rows = data.rows();
+    let name = |step: &str| format!("784-64-10, {batch} of {rows}, {selected} selected: {step}");
     for step in [
         "factors",
         "norms",
@@ -299,9 +302,12 @@ fn mnist() -> Dataset {
 }
 
 fn shared() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
-    let path = std::env::var_os("SOTERIA_SHARED").map_or(beside, PathBuf::from);
-    path.is_dir().then_some(path)
+    let beside = || {
+        let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Some(crate_folder.ancestors().nth(3)?.join("shared"))
+    };
+    let path = std::env::var_os("SOTERIA_SHARED").map(PathBuf::from);
+    path.or_else(beside).filter(|path| path.is_dir())
 }
 
 fn read_mnist(shared: &Path) -> Option<(Vec<u8>, Vec<u8>)> {

@@ -515,12 +515,24 @@ fn differences_do_not_cancel() {
         let norms = case.norms(&data, &rows, left, None, Coordinates::All);
         let same = case.norms(&data, &rows, left, Some(left), Coordinates::All);
         assert_eq!(same, [0.0; 9], "{}", case.name);
+        let every: Vec<u32> = (0..case.objective.dimension() as u32).collect();
+        let every = Coordinates::Selected(&every);
+        let same = case.norms(&data, &rows, left, Some(left), every);
+        assert_eq!(same, [0.0; 9], "{}", case.name);
         // g - (1 - 2^-20) g = 2^-20 g, and every product on the way is exact.
         let shrunk = [1.0 - 2f32.powi(-20); 9];
         let right = Gradients {
             factors: &factors,
             weights: &shrunk,
         };
+        let differences = case.norms(&data, &rows, left, Some(right), every);
+        for (difference, norm) in differences.iter().zip(&norms) {
+            assert!(
+                relative(difference * 2f64.powi(40), *norm) < 1e-5,
+                "{}",
+                case.name
+            );
+        }
         let differences = case.norms(&data, &rows, left, Some(right), Coordinates::All);
         for (difference, norm) in differences.iter().zip(&norms) {
             assert!(

@@ -12,7 +12,8 @@ use super::{BLOCK, FactorPlace, LayerShape, Network};
 use crate::data::{Features, SparseRow, SparseRows};
 use crate::linalg::{kernels::NO_ROW, prefetch, vectorised};
 
-/// One number per record of a block, zeros where there are fewer records.
+/// One number per record of a block. Where there are fewer records, errors are zeros and inputs are
+/// any numbers.
 pub(super) type Column = [f32; BLOCK];
 
 /// Columns in scratch are this far apart: an odd number of cache lines, because with a power of two
@@ -32,7 +33,7 @@ pub(super) fn block<'a>(gradients: Gradients<'a>, len: usize, b: usize) -> Gradi
     }
 }
 
-/// How much scratch [`Inputs`] needs.
+/// How much scratch [`Inputs`] needs, once aligned.
 pub(super) fn inputs_len(network: &Network, records: Records<'_>) -> usize {
     let inputs = network.layers[0].inputs;
     match records.data.features() {
@@ -41,7 +42,7 @@ pub(super) fn inputs_len(network: &Network, records: Records<'_>) -> usize {
     }
 }
 
-/// How much scratch [`Tile::of_errors`] needs.
+/// How much scratch [`Tile::of_errors`] needs, once aligned.
 pub(super) fn errors_len(network: &Network) -> usize {
     let widest = network.layers.iter().map(|layer| layer.outputs).max();
     widest.unwrap_or(0) * STRIDE
@@ -92,10 +93,15 @@ impl<'a> Tile<'a> {
     }
 
     #[inline(always)]
-    fn of_sparse(sparse: &SparseRows, rows: &[u32], scratch: &'a mut [f32]) -> Self {
+    fn of_sparse(
+        sparse: &SparseRows,
+        rows: &[u32],
+        offset: Option<&[f32]>,
+        scratch: &'a mut [f32],
+    ) -> Self {
         let (columns, _) = scratch.as_chunks_mut::<STRIDE>();
-        for column in columns.iter_mut() {
-            column[..BLOCK].fill(0.0);
+        for (input, column) in columns.iter_mut().enumerate() {
+            column[..BLOCK].fill(offset.map_or(0.0, |offset| offset[input]));
         }
         for (j, &row) in rows.iter().enumerate() {
             if let Some(&next) = rows.get(j + 1) {
@@ -105,8 +111,8 @@ impl<'a> Tile<'a> {
             }
             let row = sparse.row(row as usize);
             for (&index, &value) in row.indices.iter().zip(row.values) {
-                // Adding to the zero that stands there fetches the line early, as every load does; a
-                // store alone would wait for it at the end of the queue.
+                // Where there is no offset a store would do, but the load fetches the line early,
+                // while a store waits for it at the end of the queue.
                 columns[index as usize][j] += value;
             }
         }
@@ -126,33 +132,34 @@ pub(super) enum Inputs<'a> {
 /// The rows of a block; on the stack, one at a time.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Rows<'a> {
-    /// Sparse rows, empty beyond the batch.
-    Sparse([SparseRow<'a>; BLOCK]),
-    /// This many dense rows.
-    Dense([&'a [f32]; BLOCK], usize),
+    /// Sparse rows, empty beyond the batch, and their offset.
+    Sparse([SparseRow<'a>; BLOCK], Option<&'a [f32]>),
+    /// This many dense rows and their offset.
+    Dense([&'a [f32]; BLOCK], usize, Option<&'a [f32]>),
 }
 
 impl<'a> Inputs<'a> {
-    /// The features of at most [`BLOCK`] records, without the offset.
+    /// The features of at most [`BLOCK`] records, offset included.
     pub(super) fn of_data(records: Records<'a>, scratch: &'a mut [f32]) -> Self {
+        let offset = records.data.offset().map(|offset| &offset[..]);
         match records.data.features() {
             Features::Sparse(sparse) if !scratch.is_empty() => Inputs::Tile(vectorised(
                 #[inline(always)]
-                || Tile::of_sparse(sparse, records.rows, scratch),
+                || Tile::of_sparse(sparse, records.rows, offset, scratch),
             )),
             Features::Sparse(sparse) => {
                 let mut rows = [NO_ROW; BLOCK];
                 for (slot, &row) in rows.iter_mut().zip(records.rows) {
                     *slot = sparse.row(row as usize);
                 }
-                Inputs::Rows(Rows::Sparse(rows))
+                Inputs::Rows(Rows::Sparse(rows, offset))
             }
             Features::Dense(dense) => {
                 let mut rows = [&[] as &[f32]; BLOCK];
                 for (slot, &row) in rows.iter_mut().zip(records.rows) {
                     *slot = dense.row(row as usize);
                 }
-                Inputs::Rows(Rows::Dense(rows, records.len()))
+                Inputs::Rows(Rows::Dense(rows, records.len(), offset))
             }
         }
     }
@@ -163,25 +170,28 @@ impl<'a> Inputs<'a> {
         for (slot, factors) in rows.iter_mut().zip(factors.chunks_exact(len)) {
             *slot = &factors[place.input.clone()];
         }
-        Inputs::Rows(Rows::Dense(rows, factors.len() / len))
+        Inputs::Rows(Rows::Dense(rows, factors.len() / len, None))
     }
 }
 
 impl Rows<'_> {
     /// One input in every record.
     fn gather(&self, input: usize, column: &mut Column) {
+        let shift = |offset: &Option<&[f32]>| offset.map_or(0.0, |offset| offset[input]);
         match self {
-            Rows::Sparse(rows) => {
+            Rows::Sparse(rows, offset) => {
+                let shift = shift(offset);
                 for (slot, row) in column.iter_mut().zip(rows) {
                     *slot = match row.indices.binary_search(&(input as u32)) {
-                        Ok(place) => row.values[place],
-                        Err(_) => 0.0,
+                        Ok(place) => shift + row.values[place],
+                        Err(_) => shift,
                     };
                 }
             }
-            Rows::Dense(rows, count) => {
+            Rows::Dense(rows, count, offset) => {
+                let shift = shift(offset);
                 for (slot, row) in column.iter_mut().zip(&rows[..*count]) {
-                    *slot = row[input];
+                    *slot = shift + row[input];
                 }
             }
         }
@@ -241,21 +251,14 @@ impl Chosen {
             return None;
         }
         let mut pairs = workspace.take_indices(2 * (middle - start));
-        let outputs = layer.outputs as u32;
-        // Input and first weight; coordinates ascend, so a few steps mostly replace the division.
-        let (mut input, mut line) = (0, layer.weights.start as u32);
+        let (first, outputs) = (layer.weights.start as u32, layer.outputs as u32);
+        // A product instead of a division: `(weight + 1/2) / outputs` is at least `1/2 / outputs`
+        // away from every integer, and the rounding errors are far below that.
+        let inverse = 1.0 / f64::from(outputs);
         for (pair, &coordinate) in pairs.chunks_exact_mut(2).zip(&chosen[start..middle]) {
-            let mut output = coordinate - line;
-            if output >= 4 * outputs {
-                input += output / outputs;
-                output %= outputs;
-            }
-            while output >= outputs {
-                input += 1;
-                output -= outputs;
-            }
-            line = coordinate - output;
-            (pair[0], pair[1]) = (input, output);
+            let weight = coordinate - first;
+            let input = ((f64::from(weight) + 0.5) * inverse) as u32;
+            (pair[0], pair[1]) = (input, weight - input * outputs);
         }
         let mut biases = workspace.take_indices(end - middle);
         for (output, &coordinate) in biases.iter_mut().zip(&chosen[middle..end]) {

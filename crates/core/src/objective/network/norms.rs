@@ -6,7 +6,7 @@
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Gathered, Inputs, Tile};
 use super::{BLOCK, FactorPlace, Network};
-use crate::linalg::{kernels, vectorised};
+use crate::linalg::{LINE, aligned, kernels, vectorised};
 
 /// Over all coordinates: `sum_l (|a_l|^2 + 1) |delta_l|^2` in `f64`.
 pub(super) fn ghost(
@@ -24,35 +24,33 @@ pub(super) fn ghost(
             for (j, (target, &row)) in squared_norms.iter_mut().zip(records.rows).enumerate() {
                 let factors = &left.factors[j * len..][..len];
                 let scale = f64::from(left.weights[j]);
+                let features = features[row as usize];
                 *target = match right {
-                    None => {
-                        scale * scale * one_norm(&network.places, features[row as usize], factors)
-                    }
+                    None => scale * scale * one_norm(&network.places, features, factors),
                     Some(right) => {
                         let other = &right.factors[j * len..][..len];
-                        let other_scale = f64::from(right.weights[j]);
-                        let mut total = 0.0;
-                        for (l, place) in network.places.iter().enumerate() {
-                            let errors = (&factors[place.error.clone()], scale);
-                            let others = (&other[place.error.clone()], other_scale);
-                            if l == 0 {
-                                total += (features[row as usize] + 1.0)
-                                    * squared_difference(errors, others);
-                            } else {
-                                total += outer_difference(
-                                    &factors[place.input.clone()],
-                                    errors,
-                                    &other[place.input.clone()],
-                                    others,
-                                );
-                            }
-                        }
-                        total
+                        let sides = [(factors, scale), (other, f64::from(right.weights[j]))];
+                        difference_norm(&network.places, features, sides)
                     }
                 };
             }
         },
     );
+}
+
+/// `|w g - w' g'|^2` from two records' factors with their weights.
+#[inline(always)]
+fn difference_norm(places: &[FactorPlace], features: f64, sides: [(&[f32], f64); 2]) -> f64 {
+    let mut total = 0.0;
+    for (l, place) in places.iter().enumerate() {
+        let [error, other_error] = sides.map(|(factors, w)| (&factors[place.error.clone()], w));
+        let [input, other_input] = sides.map(|(factors, _)| &factors[place.input.clone()]);
+        total += match l {
+            0 => (features + 1.0) * squared_difference(error, other_error),
+            _ => outer_difference(input, error, other_input, other_error),
+        };
+    }
+    total
 }
 
 #[inline(always)]
@@ -150,9 +148,13 @@ pub(super) fn selected(
     squared_norms: &mut [f64],
     workspace: &mut Workspace,
 ) {
-    let mut inputs_scratch = workspace.take(columns::inputs_len(network, records));
-    let mut left_scratch = workspace.take(columns::errors_len(network));
-    let mut right_scratch = workspace.take(columns::errors_len(network));
+    let inputs_len = columns::inputs_len(network, records);
+    let mut inputs_buffer = workspace.take(inputs_len + LINE);
+    let inputs_scratch = &mut aligned(&mut inputs_buffer)[..inputs_len];
+    let mut left_buffer = workspace.take(columns::errors_len(network) + LINE);
+    let left_scratch = aligned(&mut left_buffer);
+    let mut right_buffer = workspace.take(columns::errors_len(network) + LINE);
+    let right_scratch = aligned(&mut right_buffer);
     let len = network.factor_len;
     squared_norms.fill(0.0);
     for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
@@ -167,43 +169,39 @@ pub(super) fn selected(
             // The first layer's input is the same on both sides: the difference is one of errors
             // alone.
             let together = right.filter(|_| l == 0);
-            let errors = Tile::of_errors(len, place, left, together, &mut left_scratch);
+            let errors = Tile::of_errors(len, place, left, together, left_scratch);
             let inputs = match l {
-                0 => Inputs::of_data(Records { data, rows }, &mut inputs_scratch),
+                0 => Inputs::of_data(Records { data, rows }, inputs_scratch),
                 _ => Inputs::of_factors(left.factors, len, place),
             };
-            let offset = data.offset().filter(|_| l == 0).map(|offset| &offset[..]);
             vectorised(
                 #[inline(always)]
                 || match (&inputs, right) {
                     (Inputs::Tile(tile), _) => {
-                        add_squares(&chosen, errors, offset, norms, |input| *tile.column(input));
+                        add_squares(&chosen, errors, norms, |input| *tile.column(input));
                     }
                     (Inputs::Rows(rows), Some(right)) if l > 0 => {
-                        let others = Tile::of_errors(len, place, right, None, &mut right_scratch);
+                        let changes = Tile::of_errors(len, place, left, Some(right), right_scratch);
                         let Inputs::Rows(other_rows) =
                             Inputs::of_factors(right.factors, len, place)
                         else {
                             unreachable!("factors are rows");
                         };
-                        let here = (Gathered::new(rows), errors);
-                        let there = (Gathered::new(&other_rows), others);
-                        add_squared_differences(&chosen, here, there, norms);
+                        let inputs = (Gathered::new(rows), Gathered::new(&other_rows));
+                        add_squared_differences(&chosen, inputs, (errors, changes), norms);
                     }
                     (Inputs::Rows(rows), _) => {
                         let mut gathered = Gathered::new(rows);
-                        add_squares(&chosen, errors, offset, norms, |input| {
-                            *gathered.column(input)
-                        });
+                        add_squares(&chosen, errors, norms, |input| *gathered.column(input));
                     }
                 },
             );
         }
         chosen.put(workspace);
     }
-    workspace.put(right_scratch);
-    workspace.put(left_scratch);
-    workspace.put(inputs_scratch);
+    workspace.put(right_buffer);
+    workspace.put(left_buffer);
+    workspace.put(inputs_buffer);
 }
 
 /// Weights whose squares are summed in `f32` before they join the `f64` sum.
@@ -213,71 +211,57 @@ const RUN: usize = 32;
 fn add_squares(
     chosen: &Chosen,
     errors: Tile<'_>,
-    offset: Option<&[f32]>,
     norms: &mut [f64],
     mut column: impl FnMut(usize) -> [f32; BLOCK],
 ) {
     for weights in chosen.weights().chunks(RUN) {
         let mut run = [0.0f32; BLOCK];
         for &[input, output] in weights {
-            let shift = offset.map_or(0.0, |offset| offset[input as usize]);
             let (column, errors) = (column(input as usize), errors.column(output as usize));
             for j in 0..BLOCK {
-                let entry = (column[j] + shift) * errors[j];
+                let entry = column[j] * errors[j];
                 run[j] = entry.mul_add(entry, run[j]);
             }
         }
         add_to(norms, &run);
     }
+    add_squared_biases(chosen, errors, norms);
+}
+
+/// With the entries `(a - a') v + a' e` of [`outer_difference`], so that close gradients lose nothing;
+/// `inputs` are `a` and `a'`, `errors` are `v` and `e`.
+#[inline(always)]
+fn add_squared_differences(
+    chosen: &Chosen,
+    mut inputs: (Gathered<'_>, Gathered<'_>),
+    errors: (Tile<'_>, Tile<'_>),
+    norms: &mut [f64],
+) {
+    for weights in chosen.weights().chunks(RUN) {
+        let mut run = [0.0f32; BLOCK];
+        for &[input, output] in weights {
+            let (input, output) = (input as usize, output as usize);
+            let (here, there) = (inputs.0.column(input), inputs.1.column(input));
+            let (errors, changes) = (errors.0.column(output), errors.1.column(output));
+            for j in 0..BLOCK {
+                let moved = here[j] - there[j];
+                let entry = moved.mul_add(errors[j], there[j] * changes[j]);
+                run[j] = entry.mul_add(entry, run[j]);
+            }
+        }
+        add_to(norms, &run);
+    }
+    add_squared_biases(chosen, errors.1, norms);
+}
+
+#[inline(always)]
+fn add_squared_biases(chosen: &Chosen, errors: Tile<'_>, norms: &mut [f64]) {
     for outputs in chosen.biases().chunks(RUN) {
         let mut run = [0.0f32; BLOCK];
         for &output in outputs {
             let errors = errors.column(output as usize);
             for j in 0..BLOCK {
                 run[j] = errors[j].mul_add(errors[j], run[j]);
-            }
-        }
-        add_to(norms, &run);
-    }
-}
-
-#[inline(always)]
-fn add_squared_differences(
-    chosen: &Chosen,
-    mut left: (Gathered<'_>, Tile<'_>),
-    mut right: (Gathered<'_>, Tile<'_>),
-    norms: &mut [f64],
-) {
-    for weights in chosen.weights().chunks(RUN) {
-        let mut run = [0.0f32; BLOCK];
-        for &[input, output] in weights {
-            let (here, there) = (
-                left.0.column(input as usize),
-                right.0.column(input as usize),
-            );
-            let (errors, others) = (
-                left.1.column(output as usize),
-                right.1.column(output as usize),
-            );
-            for j in 0..BLOCK {
-                // Written with differences, so that close gradients lose nothing.
-                let (moved, changed) = (here[j] - there[j], errors[j] - others[j]);
-                let entry = moved.mul_add(errors[j], there[j] * changed);
-                run[j] = entry.mul_add(entry, run[j]);
-            }
-        }
-        add_to(norms, &run);
-    }
-    for outputs in chosen.biases().chunks(RUN) {
-        let mut run = [0.0f32; BLOCK];
-        for &output in outputs {
-            let (errors, others) = (
-                left.1.column(output as usize),
-                right.1.column(output as usize),
-            );
-            for j in 0..BLOCK {
-                let changed = errors[j] - others[j];
-                run[j] = changed.mul_add(changed, run[j]);
             }
         }
         add_to(norms, &run);

@@ -175,33 +175,42 @@ pub(super) fn selected(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
-    let mut inputs_scratch = workspace.take(columns::inputs_len(network, records));
-    let mut errors_scratch = workspace.take(columns::errors_len(network));
+    if records.is_empty() {
+        return;
+    }
+    let inputs_len = columns::inputs_len(network, records);
+    let mut inputs_buffer = workspace.take(inputs_len + LINE);
+    let inputs_scratch = &mut aligned(&mut inputs_buffer)[..inputs_len];
+    let mut errors_buffer = workspace.take(columns::errors_len(network) + LINE);
+    let errors_scratch = aligned(&mut errors_buffer);
     let len = network.factor_len;
     for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
         let Some(chosen) = Chosen::new(layer, chosen, workspace) else {
             continue;
         };
-        let mut partial = workspace.take_zeroed(LANES * chosen.weights().len());
+        let mut partial_buffer = workspace.take(LANES * chosen.weights().len() + LINE);
+        let partial = aligned(&mut partial_buffer);
         let mut totals = workspace.take_zeroed(layer.outputs);
         for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
             let gradients = columns::block(gradients, len, b);
             let data = records.data;
             let inputs = match l {
-                0 => Inputs::of_data(Records { data, rows }, &mut inputs_scratch),
+                0 => Inputs::of_data(Records { data, rows }, inputs_scratch),
                 _ => Inputs::of_factors(gradients.factors, len, place),
             };
-            let errors = Tile::of_errors(len, place, gradients, None, &mut errors_scratch);
+            let errors = Tile::of_errors(len, place, gradients, None, errors_scratch);
             vectorised(
                 #[inline(always)]
                 || {
                     match &inputs {
                         Inputs::Tile(tile) => {
-                            add_products(&chosen, &mut partial, errors, |input| *tile.column(input))
+                            add_products(&chosen, b == 0, partial, errors, |input| {
+                                *tile.column(input)
+                            })
                         }
                         Inputs::Rows(rows) => {
                             let mut gathered = Gathered::new(rows);
-                            add_products(&chosen, &mut partial, errors, |input| {
+                            add_products(&chosen, b == 0, partial, errors, |input| {
                                 *gathered.column(input)
                             });
                         }
@@ -212,32 +221,27 @@ pub(super) fn selected(
                 },
             );
         }
-        let offset = records.data.offset().filter(|_| l == 0);
-        let sum = &mut sum[chosen.places.clone()];
-        vectorised(
-            #[inline(always)]
-            || {
-                finish(
-                    &chosen,
-                    offset.map(|offset| &offset[..]),
-                    &partial,
-                    &totals,
-                    sum,
-                )
-            },
-        );
+        let (weights, biases) = sum[chosen.places.clone()].split_at_mut(chosen.weights().len());
+        for (sum, &partial) in weights.iter_mut().zip(partial.as_chunks().0) {
+            *sum += kernels::sum_lanes(partial);
+        }
+        for (sum, &output) in biases.iter_mut().zip(chosen.biases()) {
+            *sum += totals[output as usize];
+        }
         workspace.put(totals);
-        workspace.put(partial);
+        workspace.put(partial_buffer);
         chosen.put(workspace);
     }
-    workspace.put(errors_scratch);
-    workspace.put(inputs_scratch);
+    workspace.put(errors_buffer);
+    workspace.put(inputs_buffer);
 }
 
-/// Adds `<column c, error r>` of one block to the partial sums of every chosen weight `(c, r)`.
+/// Adds `<column c, error r>` of one block to the partial sums of every chosen weight `(c, r)`; the
+/// first block begins them.
 #[inline(always)]
 fn add_products(
     chosen: &Chosen,
+    first: bool,
     partial: &mut [f32],
     errors: Tile<'_>,
     mut column: impl FnMut(usize) -> [f32; BLOCK],
@@ -245,7 +249,7 @@ fn add_products(
     let (partial, _) = partial.as_chunks_mut::<LANES>();
     for (sums, &[input, output]) in partial.iter_mut().zip(chosen.weights()) {
         let (column, errors) = (column(input as usize), errors.column(output as usize));
-        let mut both = [*sums, [0.0; LANES]];
+        let mut both = [if first { [0.0; LANES] } else { *sums }, [0.0; LANES]];
         for pair in 0..BLOCK / (2 * LANES) {
             for half in 0..2 {
                 for lane in 0..LANES {
@@ -257,28 +261,5 @@ fn add_products(
         for lane in 0..LANES {
             sums[lane] = both[0][lane] + both[1][lane];
         }
-    }
-}
-
-/// Adds up the partial sums; the offset's share of a weight is its product with the sum of errors.
-#[inline(always)]
-fn finish(
-    chosen: &Chosen,
-    offset: Option<&[f32]>,
-    partial: &[f32],
-    totals: &[f32],
-    sum: &mut [f32],
-) {
-    let (weights, biases) = sum.split_at_mut(chosen.weights().len());
-    for (sum, &partial) in weights.iter_mut().zip(partial.as_chunks().0) {
-        *sum += kernels::sum_lanes(partial);
-    }
-    if let Some(offset) = offset {
-        for (sum, &[input, output]) in weights.iter_mut().zip(chosen.weights()) {
-            *sum = offset[input as usize].mul_add(totals[output as usize], *sum);
-        }
-    }
-    for (sum, &output) in biases.iter_mut().zip(chosen.biases()) {
-        *sum += totals[output as usize];
     }
 }
