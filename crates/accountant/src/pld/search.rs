@@ -100,10 +100,10 @@ impl<'a> Search<'a> {
             let excess = (value - finer) / (jump * jump - 1.0);
             level *= jump;
             value = value.min(finer);
-            self.centre(value);
             if value <= enough || excess <= SLACK * tolerance * value {
                 break;
             }
+            self.centre(value);
             jump = (excess / (tolerance * value))
                 .sqrt()
                 .clamp(SMALLEST_JUMP, LARGEST_JUMP)
