@@ -37,7 +37,7 @@ pub enum AccountError {
         found: u64,
     },
     /// More rounds than can be counted.
-    #[error("the rounds of all events together exceed 2^53")]
+    #[error("the rounds of all events together exceed 2^36")]
     TooManyRounds,
     /// A delta that means nothing or is below what the numerics can vouch for.
     #[error("delta must lie in [1e-30, 1), found {value}")]
@@ -164,7 +164,8 @@ pub(crate) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub(crate) fn new(events: &'a [Event], adjacency: Adjacency) -> Result<Self, AccountError> {
-        const MOST_ROUNDS: u64 = 1 << 53;
+        // Grid positions times rounds must fit an integer, and rounding times rounds stay small.
+        const MOST_ROUNDS: u64 = 1 << 36;
         if events.is_empty() {
             return Err(AccountError::NoRounds { found: 0 });
         }

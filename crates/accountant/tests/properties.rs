@@ -111,6 +111,20 @@ fn costs_are_finite_over_the_whole_range() {
         }
     }
     assert_eq!(checked, 96);
+    // Far beyond any run, and where nothing is ever likely to be seen.
+    let long = epsilon(&[sgd(1e-4, 50.0, 100_000_000)], 1e-6, Adjacency::ReplaceOne);
+    assert!(long.unwrap() > 0.0);
+    let endless = epsilon(
+        &[sgd(1e-4, 50.0, 10_000_000_000)],
+        1e-6,
+        Adjacency::ReplaceOne,
+    );
+    assert!(matches!(endless, Err(AccountError::Unresolved { .. })));
+    let nothing = epsilon(&[sgd(1e-6, 5.0, 3)], 1e-4, Adjacency::ReplaceOne);
+    assert_eq!(nothing, Ok(0.0));
+    let odometer = release(&[(0.0, 1.0 - 1e-6), (1.0, 1e-6)], 5.0);
+    let odometer = Odometer::new(&odometer, 100, 1e-4, Adjacency::ZeroOut, 5).unwrap();
+    assert_eq!(odometer.after(100), 0.0);
 }
 
 #[test]

@@ -263,7 +263,9 @@ mod tests {
         let mixture = Release::new(shifts, 1.3).unwrap();
         let rare = ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - 1e-5, 1e-5]).unwrap();
         let rare = Release::new(rare, 0.4).unwrap();
-        [&mixture, &rare]
+        let loud = ShiftMixture::new(vec![0.0, 1.0], vec![0.7, 0.3]).unwrap();
+        let loud = Release::new(loud, 0.1).unwrap();
+        [&mixture, &rare, &loud]
             .into_iter()
             .flat_map(|release| {
                 [Adjacency::ZeroOut, Adjacency::ReplaceOne]
@@ -299,15 +301,21 @@ mod tests {
 
     #[test]
     fn both_laws_keep_their_mass() {
-        for pair in pairs() {
-            let losses = discretise(&pair, resolution(0.01, 32)).unwrap();
-            assert!((losses.total() - 1.0).abs() < 1e-14);
+        for (pair, step) in pairs().iter().flat_map(|pair| [(pair, 0.01), (pair, 1e-3)]) {
+            let losses = discretise(pair, resolution(step, 32)).unwrap();
+            assert!((losses.total() - 1.0).abs() < 1e-13);
             let other: f64 = losses
                 .entries()
                 .map(|(loss, mass)| mass * (-loss).exp())
                 .sum();
-            // Q has at most 1e-16 above the cut, and the allowance moves 1e-10 of a cell.
-            assert!((other - 1.0).abs() < 1e-10, "{other}");
+            // Q may have more than P below the first cell, which is raised into it; above the cut
+            // it has at most 1e-16, and the allowance moves 1e-10 of a cell.
+            let low = lowest_point(pair, f64::NEG_INFINITY);
+            let inside = 1.0 - pair.other_mass_below(low);
+            assert!(
+                other > inside - 1e-10 && other < 1.0 + 1e-10,
+                "{other} {inside}"
+            );
         }
     }
 

@@ -176,6 +176,12 @@ impl Pair {
         self.up.sum(|shift| normal::upper_tail(shift - point))
     }
 
+    /// `Q(y <= point)`.
+    #[cfg(test)]
+    pub(crate) fn other_mass_below(&self, point: f64) -> f64 {
+        self.down.sum(|shift| normal::upper_tail(-point - shift))
+    }
+
     /// The lowest point, nearly, above which giving everything up costs at most `cutoff.tail`: the
     /// probability under `P`, or that under `Q` times `exp(epsilon)`.
     pub(crate) fn upper_cut(&self, cutoff: Cutoff) -> f64 {

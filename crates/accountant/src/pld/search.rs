@@ -100,10 +100,10 @@ impl<'a> Search<'a> {
             let excess = (value - finer) / (jump * jump - 1.0);
             level *= jump;
             value = value.min(finer);
-            self.centre(value);
             if value <= enough || excess <= SLACK * tolerance * value {
                 break;
             }
+            self.centre(value);
             jump = (excess / (tolerance * value))
                 .sqrt()
                 .clamp(SMALLEST_JUMP, LARGEST_JUMP)
@@ -204,6 +204,8 @@ pub(crate) struct RoundCosts {
 
 /// One direction: the round on the fine grid and, for a quick bound, on a coarse one.
 struct Way {
+    /// Delta of one round at epsilon zero.
+    total_variation: f64,
     samples: Samples,
     fine: LossDistribution,
     coarse: LossDistribution,
@@ -227,6 +229,7 @@ impl RoundCosts {
                 let coarse = search.discretise(COARSE)?.swap_remove(0);
                 let samples = search.samples.swap_remove(0);
                 Ok(Way {
+                    total_variation: direction.total_variation() / direction.rounds(),
                     samples,
                     fine,
                     coarse,
@@ -240,6 +243,9 @@ impl RoundCosts {
     pub(crate) fn epsilon(&self, rounds: u64) -> Result<f64, AccountError> {
         let mut worst = 0.0_f64;
         for (index, way) in self.ways.iter().enumerate() {
+            if rounds as f64 * way.total_variation <= self.delta {
+                continue;
+            }
             let samples = [way.samples.times(rounds)];
             let mut plan = Plan::new(&samples, Goal::Delta(self.delta));
             let mut cost = |losses: &LossDistribution| {
