@@ -8,9 +8,9 @@ use std::path::Path;
 
 use ::csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 
-use super::rows::is_acceptable;
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
+use super::rows::is_acceptable;
 use super::{DataError, Dataset, DenseRows, Features, Place};
 
 /// How a table is laid out.

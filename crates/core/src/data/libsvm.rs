@@ -7,9 +7,9 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::rows::is_acceptable;
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
+use super::rows::is_acceptable;
 use super::{DataError, Dataset, Features, Place, SparseRows};
 
 /// More features than any public data set has; a larger index is taken for damage, because a model
