@@ -35,6 +35,9 @@ pub struct Privacy {
     pub epsilon_exact: Option<f64>,
     /// The sigma that the paper's formula asks for, for comparison.
     pub paper_sigma: Option<f64>,
+    /// Premises of the paper's theorem that this run breaks, in words, where the paper's formula set
+    /// the noise.
+    pub broken_premises: Vec<String>,
     /// Which accountant decided.
     pub accountant: &'static str,
     /// Epsilon after every round, where there is a claim.
@@ -105,6 +108,7 @@ impl Privacy {
                 .values()
                 .filter_map(|settled| settled.paper_sigma)
                 .reduce(f64::max),
+            broken_premises: broken_premises(resolved, records),
             accountant: match resolved.accountant {
                 AccountantName::Pld => "pld",
                 AccountantName::Rdp => "rdp",
@@ -128,7 +132,9 @@ fn settle_one(
     sound: bool,
 ) -> Result<Settled, PrivacyError> {
     let paper_sigma = match resolved.noise_target {
-        NoiseTarget::Epsilon(epsilon) => Some(paper_sigma(resolved, records, epsilon)),
+        NoiseTarget::Epsilon(epsilon) => {
+            Some(paper_formula(resolved, records).sigma(epsilon, resolved.delta))
+        }
         _ => None,
     };
     let mechanism = mechanism(resolved, dimension, records);
@@ -257,6 +263,20 @@ impl Spending {
     }
 }
 
+/// What the paper's theorem asks for and the smallest client does not have.
+fn broken_premises(resolved: &Resolved, records: &[usize]) -> Vec<String> {
+    let (AccountantName::Paper, NoiseTarget::Epsilon(epsilon)) =
+        (resolved.accountant, resolved.noise_target)
+    else {
+        return Vec::new();
+    };
+    let smallest = records.iter().copied().min().unwrap_or(1);
+    let formula = paper_formula(resolved, smallest);
+    let sigma = formula.sigma(epsilon, resolved.delta);
+    let violated = formula.violated_conditions(sigma, epsilon, resolved.delta);
+    violated.iter().map(ToString::to_string).collect()
+}
+
 /// What one client does, in the accountant's words.
 pub fn mechanism(resolved: &Resolved, dimension: usize, records: usize) -> Mechanism {
     let difference_clip = resolved.difference_clip;
@@ -322,7 +342,7 @@ fn obstacles(resolved: &Resolved, data_dependent_scaling: bool) -> Vec<&'static 
         .collect()
 }
 
-fn paper_sigma(resolved: &Resolved, records: usize, epsilon: f64) -> f64 {
+fn paper_formula(resolved: &Resolved, records: usize) -> PaperFormula {
     let clip = resolved.clip;
     let theorem = match (resolved.preset, resolved.estimator) {
         (
@@ -333,11 +353,10 @@ fn paper_sigma(resolved: &Resolved, records: usize, epsilon: f64) -> f64 {
         (_, EstimatorName::Svrg | EstimatorName::Saga) => PaperTheorem::variance_reduced(clip),
     };
     let batch = resolved.batch.unwrap_or(records as f64);
-    let formula = PaperFormula {
+    PaperFormula {
         theorem,
         records: records as u64,
         batch,
         rounds: u64::from(resolved.rounds),
-    };
-    formula.sigma(epsilon, resolved.delta)
+    }
 }

@@ -327,6 +327,9 @@ impl Ending<'_> {
                 "evaluation": self.clock.evaluation.as_secs_f64(),
             },
         });
+        if !self.privacy.broken_premises.is_empty() {
+            summary["privacy"]["broken_premises"] = json!(self.privacy.broken_premises);
+        }
         if let Some(epsilon) = self.privacy.epsilon_exact {
             summary["privacy"]["epsilon_exact"] = json!(epsilon);
         }

@@ -264,6 +264,9 @@ fn announce(
         }
     };
     verbosity.say(format!("privacy: {noise}; claim: {}", privacy.claim));
+    for premise in &privacy.broken_premises {
+        verbosity.warn(format!("the paper's theorem does not apply: {premise}"));
+    }
     if let Some(epsilon) = privacy.epsilon_exact {
         verbosity.say(format!(
             "privacy: with each record clipped and Poisson coins this noise really gives epsilon {}",
