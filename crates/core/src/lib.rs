@@ -82,6 +82,7 @@
 //!     weights: &weights,
 //!     test: Some(&test),
 //!     every: 0,
+//!     from: 0,
 //! };
 //! let mut accuracy = 0.0;
 //! simulation.run(2, &metrics, |progress, _server| {

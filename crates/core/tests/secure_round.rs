@@ -234,7 +234,7 @@ fn replacing_a_record_stays_within_the_exact_bound() {
         row(0.1),
         row(700.0),
         row(-700.0),
-        row(3e37),
+        row(1e18),
         vec![0.0, 0.0, 0.5, 0.0],
         vec![0.0, 0.0, -0.5, 0.0],
     ];

