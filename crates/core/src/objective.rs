@@ -143,12 +143,65 @@ pub trait Objective: Send + Sync {
 pub struct Workspace {
     buffers: Vec<Vec<f32>>,
     indices: Vec<Vec<u32>>,
+    phase: u64,
+    prepared: Vec<Prepared>,
 }
+
+/// What an objective made of a model, kept for the next call with the same one.
+#[derive(Debug)]
+struct Prepared {
+    key: PreparedKey,
+    buffer: Vec<f32>,
+}
+
+/// Tells models apart: the phase, and addresses of what the preparation depends on.
+pub(crate) type PreparedKey = (u64, [usize; 4]);
+
+/// Models in use at the same time: SVRG looks at two.
+const PREPARED: usize = 2;
 
 impl Workspace {
     /// An empty workspace.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Begins a phase: within it a model's memory does not change, so that what an objective makes
+    /// of a model (packed weights) may serve all clients. Phases are told apart by their number;
+    /// in phase 0, where every workspace begins, nothing is kept.
+    pub fn begin_phase(&mut self, phase: u64) {
+        self.phase = phase;
+    }
+
+    /// The number of the phase.
+    pub(crate) fn phase(&self) -> u64 {
+        self.phase
+    }
+
+    /// What was prepared under `key`, or a buffer of `len` numbers to prepare it in.
+    pub(crate) fn take_prepared(&mut self, key: PreparedKey, len: usize) -> (Vec<f32>, bool) {
+        let known = self
+            .prepared
+            .iter()
+            .position(|prepared| prepared.key == key);
+        match known.filter(|_| key.0 > 0) {
+            Some(place) => (self.prepared.swap_remove(place).buffer, true),
+            None if self.prepared.len() >= PREPARED => {
+                let mut buffer = self.prepared.remove(0).buffer;
+                buffer.resize(len, 0.0);
+                (buffer, false)
+            }
+            None => (self.take(len), false),
+        }
+    }
+
+    /// Keeps what was prepared.
+    pub(crate) fn put_prepared(&mut self, key: PreparedKey, buffer: Vec<f32>) {
+        if key.0 > 0 {
+            self.prepared.push(Prepared { key, buffer });
+        } else {
+            self.put(buffer);
+        }
     }
 
     /// Takes a buffer of `len` numbers with unspecified content; give it back with [`put`](Self::put).
@@ -183,11 +236,16 @@ impl Workspace {
     }
 }
 
-/// The same requests come again in every call, so a buffer of this very length is mostly there; any
-/// other has to be cut or filled up. Failing that, one with room; failing that, any.
+/// The same requests come again in every call, so a buffer of this very length is mostly there. Else the
+/// smallest with room, so that requests whose length varies with the batch do not cut a large buffer,
+/// which would have to be filled up again; failing that, the largest.
 fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> {
-    let fit = |buffer: &Vec<Number>| (buffer.len() == len, buffer.capacity() >= len);
-    let best = (0..buffers.len()).max_by_key(|&place| fit(&buffers[place]));
+    let fit = |buffer: &Vec<Number>| match buffer.capacity() {
+        _ if buffer.len() == len => (0, 0),
+        room if room >= len => (1, room),
+        room => (2, usize::MAX - room),
+    };
+    let best = (0..buffers.len()).min_by_key(|&place| fit(&buffers[place]));
     best.map_or_else(Vec::new, |place| buffers.swap_remove(place))
 }
 

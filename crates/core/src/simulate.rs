@@ -147,6 +147,7 @@ impl Simulation {
                 Job::Messages { first, len } => shared.messages(first, len, &next, scratch),
                 Job::Metrics => {
                     let server = shared.server.read().expect("no thread panics holding it");
+                    scratch.workspace().begin_phase(phase(&server));
                     evaluation.work(server.model(), scratch.workspace());
                 }
             };
@@ -238,6 +239,7 @@ impl Simulation {
     fn messages(&self, first: usize, len: usize, next: &AtomicUsize, scratch: &mut RoundScratch) {
         let server = self.server.read().expect("no thread panics holding it");
         let (round, model) = (server.round(), server.model());
+        scratch.workspace().begin_phase(phase(&server));
         loop {
             let slot = next.fetch_add(1, Ordering::Relaxed);
             if slot >= len {
@@ -282,4 +284,9 @@ impl Simulation {
         traffic.downlink_bytes += (self.clients.len() * down) as u64;
         server.round()
     }
+}
+
+/// Models change when a round closes, and only then.
+fn phase(server: &Server) -> u64 {
+    u64::from(server.round()) + 1
 }

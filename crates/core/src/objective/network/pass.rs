@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::{Outcome, Records, Workspace};
+use super::super::{Outcome, PreparedKey, Records, Workspace};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
 use crate::linalg::kernels::{self, NO_ROW, padded};
@@ -101,9 +101,12 @@ pub(super) fn run(
     fetch(all, 0);
     let plan = &network.pass;
     let backward = factors.is_some();
-    let mut prepared_buffer = workspace.take(plan.prepared_len + LINE);
+    let key = prepared_key(network, model, records, backward, workspace.phase());
+    let (mut prepared_buffer, known) = workspace.take_prepared(key, plan.prepared_len + LINE);
     let prepared = aligned(&mut prepared_buffer);
-    prepare(network, model, records, backward, prepared);
+    if !known {
+        prepare(network, model, records, backward, prepared);
+    }
     let block_len = if backward {
         plan.block_len
     } else {
@@ -132,7 +135,25 @@ pub(super) fn run(
         }
     }
     workspace.put(block_buffer);
-    workspace.put(prepared_buffer);
+    workspace.put_prepared(key, prepared_buffer);
+}
+
+/// What the prepared weights depend on. Within a phase an address stands for what lies there.
+fn prepared_key(
+    network: &Network,
+    model: &[f32],
+    records: Records<'_>,
+    backward: bool,
+    phase: u64,
+) -> PreparedKey {
+    let offset = records
+        .data
+        .offset()
+        .map_or(0, |offset| offset.as_ptr().addr());
+    let sparse = matches!(records.data.features(), Features::Sparse(_));
+    let kind = usize::from(sparse) + 2 * usize::from(backward);
+    let network = std::ptr::from_ref(network).addr();
+    (phase, [network, model.as_ptr().addr(), offset, kind])
 }
 
 /// Asks for the rows of block `b`, which lie anywhere in memory, while something else is computed.
