@@ -245,7 +245,9 @@ fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> 
         room if room >= len => (1, room),
         room => (2, usize::MAX - room),
     };
-    let best = (0..buffers.len()).min_by_key(|&place| fit(&buffers[place]));
+    let best = (0..buffers.len())
+        .rev()
+        .min_by_key(|&place| fit(&buffers[place]));
     best.map_or_else(Vec::new, |place| buffers.swap_remove(place))
 }
 
