@@ -94,11 +94,17 @@ impl Question {
                     Some(masked) => masked.epsilon(self.rounds, self.delta),
                     None => self.unamplified(&self.at(sigma)?),
                 }
-            })?;
-            let cost = self.assess(found.sigma)?;
-            // Where the masked bounds are too loose to help, the exact cost asks for less noise.
-            if cost.amplified {
-                return Ok((found.sigma, cost));
+            });
+            match found {
+                // Where the masked bounds are too loose to help, the exact cost asks for less noise.
+                Ok(found) => {
+                    let cost = self.assess(found.sigma)?;
+                    if cost.amplified {
+                        return Ok((found.sigma, cost));
+                    }
+                }
+                Err(AccountError::Unreachable { .. } | AccountError::Unresolved { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         let found = smallest_sigma(target, start, |sigma| self.unamplified(&self.at(sigma)?))?;

@@ -85,8 +85,15 @@ fn a_difference_of_extremes_is_clipped() {
 /// away the centre is: value and centre are added before they are scaled.
 #[test]
 fn a_far_centre_does_not_leak_rounding() {
-    let (dimension, k) = (1000usize, 50usize);
-    for center in [1e4f32, 1e6, 1e7] {
+    let dimension = 1000usize;
+    for (center, k) in [
+        (1e4f32, 50usize),
+        (1e6, 5),
+        (1e6, 30),
+        (1e7, 30),
+        (1e7, 50),
+        (1e7, 400),
+    ] {
         let mut values = vec![center; dimension];
         values[0] += 1.0;
         let rows = SparseRows::new(
@@ -124,10 +131,50 @@ fn a_far_centre_does_not_leak_rounding() {
             }
             let shown = norm(update.values()) * k as f64 / dimension as f64;
             assert!(
-                shown < 20.0 * sigma,
+                shown < 2.0 * sigma * (k as f64).sqrt() + 10.0 * sigma,
                 "centre {center}, round {round}: {shown}"
             );
         }
+    }
+}
+
+/// A second form of the first attack: two hidden layers, an activation of 1e18 against one of 10.
+#[test]
+fn a_difference_of_deep_extremes_is_clipped() {
+    let (clip, difference, batch, sigma) = (1.0, 0.25, 0.01, 1e-3);
+    let network = Network::new(1, &[1, 1], 2, Activation::Relu).unwrap();
+    let rows = Features::Dense(DenseRows::new(1, vec![1.0]).unwrap());
+    let data = Arc::new(Dataset::new(rows, vec![0], 2).unwrap());
+    let estimator = EstimatorPlan::Svrg {
+        snapshot_probability: 1e-12,
+        difference_clip: Some(difference),
+    };
+    let plan = plan(
+        Arc::new(network),
+        CompressorKind::Identity,
+        estimator,
+        clip,
+        Noise::Float,
+    );
+    let sampling = Sampling::Poisson {
+        batch,
+        coins: Coins::Exact,
+    };
+    let mut client =
+        Client::new(0, plan, data, sampling, sigma, SecretKey::simulated(3, 0)).unwrap();
+    let snapshot = Arc::new(vec![0.0, 10.0, 0.0, 1.0, 0.0, -1000.0, 0.0, 1002.0]);
+    let current = Arc::new(vec![0.0, 1e18, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+    let (mut scratch, mut message, mut update) =
+        (RoundScratch::default(), Vec::new(), Update::default());
+    for round in 0..1000 {
+        let model = if round == 0 { &snapshot } else { &current };
+        client.message(round, model, &mut scratch, &mut message, &mut update);
+        let bound = difference / batch + clip + 10.0 * sigma;
+        assert!(
+            round == 0 || norm(update.values()) <= bound,
+            "{}",
+            norm(update.values())
+        );
     }
 }
 

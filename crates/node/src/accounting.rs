@@ -103,7 +103,10 @@ impl Privacy {
                 && by_size
                     .values()
                     .any(|settled| settled.cost.as_ref().is_some_and(|cost| cost.amplified)),
-            epsilon_exact: exact.filter(|_| obstacles == [PAPER]),
+            epsilon_exact: exact.filter(|_| {
+                // Of every client, or of none.
+                obstacles == [PAPER] && by_size.values().all(|settled| settled.cost.is_some())
+            }),
             paper_sigma: by_size
                 .values()
                 .filter_map(|settled| settled.paper_sigma)
@@ -202,7 +205,8 @@ fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, us
     );
     // The pair without a difference clip, (2 - q) G/b, grows with the number of records.
     let monotone = !(two_terms && resolved.difference_clip.is_none());
-    let exact = sizes.len() <= MANY || !monotone || resolved.batch.is_none();
+    let paper = resolved.accountant == AccountantName::Paper;
+    let exact = sizes.len() <= MANY || !monotone || resolved.batch.is_none() || paper;
     let smallest = sizes.first().copied().unwrap_or(1).max(1);
     sizes
         .into_iter()

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::rows::is_acceptable;
-use super::{DataError, Features};
+use super::{DataError, DenseRows, Features};
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]
@@ -72,6 +72,9 @@ impl Dataset {
     }
 
     /// Replaces the constant that is added to every row.
+    ///
+    /// Where it is far larger than a row with it (a centre far away), sums that add rows and offset apart would
+    /// lose the row in rounding, and clipping would not hold: then rows become dense, offset included.
     pub fn with_offset(self, offset: impl Into<Arc<[f32]>>) -> Result<Dataset, DataError> {
         let offset = offset.into();
         if offset.len() != self.columns() {
@@ -89,10 +92,22 @@ impl Dataset {
             });
         }
         let offset = offset.iter().any(|&value| value != 0.0).then_some(offset);
-        let squared_norms = squared_norms(&self.features, offset.as_deref());
+        let norms = squared_norms(&self.features, offset.as_deref());
+        if let (Features::Sparse(_), Some(offset)) = (&self.features, &offset)
+            && dominates(offset, &norms)
+        {
+            let features = dense_with(&self.features, offset)?;
+            let squared_norms = squared_norms(&features, None);
+            return Ok(Dataset {
+                features,
+                offset: None,
+                squared_norms,
+                ..self
+            });
+        }
         Ok(Dataset {
             offset,
-            squared_norms,
+            squared_norms: norms,
             ..self
         })
     }
@@ -225,6 +240,34 @@ impl fmt::Debug for Dataset {
             .field("offset", &self.offset.is_some())
             .finish()
     }
+}
+
+/// Whether the offset is longer than four times some row that it is part of.
+fn dominates(offset: &[f32], squared_norms: &[f64]) -> bool {
+    let length: f64 = offset.iter().map(|&value| f64::from(value).powi(2)).sum();
+    squared_norms.iter().any(|&norm| length > 16.0 * norm)
+}
+
+/// Rows with the offset in them.
+fn dense_with(features: &Features, offset: &[f32]) -> Result<Features, DataError> {
+    const MOST: usize = 1 << 29;
+    let (rows, columns) = (features.rows(), features.columns());
+    let Some(len) = rows.checked_mul(columns).filter(|&len| len <= MOST) else {
+        return Err(DataError::Choice {
+            what: "center",
+            value: format!("{rows} rows of {columns} features"),
+            reason: "a centre this far from sparse rows makes them dense, and these would not fit in memory".to_owned(),
+        });
+    };
+    let mut values = Vec::with_capacity(len);
+    for row in 0..rows {
+        values.extend_from_slice(offset);
+        let target = &mut values[row * columns..];
+        features.visit_row(row, |column, value| {
+            target[column] = (f64::from(value) + f64::from(offset[column])) as f32;
+        });
+    }
+    Ok(Features::Dense(DenseRows::new(columns, values)?))
 }
 
 fn squared_norms(features: &Features, offset: Option<&[f32]>) -> Vec<f64> {

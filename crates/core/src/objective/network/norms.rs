@@ -67,46 +67,19 @@ fn one_norm(places: &[FactorPlace], features: f64, factors: &[f32]) -> f64 {
     total
 }
 
-/// `|w d - w' d'|^2`; the products are exact in `f64`.
+/// `|w d - w' d'|^2`; products of two `f32` are exact in `f64`, so every entry is rounded once.
 #[inline(always)]
 fn squared_difference(left: (&[f32], f64), right: (&[f32], f64)) -> f64 {
-    changes(left, right)[0]
-}
-
-/// With `v = w d` and `e = w d - w' d'`: `|e|^2`, `|v|^2`, `<v, e>` and `|v - e|^2`.
-///
-/// Products of two `f32` are exact in `f64`, so every entry of `e` is rounded once.
-#[inline(always)]
-fn changes(left: (&[f32], f64), right: (&[f32], f64)) -> [f64; 4] {
-    const LANES: usize = 4;
-    let mut sums = [[0.0f64; LANES]; 4];
-    let mut add = |lane: usize, a: f32, b: f32| {
-        let value = left.1 * f64::from(a);
-        let other = right.1 * f64::from(b);
-        let change = value - other;
-        sums[0][lane] = change.mul_add(change, sums[0][lane]);
-        sums[1][lane] = value.mul_add(value, sums[1][lane]);
-        sums[2][lane] = value.mul_add(change, sums[2][lane]);
-        sums[3][lane] = other.mul_add(other, sums[3][lane]);
-    };
-    let (left_chunks, left_rest) = left.0.as_chunks::<LANES>();
-    let (right_chunks, right_rest) = right.0.as_chunks::<LANES>();
-    for (a, b) in left_chunks.iter().zip(right_chunks) {
-        for lane in 0..LANES {
-            add(lane, a[lane], b[lane]);
-        }
-    }
-    for (&a, &b) in left_rest.iter().zip(right_rest) {
-        add(0, a, b);
-    }
-    sums.map(|[a, b, c, d]| (a + c) + (b + d))
+    sum_of_squares(left.0, right.0, |a, b| {
+        left.1 * f64::from(a) - right.1 * f64::from(b)
+    })
 }
 
 /// `|a v^T - a' v'^T|^2 + |v - v'|^2` with `v = w d`: a layer's weights and biases.
 ///
-/// `a v^T - a' v'^T = u v^T + a' e^T` with the changes `u = a - a'` and `e = v - v'`, so its square is
-/// `|u|^2 |v|^2 + 2 <u, a'> <v, e> + |a'|^2 |e|^2`. Nothing cancels unless the input grew in its own
-/// direction just as the error shrank in its own; then the entries are squared one by one.
+/// Entry by entry, each with one rounding of its two products, so the error is below 2^-51 of the two
+/// gradients. Shorter forms by `a - a'` and `v - v'` lose entries whose sides differ by 53
+/// binary orders, which a server can arrange to get around the clip.
 #[inline(always)]
 fn outer_difference(
     input: &[f32],
@@ -114,27 +87,34 @@ fn outer_difference(
     other_input: &[f32],
     other_error: (&[f32], f64),
 ) -> f64 {
-    let [moved, _, input_change, other_inputs] = changes((input, 1.0), (other_input, 1.0));
-    let [changed, errors, error_change, _] = changes(error, other_error);
-    // <u, a'> = <a, u> - |u|^2, each within rounding of |u| times a norm.
-    let along = input_change - moved;
-    let apart = moved * errors + other_inputs * changed;
-    let weights = apart + 2.0 * along * error_change;
-    if weights >= apart / 8.0 {
-        return weights + changed;
-    }
-    let mut total = changed;
+    let mut total = squared_difference(error, other_error);
     for (&d, &e) in error.0.iter().zip(other_error.0) {
         let (here, there) = (error.1 * f64::from(d), other_error.1 * f64::from(e));
-        for (&a, &b) in input.iter().zip(other_input) {
-            // One rounding of each product, so the error is below 2^-51 of the two gradients. (The
-            // form (a - b) d + b (d - e) would lose an entry whose sides differ by 53 binary orders,
-            // which a server can arrange.)
-            let entry = f64::from(a).mul_add(here, -(f64::from(b) * there));
-            total = entry.mul_add(entry, total);
-        }
+        total += sum_of_squares(input, other_input, |a, b| {
+            f64::from(a).mul_add(here, -(f64::from(b) * there))
+        });
     }
     total
+}
+
+/// `sum entry(a_i, b_i)^2`, in lanes that become vector code.
+#[inline(always)]
+fn sum_of_squares(left: &[f32], right: &[f32], entry: impl Fn(f32, f32) -> f64) -> f64 {
+    const LANES: usize = 4;
+    let mut sums = [0.0f64; LANES];
+    let (left_chunks, left_rest) = left.as_chunks::<LANES>();
+    let (right_chunks, right_rest) = right.as_chunks::<LANES>();
+    for (a, b) in left_chunks.iter().zip(right_chunks) {
+        for lane in 0..LANES {
+            let value = entry(a[lane], b[lane]);
+            sums[lane] = value.mul_add(value, sums[lane]);
+        }
+    }
+    for (&a, &b) in left_rest.iter().zip(right_rest) {
+        let value = entry(a, b);
+        sums[0] = value.mul_add(value, sums[0]);
+    }
+    (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
 /// Over the chosen coordinates: `sum (a_c (w delta_r))^2` in `f32` for a few inputs at a time, those

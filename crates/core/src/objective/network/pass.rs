@@ -159,7 +159,11 @@ fn prepared_key(
 /// Asks for the rows of block `b`, which lie anywhere in memory, while something else is computed.
 fn fetch(records: Records<'_>, b: usize) {
     if let Some(rows) = records.rows.chunks(BLOCK).nth(b) {
+        let (norms, labels) = (records.data.squared_norms(), records.data.labels());
         for &row in rows {
+            let place = row as usize;
+            prefetch(&norms[place..=place]);
+            prefetch(&labels[place..=place]);
             match records.data.features() {
                 Features::Sparse(sparse) => {
                     let row = sparse.row(row as usize);
