@@ -12,9 +12,7 @@ use crate::amplification;
 use crate::calibrate::{estimate, smallest_sigma};
 use crate::event::{Adjacency, RandomK, Release};
 use crate::odometer::Odometer;
-use crate::pld::compose::Phase;
-use crate::pld::plan::{Goal, Plan, Samples};
-use crate::pld::{LossDistribution, epsilon_of_phases};
+use crate::pld::{LossDistribution, epsilon_of_losses};
 use crate::rdp::{self, RdpCurve};
 
 /// Which accountant decides.
@@ -282,14 +280,7 @@ const COARSEST_STEP: f64 = 0.5;
 fn composed(laws: &[LossDistribution], rounds: u64, delta: f64) -> Result<f64, AccountError> {
     let mut worst = 0.0_f64;
     for losses in laws {
-        let samples = Samples::of_distribution(losses, rounds);
-        let mut plan = Plan::new(std::slice::from_ref(&samples), Goal::Delta(delta));
-        let phase = Phase {
-            losses,
-            samples: &samples,
-            count: rounds,
-        };
-        worst = worst.max(epsilon_of_phases(&[phase], &mut plan, delta)?);
+        worst = worst.max(epsilon_of_losses(&[(losses, rounds)], delta)?);
     }
     Ok(worst)
 }

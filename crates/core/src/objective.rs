@@ -28,7 +28,7 @@ pub mod regularizer;
 
 pub use explicit::{Explicit, RecordLoss, RowView};
 pub use logistic::Logistic;
-pub use network::{Activation, LayerShape, Network, NetworkError, Tensor};
+pub use network::{Activation, LayerShape, Network, NetworkError};
 pub use regularizer::Regularizer;
 
 use crate::data::Dataset;

@@ -6,8 +6,9 @@
 //! one independent ChaCha20 stream per (round, [`Purpose`]), so results depend neither on threads
 //! nor on the order in which clients run.
 //!
-//! **Public** randomness is known to everybody: the data partition, the start, the shared snapshot
-//! coin. It comes from a [`PublicSeed`] (ChaCha8).
+//! **Public** randomness is known to everybody: the start and the shared snapshot coin come from a
+//! [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
+//! (`data/draw.rs`).
 //!
 //! An [`IndexSeed`] stands between: the client draws it from its secret key *after* it has the
 //! model and sends it, so that both sides derive the same coordinates. It is a block of ChaCha20
@@ -96,14 +97,10 @@ pub struct EntropyError(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PublicPurpose {
-    /// Which records go to which client.
-    Partition = 0,
     /// The start of the model.
     Start = 1,
     /// The shared snapshot coin of SVRG.
     Snapshot = 2,
-    /// Made-up data.
-    Data = 3,
 }
 
 /// The run's public seed.

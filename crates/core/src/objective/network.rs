@@ -74,17 +74,6 @@ impl LayerShape {
     }
 }
 
-/// A named piece of a model, for export.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
-    /// `layer1.weight`, `layer1.bias`, `layer2.weight` and so on.
-    pub name: String,
-    /// `[outputs, inputs]` for weights, `[outputs]` for biases.
-    pub shape: Vec<usize>,
-    /// The numbers, row after row.
-    pub values: Vec<f32>,
-}
-
 /// Why there is no such network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -186,45 +175,6 @@ impl Network {
     /// The layers in order, with the ranges of their parameters.
     pub fn layers(&self) -> Vec<LayerShape> {
         self.layers.clone()
-    }
-
-    /// The model as named matrices and vectors in the usual layout.
-    ///
-    /// # Panics
-    /// If the model is too short.
-    pub fn tensors(&self, model: &[f32]) -> Vec<Tensor> {
-        let numbered = self.layers.iter().zip(1..);
-        numbered
-            .flat_map(|(layer, number)| {
-                let weight = Tensor {
-                    name: format!("layer{number}.weight"),
-                    shape: vec![layer.outputs, layer.inputs],
-                    values: layer.output_major(model),
-                };
-                let bias = Tensor {
-                    name: format!("layer{number}.bias"),
-                    shape: vec![layer.outputs],
-                    values: model[layer.biases.clone()].to_vec(),
-                };
-                [weight, bias]
-            })
-            .collect()
-    }
-
-    /// A model to start from: biases zero, weights drawn from `normal` (mean 0, variance 1) and
-    /// scaled to variance `1 / inputs`, or `2 / inputs` before a [`Relu`](Activation::Relu), so that
-    /// signals neither grow nor die on their way.
-    pub fn initial_model(&self, mut normal: impl FnMut() -> f32) -> Vec<f32> {
-        let mut model = vec![0.0; self.dimension()];
-        for (l, layer) in self.layers.iter().enumerate() {
-            let gain = match self.activation {
-                Activation::Relu if l + 1 < self.layers.len() => 2.0,
-                _ => 1.0,
-            };
-            let deviation = (gain / layer.inputs as f32).sqrt();
-            model[layer.weights.clone()].fill_with(|| deviation * normal());
-        }
-        model
     }
 
     /// What hidden layers apply.
@@ -395,37 +345,16 @@ mod tests {
     fn exported_weights_are_output_major() {
         let network = Network::new(2, &[3], 2, Activation::Tanh).unwrap();
         let model: Vec<f32> = (0..17).map(|i| i as f32).collect();
-        let tensors = network.tensors(&model);
-        let names: Vec<&str> = tensors.iter().map(|tensor| &tensor.name[..]).collect();
+        let layers = network.layers();
         assert_eq!(
-            names,
-            [
-                "layer1.weight",
-                "layer1.bias",
-                "layer2.weight",
-                "layer2.bias"
-            ]
+            layers[0].output_major(&model),
+            [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
         );
-        assert_eq!(tensors[0].shape, [3, 2]);
-        assert_eq!(tensors[0].values, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
-        assert_eq!(tensors[1].values, [6.0, 7.0, 8.0]);
-        assert_eq!(tensors[2].shape, [2, 3]);
-        assert_eq!(tensors[2].values, [9.0, 11.0, 13.0, 10.0, 12.0, 14.0]);
-        assert_eq!(tensors[3].values, [15.0, 16.0]);
-    }
-
-    #[test]
-    fn initial_weights_are_scaled_by_their_inputs() {
-        let network = Network::new(4, &[9], 2, Activation::Relu).unwrap();
-        let model = network.initial_model(|| 3.0);
-        for (layer, expected) in network.layers().iter().zip([3.0 * 0.5f32.sqrt(), 1.0]) {
-            let weights = &model[layer.weights.clone()];
-            assert!(
-                weights
-                    .iter()
-                    .all(|weight| (weight - expected).abs() < 1e-6)
-            );
-            assert!(model[layer.biases.clone()].iter().all(|&bias| bias == 0.0));
-        }
+        assert_eq!(model[layers[0].biases.clone()], [6.0, 7.0, 8.0]);
+        assert_eq!(
+            layers[1].output_major(&model),
+            [9.0, 11.0, 13.0, 10.0, 12.0, 14.0]
+        );
+        assert_eq!(model[layers[1].biases.clone()], [15.0, 16.0]);
     }
 }
