@@ -61,6 +61,9 @@ enum Kind {
     },
 }
 
+/// See [`Mechanism::draw`].
+pub const NOISE_STEP: usize = 16;
+
 /// A value that has passed the mechanism and may be sent. Post-processing keeps it released.
 #[derive(Debug)]
 pub struct Released {
@@ -110,22 +113,29 @@ impl Mechanism {
         self.sigma
     }
 
-    /// The noise of one round, drawn in one batch before any record is touched, so that the time a
+    /// The noise of one round, drawn in one batch before any record is read, so that the time a
     /// sampler takes cannot depend on the data.
+    ///
+    /// With floating point noise `meanwhile` is called after every [`NOISE_STEP`] numbers: memory
+    /// that will be needed can be asked for while the processor is busy with something else.
     pub fn draw(
         &self,
         coordinates: usize,
         rng: &mut SecretRng,
         workspace: &mut Workspace,
+        mut meanwhile: impl FnMut(),
     ) -> RoundNoise {
         match &self.kind {
             Kind::Silent => RoundNoise::Silent,
             Kind::Float => {
                 let sigma = round_up(self.sigma);
                 let mut noise = workspace.take(coordinates);
-                for value in &mut noise {
-                    let standard: f32 = StandardNormal.sample(rng);
-                    *value = sigma * standard;
+                for values in noise.chunks_mut(NOISE_STEP) {
+                    for value in values {
+                        let standard: f32 = StandardNormal.sample(rng);
+                        *value = sigma * standard;
+                    }
+                    meanwhile();
                 }
                 RoundNoise::Float(noise)
             }

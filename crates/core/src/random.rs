@@ -21,6 +21,8 @@ use chacha20::{ChaCha8Rng, ChaCha20Rng};
 use rand::{Rng, SeedableRng, TryRng};
 use zeroize::Zeroize;
 
+use crate::linalg::vectorised;
+
 /// What a secret stream is for. The numbers are part of the simulator's contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -65,20 +67,6 @@ impl SecretKey {
         root.set_stream(u64::from(client));
         let mut key = [0; 32];
         root.fill_bytes(&mut key);
-        Self(key)
-    }
-
-    /// Bytes of a key.
-    pub const LEN: usize = 32;
-
-    /// The key itself, for a client that must be able to repeat a round's coins after a crash: as
-    /// secret as its records, kept beside them, and erased when it is no longer needed.
-    pub fn expose(&self) -> &[u8; Self::LEN] {
-        &self.0
-    }
-
-    /// A key that this client drew earlier and kept.
-    pub fn kept(key: [u8; Self::LEN]) -> Self {
         Self(key)
     }
 
@@ -172,28 +160,93 @@ impl IndexSeed {
         marks.resize(dimension.div_ceil(64), 0);
         let mut key = *b"soteria random-k................";
         key[16..].copy_from_slice(&self.0);
-        let mut rng = ChaCha8Rng::from_seed(key);
-        for last in dimension - count..dimension {
-            let draw = below(&mut rng, last as u32 + 1) as usize;
-            let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
-            let mark = if taken { last } else { draw };
-            marks[mark / 64] |= 1 << (mark % 64);
-        }
-        chosen.clear();
-        for (word, &bits) in marks.iter().enumerate() {
-            let mut bits = bits;
-            while bits != 0 {
-                chosen.push(word as u32 * 64 + bits.trailing_zeros());
-                bits &= bits - 1;
+        let mut words = Words::new(ChaCha8Rng::from_seed(key));
+        // For the bit instructions.
+        vectorised(
+            #[inline(always)]
+            || {
+                for last in dimension - count..dimension {
+                    let draw = below_of_words(
+                        #[inline(always)]
+                        || words.next(),
+                        last as u32 + 1,
+                    ) as usize;
+                    let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
+                    let mark = if taken { last } else { draw };
+                    marks[mark / 64] |= 1 << (mark % 64);
+                }
+                list_marks(marks, count, chosen);
+            },
+        );
+    }
+}
+
+/// Writes the places of the marked bits, `count` of them, in ascending order.
+///
+/// A fixed number of steps per word, most of which are needed: how many bits a word has is random,
+/// and a loop that ends when they are used up would be guessed wrong nearly every time.
+#[inline(always)]
+fn list_marks(marks: &[u64], count: usize, chosen: &mut Vec<u32>) {
+    const STEPS: usize = 6;
+    chosen.clear();
+    chosen.resize(count + STEPS, 0);
+    let mut place = 0;
+    for (word, &bits) in marks.iter().enumerate() {
+        let (mut bits, first) = (bits, word as u32 * 64);
+        let end = place + bits.count_ones() as usize;
+        loop {
+            let slots: &mut [u32; STEPS] = chosen[place..]
+                .first_chunk_mut()
+                .expect("there is room for the steps that are not needed");
+            for slot in slots {
+                *slot = first + (bits.trailing_zeros() & 63);
+                bits &= bits.wrapping_sub(1);
+            }
+            place += STEPS;
+            if place >= end {
+                break;
             }
         }
+        place = end;
+    }
+    chosen.truncate(count);
+}
+
+/// The words of a generator one after the other, made many at a time.
+struct Words<R> {
+    rng: R,
+    words: [u8; 256],
+    next: usize,
+}
+
+impl<R: Rng> Words<R> {
+    fn new(rng: R) -> Self {
+        let words = [0; 256];
+        let next = words.len();
+        Self { rng, words, next }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> u32 {
+        if self.next == self.words.len() {
+            self.rng.fill_bytes(&mut self.words);
+            self.next = 0;
+        }
+        let word = self.words[self.next..].first_chunk().expect("whole words");
+        self.next += 4;
+        u32::from_le_bytes(*word)
     }
 }
 
 /// A uniform integer in `0..bound`, without bias. Part of the wire contract.
 pub fn below<R: Rng + ?Sized>(rng: &mut R, bound: u32) -> u32 {
+    below_of_words(|| rng.next_u32(), bound)
+}
+
+#[inline(always)]
+fn below_of_words(mut next: impl FnMut() -> u32, bound: u32) -> u32 {
     loop {
-        let product = u64::from(rng.next_u32()) * u64::from(bound);
+        let product = u64::from(next()) * u64::from(bound);
         let low = product as u32;
         // The threshold is below the bound, so the division is rarely needed.
         if low >= bound || low >= bound.wrapping_neg() % bound {

@@ -10,7 +10,7 @@ use crate::estimator::{
 };
 use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
 use crate::privacy::secure::NoiseError;
-use crate::privacy::{Mechanism, Noise, Released, TermBound};
+use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
 use crate::random::{PublicSeed, Purpose, SecretKey, unit};
 use crate::sampling::Sampling;
 use crate::wire;
@@ -128,6 +128,7 @@ pub struct ClientState {
 /// Buffers of one thread, shared by all clients that it runs.
 #[derive(Default)]
 pub struct RoundScratch {
+    rows: Vec<u32>,
     estimator: Scratch,
     selection: Selection,
 }
@@ -195,9 +196,9 @@ impl Client {
         let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
         let (clipping, difference_clip) = tighten(&plan)?;
         let estimator: Box<dyn Estimator> = match plan.estimator {
-            EstimatorPlan::Minibatch => Box::new(Minibatch::new(sampling)),
-            EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(sampling, difference_clip)),
-            EstimatorPlan::Saga { .. } => Box::new(Saga::new(sampling, difference_clip)),
+            EstimatorPlan::Minibatch => Box::new(Minibatch),
+            EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
+            EstimatorPlan::Saga { .. } => Box::new(Saga::new(difference_clip)),
         };
         let shift = if plan.shift_step.is_some() {
             vec![0.0; dimension]
@@ -321,6 +322,7 @@ impl Client {
             round,
             model,
             selection.coordinates(),
+            &mut scratch.rows,
             &mut scratch.estimator,
         );
         if !self.shift.is_empty() {
@@ -347,15 +349,24 @@ impl Client {
         round: Round,
         model: &Arc<Vec<f32>>,
         coordinates: Coordinates<'_>,
+        rows: &mut Vec<u32>,
         scratch: &mut Scratch,
     ) -> Released {
         let plan = &self.plan;
         let dimension = plan.objective.dimension();
         let count = coordinates.count(dimension);
+        let records = self.data.rows();
+        let mut coins = self.key.stream(round, Purpose::Sampling);
+        self.sampling.draw(records, &mut coins, rows);
         let mut noise_stream = self.key.stream(round, Purpose::Noise);
-        let noise = self
-            .mechanism
-            .draw(count, &mut noise_stream, &mut scratch.workspace);
+        let mut ahead = Ahead::new(&self.data, rows, count.div_ceil(NOISE_STEP));
+        let noise = self.mechanism.draw(
+            count,
+            &mut noise_stream,
+            &mut scratch.workspace,
+            || ahead.step(),
+        );
+        ahead.finish();
         // Clipping the whole estimate needs all of its coordinates.
         let computed = if plan.estimate_clip.is_some() {
             Coordinates::All
@@ -366,11 +377,11 @@ impl Client {
             objective: plan.objective.as_ref(),
             data: &self.data,
             model,
+            batch: rows,
             coordinates: computed,
             clipping: self.clipping,
             snapshot: plan.snapshot_coin(round),
         };
-        let records = self.data.rows();
         let (batch, all) = (self.sampling.divisor(records), records as f64);
         let mut sum = self.mechanism.collector(
             computed.count(dimension),
@@ -378,9 +389,7 @@ impl Client {
             all,
             &mut scratch.workspace,
         );
-        let mut coins = self.key.stream(round, Purpose::Sampling);
-        self.estimator
-            .estimate(input, &mut coins, scratch, &mut sum);
+        self.estimator.estimate(input, scratch, &mut sum);
         if let Some(clip) = plan.estimate_clip {
             sum = clip_estimate(
                 sum,
@@ -399,6 +408,39 @@ impl Client {
             scratch.workspace.put(gradient);
         }
         released
+    }
+}
+
+/// Asks for the first rows of a batch a few at a time, so that they are near when they are read.
+struct Ahead<'a> {
+    data: &'a Dataset,
+    rows: &'a [u32],
+    per_step: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// More rows than this would push each other out of the cache.
+    const MOST: usize = 128;
+
+    fn new(data: &'a Dataset, batch: &'a [u32], steps: usize) -> Self {
+        let rows = &batch[..batch.len().min(Self::MOST)];
+        data.fetch_places(rows);
+        Self {
+            data,
+            rows,
+            per_step: rows.len().div_ceil(steps.max(1)),
+        }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        let (now, later) = self.rows.split_at(self.per_step.min(self.rows.len()));
+        self.data.fetch(now);
+        self.rows = later;
+    }
+
+    fn finish(self) {
+        self.data.fetch(self.rows);
     }
 }
 
