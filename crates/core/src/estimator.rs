@@ -73,12 +73,7 @@ pub struct RoundInput<'a> {
 /// A local gradient estimator with its state.
 pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    );
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector);
 
     /// A round in which the client takes no part: public state follows the others.
     fn sit_out(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
@@ -114,7 +109,10 @@ fn put_floats(values: &[f32], state: &mut Vec<u8>) {
 /// Numbers of a saved state.
 fn take_floats(bytes: &[u8]) -> Vec<f32> {
     let chunks = bytes.as_chunks::<4>().0;
-    chunks.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect()
+    chunks
+        .iter()
+        .map(|&chunk| f32::from_le_bytes(chunk))
+        .collect()
 }
 
 /// The local full gradient or a minibatch of it (GD, SGD).
@@ -122,12 +120,7 @@ fn take_floats(bytes: &[u8]) -> Vec<f32> {
 pub struct Minibatch;
 
 impl Estimator for Minibatch {
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    ) {
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
         for chunk in input.batch.chunks(CHUNK) {
             let records = Records {
                 data: input.data,

@@ -15,12 +15,11 @@
 
 pub mod secure;
 
-use rand_distr::{Distribution, StandardNormal};
 use zeroize::Zeroize;
 
 use crate::estimator::{Collector, Grids, Sum};
 use crate::objective::{Coordinates, Workspace};
-use crate::random::SecretRng;
+use crate::random::{NORMAL_BLOCK, SecretRng, fill_standard_normal};
 use secure::{GridPlan, NoiseError, RoundedGaussian};
 
 /// Which noise is added.
@@ -62,7 +61,7 @@ enum Kind {
 }
 
 /// See [`Mechanism::draw`].
-pub const NOISE_STEP: usize = 16;
+pub const NOISE_STEP: usize = NORMAL_BLOCK;
 
 /// A value that has passed the mechanism and may be sent. Post-processing keeps it released.
 #[derive(Debug)]
@@ -131,10 +130,8 @@ impl Mechanism {
                 let sigma = round_up(self.sigma);
                 let mut noise = workspace.take(coordinates);
                 for values in noise.chunks_mut(NOISE_STEP) {
-                    for value in values {
-                        let standard: f32 = StandardNormal.sample(rng);
-                        *value = sigma * standard;
-                    }
+                    fill_standard_normal(rng, values);
+                    values.iter_mut().for_each(|value| *value *= sigma);
                     meanwhile();
                 }
                 RoundNoise::Float(noise)

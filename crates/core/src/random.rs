@@ -17,11 +17,16 @@
 //! The rules that turn bits into numbers are written here and pinned by test vectors, because they
 //! are a wire contract: [`below`] is Lemire's multiply-shift with rejection.
 
+mod normal;
+
 use chacha20::{ChaCha8Rng, ChaCha20Rng};
 use rand::{Rng, SeedableRng, TryRng};
 use zeroize::Zeroize;
 
 use crate::linalg::vectorised;
+
+pub(crate) use normal::BLOCK as NORMAL_BLOCK;
+pub use normal::fill_standard_normal;
 
 /// What a secret stream is for. The numbers are part of the simulator's contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,12 +34,7 @@ impl Saga {
 }
 
 impl Estimator for Saga {
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    ) {
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
         let table = self
             .table
             .get_or_insert_with(|| Table::fill(input, scratch, sum));

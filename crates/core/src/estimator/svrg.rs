@@ -37,12 +37,7 @@ impl Svrg {
 }
 
 impl Estimator for Svrg {
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    ) {
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
         let snapshot = self
             .snapshot
             .get_or_insert_with(|| Snapshot::at(input.model));

@@ -360,12 +360,11 @@ impl Client {
         self.sampling.draw(records, &mut coins, rows);
         let mut noise_stream = self.key.stream(round, Purpose::Noise);
         let mut ahead = Ahead::new(&self.data, rows, count.div_ceil(NOISE_STEP));
-        let noise = self.mechanism.draw(
-            count,
-            &mut noise_stream,
-            &mut scratch.workspace,
-            || ahead.step(),
-        );
+        let noise = self
+            .mechanism
+            .draw(count, &mut noise_stream, &mut scratch.workspace, || {
+                ahead.step()
+            });
         ahead.finish();
         // Clipping the whole estimate needs all of its coordinates.
         let computed = if plan.estimate_clip.is_some() {

@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use rand_distr::{Distribution, StandardNormal};
 use soteria_core::compress::{Compressor, CompressorKind, Selection, Update};
 use soteria_core::data::{Dataset, DenseRows, Features, SparseRows};
 use soteria_core::estimator::Clipping;
@@ -19,7 +18,7 @@ use soteria_core::privacy::Noise;
 use soteria_core::protocol::{
     Client, ClientPlan, EstimatorPlan, Round, RoundScratch, Schedule, Server, ServerPlan,
 };
-use soteria_core::random::{PublicSeed, Purpose, SecretKey, unit};
+use soteria_core::random::{PublicSeed, Purpose, SecretKey, fill_standard_normal, unit};
 use soteria_core::sampling::Sampling;
 use soteria_core::wire;
 
@@ -385,11 +384,11 @@ impl TwinClient {
         let mut noise = self.key.stream(round, Purpose::Noise);
         let scale = d as f64 / chosen.len() as f64 / plan.compressor.participation();
         let mut v = vec![0.0; d];
-        for &i in &chosen {
-            let xi: f32 = match plan.noise {
-                Noise::None => 0.0,
-                _ => StandardNormal.sample(&mut noise),
-            };
+        let mut standard = vec![0.0; chosen.len()];
+        if plan.noise != Noise::None {
+            fill_standard_normal(&mut noise, &mut standard);
+        }
+        for (&i, xi) in chosen.iter().zip(standard) {
             v[i] = scale * (g[i] + setting.sigma * f64::from(xi) - self.shift[i]);
         }
         v
