@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::{ClientId, Round};
 use crate::compress::{Compressor, DecodeError, Update};
+
+use crate::linalg::vectorised;
 use crate::objective::{Coordinates, Regularizer};
 use crate::wire;
 
@@ -309,11 +311,17 @@ impl Server {
         let shift_step = plan.shift_step.unwrap_or(0.0) as f32;
         if plan.regularizer.is_none() && plan.momentum == 0.0 && !self.shift.is_empty() {
             // The usual case in one pass over memory.
-            for ((x, s), v) in model.iter_mut().zip(&mut self.shift).zip(&mut self.average) {
-                *x -= step * (*s + *v);
-                *s += shift_step * *v;
-                *v = 0.0;
-            }
+            let state = model.iter_mut().zip(&mut self.shift);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((x, s), v) in state.zip(&mut self.average) {
+                        *x -= step * (*s + *v);
+                        *s += shift_step * *v;
+                        *v = 0.0;
+                    }
+                },
+            );
         } else {
             self.step(step, shift_step);
         }
