@@ -5,6 +5,7 @@ pub mod command;
 pub mod config;
 pub mod fetch;
 pub mod model_file;
+pub mod net;
 pub mod output;
 pub mod problem;
 pub mod report;
