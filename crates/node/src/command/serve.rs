@@ -372,6 +372,7 @@ async fn coordinate(
         measured: opened.measured.clone(),
         feed: feed.clone(),
         ending: Arc::clone(&ending),
+        test_seed: options.test_seed.is_some(),
     };
     let recorder = std::thread::spawn(move || recorder.run(&known, &to_measure));
     let service = Service::new(opened.desk.clone(), &description, feed.clone());
@@ -515,6 +516,7 @@ struct Recorder {
     measured: UnboundedSender<Evaluation>,
     feed: Feed,
     ending: Shared,
+    test_seed: bool,
 }
 
 impl Recorder {
@@ -553,7 +555,8 @@ impl Recorder {
     }
 
     fn epsilon(&self, round: Round) -> Option<f64> {
-        let ending = lock(&self.ending);
+        // Whoever knows the test seed knows the noise.
+        let ending = Some(lock(&self.ending)).filter(|_| !self.test_seed)?;
         let odometer = ending.privacy.as_ref()?.odometer.as_ref()?;
         Some(odometer.after(u64::from(round)))
     }

@@ -272,6 +272,11 @@ impl<S: ServerStore> Coordinator<S> {
         self.running.as_ref().map(|running| running.server.model())
     }
 
+    /// The mean shift.
+    pub fn shift(&self) -> Option<&[f32]> {
+        self.running.as_ref().map(|running| running.server.shift())
+    }
+
     /// Noise and cost as the run defines them for the clients' numbers of records, once they are known.
     pub fn privacy(&self) -> Option<&Privacy> {
         self.running.as_ref().and_then(|running| running.privacy.as_ref())
