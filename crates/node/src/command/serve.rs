@@ -33,8 +33,11 @@ use crate::output::{self, Ending, RunDirectory};
 use crate::problem::{Model, Problem, constant_feature};
 use crate::run as setup;
 
-/// How long the server waits for clients to take note of the end, after the last word from any.
+/// How long the server waits at most for clients to take note of the end.
 const LINGER: Duration = Duration::from_secs(300);
+
+/// The same where rounds do not wait for stragglers either: ten deadlines, but at least this.
+const SHORT_LINGER: Duration = Duration::from_secs(10);
 
 /// Coordinate a run over the network
 ///
@@ -408,7 +411,10 @@ async fn coordinate(
     }
     if outcome.as_ref().is_ok_and(|finished| *finished) {
         tracing::info!("all rounds are done");
-        let quiet = wait_for_acknowledgements(&mut standing);
+        let linger = plan.resolved.deadline.map_or(LINGER, |deadline| {
+            Duration::from_secs_f64((10.0 * deadline).min(LINGER.as_secs_f64())).max(SHORT_LINGER)
+        });
+        let quiet = wait_for_acknowledgements(&mut standing, linger);
         tokio::select! {
             () = quiet => {}
             _ = stop_signal() => {}
@@ -435,12 +441,15 @@ async fn coordinate(
     }
 }
 
-/// Returns when everybody knows the end, or nobody has said anything for long.
+/// Returns when everybody knows the end, or the time is over.
 async fn wait_for_acknowledgements(
     standing: &mut tokio::sync::watch::Receiver<desk::Standing>,
+    linger: Duration,
 ) {
     let all = standing.wait_for(|standing| standing.settled);
-    let _ = tokio::time::timeout(LINGER, all).await;
+    if tokio::time::timeout(linger, all).await.is_err() {
+        tracing::warn!("not all clients know the end");
+    }
 }
 
 /// What is left when the last round is closed.
