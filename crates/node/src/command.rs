@@ -5,6 +5,7 @@ pub mod bench;
 pub mod completions;
 pub mod data;
 pub mod evaluate;
+pub mod keys;
 pub mod report;
 pub mod train;
 
