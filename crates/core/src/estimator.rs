@@ -88,6 +88,34 @@ pub trait Estimator: Send {
     fn state_bytes(&self) -> usize {
         0
     }
+
+    /// The state kept between rounds, for [`restore`](Self::restore).
+    fn save(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Takes over a saved state of a client with `records` records; `on_grid` says which kind of sums
+    /// it keeps. `false`, with nothing changed, if it does not fit.
+    fn restore(
+        &mut self,
+        state: &[u8],
+        _records: usize,
+        _objective: &dyn Objective,
+        _on_grid: bool,
+    ) -> bool {
+        state.is_empty()
+    }
+}
+
+/// Appends numbers to a saved state.
+fn put_floats(values: &[f32], state: &mut Vec<u8>) {
+    state.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+}
+
+/// Numbers of a saved state.
+fn take_floats(bytes: &[u8]) -> Vec<f32> {
+    let chunks = bytes.as_chunks::<4>().0;
+    chunks.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect()
 }
 
 /// The local full gradient or a minibatch of it (GD, SGD).

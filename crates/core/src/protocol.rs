@@ -18,8 +18,8 @@
 mod client;
 mod server;
 
-pub use client::{Client, ClientError, ClientPlan, EstimatorPlan, RoundScratch};
-pub use server::{Schedule, Server, ServerError, ServerPlan};
+pub use client::{Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch};
+pub use server::{Closed, Schedule, Server, ServerError, ServerPlan, ServerState};
 
 /// Number of a round, from 0.
 pub type Round = u32;

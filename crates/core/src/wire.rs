@@ -48,24 +48,8 @@ pub fn decode(
     message: &[u8],
     update: &mut Update,
 ) -> Result<bool, DecodeError> {
-    let Some((header, body)) = message.split_at_checked(HEADER_LEN) else {
-        let expected = HEADER_LEN + compressor.encoded_len();
-        return Err(DecodeError::Length {
-            expected,
-            found: message.len(),
-        });
-    };
-    let number = |at: usize| {
-        u64::from(u32::from_le_bytes([
-            header[at],
-            header[at + 1],
-            header[at + 2],
-            header[at + 3],
-        ]))
-    };
-    expect("version", u64::from(VERSION), u64::from(header[0]))?;
-    expect("round", u64::from(round), number(2))?;
-    expect("dimension", compressor.dimension() as u64, number(6))?;
+    let (header, body) = split_header(message, HEADER_LEN + compressor.encoded_len())?;
+    check_header(header, round, compressor.dimension())?;
     if header[1] == ABSENT {
         return match body.len() {
             0 => Ok(false),
@@ -79,6 +63,33 @@ pub fn decode(
     )?;
     compressor.decode(body, update)?;
     Ok(true)
+}
+
+fn split_header(message: &[u8], expected: usize) -> Result<(&[u8], &[u8]), DecodeError> {
+    let found = message.len();
+    message
+        .split_at_checked(HEADER_LEN)
+        .ok_or(DecodeError::Length { expected, found })
+}
+
+fn check_header(header: &[u8], round: u32, dimension: usize) -> Result<(), DecodeError> {
+    let number = |at: usize| {
+        u64::from(u32::from_le_bytes([
+            header[at],
+            header[at + 1],
+            header[at + 2],
+            header[at + 3],
+        ]))
+    };
+    expect("version", u64::from(VERSION), u64::from(header[0]))?;
+    expect("round", u64::from(round), number(2))?;
+    expect("dimension", dimension as u64, number(6))
+}
+
+/// The round that a message claims to belong to, if it is long enough to say.
+pub fn claimed_round(message: &[u8]) -> Option<u32> {
+    let bytes = message.get(2..6)?.try_into().ok()?;
+    Some(u32::from_le_bytes(bytes))
 }
 
 fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), DecodeError> {
@@ -102,13 +113,153 @@ fn kind_byte(kind: CompressorKind) -> u8 {
     }
 }
 
-/// Bytes of one averaged message on its way down: the cheapest of all values, a bitmap with the
-/// nonzero values, or index and value pairs; plus the header.
-pub fn downlink_len(dimension: usize, nonzero: usize) -> usize {
+const DENSE: u8 = 16;
+const BITMAP: u8 = 17;
+const PAIRS: u8 = 18;
+
+/// Values of an average that must be written: all but the zero whose bits are zero.
+pub fn nonzero(average: &[f32]) -> usize {
+    average.iter().filter(|value| value.to_bits() != 0).count()
+}
+
+/// Writes the average that closed `round`, in its cheapest form.
+///
+/// The header is that of a message; `kind` 16 is followed by all values, 17 by a bitmap (lowest bit
+/// first) and the values of its marks, 18 by pairs of index (u32, ascending) and value. The bits of
+/// every value are kept, so that everybody who applies an average gets the same model.
+pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
+    let nonzero = nonzero(average);
+    let [dense, bitmap, pairs] = average_lens(average.len(), nonzero);
+    let least = dense.min(bitmap).min(pairs);
+    let kind = if dense == least {
+        DENSE
+    } else if bitmap == least {
+        BITMAP
+    } else {
+        PAIRS
+    };
+    message.clear();
+    message.reserve_exact(HEADER_LEN + least);
+    message.push(VERSION);
+    message.push(kind);
+    message.extend_from_slice(&round.to_le_bytes());
+    message.extend_from_slice(&(average.len() as u32).to_le_bytes());
+    let present = || average.iter().filter(|value| value.to_bits() != 0);
+    match kind {
+        DENSE => message.extend(average.iter().flat_map(|value| value.to_le_bytes())),
+        BITMAP => {
+            message.extend(average.chunks(8).map(|chunk| {
+                let marks = chunk.iter().enumerate();
+                marks.fold(0u8, |byte, (bit, value)| {
+                    byte | (u8::from(value.to_bits() != 0) << bit)
+                })
+            }));
+            message.extend(present().flat_map(|value| value.to_le_bytes()));
+        }
+        _ => {
+            for (index, value) in average.iter().enumerate() {
+                if value.to_bits() != 0 {
+                    message.extend_from_slice(&(index as u32).to_le_bytes());
+                    message.extend_from_slice(&value.to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// Reads the average of `round` for models of `dimension` parameters.
+///
+/// # Errors
+/// When the bytes are no such average. Nothing is allocated on the word of a header.
+pub fn decode_average(
+    dimension: usize,
+    round: u32,
+    message: &[u8],
+    average: &mut Vec<f32>,
+) -> Result<(), DecodeError> {
+    let (header, body) = split_header(message, HEADER_LEN)?;
+    check_header(header, round, dimension)?;
+    average.clear();
+    average.resize(dimension, 0.0);
+    let lens = |expected: usize| match body.len() {
+        found if found == expected => Ok(()),
+        found => Err(DecodeError::Length { expected, found }),
+    };
+    match header[1] {
+        DENSE => {
+            lens(4 * dimension)?;
+            for (value, bytes) in average.iter_mut().zip(body.as_chunks::<4>().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
+        }
+        BITMAP => {
+            let Some((marks, values)) = body.split_at_checked(dimension.div_ceil(8)) else {
+                return lens(dimension.div_ceil(8));
+            };
+            let count: usize = marks.iter().map(|byte| byte.count_ones() as usize).sum();
+            lens(marks.len() + 4 * count)?;
+            let mut values = values.as_chunks::<4>().0.iter();
+            for (at, byte) in marks.iter().enumerate() {
+                let mut bits = *byte;
+                while bits != 0 {
+                    let index = 8 * at + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    match (average.get_mut(index), values.next()) {
+                        (Some(value), Some(bytes)) => *value = f32::from_le_bytes(*bytes),
+                        _ => return Err(index_error(index, dimension)),
+                    }
+                }
+            }
+        }
+        PAIRS => {
+            if !body.len().is_multiple_of(8) || body.len() > 8 * dimension {
+                return lens(body.len() / 8 * 8);
+            }
+            let mut next = 0;
+            for pair in body.as_chunks::<8>().0 {
+                let [a, b, c, d, rest @ ..] = *pair;
+                let index = u32::from_le_bytes([a, b, c, d]) as usize;
+                if index < next || index >= dimension {
+                    return Err(index_error(index, dimension));
+                }
+                next = index + 1;
+                average[index] = f32::from_le_bytes(rest);
+            }
+        }
+        kind => return expect("kind", u64::from(DENSE), u64::from(kind)),
+    }
+    match average.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(position) => Err(DecodeError::NotFinite { position }),
+    }
+}
+
+fn index_error(found: usize, dimension: usize) -> DecodeError {
+    DecodeError::Header {
+        field: "an ascending index below",
+        expected: dimension as u64,
+        found: found as u64,
+    }
+}
+
+/// Bytes of the three forms of an average, without the header.
+fn average_lens(dimension: usize, nonzero: usize) -> [usize; 3] {
     let dense = 4 * dimension;
     let bitmap = dimension.div_ceil(8) + 4 * nonzero;
     let pairs = 8 * nonzero;
+    [dense, bitmap, pairs]
+}
+
+/// Bytes of one averaged message on its way down: the cheapest of all values, a bitmap with the
+/// nonzero values, or index and value pairs; plus the header.
+pub fn downlink_len(dimension: usize, nonzero: usize) -> usize {
+    let [dense, bitmap, pairs] = average_lens(dimension, nonzero);
     HEADER_LEN + dense.min(bitmap).min(pairs)
+}
+
+/// Most bytes that an average of this dimension can have.
+pub fn largest_average(dimension: usize) -> usize {
+    downlink_len(dimension, dimension)
 }
 
 #[cfg(test)]
@@ -180,6 +331,47 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = decode(&compressor(), 7, &bytes, &mut Update::default());
+        }
+
+        /// Any average survives the trip to the bit, has the promised length, and its truncations
+        /// are refused.
+        #[test]
+        fn averages_keep_their_bits(
+            dimension in 1usize..70,
+            filled in prop::collection::vec((0usize..70, -1e30f32..1e30), 0..70),
+        ) {
+            let mut average = vec![0.0f32; dimension];
+            for (index, value) in filled {
+                average[index % dimension] = value;
+            }
+            average[0] = -0.0;
+            let (mut bytes, mut back) = (Vec::new(), Vec::new());
+            put_average(&average, 3, &mut bytes);
+            prop_assert_eq!(bytes.len(), downlink_len(dimension, nonzero(&average)));
+            prop_assert!(bytes.len() <= largest_average(dimension));
+            decode_average(dimension, 3, &bytes, &mut back).unwrap();
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&average), bits(&back));
+            prop_assert!(decode_average(dimension, 4, &bytes, &mut back).is_err());
+            prop_assert!(decode_average(dimension + 1, 3, &bytes, &mut back).is_err());
+            for len in 0..bytes.len() {
+                let cut = decode_average(dimension, 3, &bytes[..len], &mut back);
+                // A list of pairs may end earlier; it is still one.
+                prop_assert!(cut.is_err() || bytes[1] == PAIRS);
+            }
+        }
+
+        #[test]
+        fn arbitrary_averages_never_panic(
+            kind in 15u8..20,
+            body in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let mut bytes = vec![VERSION, kind, 3, 0, 0, 0, 9, 0, 0, 0];
+            bytes.extend(body);
+            let mut average = Vec::new();
+            if decode_average(9, 3, &bytes, &mut average).is_ok() {
+                prop_assert!(average.len() == 9 && average.iter().all(|v| v.is_finite()));
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod accounting;
 pub mod command;
 pub mod config;
 pub mod dashboard;
+pub mod deploy;
 pub mod fetch;
 pub mod logs;
 pub mod model_file;

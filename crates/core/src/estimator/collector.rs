@@ -5,7 +5,7 @@
 //! about its neighbours in the batch can change them; integer sums are exact in any order, and each
 //! record's integers are checked against its bound whatever the floating point did before.
 
-use super::{Factored, RoundInput, Scratch};
+use super::{Factored, RoundInput, Scratch, put_floats, take_floats};
 use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
 use crate::privacy::secure::Grid;
 
@@ -178,6 +178,24 @@ impl Mean {
         match self {
             Mean::Float(mean) => mean.fill(0.0),
             Mean::Grid(mean) => mean.fill(0),
+        }
+    }
+
+    /// Appends the mean to a saved state.
+    pub(super) fn save(&self, state: &mut Vec<u8>) {
+        match self {
+            Mean::Float(mean) => put_floats(mean, state),
+            Mean::Grid(mean) => state.extend(mean.iter().flat_map(|value| value.to_le_bytes())),
+        }
+    }
+
+    /// The mean of a saved state.
+    pub(super) fn restore(bytes: &[u8], on_grid: bool) -> Self {
+        if on_grid {
+            let chunks = bytes.as_chunks::<8>().0;
+            Mean::Grid(chunks.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect())
+        } else {
+            Mean::Float(take_floats(bytes))
         }
     }
 

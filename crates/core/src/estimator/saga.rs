@@ -6,7 +6,11 @@
 
 use super::collector::Mean;
 use super::svrg::add_differences;
-use super::{CHUNK, Collector, Estimator, Factored, RoundInput, Scratch, clip_differences};
+use super::{
+    CHUNK, Collector, Estimator, Factored, RoundInput, Scratch, clip_differences, put_floats,
+    take_floats,
+};
+use crate::objective::Objective;
 use crate::random::SecretRng;
 use crate::sampling::Sampling;
 
@@ -68,6 +72,45 @@ impl Estimator for Saga {
             }
         }
         scratch.rows = rows;
+    }
+
+    /// Factors, then weights, then the mean: what was remembered depends on secret coins, and in
+    /// floating point the mean on the order of visits.
+    fn save(&self) -> Vec<u8> {
+        let mut state = Vec::new();
+        if let Some(table) = &self.table {
+            put_floats(&table.gradients.factors, &mut state);
+            put_floats(&table.gradients.weights, &mut state);
+            table.mean.save(&mut state);
+        }
+        state
+    }
+
+    fn restore(
+        &mut self,
+        state: &[u8],
+        records: usize,
+        objective: &dyn Objective,
+        on_grid: bool,
+    ) -> bool {
+        if state.is_empty() {
+            self.table = None;
+            return true;
+        }
+        let factors = 4 * records * objective.factor_len();
+        let weights = factors + 4 * records;
+        let end = weights + objective.dimension() * if on_grid { 8 } else { 4 };
+        if state.len() != end {
+            return false;
+        }
+        self.table = Some(Table {
+            gradients: Factored {
+                factors: take_floats(&state[..factors]),
+                weights: take_floats(&state[factors..weights]),
+            },
+            mean: Mean::restore(&state[weights..], on_grid),
+        });
+        true
     }
 
     fn state_bytes(&self) -> usize {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::collector::Mean;
 use super::{
     CHUNK, Clipping, Collector, Estimator, Factored, RoundInput, Scratch, Term, clip_differences,
+    put_floats, take_floats,
 };
-use crate::objective::Records;
+use crate::objective::{Objective, Records};
 use crate::random::SecretRng;
 use crate::sampling::Sampling;
 
@@ -92,6 +93,30 @@ impl Estimator for Svrg {
             kept.model = Arc::clone(model);
             kept.fresh = true;
         }
+    }
+
+    /// The snapshot's model is enough: weights and mean are functions of it and the records.
+    fn save(&self) -> Vec<u8> {
+        let mut state = Vec::new();
+        if let Some(snapshot) = &self.snapshot {
+            put_floats(&snapshot.model, &mut state);
+        }
+        state
+    }
+
+    fn restore(
+        &mut self,
+        state: &[u8],
+        _records: usize,
+        objective: &dyn Objective,
+        _on_grid: bool,
+    ) -> bool {
+        let fits = state.is_empty() || state.len() == 4 * objective.dimension();
+        if fits {
+            self.snapshot =
+                (!state.is_empty()).then(|| Snapshot::at(&Arc::new(take_floats(state))));
+        }
+        fits
     }
 
     fn state_bytes(&self) -> usize {

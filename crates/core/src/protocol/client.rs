@@ -116,6 +116,15 @@ pub struct Client {
     shift: Vec<f32>,
 }
 
+/// What a client carries from round to round.
+#[derive(Clone, Default, PartialEq)]
+pub struct ClientState {
+    /// The shift `s_i`; empty under direct compression.
+    pub shift: Vec<f32>,
+    /// The estimator's memory.
+    pub memory: Vec<u8>,
+}
+
 /// Buffers of one thread, shared by all clients that it runs.
 #[derive(Default)]
 pub struct RoundScratch {
@@ -231,6 +240,51 @@ impl Client {
     /// Bytes kept between rounds beyond the records.
     pub fn state_bytes(&self) -> usize {
         4 * self.shift.len() + self.estimator.state_bytes()
+    }
+
+    /// Gives the client another secret: a deployed client draws a fresh one for every round, after
+    /// the round's model has arrived, so that no copy of its state can ever repeat noise.
+    pub fn renew(&mut self, key: SecretKey) {
+        self.key = key;
+    }
+
+    /// A round without a message of this client, or one whose message was computed by an earlier
+    /// process and is known: only public state (SVRG's snapshot) follows the others.
+    pub fn sit_out(&mut self, round: Round, model: &Arc<Vec<f32>>) {
+        let coin = self.plan.snapshot_coin(round);
+        self.estimator.sit_out(model, coin);
+    }
+
+    /// Whether the estimator remembers secret coins, so that only the keys of past rounds (or a
+    /// saved state) can rebuild it: SAGA.
+    pub fn remembers_coins(&self) -> bool {
+        matches!(self.plan.estimator, EstimatorPlan::Saga { .. })
+    }
+
+    /// What the client carries from round to round: its shift and its estimator's memory. It is as
+    /// private as the records.
+    pub fn save(&self) -> ClientState {
+        ClientState {
+            shift: self.shift.clone(),
+            memory: self.estimator.save(),
+        }
+    }
+
+    /// Goes on from a saved state of a client with the same plan and records; `false`, with nothing
+    /// changed, if it does not fit.
+    #[must_use]
+    pub fn restore(&mut self, state: &ClientState) -> bool {
+        let fits = state.shift.len() == self.shift.len()
+            && self.estimator.restore(
+                &state.memory,
+                self.data.rows(),
+                self.plan.objective.as_ref(),
+                self.plan.noise == Noise::Secure,
+            );
+        if fits {
+            self.shift.copy_from_slice(&state.shift);
+        }
+        fits
     }
 
     /// Computes the message of `round` for `model` into `message`, and what the server will decode

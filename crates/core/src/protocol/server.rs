@@ -79,6 +79,9 @@ pub enum ServerError {
     /// All rounds are done.
     #[error("the run has ended after {0} rounds")]
     Finished(Round),
+    /// An average or a state of the wrong size, or with a value that is not a finite number.
+    #[error("{0} does not fit this run")]
+    Unfit(&'static str),
     /// The bytes are no message of this round.
     #[error("client {client}: {error}")]
     Message {
@@ -98,6 +101,20 @@ pub struct Closed {
     pub taken: usize,
     /// Nonzero coordinates of the averaged message.
     pub nonzero: usize,
+}
+
+/// Everything that a server carries from round to round. All of it is public, and a function of
+/// the start and the averaged messages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerState {
+    /// The open round.
+    pub round: Round,
+    /// The model `x^t`.
+    pub model: Vec<f32>,
+    /// The mean shift `s^t`; empty under direct compression.
+    pub shift: Vec<f32>,
+    /// The velocity; empty without momentum.
+    pub velocity: Vec<f32>,
 }
 
 /// The server's state: model, mean shift, and the average under construction.
@@ -142,6 +159,71 @@ impl Server {
             last: None,
             taken: 0,
         }
+    }
+
+    /// What a later process, or somebody who follows the run, needs to go on from here.
+    pub fn state(&self) -> ServerState {
+        ServerState {
+            round: self.round,
+            model: self.model.as_ref().clone(),
+            shift: self.shift.clone(),
+            velocity: self.velocity.clone(),
+        }
+    }
+
+    /// Goes on from a state of this run. Messages of the open round are forgotten.
+    ///
+    /// # Errors
+    /// When it does not fit; nothing has changed then.
+    pub fn restore(&mut self, state: ServerState) -> Result<(), ServerError> {
+        let fits = state.round <= self.plan.rounds
+            && state.model.len() == self.model.len()
+            && state.shift.len() == self.shift.len()
+            && state.velocity.len() == self.velocity.len();
+        let values = [&state.model, &state.shift, &state.velocity];
+        if !fits || !values.into_iter().flatten().all(|value| value.is_finite()) {
+            return Err(ServerError::Unfit("the state"));
+        }
+        self.round = state.round;
+        self.model = Arc::new(state.model);
+        self.shift = state.shift;
+        self.velocity = state.velocity;
+        self.discard();
+        Ok(())
+    }
+
+    /// Forgets the messages of the open round.
+    pub fn discard(&mut self) {
+        self.average.fill(0.0);
+        self.last = None;
+        self.taken = 0;
+    }
+
+    /// The average of what was taken in the open round so far.
+    pub fn average(&self) -> &[f32] {
+        &self.average
+    }
+
+    /// Closes the open round with a given average instead of messages: what a server does with its
+    /// own journal after a restart, and a client with what it is told. The same step as
+    /// [`close`](Self::close), hence the same bits.
+    ///
+    /// # Errors
+    /// When the run has ended, or the average does not fit; nothing has changed then.
+    pub fn apply(&mut self, average: &[f32]) -> Result<Closed, ServerError> {
+        if self.finished() {
+            return Err(ServerError::Finished(self.plan.rounds));
+        }
+        if average.len() != self.average.len() || !average.iter().all(|value| value.is_finite()) {
+            return Err(ServerError::Unfit("the average"));
+        }
+        self.average.copy_from_slice(average);
+        self.close()
+    }
+
+    /// What the server was told.
+    pub fn plan(&self) -> &ServerPlan {
+        &self.plan
     }
 
     /// The model `x^t`.
@@ -222,7 +304,7 @@ impl Server {
         }
         let plan = &self.plan;
         let model = Arc::make_mut(&mut self.model);
-        let nonzero = self.average.iter().filter(|value| **value != 0.0).count();
+        let nonzero = wire::nonzero(&self.average);
         let step = (plan.step_size * plan.schedule.factor(self.round, plan.rounds)) as f32;
         let shift_step = plan.shift_step.unwrap_or(0.0) as f32;
         if plan.regularizer.is_none() && plan.momentum == 0.0 && !self.shift.is_empty() {
