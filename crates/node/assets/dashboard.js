@@ -15,7 +15,10 @@
       const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
       return trim(value.toFixed(Math.min(decimals, 20)));
     }
-    return value.toExponential(digits - 1).replace("e", "×10^").replace("^+", "^");
+    const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
+    const power = String(Number(exponent)).replace(/[-0-9]/g, c => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
+    const factor = trim(mantissa);
+    return (factor === "1" ? "" : factor + "×") + "10" + power;
   }
   const count = value => String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
   const percent = value => (100 * value).toFixed(2) + " %";
@@ -184,6 +187,11 @@
         points: { show: data[0].length < 40, size: 5, fill: color(series.color) },
       }))),
       cursor: { y: false, points: { size: 7 } }, legend: { live: true },
+      hooks: {
+        /* Without a pointer the legend speaks of the newest round. */
+        setCursor: [u => { if (u.cursor.left < 0) u.setLegend({ idx: u.data[0].length - 1 }, false); }],
+        ready: [u => u.setLegend({ idx: u.data[0].length - 1 }, false)],
+      },
     }, data, chart.frame);
     chart.count = data[0].length;
   }
@@ -192,7 +200,10 @@
       const data = table(chart);
       /* Dots are for few points; when they go, the figure is built again once. */
       if (!chart.plot || data[0].length === 0 || (chart.count < 40) !== (data[0].length < 40)) build(chart);
-      else chart.plot.setData(data);
+      else {
+        chart.plot.setData(data);
+        if (!(chart.plot.cursor.left >= 0)) chart.plot.setLegend({ idx: data[0].length - 1 }, false);
+      }
     }
   }
   const buildAll = () => charts.forEach(build);
