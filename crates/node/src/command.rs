@@ -6,6 +6,7 @@ pub mod completions;
 pub mod data;
 pub mod evaluate;
 pub mod join;
+pub mod keys;
 pub mod ledger;
 pub mod report;
 pub mod serve;

@@ -31,6 +31,7 @@ enum Command {
     Evaluate(command::evaluate::Options),
     Bench(command::bench::Options),
     Data(command::data::Options),
+    Keys(command::keys::Options),
     Completions(command::completions::Options),
 }
 
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Evaluate(options) => command::evaluate::run(options, verbosity),
         Command::Bench(options) => command::bench::run(options, verbosity),
         Command::Data(options) => command::data::run(options, verbosity),
+        Command::Keys(options) => command::keys::run(options, verbosity),
         Command::Completions(options) => command::completions::run::<Arguments>(options),
     };
     match result {
