@@ -91,6 +91,13 @@ impl RdpCurve {
         Self::from_values(self.values.iter().map(scale).collect())
     }
 
+    /// The cost of these releases and those of `other`, in any order, each free to depend on the
+    /// outputs before it.
+    pub fn plus(&self, other: &Self) -> Self {
+        let pairs = self.values.iter().zip(&other.values);
+        Self::from_values(pairs.map(|(a, b)| a + b).collect())
+    }
+
     /// The smaller bound at every order: both must bound the same releases.
     pub fn tighter(&self, other: &Self) -> Self {
         let pairs = self.values.iter().zip(&other.values);

@@ -3,8 +3,12 @@
 pub mod accounting;
 pub mod command;
 pub mod config;
+pub mod dashboard;
+pub mod deploy;
 pub mod fetch;
+pub mod logs;
 pub mod model_file;
+pub mod net;
 pub mod output;
 pub mod problem;
 pub mod report;

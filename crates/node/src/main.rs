@@ -22,12 +22,16 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Train(command::train::Options),
+    Serve(command::serve::Options),
+    Join(command::join::Options),
+    Ledger(command::ledger::Options),
     Report(command::report::Options),
     Account(command::account::AccountOptions),
     Calibrate(command::account::CalibrateOptions),
     Evaluate(command::evaluate::Options),
     Bench(command::bench::Options),
     Data(command::data::Options),
+    Keys(command::keys::Options),
     Completions(command::completions::Options),
 }
 
@@ -46,12 +50,16 @@ fn main() -> ExitCode {
     };
     let result = match &arguments.command {
         Command::Train(options) => command::train::run(options, verbosity),
+        Command::Serve(options) => command::serve::run(options, verbosity),
+        Command::Join(options) => command::join::run(options, verbosity),
+        Command::Ledger(options) => command::ledger::run(options, verbosity),
         Command::Report(options) => command::report::run(options, verbosity),
         Command::Account(options) => command::account::account(options, verbosity),
         Command::Calibrate(options) => command::account::calibrate(options, verbosity),
         Command::Evaluate(options) => command::evaluate::run(options, verbosity),
         Command::Bench(options) => command::bench::run(options, verbosity),
         Command::Data(options) => command::data::run(options, verbosity),
+        Command::Keys(options) => command::keys::run(options, verbosity),
         Command::Completions(options) => command::completions::run::<Arguments>(options),
     };
     match result {

@@ -88,11 +88,10 @@ impl Problem {
             test = test.map(Dataset::with_intercept);
         }
         let scaling = scaling(config.scale_choice(), &config.source, &train)?;
-        let constant = train.columns().saturating_sub(1);
-        let value = (1.0 - scaling.center().at(constant)) * scaling.factor().at(constant);
+        let value = constant_feature(&scaling, train.columns());
         train = scaling.apply(train)?;
         test = test.map(|test| scaling.apply(test)).transpose()?;
-        let model = build_model(config, kind, &train, intercept)?;
+        let model = build_model(config, kind, train.columns(), train.classes(), intercept)?;
         let shards = config
             .partition
             .split(&train, config.clients()?, config.seed)?;
@@ -151,17 +150,8 @@ impl Problem {
 
     /// Client weights in the objective, summing to one.
     pub fn weights(&self, resolved: &Resolved) -> Vec<f64> {
-        let total: usize = self.shards.iter().map(|shard| shard.rows()).sum();
-        self.shards
-            .iter()
-            .map(|shard| {
-                if resolved.equal_weights {
-                    1.0 / self.shards.len() as f64
-                } else {
-                    shard.rows() as f64 / total as f64
-                }
-            })
-            .collect()
+        let records: Vec<usize> = self.shards.iter().map(|shard| shard.rows()).collect();
+        weights(resolved, &records)
     }
 
     /// The model to start from.
@@ -169,7 +159,38 @@ impl Problem {
     /// # Errors
     /// When a start file cannot be read or does not fit.
     pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
-        let dimension = self.objective.dimension();
+        self.model.start(resolved)
+    }
+}
+
+/// Client weights in the objective for clients of these sizes, summing to one.
+pub fn weights(resolved: &Resolved, records: &[usize]) -> Vec<f64> {
+    let total: usize = records.iter().sum();
+    records
+        .iter()
+        .map(|&rows| {
+            if resolved.equal_weights {
+                1.0 / records.len() as f64
+            } else {
+                rows as f64 / total as f64
+            }
+        })
+        .collect()
+}
+
+/// Value of the constant feature, the last of `columns`, after scaling.
+pub fn constant_feature(scaling: &Scaling, columns: usize) -> f64 {
+    let constant = columns.saturating_sub(1);
+    (1.0 - scaling.center().at(constant)) * scaling.factor().at(constant)
+}
+
+impl Model {
+    /// The model to start from.
+    ///
+    /// # Errors
+    /// When a start file cannot be read or does not fit.
+    pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
+        let dimension = self.objective().dimension();
         let mut rng = PublicSeed(resolved.seed).stream(PublicPurpose::Start, 0);
         let mut normal = |deviation: f64| {
             let standard: f64 = StandardNormal.sample(&mut rng);
@@ -178,7 +199,7 @@ impl Problem {
         Ok(match &resolved.init {
             Init::Zeros => vec![0.0; dimension],
             Init::Normal(deviation) => (0..dimension).map(|_| normal(*deviation)).collect(),
-            Init::Glorot => match &self.model {
+            Init::Glorot => match self {
                 Model::Logistic { features, .. } => {
                     let deviation = (2.0 / (features + 1) as f64).sqrt();
                     (0..dimension).map(|_| normal(deviation)).collect()
@@ -241,23 +262,28 @@ fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scal
     }
 }
 
-fn build_model(
+/// The model for records of `columns` features, the constant included.
+///
+/// # Errors
+/// When the sizes do not make a model.
+pub fn build_model(
     config: &Config,
     kind: ModelKind,
-    train: &Dataset,
+    columns: usize,
+    classes: usize,
     intercept: bool,
 ) -> Result<Model, ProblemError> {
     let hidden: &[usize] = match kind {
         ModelKind::Logistic => {
             return Ok(Model::Logistic {
-                features: train.columns(),
+                features: columns,
                 intercept,
             });
         }
         ModelKind::Softmax => &[],
         ModelKind::Mlp => &config.hidden,
     };
-    Network::new(train.columns(), hidden, train.classes(), config.activation)
+    Network::new(columns, hidden, classes, config.activation)
         .map(Model::Network)
         .map_err(|error| ProblemError::Model(format!("`model`: {error}")))
 }

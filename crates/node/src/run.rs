@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use soteria_core::compress::Compressor;
 use soteria_core::estimator::Clipping;
+use soteria_core::objective::Objective;
 use soteria_core::privacy::Noise;
 use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, Server, ServerPlan};
 use soteria_core::random::{PublicSeed, SecretKey};
@@ -19,7 +20,18 @@ use crate::problem::{Problem, ProblemError, regularizer};
 /// # Errors
 /// When the compressor does not fit the model.
 pub fn client_plan(resolved: &Resolved, problem: &Problem) -> Result<ClientPlan, ProblemError> {
-    let dimension = problem.objective.dimension();
+    plan_for(resolved, &problem.objective)
+}
+
+/// What all clients of a run with this loss share.
+///
+/// # Errors
+/// When the compressor does not fit the model.
+pub fn plan_for(
+    resolved: &Resolved,
+    objective: &Arc<dyn Objective>,
+) -> Result<ClientPlan, ProblemError> {
+    let dimension = objective.dimension();
     let compressor = Compressor::new(resolved.compressor, dimension, resolved.participation)
         .map_err(|error| ProblemError::Model(error.to_string()))?;
     let whole = resolved.clip_scope == Scope::Estimate;
@@ -43,7 +55,7 @@ pub fn client_plan(resolved: &Resolved, problem: &Problem) -> Result<ClientPlan,
         EstimatorName::Saga => EstimatorPlan::Saga { difference_clip },
     };
     Ok(ClientPlan {
-        objective: Arc::clone(&problem.objective),
+        objective: Arc::clone(objective),
         compressor,
         estimator,
         clipping,
@@ -91,9 +103,15 @@ pub fn server(
     problem: &Problem,
     plan: &ClientPlan,
 ) -> Result<Server, ProblemError> {
-    let server = ServerPlan {
+    let server = server_plan(resolved, plan, problem.weights(resolved));
+    Ok(Server::new(server, problem.start(resolved)?))
+}
+
+/// What the server must know.
+pub fn server_plan(resolved: &Resolved, plan: &ClientPlan, weights: Vec<f64>) -> ServerPlan {
+    ServerPlan {
         compressor: plan.compressor.clone(),
-        weights: problem.weights(resolved),
+        weights,
         step_size: resolved.step_size,
         schedule: resolved.schedule,
         momentum: resolved.momentum,
@@ -103,8 +121,7 @@ pub fn server(
             .filter(|regularizer| *regularizer != soteria_core::objective::Regularizer::None),
         smoothing: problem.smoothing(resolved.smoothing),
         rounds: resolved.rounds,
-    };
-    Ok(Server::new(server, problem.start(resolved)?))
+    }
 }
 
 /// A simulation with one noise level per client.

@@ -4,6 +4,7 @@ mod account;
 mod data;
 mod evaluate;
 mod failures;
+mod keys;
 mod program;
 mod train;
 mod variants;

@@ -1,0 +1,336 @@
+//! Where the coordinator writes and the page reads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::metrics::histogram::Histogram;
+use soteria_core::protocol::ClientId;
+
+use super::status::{About, Client, POINTS, Phase, Point, ROWS, Snapshot, Status};
+use crate::net::listen::Counters;
+
+/// How long one serialised snapshot serves all viewers.
+const SHARED_FOR: Duration = Duration::from_millis(500);
+
+/// The state of a run, shared between the coordinator and those who watch. Clones are the same feed.
+///
+/// Every call is a short critical section without allocation proportional to the run, so it can be made
+/// for every message of every client.
+#[derive(Clone)]
+pub struct Feed {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    about: About,
+    state: Mutex<State>,
+    seconds: Histogram,
+    door: Mutex<Option<Arc<Counters>>>,
+    text: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+struct State {
+    status: Status,
+    history: History,
+}
+
+/// The points of the curves. Each has a number that only grows, so that a viewer can ask for what it lacks.
+#[derive(Default)]
+struct History {
+    points: Vec<Point>,
+    /// Rounds between two kept points; the last point always stays.
+    stride: u32,
+    /// Grows with every change that is not an appended point.
+    generation: u64,
+}
+
+impl Feed {
+    /// A feed of a run in which nothing has happened.
+    pub fn new(about: About) -> Self {
+        let mut status = Status {
+            started: unix_time(),
+            ..Status::default()
+        };
+        status.clients = (0..about.clients)
+            .map(|client| Client {
+                client: ClientId::try_from(client).unwrap_or(ClientId::MAX),
+                ..Client::default()
+            })
+            .collect();
+        let state = State {
+            status,
+            history: History {
+                stride: 1,
+                ..History::default()
+            },
+        };
+        let buckets = [
+            0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0,
+        ];
+        Self {
+            shared: Arc::new(Shared {
+                about,
+                state: Mutex::new(state),
+                seconds: Histogram::new(buckets),
+                door: Mutex::default(),
+                text: Mutex::default(),
+            }),
+        }
+    }
+
+    /// What does not change.
+    pub fn about(&self) -> &About {
+        &self.shared.about
+    }
+
+    /// Changes the state.
+    pub fn update(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.lock().status);
+    }
+
+    /// Changes what is known of a client; one that the run does not have is ignored.
+    pub fn client(&self, client: ClientId, change: impl FnOnce(&mut Client)) {
+        if let Some(client) = self.lock().status.clients.get_mut(client as usize) {
+            change(client);
+        }
+    }
+
+    /// Notes that a client was heard of now, with these bytes both ways.
+    pub fn heard(&self, client: ClientId, bytes_up: u64, bytes_down: u64) {
+        let now = unix_time();
+        self.client(client, |client| {
+            client.bytes_up += bytes_up;
+            client.bytes_down += bytes_down;
+            client.last_seen = Some(now);
+        });
+    }
+
+    /// Adds a closed round to the curves and makes it the newest.
+    pub fn append(&self, point: Point) {
+        if point.round > 0 {
+            self.shared.seconds.observe(point.seconds);
+        }
+        let mut state = self.lock();
+        state.status.round = state.status.round.max(point.round);
+        state.status.arrived = 0;
+        state.history.push(point);
+    }
+
+    /// Replaces the curves by stored rounds, in order: what a coordinator knows after a restart.
+    pub fn restore(&self, points: impl IntoIterator<Item = Point>) {
+        let mut state = self.lock();
+        let generation = state.history.generation + 1;
+        state.history = History {
+            points: Vec::new(),
+            stride: 1,
+            generation,
+        };
+        for point in points {
+            state.history.push(point);
+        }
+        if let Some(last) = state.history.points.last() {
+            state.status.round = state.status.round.max(last.round);
+        }
+    }
+
+    /// Says where the run stands.
+    pub fn phase(&self, phase: Phase) {
+        self.update(|status| status.phase = phase);
+    }
+
+    /// Says that the server cannot go on, or that it can again.
+    pub fn trouble(&self, trouble: Option<String>) {
+        self.update(|status| status.trouble = trouble);
+    }
+
+    /// Shows what happens at the door in the metrics.
+    pub fn watch_door(&self, counters: Arc<Counters>) {
+        let mut door = self
+            .shared
+            .door
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *door = Some(counters);
+    }
+
+    /// The state now, with at most `rows` clients.
+    pub fn snapshot(&self, rows: usize) -> Snapshot {
+        let state = self.lock();
+        let last = state.history.points.last().copied();
+        state
+            .status
+            .snapshot(&self.shared.about, last, unix_time(), rows)
+    }
+
+    /// The state for the page as JSON; all viewers within half a second get the same bytes.
+    pub(super) fn page_event(&self) -> Arc<str> {
+        let mut text = self
+            .shared
+            .text
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((made, text)) = &*text
+            && made.elapsed() < SHARED_FOR
+        {
+            return Arc::clone(text);
+        }
+        let json = serde_json::to_string(&self.snapshot(ROWS)).unwrap_or_default();
+        let json: Arc<str> = json.into();
+        *text = Some((Instant::now(), Arc::clone(&json)));
+        json
+    }
+
+    /// All points, or those after what a viewer has; with the mark for the next question.
+    pub(super) fn points_since(&self, mark: Option<Mark>) -> (bool, Vec<Point>, Mark) {
+        let state = self.lock();
+        let history = &state.history;
+        let next = Mark {
+            generation: history.generation,
+            round: history.points.last().map_or(0, |point| point.round),
+            empty: history.points.is_empty(),
+        };
+        match mark {
+            Some(mark) if mark.generation == history.generation && !mark.empty => {
+                let first = history
+                    .points
+                    .partition_point(|point| point.round <= mark.round);
+                (false, history.points[first..].to_vec(), next)
+            }
+            Some(mark) if mark == next => (false, Vec::new(), next),
+            _ => (true, history.points.clone(), next),
+        }
+    }
+
+    pub(super) fn with_metrics<T>(
+        &self,
+        read: impl FnOnce(&Status, Option<Point>, &Histogram, Option<&Counters>) -> T,
+    ) -> T {
+        let door = self
+            .shared
+            .door
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let state = self.lock();
+        read(
+            &state.status,
+            state.history.points.last().copied(),
+            &self.shared.seconds,
+            door.as_deref(),
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far a viewer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    generation: u64,
+    round: u32,
+    empty: bool,
+}
+
+impl History {
+    fn push(&mut self, point: Point) {
+        // A round that is told twice is told better the second time.
+        while self
+            .points
+            .last()
+            .is_some_and(|last| last.round >= point.round)
+        {
+            self.points.pop();
+            self.generation += 1;
+        }
+        // The newest point stands even between two kept ones, until the next comes.
+        if let [.., before, last] = self.points[..]
+            && last.round % self.stride != 0
+            && last.round > before.round
+        {
+            self.points.pop();
+        }
+        self.points.push(point);
+        if self.points.len() > POINTS {
+            self.stride = self.stride.saturating_mul(2);
+            let (stride, newest) = (self.stride, point.round);
+            self.points
+                .retain(|point| point.round % stride == 0 || point.round == newest);
+            self.generation += 1;
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_time() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |time| time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(round: u32) -> Point {
+        Point {
+            round,
+            ..Point::default()
+        }
+    }
+
+    fn rounds(points: &[Point]) -> Vec<u32> {
+        points.iter().map(|point| point.round).collect()
+    }
+
+    #[test]
+    fn viewers_get_what_they_lack() {
+        let feed = Feed::new(About::default());
+        let (whole, points, mark) = feed.points_since(None);
+        assert!(whole && points.is_empty());
+        assert_eq!(feed.points_since(Some(mark)).1, []);
+        feed.append(point(0));
+        feed.append(point(1));
+        let (whole, points, mark) = feed.points_since(Some(mark));
+        assert_eq!((whole, rounds(&points)), (true, vec![0, 1]));
+        feed.append(point(2));
+        let (whole, points, mark) = feed.points_since(Some(mark));
+        assert_eq!((whole, rounds(&points)), (false, vec![2]));
+        feed.restore([point(0), point(1)]);
+        let (whole, points, _) = feed.points_since(Some(mark));
+        assert_eq!((whole, rounds(&points)), (true, vec![0, 1]));
+    }
+
+    #[test]
+    fn long_runs_keep_a_bounded_curve_with_both_ends() {
+        let feed = Feed::new(About::default());
+        let mut mark = None;
+        let mut seen: Vec<u32> = Vec::new();
+        for round in 0..50_001 {
+            feed.append(point(round));
+            if round % 1000 == 0 {
+                let (whole, points, next) = feed.points_since(mark);
+                if whole {
+                    seen.clear();
+                }
+                seen.extend(rounds(&points));
+                mark = Some(next);
+            }
+        }
+        let (_, points, _) = feed.points_since(None);
+        assert!(
+            points.len() <= POINTS && points.len() > POINTS / 4,
+            "{}",
+            points.len()
+        );
+        assert_eq!(
+            (points[0].round, points[points.len() - 1].round),
+            (0, 50_000)
+        );
+        assert!(seen.is_sorted() && seen.last() == Some(&50_000));
+    }
+}

@@ -1,0 +1,220 @@
+//! The run in the text format of Prometheus (OpenMetrics).
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::feed::Feed;
+use super::status::Phase;
+
+/// Beyond so many clients there are no series of single clients: Prometheus pays for each of them.
+pub const CLIENT_SERIES: usize = 2000;
+
+/// What the media type of the answer is.
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfClient {
+    client: u32,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct InState {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Direction {
+    direction: &'static str,
+}
+
+type Float = Gauge<f64, AtomicU64>;
+
+/// All metrics now. They are gathered when asked for, so that nobody keeps the books twice.
+pub fn text(feed: &Feed) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("soteria");
+    let about = feed.about();
+    registry.register(
+        "run",
+        "The run that is coordinated",
+        Info::new(vec![
+            ("id", about.run.clone()),
+            ("algorithm", about.algorithm.clone()),
+            ("version", about.version.clone()),
+        ]),
+    );
+    gauge(
+        &mut registry,
+        "rounds_planned",
+        "Rounds of the whole run",
+        f64::from(about.rounds),
+    );
+    gauge(
+        &mut registry,
+        "clients_expected",
+        "Clients of the run",
+        about.clients as f64,
+    );
+    if let Some(bytes) = resident_bytes() {
+        let memory = Float::default();
+        memory.set(bytes as f64);
+        registry.register_with_unit(
+            "resident_memory",
+            "Memory of this process",
+            Unit::Bytes,
+            memory,
+        );
+    }
+    feed.with_metrics(|status, last, seconds, door| {
+        gauge(
+            &mut registry,
+            "rounds_closed",
+            "Rounds closed so far",
+            f64::from(status.round),
+        );
+        gauge(
+            &mut registry,
+            "messages_waiting",
+            "Messages that the open round has",
+            f64::from(status.arrived),
+        );
+        gauge(
+            &mut registry,
+            "up",
+            "1 when the coordinator can go on",
+            f64::from(u8::from(status.trouble.is_none())),
+        );
+        registry.register_with_unit(
+            "round_duration",
+            "How long rounds took",
+            Unit::Seconds,
+            seconds.clone(),
+        );
+        let phases = Family::<InState, Float>::default();
+        for (state, phase) in [
+            ("waiting", Phase::Waiting),
+            ("running", Phase::Running),
+            ("finished", Phase::Finished),
+            ("stopping", Phase::Stopping),
+        ] {
+            let now = f64::from(u8::from(status.phase == phase));
+            phases.get_or_create(&InState { state }).set(now);
+        }
+        registry.register("phase", "Where the run stands", phases);
+        let summary = status.summary();
+        let clients = Family::<InState, Float>::default();
+        for (state, count) in [
+            ("missing", summary.missing),
+            ("current", summary.current),
+            ("behind", summary.behind),
+            ("finished", summary.finished),
+        ] {
+            clients.get_or_create(&InState { state }).set(count as f64);
+        }
+        registry.register("clients", "Clients by state", clients);
+        gauge(
+            &mut registry,
+            "largest_lag",
+            "Rounds that the last client is behind",
+            f64::from(summary.largest_lag),
+        );
+        let traffic = Family::<Direction, Counter>::default();
+        for (direction, bytes) in [("up", summary.bytes_up), ("down", summary.bytes_down)] {
+            traffic
+                .get_or_create(&Direction { direction })
+                .inc_by(bytes);
+        }
+        registry.register_with_unit(
+            "traffic",
+            "Bytes from and to all clients",
+            Unit::Bytes,
+            traffic,
+        );
+        if let Some(last) = last {
+            let mut optional = |name: &str, help: &str, value: Option<f64>| {
+                if let Some(value) = value {
+                    gauge(&mut registry, name, help, value);
+                }
+            };
+            optional("test_loss", "Loss on the server's test set", last.test_loss);
+            optional(
+                "test_accuracy",
+                "Accuracy on the server's test set",
+                last.test_accuracy,
+            );
+            optional(
+                "epsilon_spent",
+                "Largest epsilon that a client has spent",
+                last.epsilon,
+            );
+        }
+        if let Some(door) = door {
+            let mut count = |name: &str, help: &str, value: &AtomicU64| {
+                let counter = Counter::<u64>::default();
+                counter.inc_by(value.load(Ordering::Relaxed));
+                registry.register(name, help, counter);
+            };
+            count("connections", "Connections accepted", &door.accepted);
+            count(
+                "handshakes_refused",
+                "Handshakes that failed: strangers, revoked certificates",
+                &door.refused,
+            );
+            count(
+                "handshakes_dropped",
+                "Handshakes that took too long or gave way to newer ones",
+                &door.dropped,
+            );
+            let open = door.open.load(Ordering::Relaxed) as f64;
+            gauge(
+                &mut registry,
+                "connections_open",
+                "Connections open now",
+                open,
+            );
+        }
+        if status.clients.len() <= CLIENT_SERIES {
+            let lag = Family::<OfClient, Float>::default();
+            let seen = Family::<OfClient, Float>::default();
+            for client in &status.clients {
+                let of = OfClient {
+                    client: client.client,
+                };
+                lag.get_or_create(&of).set(f64::from(status.lag(client)));
+                if let Some(time) = client.last_seen {
+                    seen.get_or_create(&of).set(time);
+                }
+            }
+            registry.register("client_lag", "Rounds that a client is behind", lag);
+            registry.register(
+                "client_last_seen_timestamp",
+                "When a client was last heard of, in seconds since 1970",
+                seen,
+            );
+        }
+    });
+    let mut out = String::new();
+    encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: f64) {
+    let gauge = Float::default();
+    gauge.set(value);
+    registry.register(name, help, gauge);
+}
+
+/// What the operating system says that this process occupies.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}

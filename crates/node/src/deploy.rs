@@ -1,0 +1,74 @@
+//! A run over a network, without the network: what is agreed, what is kept, and what follows from what.
+//!
+//! ```text
+//!   serve                                                           join
+//!   Description --- text, whose hash stands in every message --->   Description
+//!   Coordinator <-- joins, messages, the clock ---                  Budget: what does it cost, may it?
+//!       |       --- closed rounds, snapshots --->                   Participant
+//!   ServerStore (one transaction a round)                           ClientStore (one row before a message leaves)
+//! ```
+//!
+//! [`Coordinator`](coordinator::Coordinator) and [`Participant`](participant::Participant) wrap the
+//! server and the client of `soteria_core::protocol`; time, randomness and storage come in as
+//! arguments, so that crashes at every storage step and every fault of a network can be played
+//! through in one thread. `docs/protocol.md` says what is durable when, and why nothing is lost.
+
+pub mod budget;
+pub mod coordinator;
+pub mod description;
+pub mod memory;
+pub mod participant;
+pub mod plausible;
+pub mod records;
+pub mod sqlite;
+pub mod store;
+
+use sha2::{Digest, Sha256};
+
+/// A SHA-256 digest.
+pub type Hash = [u8; 32];
+
+/// The digest of a model: the bytes of its numbers.
+pub fn digest(values: &[f32]) -> Hash {
+    let mut hasher = Sha256::new();
+    let mut buffer = [0; 4096];
+    for chunk in values.chunks(1024) {
+        for (bytes, value) in buffer.as_chunks_mut::<4>().0.iter_mut().zip(chunk) {
+            *bytes = value.to_le_bytes();
+        }
+        hasher.update(&buffer[..4 * chunk.len()]);
+    }
+    hasher.finalize().into()
+}
+
+/// Numbers as bytes, for a store or the wire.
+pub fn to_bytes(values: &[f32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// The numbers that [`to_bytes`] wrote; a rest of fewer than four bytes is no number.
+pub fn from_bytes(bytes: &[u8]) -> Option<Vec<f32>> {
+    let (chunks, rest) = bytes.as_chunks::<4>();
+    rest.is_empty()
+        .then(|| chunks.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect())
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes behind hexadecimal digits.
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}

@@ -1,0 +1,243 @@
+//! What a run costs this client, what its records have paid already, and whether it may join.
+//!
+//! The client believes nobody: it computes the noise for its own number of records from the
+//! description, and the cost of the whole run from the noise. What is stored beside a run, a
+//! [`Priced`], is one message's release as plain data, so that a ledger can be added up years later.
+//!
+//! **One run** costs what the accountant says for its whole schedule, which was fixed before its first
+//! message. **Several runs** on the same records may have been chosen by looking at earlier ones, so
+//! their schedules were not fixed together: from the second run on the cost is that of a Renyi filter
+//! (`docs/privacy.md`, section 12). Renyi divergences of all messages made add up at every
+//! order, whoever chose the next mechanism; the orders are fixed here, and each is given its share of
+//! delta, so that the best one may be taken afterwards:
+//!
+//! `epsilon = min over a of  sum of D_a + ln(K/delta)/(a - 1)`, `K` orders.
+//!
+//! The tail bound holds for each order `a` with `delta/K`, hence for all of them with `delta`.
+
+use serde::{Deserialize, Serialize};
+use soteria_accountant::amplification::masked_curve;
+use soteria_accountant::event::{Adjacency, RandomK};
+use soteria_accountant::rdp::{RdpCurve, orders, rdp_curve};
+
+use super::Hash;
+use super::description::Description;
+use super::store::LedgerRun;
+use crate::accounting::{self, Privacy, PrivacyError};
+use crate::config::{NoiseName, NoiseTarget};
+
+/// The orders at which costs of several runs are added up. Fixed: never to be chosen by what was seen.
+const ORDERS: [f64; 12] = [
+    1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0,
+];
+
+/// One message of a run as the accountant sees it, and what all of them cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Priced {
+    /// The client's records.
+    pub records: u64,
+    /// How far one record can move the estimate.
+    pub shifts: Vec<f64>,
+    /// With which probability.
+    pub probabilities: Vec<f64>,
+    /// The noise.
+    pub sigma: f64,
+    /// Random-k: `k/d`, and how many record vectors are masked together (zero-out, replace-one).
+    pub masked: Option<(f64, u32, u32)>,
+    /// Messages of the whole run.
+    pub rounds: u64,
+    /// The run's delta.
+    pub delta: f64,
+    /// Whether neighbours differ by a record set to zero instead of a replaced one.
+    pub zero_out: bool,
+    /// What the whole run costs; `None` where nobody can say.
+    pub epsilon: Option<f64>,
+    /// `"proved"`, or why there is no claim.
+    pub claim: String,
+}
+
+/// Why a client does not join.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The run uses what no proof covers.
+    #[error("refused: this run proves nothing ({0}); nothing has been sent")]
+    Unproved(String),
+    /// It would cost too much.
+    #[error(
+        "refused: with this run these records would have spent epsilon {total}, more than --max-epsilon {limit}; nothing has been sent"
+    )]
+    Budget {
+        /// What the records would have spent.
+        total: f64,
+        /// What was allowed.
+        limit: f64,
+    },
+    /// The noise cannot be computed.
+    #[error(transparent)]
+    Privacy(#[from] PrivacyError),
+    /// A sum cannot be computed.
+    #[error("the ledger cannot be added up: {0}")]
+    Ledger(String),
+}
+
+/// The price of a run for a client with `records` records.
+///
+/// # Errors
+/// When the run has no noise level.
+pub fn price(description: &Description, records: usize) -> Result<Priced, Refusal> {
+    let run = &description.resolved;
+    let dimension = description.dimension();
+    let privacy = Privacy::settle(run, dimension, &[records], false)?;
+    let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
+    let release = accounting::mechanism(run, dimension, records).release(sigma).ok();
+    let (shifts, probabilities) = release.as_ref().map_or_else(Default::default, |release| {
+        let shifts = &release.shifts;
+        (shifts.shifts().to_vec(), shifts.probabilities().to_vec())
+    });
+    let masked = release
+        .and_then(|release| release.amplification)
+        .filter(|_| run.amplification)
+        .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
+    Ok(Priced {
+        records: records as u64,
+        shifts,
+        probabilities,
+        sigma,
+        masked,
+        rounds: u64::from(run.rounds),
+        delta: run.delta,
+        zero_out: run.zero_out,
+        epsilon: privacy.epsilon,
+        claim: privacy.claim,
+    })
+}
+
+/// Refuses a run that proves nothing, unless it is a test whose seed the client was told.
+///
+/// # Errors
+/// When it does.
+pub fn check_claim(description: &Description, price: &Priced) -> Result<(), Refusal> {
+    if description.test_seed.is_some() {
+        return Ok(());
+    }
+    let run = &description.resolved;
+    let reason = if price.claim != "proved" || price.epsilon.is_none() {
+        price.claim.clone()
+    } else if run.noise != NoiseName::Secure || run.noise_target == NoiseTarget::None {
+        "its noise is floating point, not secure".to_string()
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Unproved(reason))
+}
+
+/// What the records `data` have spent in `runs`, with all of the run `whole` counted, if given,
+/// whether its messages were made or not.
+///
+/// # Errors
+/// When some mechanism cannot be accounted.
+pub fn spent(runs: &[LedgerRun], data: &Hash, whole: Option<&LedgerRun>) -> Result<Spent, Refusal> {
+    let mut parts: Vec<(&Priced, u64)> = runs
+        .iter()
+        .filter(|run| run.data == *data && whole.is_none_or(|whole| whole.hash != run.hash))
+        .map(|run| (&run.price, run.messages))
+        .filter(|(_, messages)| *messages > 0)
+        .collect();
+    if let Some(whole) = whole {
+        parts.push((&whole.price, whole.price.rounds));
+    }
+    let delta = parts.iter().map(|part| part.0.delta).fold(1.0, f64::min);
+    let zero_out = !parts.is_empty() && parts.iter().all(|part| part.0.zero_out);
+    let (epsilon, method) = match parts[..] {
+        [] => (Some(0.0), "nothing sent"),
+        // A schedule that was fixed beforehand; one that stopped early costs no more than all of it.
+        [(price, _)] => (price.epsilon, "exact, the whole run"),
+        _ => (filter(&parts, delta, zero_out)?, "renyi filter"),
+    };
+    Ok(Spent {
+        epsilon,
+        delta,
+        zero_out,
+        method,
+        runs: parts.len(),
+    })
+}
+
+/// What some records have spent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spent {
+    /// The bound; `None` where nobody can say, which is as good as infinite.
+    pub epsilon: Option<f64>,
+    /// The smallest delta of the runs.
+    pub delta: f64,
+    /// Under zero-out if all runs are, else under replace-one.
+    pub zero_out: bool,
+    /// How it was added up.
+    pub method: &'static str,
+    /// Over how many runs.
+    pub runs: usize,
+}
+
+/// Refuses a run whose whole cost, on top of what was spent, exceeds `limit`.
+///
+/// # Errors
+/// When it does.
+pub fn check_limit(spent: &Spent, limit: Option<f64>) -> Result<(), Refusal> {
+    let Some(limit) = limit else { return Ok(()) };
+    let total = spent.epsilon.unwrap_or(f64::INFINITY);
+    if total <= limit {
+        return Ok(());
+    }
+    let total = soteria_accountant::round_up(total, 4);
+    Err(Refusal::Budget { total, limit })
+}
+
+/// The Renyi filter's epsilon.
+fn filter(
+    parts: &[(&Priced, u64)],
+    delta: f64,
+    zero_out: bool,
+) -> Result<Option<f64>, Refusal> {
+    let mut sum = RdpCurve::zero();
+    for (price, messages) in parts {
+        let Some(curve) = curve(price, zero_out)? else {
+            return Ok(None);
+        };
+        sum = sum.plus(&curve.times(*messages));
+    }
+    let share = (ORDERS.len() as f64 / delta).ln();
+    let at = |order: f64| {
+        let position = orders().iter().position(|known| (known - order).abs() < 1e-9)?;
+        Some(sum.values()[position] + share / (order - 1.0))
+    };
+    let epsilon = ORDERS.into_iter().filter_map(at).fold(f64::INFINITY, f64::min);
+    Ok(epsilon.is_finite().then_some(epsilon))
+}
+
+/// The Renyi curve of one message.
+fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
+    if price.epsilon.is_none() || price.sigma <= 0.0 || price.shifts.is_empty() {
+        return Ok(None);
+    }
+    let adjacency = if zero_out {
+        Adjacency::ZeroOut
+    } else {
+        Adjacency::ReplaceOne
+    };
+    let failed = |error: soteria_accountant::EventError| Refusal::Ledger(error.to_string());
+    let shifts: Vec<f64> = price.shifts.iter().map(|shift| shift / price.sigma).collect();
+    let plain = rdp_curve(&shifts, &price.probabilities, adjacency).map_err(failed)?;
+    let masked = match price.masked {
+        Some((fraction, vectors_zero_out, vectors_replace_one)) => {
+            let random_k = RandomK {
+                fraction,
+                vectors_zero_out,
+                vectors_replace_one,
+            };
+            masked_curve(&shifts, &price.probabilities, adjacency, &random_k).map_err(failed)?
+        }
+        None => None,
+    };
+    Ok(Some(masked.map_or_else(|| plain.clone(), |masked| masked.tighter(&plain))))
+}

@@ -1,0 +1,67 @@
+//! Structured logs of the long-running commands, on stderr.
+//!
+//! One line per event: plain text for people, one JSON object with `--log json` for machines. A log holds
+//! sizes, rounds, numbers of clients and addresses, never a record, a gradient, a noise value or a key.
+
+use std::io::IsTerminal;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry, fmt};
+
+use crate::command::Verbosity;
+
+/// How logs are written; flatten this into a command's options.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// How logs are written, to stderr
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Plain)]
+    pub log: LogFormat,
+}
+
+/// The form of a log line.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text.
+    Plain,
+    /// One JSON object per line.
+    Json,
+}
+
+impl LogOptions {
+    /// Begins to log. A second call in one process changes nothing.
+    pub fn init(&self, verbosity: Verbosity) {
+        // Libraries speak up for warnings only: what they call information is about their insides.
+        let (own, foreign) = match (verbosity.quiet, verbosity.verbose) {
+            (true, _) => (LevelFilter::ERROR, LevelFilter::ERROR),
+            (false, false) => (LevelFilter::INFO, LevelFilter::WARN),
+            (false, true) => (LevelFilter::DEBUG, LevelFilter::WARN),
+        };
+        let filter = Targets::new()
+            .with_default(foreign)
+            .with_target("soteria_node", own)
+            .with_target("soteria", own);
+        let layer = match self.log {
+            LogFormat::Plain => {
+                let colours = std::io::stderr().is_terminal() && console::colors_enabled_stderr();
+                fmt::layer()
+                    .with_writer(std::io::stderr)
+                    .with_ansi(colours)
+                    .with_target(false)
+                    .boxed()
+            }
+            LogFormat::Json => fmt::layer()
+                .json()
+                .flatten_event(true)
+                .with_writer(std::io::stderr)
+                .with_target(false)
+                .with_current_span(false)
+                .with_span_list(false)
+                .boxed(),
+        };
+        let subscriber = Registry::default().with(layer.with_filter(filter));
+        // Tests run several commands in one process; the first one's format stays.
+        let _ = tracing::subscriber::set_global_default(subscriber);
+    }
+}

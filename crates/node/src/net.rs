@@ -1,0 +1,23 @@
+//! The network below the protocol: who may speak, and over what.
+//!
+//! - [`keys`] makes and reads the files of a private certificate authority (`soteria keys`);
+//! - [`identity`] says which client a certificate stands for, and whether it is revoked;
+//! - [`tls`] turns those files into TLS 1.3 configurations with certificates on both sides;
+//! - [`listen`] accepts connections at bounded cost, ready to be served by tonic;
+//! - [`dial`] makes a client's channel to a server.
+//!
+//! What is said over a connection is not known there. On top of it stand the parts that do know:
+//!
+//! - [`rpc`] is the protocol in code, generated from `proto/soteria.proto`;
+//! - [`desk`] gives the coordinator a thread and a queue, [`service`] lets clients speak to it;
+//! - [`follow`] is a client's side.
+
+pub mod desk;
+pub mod dial;
+pub mod follow;
+pub mod identity;
+pub mod keys;
+pub mod listen;
+pub mod rpc;
+pub mod service;
+pub mod tls;
