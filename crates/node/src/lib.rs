@@ -2,10 +2,13 @@
 
 pub mod accounting;
 pub mod command;
+pub mod comparison;
 pub mod config;
+pub mod experiment;
 pub mod fetch;
 pub mod model_file;
 pub mod output;
 pub mod problem;
 pub mod report;
+pub mod reproduce;
 pub mod run;

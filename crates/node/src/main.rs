@@ -23,6 +23,9 @@ struct Arguments {
 enum Command {
     Train(command::train::Options),
     Report(command::report::Options),
+    Compare(command::compare::Options),
+    Reproduce(command::reproduce::Options),
+    Plan(command::plan::Options),
     Account(command::account::AccountOptions),
     Calibrate(command::account::CalibrateOptions),
     Evaluate(command::evaluate::Options),
@@ -47,6 +50,9 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Train(options) => command::train::run(options, verbosity),
         Command::Report(options) => command::report::run(options, verbosity),
+        Command::Compare(options) => command::compare::run(options, verbosity),
+        Command::Reproduce(options) => command::reproduce::run(options, verbosity),
+        Command::Plan(options) => command::plan::run(options, verbosity),
         Command::Account(options) => command::account::account(options, verbosity),
         Command::Calibrate(options) => command::account::calibrate(options, verbosity),
         Command::Evaluate(options) => command::evaluate::run(options, verbosity),
