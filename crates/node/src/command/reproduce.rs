@@ -44,9 +44,32 @@ pub struct Options {
     /// Output directory; one with finished runs is gone on with
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
     out: PathBuf,
+    /// Which runs of each figure
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = "published,proved,best")]
+    modes: Vec<ModeChoice>,
+    /// Fail if a run as published misses the authors' values by more than three standard errors
+    #[arg(long)]
+    check: bool,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModeChoice {
+    Published,
+    Proved,
+    Best,
+}
+
+impl From<ModeChoice> for Mode {
+    fn from(choice: ModeChoice) -> Self {
+        match choice {
+            ModeChoice::Published => Mode::Published,
+            ModeChoice::Proved => Mode::Proved,
+            ModeChoice::Best => Mode::Best,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,11 +87,12 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let start = Instant::now();
     let interrupted = watch_interrupts();
     let setups = chosen(options)?;
-    super::experiment_directory(&options.out)?;
     let start_file = options.out.join("a9a-start.csv");
-    write(&start_file, published::A9A_START.as_bytes())?;
     let directories = DataDirectories::from_environment(options.data.as_deref());
     let plan = plan(options, &setups, &start_file, &directories, verbosity)?;
+    // Nothing is written before everything that can be wrong has been checked.
+    super::experiment_directory(&options.out)?;
+    write(&start_file, published::A9A_START.as_bytes())?;
 
     let jobs: Vec<Job> = plan
         .iter()
@@ -103,16 +127,46 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let results = Results { entries };
     let summary = tables::summary(&results);
     write_everything(&options.out, &results, &summary)?;
-    if options.json {
-        return print(&format!("{summary:#}\n"));
+    print(&if options.json {
+        format!("{summary:#}\n")
+    } else {
+        format!(
+            "{}\n{} runs in {:.1} s\nreport: {}\n",
+            shown(&results),
+            jobs.len(),
+            start.elapsed().as_secs_f64(),
+            options.out.join("report.html").display()
+        )
+    })?;
+    if options.check {
+        check(&results)?;
     }
-    print(&shown(&results))?;
-    print(&format!(
-        "\n{} runs in {:.1} s\nreport: {}\n",
-        jobs.len(),
-        start.elapsed().as_secs_f64(),
-        options.out.join("report.html").display()
-    ))
+    Ok(())
+}
+
+fn check(results: &Results) -> Result<(), Failure> {
+    let comparisons = results.comparisons();
+    let outside: Vec<String> = comparisons
+        .iter()
+        .filter(|(_, comparison)| !comparison.within())
+        .map(|(entry, comparison)| {
+            format!(
+                "{} at epsilon {}, {}, {} ({:+.1} standard errors)",
+                entry.setup.task.title(),
+                entry.setup.epsilon,
+                entry.name(),
+                comparison.measure.name(),
+                comparison.distance
+            )
+        })
+        .collect();
+    if comparisons.is_empty() {
+        return Err(Failure::usage("--check: no run as published has values to be compared with"));
+    }
+    if !outside.is_empty() {
+        return Err(Failure::Failed(format!("outside of the published values: {}", outside.join("; "))));
+    }
+    Ok(())
 }
 
 fn chosen(options: &Options) -> Result<Vec<Setup>, Failure> {
@@ -150,32 +204,22 @@ fn plan(
         }
         let data = match Data::load(task, start, directories) {
             Ok(data) => data,
-            Err(ProblemError::Data(error @ DataError::Missing { .. })) => {
-                if options.problem == Which::All && !plan.is_empty() {
-                    verbosity.warn(format!(
-                        "figures 4 to 8 are left out: {error}; `soteria data fetch {}` gets the files",
-                        task.name()
-                    ));
-                    continue;
-                }
-                return Err(Failure::Usage {
-                    message: error.to_string(),
-                    hint: Some(format!(
-                        "`soteria data fetch {}` gets the files, --data DIR says where they are",
-                        task.name()
-                    )),
-                });
+            Err(ProblemError::Data(error @ DataError::Missing { .. }))
+                if options.problem == Which::All && !plan.is_empty() =>
+            {
+                verbosity.warn(format!("figures 4 to 8 are left out: {error}"));
+                continue;
             }
             Err(error) => return Err(error.into()),
         };
         let seeds = options.seeds.unwrap_or(if task == Task::A9a { 10 } else { 1 });
         for setup in figures {
-            for (mode, algorithm) in curves() {
+            for (mode, algorithm) in curves(&options.modes) {
                 let setting = data.setting(
                     setup,
                     mode,
                     algorithm.unwrap_or(Algorithm::SoteriaSgd),
-                    evaluated_every(task, mode, options.eval_every),
+                    evaluated_every(setup, mode, options.eval_every),
                 )?;
                 plan.push((entry(*setup, mode, algorithm, setting), seeds));
             }
@@ -184,21 +228,27 @@ fn plan(
     Ok(plan)
 }
 
-/// On MNIST an evaluation costs as much as dozens of rounds, so proved runs get half of them.
-fn evaluated_every(task: Task, mode: Mode, published: u32) -> u32 {
-    match (task, mode) {
-        (Task::A9a, _) => 1,
+/// An evaluation costs as much as dozens of rounds. Runs as published are evaluated as their bands ask for, proved ones less often.
+fn evaluated_every(setup: &Setup, mode: Mode, published: u32) -> u32 {
+    match (setup.task, mode) {
+        (Task::A9a, Mode::Published) => 1,
+        (Task::A9a, _) if setup.rounds < 100 => 1,
+        (Task::A9a, _) => 5,
         (Task::Mnist, Mode::Published) => published,
         (Task::Mnist, _) => 2 * published,
     }
 }
 
-fn curves() -> Vec<(Mode, Option<Algorithm>)> {
+/// The curves of a figure, in the order of tables and legends.
+fn curves(modes: &[ModeChoice]) -> Vec<(Mode, Option<Algorithm>)> {
+    let wanted = |mode: Mode| modes.iter().any(|choice| Mode::from(*choice) == mode);
     let mut curves = Vec::new();
-    for mode in [Mode::Published, Mode::Proved] {
+    for mode in [Mode::Published, Mode::Proved].into_iter().filter(|mode| wanted(*mode)) {
         curves.extend(ALGORITHMS.map(|algorithm| (mode, Some(algorithm))));
     }
-    curves.push((Mode::Best, None));
+    if wanted(Mode::Best) {
+        curves.push((Mode::Best, None));
+    }
     curves
 }
 
@@ -224,6 +274,9 @@ fn write_everything(
     }
     for setup in results.setups() {
         for mode in [Mode::Published, Mode::Proved] {
+            if results.of(setup.figure).all(|entry| entry.mode != mode) {
+                continue;
+            }
             let figure = figures::figure(results, &setup, mode);
             let name = format!("figure-{}-{}", setup.figure, mode.slug());
             super::write_figure(&out.join("figures"), &name, &figure)?;
@@ -235,6 +288,11 @@ fn write_everything(
         let name = format!("settings/{}.toml", entry.setting.name);
         write(&out.join(name), entry.setting.resolved.to_toml().as_bytes())?;
     }
+    let documents: String = all_tables(results)
+        .iter()
+        .map(|(title, table)| format!("## {title}\n\n{}\n", table.to_markdown()))
+        .collect();
+    write(&out.join("tables.md"), documents.as_bytes())?;
     write(&out.join("summary.json"), format!("{summary:#}\n").as_bytes())?;
     write(&out.join("report.html"), page::story(results).to_html().as_bytes())
 }
@@ -246,23 +304,38 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 /// The tables for people: ends of all curves, bands, goals.
 fn shown(results: &Results) -> String {
     let mut out = String::new();
+    for (title, table) in all_tables(results) {
+        // Forty rows and claims about pairs are for documents.
+        if !title.starts_with("What") {
+            out += &format!("\n{title}\n{}", table.to_text());
+        }
+    }
+    out
+}
+
+/// Every table with its heading; those without rows are left out.
+fn all_tables(results: &Results) -> Vec<(String, Table)> {
+    let mut all = Vec::new();
     for setup in results.setups() {
-        out += &format!(
-            "\nFigure {}: {} at epsilon {}\n",
+        let title = format!(
+            "Figure {}: {} at epsilon {}",
             setup.figure,
             setup.task.title(),
             setup.epsilon
         );
-        out += &tables::figure_table(results, &setup).to_text();
+        all.push((title, tables::figure_table(results, &setup)));
     }
-    let mut section = |title: &str, table: &Table| {
+    for (title, table) in [
+        ("Published against reproduced", tables::band_table(results)),
+        ("Goals", tables::goal_table(results)),
+        ("What the published noise really gives", tables::noise_table(&results.setups())),
+        ("What the paper says about its algorithms", tables::ordering_table(results)),
+    ] {
         if !table.rows.is_empty() {
-            out += &format!("\n{title}\n{}", table.to_text());
+            all.push((title.to_string(), table));
         }
-    };
-    section("Published against reproduced", &tables::band_table(results));
-    section("Goals", &tables::goal_table(results));
-    out
+    }
+    all
 }
 
 impl From<PoolError> for Failure {

@@ -151,15 +151,26 @@ impl Part {
 }
 
 impl Table {
+    /// The table for a document.
+    pub fn to_markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cells: Vec<String> = cells
+                .iter()
+                .map(|cell| bare(cell).replace('|', "\\|"))
+                .collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let mut out = line(&self.columns);
+        out += &line(&vec!["---".to_string(); self.columns.len()]);
+        out.extend(self.rows.iter().map(|row| line(row)));
+        out
+    }
+
     /// The table for a terminal: columns as wide as they need to be, badges as their words.
     pub fn to_text(&self) -> String {
-        let bare = |cell: &String| -> String {
-            let inside = cell.strip_prefix("+ ").or_else(|| cell.strip_prefix("- "));
-            inside.unwrap_or(cell).to_string()
-        };
         let rows: Vec<Vec<String>> = std::iter::once(&self.columns)
             .chain(&self.rows)
-            .map(|row| row.iter().map(bare).collect())
+            .map(|row| row.iter().map(|cell| bare(cell).to_string()).collect())
             .collect();
         let width = |column: usize| {
             let cells = rows.iter().filter_map(|row| row.get(column));
@@ -205,6 +216,12 @@ impl Table {
         }
         out.push_str("</tbody></table></div>\n");
     }
+}
+
+/// A cell without the mark of its badge.
+fn bare(cell: &str) -> &str {
+    let inside = cell.strip_prefix("+ ").or_else(|| cell.strip_prefix("- "));
+    inside.unwrap_or(cell)
 }
 
 /// Frames that the script fills, and the static figure for readers without one.
