@@ -63,7 +63,10 @@ impl Lead {
         if let Some((second, next)) = self.ranking.get(1) {
             text += &format!(", before {second} ({})", plus_minus(next));
             text += &if self.is_clear() {
-                format!("; the lead is clear, {:.1} standard errors", self.distance.abs())
+                format!(
+                    "; the lead is clear, {:.1} standard errors",
+                    self.distance.abs()
+                )
             } else if self.distance.is_nan() {
                 "; one seed cannot say whether that is more than chance".to_string()
             } else {
@@ -80,7 +83,8 @@ impl Lead {
 impl Comparison {
     /// Accuracy where there is a test set, else the loss.
     pub fn measure(&self) -> Measure {
-        let known = |contender: &Contender| contender.curve.last(Measure::Accuracy).mean.is_finite();
+        let known =
+            |contender: &Contender| contender.curve.last(Measure::Accuracy).mean.is_finite();
         if self.contenders.iter().all(known) {
             Measure::Accuracy
         } else {
@@ -158,7 +162,10 @@ impl Comparison {
         ] {
             let winner = |lead: &Lead| lead.ranking.first().map(|(name, _)| name.clone());
             if winner(&lead) != winner(&main) {
-                text.push(format!("By the mean squared gradient norm it is another. {}", lead.sentence()));
+                text.push(format!(
+                    "By the mean squared gradient norm it is another. {}",
+                    lead.sentence()
+                ));
             }
         }
         text
@@ -186,7 +193,13 @@ impl Comparison {
         });
         Table {
             columns: [
-                "algorithm", "step size", "rounds", "bits", "proved ε", "utility", "training loss",
+                "algorithm",
+                "step size",
+                "rounds",
+                "bits",
+                "proved ε",
+                "utility",
+                "training loss",
                 "test accuracy",
             ]
             .map(str::to_string)
@@ -329,12 +342,19 @@ impl Comparison {
                     contender.name.clone(),
                     step.to_string(),
                     plus_minus(loss),
-                    if *step == contender.step_size { "+ used" } else { "" }.to_string(),
+                    if *step == contender.step_size {
+                        "+ used"
+                    } else {
+                        ""
+                    }
+                    .to_string(),
                 ]);
             }
         }
         (!rows.is_empty()).then(|| Table {
-            columns: ["algorithm", "step size", "training loss", ""].map(str::to_string).to_vec(),
+            columns: ["algorithm", "step size", "training loss", ""]
+                .map(str::to_string)
+                .to_vec(),
             rows,
         })
     }
@@ -412,8 +432,14 @@ mod tests {
         assert_eq!(rounds.ranking[0].0, "dense");
         assert!(rounds.is_clear());
         let bits = comparison.against_bits(Measure::Accuracy);
-        assert_eq!((bits.ranking[0].0.as_str(), bits.ranking[1].1.mean), ("sparse", 0.5));
-        assert!(bits.sentence().starts_with("Within 100.000 bit: sparse has the best test accuracy"));
+        assert_eq!(
+            (bits.ranking[0].0.as_str(), bits.ranking[1].1.mean),
+            ("sparse", 0.5)
+        );
+        assert!(
+            bits.sentence()
+                .starts_with("Within 100 bit: sparse has the best test accuracy")
+        );
     }
 
     #[test]
@@ -428,6 +454,10 @@ mod tests {
         let lead = comparison.against_rounds(Measure::Loss);
         assert_eq!(lead.ranking[0].0, "b");
         assert!(!lead.is_clear());
-        assert!(lead.sentence().contains("one seed cannot say"), "{}", lead.sentence());
+        assert!(
+            lead.sentence().contains("one seed cannot say"),
+            "{}",
+            lead.sentence()
+        );
     }
 }

@@ -63,7 +63,10 @@ fn run(
     let mut outcomes = pool.run(&jobs, |_| {}).unwrap().into_iter();
     for entry in &mut entries {
         entry.curve.runs = outcomes.by_ref().take(seeds as usize).collect();
-        assert_eq!(entry.curve.runs[0].epsilon, None, "nothing is claimed for this");
+        assert_eq!(
+            entry.curve.runs[0].epsilon, None,
+            "nothing is claimed for this"
+        );
         assert_eq!(entry.curve.runs[0].claim, "paper calibration");
     }
     Results { entries }
@@ -94,7 +97,10 @@ fn a9a_falls_into_its_bands_and_orders_as_it_should() {
     let results = run(Task::A9a, &[1.0, 5.0], &ALGORITHMS, 10, 1, &none);
     for entry in &results.entries {
         let start = entry.curve.points()[0].grad_norm_sq.sqrt();
-        assert!((start - 0.896045).abs() < 1e-5, "the start differs: {start}");
+        assert!(
+            (start - 0.896045).abs() < 1e-5,
+            "the start differs: {start}"
+        );
         let loss = entry.curve.points()[0].loss;
         assert!((loss - 1.62973).abs() < 1e-5, "the start differs: {loss}");
     }
@@ -102,7 +108,8 @@ fn a9a_falls_into_its_bands_and_orders_as_it_should() {
     // Means further apart than three standard errors: by chance with probability 0.0027 each.
     for ordering in results.orderings() {
         let shift = ordering.claim.starts_with("shifted");
-        let decided = !shift || (ordering.setup.epsilon == 5.0 && ordering.measure == Measure::Utility);
+        let decided =
+            !shift || (ordering.setup.epsilon == 5.0 && ordering.measure == Measure::Utility);
         let expected = if decided {
             Verdict::Holds
         } else {

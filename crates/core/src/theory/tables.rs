@@ -52,7 +52,13 @@ impl Problem {
         };
         let one = "single node";
         let results = vec![
-            row("RPPSGD", "DP", single * (m / self.delta).ln().sqrt(), None, one),
+            row(
+                "RPPSGD",
+                "DP",
+                single * (m / self.delta).ln().sqrt(),
+                None,
+                one,
+            ),
             row("DP-GD/SGD", "DP", single, None, one),
             row("DP-SRM", "DP", single, None, one),
             row(
@@ -62,7 +68,13 @@ impl Problem {
                 Some(n * n * budget * (d / log).sqrt()),
                 "no compression",
             ),
-            row("LDP SVRG, LDP SPIDER", "LDP", local, Some(dense), "no compression"),
+            row(
+                "LDP SVRG, LDP SPIDER",
+                "LDP",
+                local,
+                Some(dense),
+                "no compression",
+            ),
             row(
                 "Q-DPSGD-1",
                 "LDP",
@@ -77,7 +89,13 @@ impl Problem {
                 Some(n * n * sparse + square),
                 "direct compression, random-k alone, up to logarithms",
             ),
-            row("CDP-SGD", "LDP", compressed, Some(sparse + square), "direct compression"),
+            row(
+                "CDP-SGD",
+                "LDP",
+                compressed,
+                Some(sparse + square),
+                "direct compression",
+            ),
             row(
                 "SoteriaFL-SGD, SoteriaFL-GD",
                 "LDP",
@@ -99,7 +117,10 @@ impl Problem {
             results,
             gradients: [
                 (Estimator::Gd, k * (1.0 + tau.sqrt()) * m),
-                (Estimator::Sgd, k * (1.0 + tau.sqrt()) * self.batch(Estimator::Sgd)),
+                (
+                    Estimator::Sgd,
+                    k * (1.0 + tau.sqrt()) * self.batch(Estimator::Sgd),
+                ),
                 (Estimator::Svrg, reduced),
                 (Estimator::Saga, reduced),
             ],
@@ -127,7 +148,10 @@ mod tests {
         };
         let tables = problem.tables();
         let expected = [
-            (10.0f64.sqrt().recip() * (10.0f64 * (1000.0f64.ln() + 10.0)).sqrt(), None),
+            (
+                10.0f64.sqrt().recip() * (10.0f64 * (1000.0f64.ln() + 10.0)).sqrt(),
+                None,
+            ),
             (1.0, None),
             (1.0, None),
             (1.0 / 64.0, Some(4096.0 * 1000.0)),
@@ -144,7 +168,12 @@ mod tests {
         assert_eq!(tables.results.len(), expected.len());
         let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-9;
         for (row, (utility, communication)) in tables.results.iter().zip(expected) {
-            assert!(close(row.utility, utility), "{}: {}", row.algorithm, row.utility);
+            assert!(
+                close(row.utility, utility),
+                "{}: {}",
+                row.algorithm,
+                row.utility
+            );
             match (row.communication, communication) {
                 (None, None) => {}
                 (Some(found), Some(expected)) => {
@@ -156,7 +185,10 @@ mod tests {
         // K = sqrt(256) * 100 / (2 * sqrt(40000)) = 4; b = 100 * 2 sqrt(1/8) / sqrt(160000).
         let batch = 200.0 * 0.125f64.sqrt() / 400.0;
         for ((estimator, found), expected) in
-            tables.gradients.iter().zip([8000.0, 8.0 * batch, 800.0, 800.0])
+            tables
+                .gradients
+                .iter()
+                .zip([8000.0, 8.0 * batch, 800.0, 800.0])
         {
             assert!(close(*found, expected), "{estimator:?}: {found}");
         }

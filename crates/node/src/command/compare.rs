@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use soteria_core::data::{DataDirectories, Partition, Source};
 
-use super::{Failure, Verbosity, all_cores, experiment_directory, print, watch_interrupts, write_figure};
+use super::{
+    Failure, Verbosity, all_cores, experiment_directory, print, watch_interrupts, write_figure,
+};
 use crate::comparison::{Comparison, Contender, TUNING};
 use crate::config::{Config, Document};
 use crate::experiment::{Curve, Job, Measure, Outcome, Pool, Setting, Statistic};
@@ -66,7 +68,10 @@ fn grid(text: &str) -> Result<Grid, String> {
         Ok(step) if step > 0.0 && step.is_finite() => Ok(step),
         _ => Err(format!("`{part}` is not a positive number")),
     };
-    text.split(',').map(step).collect::<Result<Vec<_>, _>>().map(Grid)
+    text.split(',')
+        .map(step)
+        .collect::<Result<Vec<_>, _>>()
+        .map(Grid)
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -117,7 +122,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     };
     let outcomes = pool.run(&jobs, |found| {
         if found > 0 {
-            verbosity.say(format!("going on: {found} of {} runs are there", jobs.len()));
+            verbosity.say(format!(
+                "going on: {found} of {} runs are there",
+                jobs.len()
+            ));
         }
     })?;
     let comparison = gather(options, &settings, outcomes);
@@ -265,7 +273,11 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
             name: name.trim().to_string(),
             step_size,
             curve,
-            tried: if options.tune.is_some() { losses } else { Vec::new() },
+            tried: if options.tune.is_some() {
+                losses
+            } else {
+                Vec::new()
+            },
         });
     }
     let problem = settings.first().map_or_else(String::new, |tried| {

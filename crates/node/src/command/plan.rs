@@ -228,7 +228,10 @@ fn advice(plans: &[Plan]) -> Option<Advice> {
         "with exact noise it is guaranteed a mean squared gradient norm of {:.3e}",
         utility(chosen)?
     );
-    let others: Vec<&Plan> = plans.iter().filter(|plan| plan.name != chosen.name).collect();
+    let others: Vec<&Plan> = plans
+        .iter()
+        .filter(|plan| plan.name != chosen.name)
+        .collect();
     let worse: Vec<String> = others
         .iter()
         .filter_map(|plan| Some((plan.name, utility(plan)? / utility(chosen)?)))
@@ -281,7 +284,11 @@ impl Options {
             given.or(known).ok_or_else(|| missing(key))
         };
         let of = |value: fn(&Numbers) -> f64| known.as_ref().map(|(numbers, _)| value(numbers));
-        let dimension = number(self.dimension.map(|d| d as f64), of(|n| n.dimension), "--dimension")?;
+        let dimension = number(
+            self.dimension.map(|d| d as f64),
+            of(|n| n.dimension),
+            "--dimension",
+        )?;
         let (omega, rand_k) = match (self.omega, self.rand_k, &known) {
             (Some(omega), _, _) => (omega, None),
             (None, None, Some((numbers, rand_k))) => (numbers.omega, *rand_k),
@@ -297,7 +304,11 @@ impl Options {
         )?;
         let numbers = Numbers {
             clients: number(self.clients, of(|n| n.clients), "--clients")?,
-            records: number(self.samples.map(|m| m as f64), of(|n| n.records), "--samples")?,
+            records: number(
+                self.samples.map(|m| m as f64),
+                of(|n| n.records),
+                "--samples",
+            )?,
             dimension,
             omega,
             smoothness,
@@ -330,7 +341,10 @@ impl Options {
                 let shards: Vec<&Dataset> = problem.shards.iter().map(Arc::as_ref).collect();
                 let rows: usize = shards.iter().map(|shard| shard.rows()).sum();
                 let mean = largest_singular_value(&shards).powi(2) / (4.0 * rows as f64);
-                let each = shards.iter().flat_map(|shard| shard.squared_norms()).copied();
+                let each = shards
+                    .iter()
+                    .flat_map(|shard| shard.squared_norms())
+                    .copied();
                 let each = each.fold(0.0, f64::max) / 4.0;
                 remarks.push(format!(
                     "smoothness from the data (outside every privacy claim): L = {:.4} of the mean loss, {:.4} of the worst record, \
@@ -483,8 +497,18 @@ fn text(numbers: &Numbers, plans: &[Plan], tables: &Tables, advice: &Option<Advi
     out += "The theory's choices\n";
     out += &table(
         &[
-            "algorithm", "rounds", "batch", "step size", "sigma (theorem)", "its epsilon", "sigma (exact)",
-            "utility bound", "with exact sigma", "values sent", "bits", "gradients",
+            "algorithm",
+            "rounds",
+            "batch",
+            "step size",
+            "sigma (theorem)",
+            "its epsilon",
+            "sigma (exact)",
+            "utility bound",
+            "with exact sigma",
+            "values sent",
+            "bits",
+            "gradients",
         ],
         rows.collect(),
     );
@@ -501,7 +525,10 @@ fn text(numbers: &Numbers, plans: &[Plan], tables: &Tables, advice: &Option<Advi
             row.remark.to_string(),
         ]
     });
-    out += &table(&["algorithm", "privacy", "utility", "values sent", "remark"], rows.collect());
+    out += &table(
+        &["algorithm", "privacy", "utility", "values sent", "remark"],
+        rows.collect(),
+    );
     out += "\nTable 2: gradient complexity\n";
     let rows = tables
         .gradients
@@ -510,7 +537,11 @@ fn text(numbers: &Numbers, plans: &[Plan], tables: &Tables, advice: &Option<Advi
     out += &table(&["algorithm", "gradients of a client"], rows.collect());
     let mut broken: Vec<String> = Vec::new();
     for plan in plans {
-        broken.extend(plan.broken.iter().map(|condition| format!("  {}: {condition}\n", plan.name)));
+        broken.extend(
+            plan.broken
+                .iter()
+                .map(|condition| format!("  {}: {condition}\n", plan.name)),
+        );
     }
     out += "\nConditions of the theorems that do not hold\n";
     out += &if broken.is_empty() {

@@ -45,7 +45,13 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
     out: PathBuf,
     /// Which runs of each figure
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = "published,proved,best")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "published,proved,best"
+    )]
     modes: Vec<ModeChoice>,
     /// Fail if a run as published misses the authors' values by more than three standard errors
     #[arg(long)]
@@ -113,7 +119,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let mut outcomes = pool
         .run(&jobs, |found| {
             if found > 0 {
-                verbosity.say(format!("going on: {found} of {} runs are there", jobs.len()));
+                verbosity.say(format!(
+                    "going on: {found} of {} runs are there",
+                    jobs.len()
+                ));
             }
         })?
         .into_iter();
@@ -161,10 +170,15 @@ fn check(results: &Results) -> Result<(), Failure> {
         })
         .collect();
     if comparisons.is_empty() {
-        return Err(Failure::usage("--check: no run as published has values to be compared with"));
+        return Err(Failure::usage(
+            "--check: no run as published has values to be compared with",
+        ));
     }
     if !outside.is_empty() {
-        return Err(Failure::Failed(format!("outside of the published values: {}", outside.join("; "))));
+        return Err(Failure::Failed(format!(
+            "outside of the published values: {}",
+            outside.join("; ")
+        )));
     }
     Ok(())
 }
@@ -184,7 +198,8 @@ fn chosen(options: &Options) -> Result<Vec<Setup>, Failure> {
             });
         }
     }
-    let wanted = |setup: &Setup| options.epsilon.is_empty() || options.epsilon.contains(&setup.epsilon);
+    let wanted =
+        |setup: &Setup| options.epsilon.is_empty() || options.epsilon.contains(&setup.epsilon);
     Ok(possible.into_iter().filter(wanted).collect())
 }
 
@@ -212,7 +227,9 @@ fn plan(
             }
             Err(error) => return Err(error.into()),
         };
-        let seeds = options.seeds.unwrap_or(if task == Task::A9a { 10 } else { 1 });
+        let seeds = options
+            .seeds
+            .unwrap_or(if task == Task::A9a { 10 } else { 1 });
         for setup in figures {
             for (mode, algorithm) in curves(&options.modes) {
                 let setting = data.setting(
@@ -243,7 +260,10 @@ fn evaluated_every(setup: &Setup, mode: Mode, published: u32) -> u32 {
 fn curves(modes: &[ModeChoice]) -> Vec<(Mode, Option<Algorithm>)> {
     let wanted = |mode: Mode| modes.iter().any(|choice| Mode::from(*choice) == mode);
     let mut curves = Vec::new();
-    for mode in [Mode::Published, Mode::Proved].into_iter().filter(|mode| wanted(*mode)) {
+    for mode in [Mode::Published, Mode::Proved]
+        .into_iter()
+        .filter(|mode| wanted(*mode))
+    {
         curves.extend(ALGORITHMS.map(|algorithm| (mode, Some(algorithm))));
     }
     if wanted(Mode::Best) {
@@ -282,7 +302,10 @@ fn write_everything(
             super::write_figure(&out.join("figures"), &name, &figure)?;
         }
         let name = format!("curves/figure-{}.csv", setup.figure);
-        write(&out.join(name), tables::curves_csv(results, &setup).as_bytes())?;
+        write(
+            &out.join(name),
+            tables::curves_csv(results, &setup).as_bytes(),
+        )?;
     }
     for entry in &results.entries {
         let name = format!("settings/{}.toml", entry.setting.name);
@@ -293,12 +316,19 @@ fn write_everything(
         .map(|(title, table)| format!("## {title}\n\n{}\n", table.to_markdown()))
         .collect();
     write(&out.join("tables.md"), documents.as_bytes())?;
-    write(&out.join("summary.json"), format!("{summary:#}\n").as_bytes())?;
-    write(&out.join("report.html"), page::story(results).to_html().as_bytes())
+    write(
+        &out.join("summary.json"),
+        format!("{summary:#}\n").as_bytes(),
+    )?;
+    write(
+        &out.join("report.html"),
+        page::story(results).to_html().as_bytes(),
+    )
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    write_whole(path, bytes).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+    write_whole(path, bytes)
+        .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
 }
 
 /// The tables for people: ends of all curves, bands, goals.
@@ -328,8 +358,14 @@ fn all_tables(results: &Results) -> Vec<(String, Table)> {
     for (title, table) in [
         ("Published against reproduced", tables::band_table(results)),
         ("Goals", tables::goal_table(results)),
-        ("What the published noise really gives", tables::noise_table(&results.setups())),
-        ("What the paper says about its algorithms", tables::ordering_table(results)),
+        (
+            "What the published noise really gives",
+            tables::noise_table(&results.setups()),
+        ),
+        (
+            "What the paper says about its algorithms",
+            tables::ordering_table(results),
+        ),
     ] {
         if !table.rows.is_empty() {
             all.push((title.to_string(), table));

@@ -132,7 +132,10 @@ impl Job {
         hash.update([0]);
         hash.update(resolved.to_toml());
         let digest = hash.finalize();
-        Ok(digest[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(digest[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect())
     }
 
     /// The configuration of this very run.
@@ -316,7 +319,11 @@ mod tests {
         let line = |round: u32| 10.0 - 0.25 * f64::from(round);
         let mean = |rounds: &[u32]| {
             let mut utility = Utility::default();
-            rounds.iter().map(|r| utility.add(*r, line(*r))).last().unwrap()
+            rounds
+                .iter()
+                .map(|r| utility.add(*r, line(*r)))
+                .last()
+                .unwrap()
         };
         let all: Vec<u32> = (0..=20).collect();
         assert!((mean(&all) - 7.5).abs() < 1e-12);

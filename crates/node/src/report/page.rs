@@ -13,7 +13,8 @@ pub(super) const STYLE: &str = include_str!("../../assets/report.css");
 const SCRIPT: &str = include_str!("../../assets/report.js");
 pub(super) const AXES_SCRIPT: &str = include_str!("../../assets/axes.js");
 pub(super) const UPLOT_STYLE: &str = include_str!("../../../../third-party/uplot/uPlot.min.css");
-pub(super) const UPLOT_SCRIPT: &str = include_str!("../../../../third-party/uplot/uPlot.iife.min.js");
+pub(super) const UPLOT_SCRIPT: &str =
+    include_str!("../../../../third-party/uplot/uPlot.iife.min.js");
 pub(super) const UPLOT_LICENCE: &str = include_str!("../../../../third-party/uplot/LICENSE");
 
 pub(super) fn html(run: &RunFiles) -> String {

@@ -83,6 +83,9 @@ mod tests {
         let (without, with) = (ink(&figure(" ")), ink(&figure("Utility at ε = 10⁻³")));
         assert!(without > 100, "{without}");
         assert!(with > without + 300, "{with} against {without}");
-        assert_eq!(figure("same").to_png(2.0).unwrap(), figure("same").to_png(2.0).unwrap());
+        assert_eq!(
+            figure("same").to_png(2.0).unwrap(),
+            figure("same").to_png(2.0).unwrap()
+        );
     }
 }

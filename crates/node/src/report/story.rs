@@ -134,9 +134,15 @@ impl Part {
     fn write(&self, out: &mut String, figures: &mut Vec<Value>) {
         match self {
             Part::Heading(_) => {}
-            Part::Text(text) => push(out, format_args!("<p class=\"prose\">{}</p>\n", escape(text))),
+            Part::Text(text) => push(
+                out,
+                format_args!("<p class=\"prose\">{}</p>\n", escape(text)),
+            ),
             Part::Subheading(text) => push(out, format_args!("<h3>{}</h3>\n", escape(text))),
-            Part::Note(text) => push(out, format_args!("<p class=\"note\">{}</p>\n", escape(text))),
+            Part::Note(text) => push(
+                out,
+                format_args!("<p class=\"note\">{}</p>\n", escape(text)),
+            ),
             Part::Code(text) => push(
                 out,
                 format_args!("<pre><code>{}</code></pre>\n", escape(text)),
@@ -207,7 +213,10 @@ impl Table {
                 match badge {
                     Some((class, text)) => push(
                         out,
-                        format_args!("<td><span class=\"badge {class}\">{}</span></td>", escape(text)),
+                        format_args!(
+                            "<td><span class=\"badge {class}\">{}</span></td>",
+                            escape(text)
+                        ),
                     ),
                     None => push(out, format_args!("<td>{}</td>", escape(cell))),
                 }
@@ -228,7 +237,9 @@ fn bare(cell: &str) -> &str {
 fn write_figure(out: &mut String, figure: &Figure, index: usize) {
     push(
         out,
-        format_args!("<div class=\"story-figure\" data-figure=\"{index}\">\n<div class=\"keys\"></div>\n<div class=\"charts\">\n"),
+        format_args!(
+            "<div class=\"story-figure\" data-figure=\"{index}\">\n<div class=\"keys\"></div>\n<div class=\"charts\">\n"
+        ),
     );
     for panel in &figure.panels {
         push(

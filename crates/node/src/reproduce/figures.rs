@@ -36,7 +36,12 @@ pub fn everything(results: &Results, setup: &Setup) -> Figure {
 fn draw(setup: &Setup, what: &str, shown: &[&Entry], tell_modes_apart: bool) -> Figure {
     let value = measure(setup);
     let (utility, rounds, bits) = (Measure::Utility, Horizontal::Rounds, Horizontal::Bits);
-    let panels = [(utility, rounds), (value, rounds), (utility, bits), (value, bits)];
+    let panels = [
+        (utility, rounds),
+        (value, rounds),
+        (utility, bits),
+        (value, bits),
+    ];
     Figure {
         title: format!(
             "Figure {}: {} at ε = {}, {what}",

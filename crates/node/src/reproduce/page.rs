@@ -44,7 +44,11 @@ fn subtitle(results: &Results, setups: &[Setup]) -> String {
             .map_or(0, |entry| entry.curve.runs.len());
         if !epsilons.is_empty() {
             let seeds = if runs == 1 { "seed" } else { "seeds" };
-            names.push(format!("{} at ε = {} ({runs} {seeds})", task.title(), epsilons.join(", ")));
+            names.push(format!(
+                "{} at ε = {} ({runs} {seeds})",
+                task.title(),
+                epsilons.join(", ")
+            ));
         }
     }
     format!("{}; δ = 0.001, ten clients", names.join("; "))
@@ -63,7 +67,10 @@ fn cards(results: &Results, setups: &[Setup]) -> Vec<(String, String, String)> {
     }
     let spread = |task: Task| {
         let setup = setups.iter().find(|s| s.task == task && s.epsilon == 1.0)?;
-        let values: Vec<f64> = real_epsilons(setup).iter().filter_map(|r| r.zero_out).collect();
+        let values: Vec<f64> = real_epsilons(setup)
+            .iter()
+            .filter_map(|r| r.zero_out)
+            .collect();
         let (low, high) = (
             values.iter().copied().reduce(f64::min)?,
             values.iter().copied().reduce(f64::max)?,
@@ -76,11 +83,19 @@ fn cards(results: &Results, setups: &[Setup]) -> Vec<(String, String, String)> {
         ))
     };
     cards.extend([Task::A9a, Task::Mnist].into_iter().filter_map(spread));
-    if let Some(goal) = results.goals().into_iter().find(|goal| goal.setup.epsilon == 1.0) {
+    if let Some(goal) = results
+        .goals()
+        .into_iter()
+        .find(|goal| goal.setup.epsilon == 1.0)
+    {
         cards.push((
             format!("Best proved on {}, ε = 1", goal.setup.task.title()),
             format!("{:.4}", goal.reached.mean),
-            format!("{}; published without proof: {}", goal.measure.name(), goal.published),
+            format!(
+                "{}; published without proof: {}",
+                goal.measure.name(),
+                goal.published
+            ),
         ));
     }
     cards
@@ -114,7 +129,9 @@ fn introduction(parts: &mut Vec<Part>) {
 }
 
 fn noise(parts: &mut Vec<Part>, setups: &[Setup]) {
-    parts.push(Part::Heading("What the published noise really gives".to_string()));
+    parts.push(Part::Heading(
+        "What the published noise really gives".to_string(),
+    ));
     parts.push(Part::Text(
         "The last two columns are exact, for a mechanism that the published runs do not have: if each record were clipped to G \
          and batches were Poisson, without amplification by random-k, SVRG with differences of up to 2G. The formula \
@@ -181,7 +198,9 @@ fn orderings(parts: &mut Vec<Part>, results: &Results) {
     if table.rows.is_empty() {
         return;
     }
-    parts.push(Part::Heading("What the paper says about its algorithms".to_string()));
+    parts.push(Part::Heading(
+        "What the paper says about its algorithms".to_string(),
+    ));
     parts.push(Part::Text(
         "Checked on the runs as published, at the bits of the compressed run. A statement holds, or does not, where the means are \
          more than three standard errors apart; with one seed nothing is decided."

@@ -151,7 +151,10 @@ impl Results {
     pub fn setups(&self) -> Vec<Setup> {
         let mut setups: Vec<Setup> = Vec::new();
         for entry in &self.entries {
-            if setups.last().is_none_or(|last| last.figure != entry.setup.figure) {
+            if setups
+                .last()
+                .is_none_or(|last| last.figure != entry.setup.figure)
+            {
                 setups.push(entry.setup);
             }
         }
@@ -265,10 +268,7 @@ fn verdict(first: &Statistic, second: &Statistic, measure: Measure) -> Verdict {
 
 /// Ours against a band, in every measure that tells something.
 fn compare(entry: &Entry, band: &Band) -> Vec<Comparison> {
-    let mut measures = vec![
-        (Measure::Utility, band.utility),
-        (Measure::Loss, band.loss),
-    ];
+    let mut measures = vec![(Measure::Utility, band.utility), (Measure::Loss, band.loss)];
     // On a9a every run ends with the larger class for everybody.
     if entry.setup.shows_accuracy() {
         measures.push((Measure::Accuracy, band.accuracy));
@@ -387,22 +387,77 @@ mod tests {
     #[test]
     fn what_the_published_noise_gives() {
         let expected: [[(f64, f64); 5]; 8] = [
-            [(0.005708, 68.7), (0.019772, 0.348), (0.005708, 68.7), (0.006991, 42.6), (0.019772, 0.348)],
-            [(0.002283, 43.3), (0.007909, 8.44), (0.002283, 43.3), (0.002796, 25.1), (0.007909, 8.44)],
-            [(0.001398, 47.7), (0.004843, 41.1), (0.001398, 47.7), (0.001712, 27.1), (0.004843, 41.1)],
-            [(0.015174, 0.324), (0.052565, 0.253), (0.015174, 0.324), (0.018585, 0.244), (0.052565, 0.253)],
-            [(0.008761, 0.936), (0.030349, 0.643), (0.008761, 0.936), (0.010730, 0.649), (0.030349, 0.643)],
-            [(0.005365, 3.78), (0.018585, 2.07), (0.005365, 3.78), (0.006571, 2.19), (0.018585, 2.07)],
-            [(0.003463, 18.5), (0.011996, 9.47), (0.003463, 18.5), (0.004241, 9.8), (0.011996, 9.47)],
-            [(0.002449, 85.7), (0.008483, 42.5), (0.002449, 85.7), (0.002999, 44.2), (0.008483, 42.5)],
+            [
+                (0.005708, 68.7),
+                (0.019772, 0.348),
+                (0.005708, 68.7),
+                (0.006991, 42.6),
+                (0.019772, 0.348),
+            ],
+            [
+                (0.002283, 43.3),
+                (0.007909, 8.44),
+                (0.002283, 43.3),
+                (0.002796, 25.1),
+                (0.007909, 8.44),
+            ],
+            [
+                (0.001398, 47.7),
+                (0.004843, 41.1),
+                (0.001398, 47.7),
+                (0.001712, 27.1),
+                (0.004843, 41.1),
+            ],
+            [
+                (0.015174, 0.324),
+                (0.052565, 0.253),
+                (0.015174, 0.324),
+                (0.018585, 0.244),
+                (0.052565, 0.253),
+            ],
+            [
+                (0.008761, 0.936),
+                (0.030349, 0.643),
+                (0.008761, 0.936),
+                (0.010730, 0.649),
+                (0.030349, 0.643),
+            ],
+            [
+                (0.005365, 3.78),
+                (0.018585, 2.07),
+                (0.005365, 3.78),
+                (0.006571, 2.19),
+                (0.018585, 2.07),
+            ],
+            [
+                (0.003463, 18.5),
+                (0.011996, 9.47),
+                (0.003463, 18.5),
+                (0.004241, 9.8),
+                (0.011996, 9.47),
+            ],
+            [
+                (0.002449, 85.7),
+                (0.008483, 42.5),
+                (0.002449, 85.7),
+                (0.002999, 44.2),
+                (0.008483, 42.5),
+            ],
         ];
         for (setup, row) in FIGURES.iter().zip(expected) {
             for (found, (sigma, epsilon)) in real_epsilons(setup).iter().zip(row) {
                 let name = found.algorithm.name();
-                assert!((found.sigma - sigma).abs() < 6e-7, "{name} {setup:?}: {}", found.sigma);
+                assert!(
+                    (found.sigma - sigma).abs() < 6e-7,
+                    "{name} {setup:?}: {}",
+                    found.sigma
+                );
                 // Three digits are given.
                 let zero_out = found.zero_out.unwrap();
-                assert!((zero_out / epsilon - 1.0).abs() < 6e-3, "{name} {setup:?}: {zero_out}");
+                assert!(
+                    (zero_out / epsilon - 1.0).abs() < 6e-3,
+                    "{name} {setup:?}: {zero_out}"
+                );
                 assert!(found.replace_one.unwrap() >= zero_out);
             }
         }

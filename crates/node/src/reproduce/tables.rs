@@ -199,7 +199,14 @@ pub fn figure_table(results: &Results, setup: &Setup) -> Table {
     }
     table(
         &[
-            "algorithm", "run", "proved ε", "noise σ", "rounds", "bits", "utility", "training loss",
+            "algorithm",
+            "run",
+            "proved ε",
+            "noise σ",
+            "rounds",
+            "bits",
+            "utility",
+            "training loss",
             "test accuracy",
         ],
         rows,
@@ -208,21 +215,36 @@ pub fn figure_table(results: &Results, setup: &Setup) -> Table {
 
 /// Published runs beside the authors' values.
 pub fn band_table(results: &Results) -> Table {
-    let rows = results.comparisons().into_iter().map(|(entry, comparison)| {
-        vec![
-            entry.setup.task.title().to_string(),
-            entry.setup.epsilon.to_string(),
-            entry.name(),
-            comparison.measure.name().to_string(),
-            plus_minus(&comparison.theirs),
-            plus_minus(&comparison.ours),
-            format!("{:+.1}", comparison.distance),
-            if comparison.within() { "+ within" } else { "- outside" }.to_string(),
-        ]
-    });
+    let rows = results
+        .comparisons()
+        .into_iter()
+        .map(|(entry, comparison)| {
+            vec![
+                entry.setup.task.title().to_string(),
+                entry.setup.epsilon.to_string(),
+                entry.name(),
+                comparison.measure.name().to_string(),
+                plus_minus(&comparison.theirs),
+                plus_minus(&comparison.ours),
+                format!("{:+.1}", comparison.distance),
+                if comparison.within() {
+                    "+ within"
+                } else {
+                    "- outside"
+                }
+                .to_string(),
+            ]
+        });
     table(
         &[
-            "problem", "ε", "algorithm", "measure", "authors", "here", "standard errors", "band",
+            "problem",
+            "ε",
+            "algorithm",
+            "measure",
+            "authors",
+            "here",
+            "standard errors",
+            "band",
         ],
         rows.collect(),
     )
@@ -253,8 +275,15 @@ pub fn noise_table(setups: &[Setup]) -> Table {
     });
     table(
         &[
-            "problem", "ε as named", "rounds", "algorithm", "step size", "batch", "σ used",
-            "ε it gives, zero-out", "ε it gives, replace-one",
+            "problem",
+            "ε as named",
+            "rounds",
+            "algorithm",
+            "step size",
+            "batch",
+            "σ used",
+            "ε it gives, zero-out",
+            "ε it gives, replace-one",
         ],
         rows.collect(),
     )
@@ -263,7 +292,11 @@ pub fn noise_table(setups: &[Setup]) -> Table {
 /// Goals against what was reached.
 pub fn goal_table(results: &Results) -> Table {
     let rows = results.goals().into_iter().map(|goal| {
-        let bound = if goal.measure.more_is_better() { "≥" } else { "≤" };
+        let bound = if goal.measure.more_is_better() {
+            "≥"
+        } else {
+            "≤"
+        };
         let best = results.find(goal.setup.figure, Mode::Best, None);
         vec![
             goal.setup.task.title().to_string(),
@@ -273,12 +306,24 @@ pub fn goal_table(results: &Results) -> Table {
             format!("{bound} {}", goal.goal),
             plus_minus(&goal.reached),
             best.map_or_else(String::new, |entry| entry.curve.runs.len().to_string()),
-            if goal.met() { "+ reached" } else { "- not reached" }.to_string(),
+            if goal.met() {
+                "+ reached"
+            } else {
+                "- not reached"
+            }
+            .to_string(),
         ]
     });
     table(
         &[
-            "problem", "ε", "measure", "published, unproved", "goal", "best proved", "seeds", "",
+            "problem",
+            "ε",
+            "measure",
+            "published, unproved",
+            "goal",
+            "best proved",
+            "seeds",
+            "",
         ],
         rows.collect(),
     )
@@ -306,7 +351,14 @@ pub fn ordering_table(results: &Results) -> Table {
     });
     table(
         &[
-            "problem", "ε", "the paper says", "pair", "measure", "the one", "the better", "here",
+            "problem",
+            "ε",
+            "the paper says",
+            "pair",
+            "measure",
+            "the one",
+            "the better",
+            "here",
         ],
         rows.collect(),
     )
@@ -326,5 +378,49 @@ pub fn quantity(bits: u64) -> String {
         .into_iter()
         .find(|(unit, _)| bits >= *unit)
         .unwrap_or((1.0, ""));
-    format!("{:.3} {name}bit", bits / unit)
+    let value = bits / unit;
+    let decimals = [(100.0, 1), (10.0, 2)]
+        .into_iter()
+        .find(|(least, _)| value >= *least)
+        .map_or(3, |(_, decimals)| decimals);
+    let digits = format!("{value:.decimals$}");
+    let digits = digits.trim_end_matches('0').trim_end_matches('.');
+    format!("{digits} {name}bit")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_have_four_digits() {
+        let written = [0, 100, 96_000, 1_984_000, 244_224_000, 2_544_000_000].map(quantity);
+        assert_eq!(
+            written,
+            [
+                "0 bit",
+                "100 bit",
+                "96 kbit",
+                "1.984 Mbit",
+                "244.2 Mbit",
+                "2.544 Gbit"
+            ]
+        );
+    }
+
+    #[test]
+    fn spreads_are_written_where_there_are_some() {
+        let statistic = |mean, deviation| Statistic {
+            mean,
+            deviation,
+            runs: 3,
+        };
+        assert_eq!(plus_minus(&statistic(0.15273, 0.00214)), "0.1527 ± 0.0021");
+        assert_eq!(plus_minus(&statistic(0.15273, f64::NAN)), "0.1527");
+        assert_eq!(
+            plus_minus(&statistic(0.001234, 0.0001)),
+            "1.23e-3 ± 1.00e-4"
+        );
+        assert_eq!(plus_minus(&statistic(f64::NAN, 0.1)), "–");
+    }
 }

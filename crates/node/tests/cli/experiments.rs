@@ -19,8 +19,13 @@ fn words(line: &str) -> Vec<&str> {
 #[test]
 fn a_reproduction_repeats_and_goes_on() {
     let place = Place::new();
-    let ran = place.run(&words(&format!("{REPRODUCE} --threads 1 --out one"))).well();
-    assert!(ran.stdout.contains("Published against reproduced"), "{ran:?}");
+    let ran = place
+        .run(&words(&format!("{REPRODUCE} --threads 1 --out one")))
+        .well();
+    assert!(
+        ran.stdout.contains("Published against reproduced"),
+        "{ran:?}"
+    );
     assert!(ran.stderr.is_empty(), "{ran:?}");
     let files = [
         "summary.json",
@@ -40,12 +45,25 @@ fn a_reproduction_repeats_and_goes_on() {
     jobs.sort();
     assert_eq!(jobs.len(), 12);
     for job in &jobs[..5] {
-        std::fs::copy(place.path(&format!("one/jobs/{job}")), place.path(&format!("two/jobs/{job}"))).unwrap();
+        std::fs::copy(
+            place.path(&format!("one/jobs/{job}")),
+            place.path(&format!("two/jobs/{job}")),
+        )
+        .unwrap();
     }
-    std::fs::write(place.path(&format!("two/jobs/{}", jobs[5])), b"{\"points\":[{").unwrap();
+    std::fs::write(
+        place.path(&format!("two/jobs/{}", jobs[5])),
+        b"{\"points\":[{",
+    )
+    .unwrap();
     let line = REPRODUCE.replace(" --quiet", "");
-    let again = place.run(&words(&format!("{line} --threads 2 --out two"))).well();
-    assert!(again.stderr.contains("going on: 5 of 12 runs are there"), "{again:?}");
+    let again = place
+        .run(&words(&format!("{line} --threads 2 --out two")))
+        .well();
+    assert!(
+        again.stderr.contains("going on: 5 of 12 runs are there"),
+        "{again:?}"
+    );
     for file in files {
         let (first, second) = (
             std::fs::read(place.path(&format!("one/{file}"))).unwrap(),
@@ -53,7 +71,9 @@ fn a_reproduction_repeats_and_goes_on() {
         );
         if file.starts_with("settings") {
             // The start lies beside the results.
-            let text = String::from_utf8(second).unwrap().replace("two/a9a", "one/a9a");
+            let text = String::from_utf8(second)
+                .unwrap()
+                .replace("two/a9a", "one/a9a");
             assert_eq!(String::from_utf8(first).unwrap(), text);
         } else {
             assert!(first == second, "{file} differs");
@@ -63,15 +83,26 @@ fn a_reproduction_repeats_and_goes_on() {
     assert_eq!(csv.lines().count(), 1 + 6 * 26);
     assert!(csv.starts_with("figure,problem,epsilon,mode,algorithm,runs,round,paper_bits"));
     let page = place.text("one/report.html");
-    for piece in ["as published", "best proved", "What the published noise really gives", "uPlot"] {
+    for piece in [
+        "as published",
+        "best proved",
+        "What the published noise really gives",
+        "uPlot",
+    ] {
         assert!(page.contains(piece), "{piece}");
     }
-    assert!(!page.contains("src=") && !page.contains("<link"), "it loads nothing");
+    assert!(
+        !page.contains("src=") && !page.contains("<link"),
+        "it loads nothing"
+    );
     let summary: Value = serde_json::from_str(&place.text("one/summary.json")).unwrap();
     assert_eq!(summary["bands"].as_array().unwrap().len(), 10);
     assert_eq!(summary["runs"].as_array().unwrap().len(), 6);
     let best = &summary["runs"][5];
-    assert_eq!((&best["mode"], &best["claim"]), (&"best proved".into(), &"proved".into()));
+    assert_eq!(
+        (&best["mode"], &best["claim"]),
+        (&"best proved".into(), &"proved".into())
+    );
     assert!(best["epsilon_proved"].as_f64().unwrap() <= 1.0);
     // Within the bits of the published compressed runs.
     let bits = |run: &Value| run["paper_bits"].as_u64().unwrap();
@@ -100,7 +131,13 @@ fn a_comparison_tells_who_wins() {
     let line = "compare --set data.source=synthetic:600x8 --set data.clients=3 --set algorithm.rounds=12 \
                 --set privacy.epsilon=5 --algorithms ldp-sgd,soteriafl-sgd --seeds 0..3";
     let ran = place.run(&words(&format!("{line} --out plain"))).well();
-    for piece in ["After 12 rounds: ", "Within ", "ldp-sgd", "soteriafl-sgd", "report.html"] {
+    for piece in [
+        "After 12 rounds: ",
+        "Within ",
+        "ldp-sgd",
+        "soteriafl-sgd",
+        "report.html",
+    ] {
         assert!(ran.stdout.contains(piece), "{piece}: {ran:?}");
     }
     for file in [
@@ -114,26 +151,44 @@ fn a_comparison_tells_who_wins() {
         assert!(place.path(&format!("plain/{file}")).exists(), "{file}");
     }
     let object = place
-        .run(&words(&format!("{line} --tune 0.1,0.5,2 --out tuned --json")))
+        .run(&words(&format!(
+            "{line} --tune 0.1,0.5,2 --out tuned --json"
+        )))
         .well()
         .object();
     assert_eq!(
         keys(&object),
-        ["against_bits", "against_rounds", "algorithms", "problem", "summary", "tuned", "version"]
+        [
+            "against_bits",
+            "against_rounds",
+            "algorithms",
+            "problem",
+            "summary",
+            "tuned",
+            "version"
+        ]
     );
     assert_eq!(object["tuned"], true);
     for algorithm in object["algorithms"].as_array().unwrap() {
         let tried = algorithm["tried"].as_array().unwrap();
         assert_eq!(tried.len(), 3);
         let loss = |value: &Value| value["loss"]["mean"].as_f64().unwrap();
-        let used = tried.iter().find(|t| t["step_size"] == algorithm["step_size"]).unwrap();
-        assert!(tried.iter().all(|other| loss(used) <= loss(other)), "{algorithm}");
+        let used = tried
+            .iter()
+            .find(|t| t["step_size"] == algorithm["step_size"])
+            .unwrap();
+        assert!(
+            tried.iter().all(|other| loss(used) <= loss(other)),
+            "{algorithm}"
+        );
     }
     assert!(place.text("tuned/report.html").contains("costs budget"));
 
     let unknown = place.run(&words("compare --algorithms ldp-sgd,top-k --out bad"));
     fails(unknown, 2, "algorithm.preset");
-    let empty = place.run(&words("compare --algorithms ldp-sgd --seeds 5..5 --out bad"));
+    let empty = place.run(&words(
+        "compare --algorithms ldp-sgd --seeds 5..5 --out bad",
+    ));
     fails(empty, 2, "no seed");
     assert!(!place.path("bad").exists());
 }
@@ -151,7 +206,10 @@ fn a_plan_has_the_papers_numbers() {
     };
     let near = |value: &Value, expected: f64| {
         let value = value.as_f64().unwrap();
-        assert!((value / expected - 1.0).abs() < 1e-4, "{value} is not {expected}");
+        assert!(
+            (value / expected - 1.0).abs() < 1e-4,
+            "{value} is not {expected}"
+        );
     };
     assert_eq!(named("SoteriaFL-SGD")["batch"], 10.0);
     assert_eq!(named("CDP-SGD")["batch"], 10.0);
@@ -178,7 +236,10 @@ fn a_plan_has_the_papers_numbers() {
         let sigma = (factor * 0.25 * rounds * 1000f64.ln()).sqrt() / 3256.0;
         near(&row["sigma"]["theorem"], sigma);
         near(&row["communication"]["bits"], 64.0 * 60.0 * rounds);
-        assert!(row["utility_bound"]["exact"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(
+            row["utility_bound"]["exact"].as_f64().unwrap() > 0.0,
+            "{row}"
+        );
     }
     assert_eq!(object["table_1"].as_array().unwrap().len(), 10);
     assert_eq!(object["table_2"].as_array().unwrap().len(), 4);
@@ -192,7 +253,9 @@ fn a_plan_has_the_papers_numbers() {
     fails(few, 2, "--dimension is missing");
     // With the scaling of the paper the mean loss is 1-smooth, its regularizer (lambda = 0.2) adds 2 lambda.
     let measured = place
-        .run(&words("plan --set data.rows=32560 --set data.scale=spectral --set model.lambda=0.2 --json"))
+        .run(&words(
+            "plan --set data.rows=32560 --set data.scale=spectral --set model.lambda=0.2 --json",
+        ))
         .well()
         .object();
     near(&measured["smoothness"], 1.4);
