@@ -90,7 +90,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let adjacency = options.adjacency.into();
     let plans = plans(&numbers, rand_k, options.gap, adjacency)?;
     let tables = numbers.tables();
-    let advice = advice(&plans);
+    let advice = advice(&plans, numbers.tau());
     print(&if options.json {
         format!("{:#}\n", json(&numbers, &plans, &tables, &advice, &remarks))
     } else {
@@ -158,7 +158,7 @@ fn plans(
             };
             let premises = formula.violated_conditions(sigma, numbers.epsilon, numbers.delta);
             let mut broken = numbers.broken_conditions(&choice);
-            broken.extend(premises.iter().map(|premise| format!("privacy: {premise}")));
+            broken.extend(premises.iter().map(|premise| format!("privacy: {}", shortened(&premise.to_string()))));
             Ok(Plan {
                 name,
                 choice,
@@ -173,6 +173,20 @@ fn plans(
             })
         })
         .collect()
+}
+
+/// A sentence whose long numbers have four digits.
+fn shortened(text: &str) -> String {
+    let words = text.split(' ').map(|word| {
+        let bare = word.trim_end_matches([',', ';']);
+        match bare.parse::<f64>() {
+            Ok(value) if bare.len() > 6 => {
+                format!("{}{}", soteria_accountant::round_up(value, 4), &word[bare.len()..])
+            }
+            _ => word.to_string(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The mechanism of a schedule for the accountant. Differences of SVRG and SAGA have no clip of their own in the theory.
@@ -214,7 +228,7 @@ struct Advice {
 
 /// The smallest guaranteed utility with exact noise; of those within a tenth of it the one that sends least, and of those the
 /// one that computes least.
-fn advice(plans: &[Plan]) -> Option<Advice> {
+fn advice(plans: &[Plan], tau: f64) -> Option<Advice> {
     let utility = |plan: &Plan| plan.utility_exact.filter(|value| value.is_finite());
     let best = plans.iter().filter_map(utility).reduce(f64::min)?;
     let near: Vec<&Plan> = plans
@@ -255,6 +269,11 @@ fn advice(plans: &[Plan]) -> Option<Advice> {
         .collect();
     if !level.is_empty() {
         reason += &format!("; {}", level.join("; "));
+    }
+    if chosen.choice.estimator.is_none() && tau > 1.0 {
+        reason += &format!(
+            "; tau = (1 + omega)^(3/2)/sqrt(n) = {tau:.1} is above 1, where the theory's step sizes for shifted compression are small"
+        );
     }
     Some(Advice {
         name: chosen.name,
