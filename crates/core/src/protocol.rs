@@ -17,9 +17,11 @@
 
 mod client;
 mod server;
+mod smooth;
 
 pub use client::{Client, ClientError, ClientPlan, EstimatorPlan, RoundScratch};
 pub use server::{Schedule, Server, ServerError, ServerPlan};
+pub use smooth::Smoothing;
 
 /// Number of a round, from 0.
 pub type Round = u32;

@@ -6,11 +6,11 @@
 //! one independent ChaCha20 stream per (round, [`Purpose`]), so results depend neither on threads
 //! nor on the order in which clients run.
 //!
-//! **Public** randomness is known to everybody: the start and the shared snapshot coin come from a
-//! [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
+//! **Public** randomness is known to everybody: the start, the shared snapshot coin and coordinates
+//! that all clients share come from a [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
 //! (`data/draw.rs`).
 //!
-//! An [`IndexSeed`] stands between: the client draws it from its secret key *after* it has the
+//! An [`IndexSeed`] stands between: unless coordinates are shared, the client draws it from its secret key *after* it has the
 //! model and sends it, so that both sides derive the same coordinates. It is a block of ChaCha20
 //! output of its own stream, and tells nothing about the streams that make noise and coins.
 //!
@@ -101,6 +101,8 @@ pub enum PublicPurpose {
     Start = 1,
     /// The shared snapshot coin of SVRG.
     Snapshot = 2,
+    /// Coordinates that all clients send alike.
+    Coordinates = 3,
 }
 
 /// The run's public seed.
@@ -115,6 +117,14 @@ impl PublicSeed {
         let mut rng = ChaCha8Rng::from_seed(key);
         rng.set_stream((u64::from(index) << 8) | purpose as u64);
         rng
+    }
+
+    /// The seed of the coordinates that all clients send in `round`.
+    pub fn coordinates(&self, round: u32) -> IndexSeed {
+        let mut seed = [0; IndexSeed::LEN];
+        self.stream(PublicPurpose::Coordinates, round)
+            .fill_bytes(&mut seed);
+        IndexSeed(seed)
     }
 
     /// The shared snapshot coin of SVRG in `round`: heads with probability `probability`.

@@ -189,7 +189,8 @@ fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, Priv
         } else {
             Method::Pld
         },
-        amplification: resolved.amplification,
+        // Shared coordinates are known beforehand: nothing is hidden (A12).
+        amplification: resolved.amplification && !resolved.shared_coordinates,
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rand_distr::{Distribution, StandardNormal};
 use soteria_core::data::{Constants, DataDirectories, DataError, Dataset, Scale, Scaling, Source};
 use soteria_core::objective::{Logistic, Network, Objective, Regularizer};
+use soteria_core::protocol::Smoothing;
 use soteria_core::random::{PublicPurpose, PublicSeed};
 
 use crate::config::resolve::{Resolved, Shape};
@@ -130,7 +131,22 @@ impl Problem {
             records,
             model,
             smoothness,
+            image: image_side(self.shards[0].columns()).is_some(),
         })
+    }
+
+    /// The smoothing of this problem's first layer, where it reads images and `passes` is not zero.
+    pub fn smoothing(&self, passes: u32) -> Option<Smoothing> {
+        let side = image_side(self.shards[0].columns())?;
+        match &self.model {
+            Model::Network(network) if passes > 0 => Some(Smoothing {
+                rows: side,
+                columns: side,
+                units: network.layers().first()?.outputs,
+                passes,
+            }),
+            _ => None,
+        }
     }
 
     /// Client weights in the objective, summing to one.
@@ -191,6 +207,12 @@ impl Model {
             Model::Network(network) => Arc::new(network.clone()),
         }
     }
+}
+
+/// The side of square images with this many pixels.
+pub fn image_side(pixels: usize) -> Option<usize> {
+    let side = pixels.isqrt();
+    (side * side == pixels).then_some(side)
 }
 
 /// The regularizer of this form.

@@ -61,6 +61,7 @@ pub fn client_plan(resolved: &Resolved, problem: &Problem) -> Result<ClientPlan,
             (_, NoiseName::Float) => Noise::Float,
             (_, NoiseName::Secure) => Noise::Secure,
         },
+        shared_coordinates: resolved.shared_coordinates,
         public_seed: PublicSeed(resolved.seed),
     })
 }
@@ -100,6 +101,7 @@ pub fn server(
         regularizer: (!resolved.regularizer_at_client)
             .then(|| regularizer(resolved.regularizer, resolved.lambda))
             .filter(|regularizer| *regularizer != soteria_core::objective::Regularizer::None),
+        smoothing: problem.smoothing(resolved.smoothing),
         rounds: resolved.rounds,
     };
     Ok(Server::new(server, problem.start(resolved)?))

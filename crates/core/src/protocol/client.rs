@@ -11,7 +11,7 @@ use crate::estimator::{
 use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Mechanism, Noise, Released, TermBound};
-use crate::random::{PublicSeed, Purpose, SecretKey, unit};
+use crate::random::{IndexSeed, PublicSeed, Purpose, SecretKey, unit};
 use crate::sampling::Sampling;
 use crate::wire;
 
@@ -53,7 +53,11 @@ pub struct ClientPlan {
     pub shift_step: Option<f64>,
     /// Kind of noise.
     pub noise: Noise,
-    /// The run's public seed (snapshot coins).
+    /// Whether all clients send the same coordinates, drawn from the public seed. Sound where every
+    /// record is clipped on what travels (Proposition 6 of `docs/privacy.md`); random-k
+    /// amplification must then not be claimed.
+    pub shared_coordinates: bool,
+    /// The run's public seed (snapshot coins, shared coordinates).
     pub public_seed: PublicSeed,
 }
 
@@ -259,10 +263,12 @@ impl Client {
             return false;
         }
         let mut selection = std::mem::take(&mut scratch.selection);
-        compressor.select(
-            &mut self.key.stream(round, Purpose::Indices),
-            &mut selection,
-        );
+        let seed = if plan.shared_coordinates {
+            plan.public_seed.coordinates(round)
+        } else {
+            IndexSeed::draw(&mut self.key.stream(round, Purpose::Indices))
+        };
+        compressor.select(seed, &mut selection);
         let mut released = self.release(
             round,
             model,

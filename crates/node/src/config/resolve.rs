@@ -45,6 +45,8 @@ pub struct Resolved {
     pub step_size: f64,
     pub schedule: Schedule,
     pub momentum: f64,
+    pub smoothing: u32,
+    pub shared_coordinates: bool,
     pub rounds: u32,
     pub participation: f64,
     pub noise_target: NoiseTarget,
@@ -76,6 +78,8 @@ pub struct Shape {
     pub model: ModelKind,
     /// Smoothness of the loss on these records, where it is known.
     pub smoothness: Option<f64>,
+    /// Whether a record has as many features as a square image has pixels.
+    pub image: bool,
 }
 
 impl Config {
@@ -145,20 +149,27 @@ impl Config {
             }
             Preset::CdpSgd => EstimatorName::Sgd,
         });
-        let compressor = self.compressor_kind(d)?;
+        let compressor = self.compressor_kind(shape)?;
         let checked = Compressor::new(compressor, d, self.participation)
             .map_err(|error| ConfigError::conflict(format!("`algorithm.compressor`: {error}")))?;
         let omega = checked.omega();
-        let shift = self.shift.or(match self.preset {
-            Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
-            _ => ShiftChoice::Off,
-        });
         let clip_scope = self
             .clip_scope
             .or_else(|| self.scope(estimator, compressor));
         let clip = self
             .clip
             .or_else(|| self.clip_rule(shape.model, clip_scope, &checked));
+        let shared = self.shared_coordinates.or_else(|| {
+            let selected = clip_scope == Scope::Selected;
+            self.preset == Preset::Auto && selected && shape.model != ModelKind::Logistic
+        });
+        let shift = self.shift.or(match self.preset {
+            // Coordinates that all clients share leave no difference between clients to learn.
+            Preset::Auto if shared => ShiftChoice::Off,
+            Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
+            _ => ShiftChoice::Off,
+        });
+        let smoothing = self.smoothing(shape)?;
         let problem = theory::Problem {
             clients: shape.records.len() as f64,
             records: smallest as f64,
@@ -204,7 +215,7 @@ impl Config {
         };
         let rounds = match self
             .rounds
-            .or_else(|| Theory::Given(self.rounds_rule(shape.model)))
+            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
         {
             Theory::Given(rounds) => rounds,
             // The potential of the start is not public; the theory's order of magnitude is taken at 1.
@@ -239,8 +250,14 @@ impl Config {
             compressor,
             shift,
             step_size,
-            schedule: self.schedule.or(Schedule::Constant),
-            momentum: self.momentum.or(0.0),
+            schedule: self.schedule.or(if shared {
+                Schedule::Cosine
+            } else {
+                Schedule::Constant
+            }),
+            momentum: self.momentum.or(if shared { 0.8 } else { 0.0 }),
+            smoothing,
+            shared_coordinates: shared,
             rounds,
             participation: self.participation,
             noise_target: self.noise_target,
@@ -259,12 +276,14 @@ impl Config {
             eval_every: self.eval_every,
             step_size_from_data,
         };
+        self.check_values(&resolved, d)?;
         resolved.check(smallest)?;
         let warnings = self.warnings(&resolved, smallest);
         Ok((resolved, warnings))
     }
 
-    fn compressor_kind(&self, dimension: usize) -> Result<CompressorKind, ConfigError> {
+    fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
+        let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) => CompressorName::Identity,
@@ -283,12 +302,76 @@ impl Config {
                     ));
                 }
                 (Auto::Given(k), Auto::Auto) => CompressorKind::RandK { k },
-                (Auto::Auto, fraction) => {
-                    let k = (fraction.or(0.05) * dimension as f64).floor() as usize;
-                    CompressorKind::RandK { k: k.max(1) }
-                }
+                (Auto::Auto, Auto::Given(fraction)) => CompressorKind::RandK {
+                    k: share(fraction, dimension),
+                },
+                (Auto::Auto, Auto::Auto) => CompressorKind::RandK {
+                    k: self.message_size(shape),
+                },
             },
         })
+    }
+
+    /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
+    fn budget(&self, shape: &Shape) -> usize {
+        let messages = match (shape.model, self.noise_target) {
+            (ModelKind::Logistic, _) => 300.0,
+            // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
+            // epsilon 1, 500 at 8.
+            (_, NoiseTarget::Epsilon(epsilon)) => 100.0 + 50.0 * epsilon.min(16.0),
+            _ => 150.0,
+        };
+        self.values
+            .or_else(|| messages as usize * share(0.05, shape.dimension))
+    }
+
+    /// How many coordinates travel in a message when nobody says.
+    ///
+    /// Noise does not care: with the clip at `sqrt(k/d)` of the whole one, a coordinate's noise over the run depends on
+    /// the number of values alone, however they are dealt to rounds. Many small messages make many
+    /// steps, which is what training lacks; but random-k needs some rounds until every coordinate
+    /// was seen, so that few values are better spent on few large messages.
+    fn message_size(&self, shape: &Shape) -> usize {
+        let dimension = shape.dimension;
+        if self.preset != Preset::Auto {
+            return share(0.05, dimension);
+        }
+        let values = self.budget(shape);
+        let rounds = match (self.rounds, self.values) {
+            (Auto::Given(Theory::Given(rounds)), Auto::Given(_)) => rounds as usize,
+            (Auto::Given(_), _) => return share(0.05, dimension),
+            (Auto::Auto, _) => {
+                let passes = values as f64 / dimension as f64;
+                let smallest = if shape.model == ModelKind::Logistic {
+                    0.75
+                } else {
+                    0.375
+                };
+                values / share((smallest / passes).clamp(0.05, 1.0), dimension)
+            }
+        };
+        (values / rounds.max(1)).clamp(1, dimension)
+    }
+
+    /// How often the first layer's direction is smoothed.
+    fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
+        let network = shape.model != ModelKind::Logistic;
+        let passes = self.smoothing.or(
+            if self.preset == Preset::Auto && network && shape.image && self.source.is_images() {
+                3
+            } else {
+                0
+            },
+        );
+        if passes > 0 && !(network && shape.image) {
+            return Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.smoothing` is {passes}, but it needs a softmax or mlp model of square images"
+                ),
+                "leave it out, or set it to 0",
+            ));
+        }
+        Ok(passes)
     }
 
     fn scope(&self, estimator: EstimatorName, compressor: CompressorKind) -> Scope {
@@ -327,12 +410,16 @@ impl Config {
         }
     }
 
-    fn rounds_rule(&self, model: ModelKind) -> u32 {
-        match (self.preset, model) {
-            (Preset::Auto, ModelKind::Logistic) => 300,
-            (Preset::Auto, _) => 150,
-            _ => 100,
-        }
+    fn rounds_rule(&self, shape: &Shape, compressor: &Compressor) -> u32 {
+        let limited = matches!(self.values, Auto::Given(_));
+        let values = match (self.preset, compressor.fraction()) {
+            _ if limited => compressor.values(),
+            (Preset::Auto, Some(_)) => compressor.values(),
+            // What travels is not chosen by the number of values: as many rounds as at 5%.
+            (Preset::Auto, None) => share(0.05, shape.dimension),
+            _ => return 100,
+        };
+        (self.budget(shape) / values).clamp(1, u32::MAX as usize) as u32
     }
 
     fn batch_size(
@@ -378,6 +465,27 @@ impl Config {
         }
     }
 
+    fn check_values(&self, resolved: &Resolved, dimension: usize) -> Result<(), ConfigError> {
+        let Auto::Given(allowed) = self.values else {
+            return Ok(());
+        };
+        let each = match resolved.compressor {
+            CompressorKind::RandK { k } => k,
+            _ => dimension,
+        };
+        let all = each as u128 * u128::from(resolved.rounds);
+        if all > allowed as u128 {
+            return Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.values` allows {allowed} values, but {} rounds of {each} are {all}",
+                    resolved.rounds
+                ),
+                "leave `algorithm.rounds` or `algorithm.fraction` to \"auto\", or allow more",
+            ));
+        }
+        Ok(())
+    }
+
     fn warnings(&self, resolved: &Resolved, smallest: usize) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut unused = |keys: &[&str], reason: &str| {
@@ -388,7 +496,10 @@ impl Config {
             }
         };
         if !matches!(resolved.compressor, CompressorKind::RandK { .. }) {
-            unused(&["algorithm.fraction", "algorithm.k"], "only rand-k has it");
+            unused(
+                &["algorithm.fraction", "algorithm.k", "algorithm.coordinates"],
+                "only rand-k has it",
+            );
         }
         if !matches!(resolved.compressor, CompressorKind::Qsgd { .. }) {
             unused(&["algorithm.levels"], "only qsgd has it");
@@ -429,6 +540,23 @@ impl Resolved {
             return Err(ConfigError::with_hint(
                 "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
                 "use clip_scope = \"record\" with svrg and saga",
+            ));
+        }
+        let random_k = matches!(self.compressor, CompressorKind::RandK { .. });
+        if self.shared_coordinates
+            && random_k
+            && self.amplification
+            && self.clip_scope != Scope::Selected
+        {
+            // Amplification needs coordinates that the client draws itself, after it has the model.
+            return Err(ConfigError::with_hint(
+                "`algorithm.coordinates = \"shared\"` rules out random-k amplification",
+                "use privacy.clip_scope = \"selected\" (gd and sgd), or privacy.amplification = \"off\"",
+            ));
+        }
+        if self.shared_coordinates && random_k && self.step_size_from_data {
+            return Err(ConfigError::conflict(
+                "`algorithm.step_size = \"theory\"` rests on clients that draw their coordinates independently, not on `algorithm.coordinates = \"shared\"`",
             ));
         }
         if self.accountant == AccountantName::Paper
@@ -478,6 +606,11 @@ impl Resolved {
         };
         format!("{family}-{estimator}")
     }
+}
+
+/// A share of the coordinates, rounded down, at least one.
+fn share(fraction: f64, dimension: usize) -> usize {
+    ((fraction * dimension as f64).floor() as usize).max(1)
 }
 
 fn theory_name(estimator: EstimatorName) -> theory::Estimator {
