@@ -159,9 +159,14 @@ impl Setup {
         }
     }
 
-    /// Bits that the compressed algorithms send: 64 for each of `k = floor(d/20)` values of ten clients a round.
+    /// Values that a client sends in a compressed run: `k = floor(d/20)` a round.
+    pub fn values(&self) -> u64 {
+        self.task.dimension() / 20 * u64::from(self.rounds)
+    }
+
+    /// Bits that the ten clients of a compressed run send, 64 for each value.
     pub fn bits(&self) -> u64 {
-        64 * 10 * (self.task.dimension() / 20) * u64::from(self.rounds)
+        64 * 10 * self.values()
     }
 
     /// The measure beside utility: loss on a9a, where accuracy is that of the larger class for everybody, and accuracy

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use soteria_core::compress::CompressorKind;
 use soteria_core::data::DataDirectories;
 
 use super::published::{A9A_FACTOR, Algorithm, DELTA, Setup, Task};
@@ -97,22 +96,17 @@ impl Data {
         keys.push(format!("privacy.epsilon={}", setup.epsilon));
         keys.push(format!("privacy.delta={DELTA}"));
         keys.push(format!("run.eval_every={eval_every}"));
-        if mode != Mode::Best {
+        if mode == Mode::Best {
+            // What is compared has the same traffic.
+            keys.push(format!("algorithm.values={}", setup.values()));
+        } else {
             keys.extend(self.algorithm(setup, mode, algorithm));
         }
         let problem = match mode {
             Mode::Published => &self.published,
             Mode::Proved | Mode::Best => &self.constant,
         };
-        let mut resolved = resolve(&keys, problem)?;
-        if mode == Mode::Best {
-            // What is compared has the same traffic.
-            let most = setup.bits() / bits_per_round(&resolved, problem);
-            if u64::from(resolved.rounds) > most {
-                keys.push(format!("algorithm.rounds={}", most.max(1)));
-                resolved = resolve(&keys, problem)?;
-            }
-        }
+        let resolved = resolve(&keys, problem)?;
         let what = match mode {
             Mode::Best => "auto".to_string(),
             _ => algorithm.preset(),
@@ -188,13 +182,4 @@ fn resolve(keys: &[String], problem: &Problem) -> Result<Resolved, ProblemError>
     // Warnings speak of choices that are the paper's here.
     let (resolved, _) = config.resolve(&problem.shape(&config)?)?;
     Ok(resolved)
-}
-
-/// Bits that all clients send in a round, at 64 a value.
-pub fn bits_per_round(resolved: &Resolved, problem: &Problem) -> u64 {
-    let values = match resolved.compressor {
-        CompressorKind::RandK { k } => k,
-        _ => problem.objective.dimension(),
-    };
-    64 * (resolved.clients * values) as u64
 }
