@@ -4,7 +4,7 @@
 //! Each band is a mean and standard deviation over seeds. Ours must agree within three standard errors of the
 //! difference: for independent normal means a pair of them fails with probability 0.0027 (more with three seeds, where
 //! the spread itself is uncertain), but the seeds here are fixed. a9a is tested in full; of MNIST, which needs its files,
-//! two algorithms at one epsilon. All of it: `soteria reproduce --epsilon 1,2,5 --seeds 3 --modes published --check`.
+//! two algorithms at one epsilon. `make bands` checks all of it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

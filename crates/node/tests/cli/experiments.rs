@@ -109,6 +109,37 @@ fn a_reproduction_repeats_and_goes_on() {
     assert!(bits(best) <= bits(&summary["runs"][3]));
 }
 
+/// Ctrl-C after the first finished run: it is kept, nothing else is, and the command goes on.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_comparison_goes_on() {
+    let place = Place::new();
+    // Runs long enough to be interrupted between the first and the last, short enough for a test.
+    let line = "compare --set data.source=synthetic:60x4 --set data.clients=3 --set run.eval_every=0 --set privacy.epsilon=none \
+                --algorithms soteriafl-gd --seeds 0..8 --threads 2 --out there --set algorithm.rounds=60000";
+    let child = place.command(&words(line)).spawn().unwrap();
+    let begun = std::time::Instant::now();
+    let kept = || std::fs::read_dir(place.path("there/jobs")).map_or(0, Iterator::count);
+    while kept() == 0 {
+        assert!(begun.elapsed().as_secs() < 120, "no run ends");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let sent = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+    let ran: Ran = child.wait_with_output().unwrap().into();
+    let said = ran.badly(1);
+    assert!(said.contains("interrupted after ") && said.contains("goes on"), "{said}");
+    assert!(!place.path("there/report.html").exists());
+    let finished = kept();
+    assert!((1..8).contains(&finished), "{finished}");
+    let again = place.run(&words(line)).well();
+    assert!(again.stderr.contains(&format!("going on: {finished} of 8 runs")), "{again:?}");
+    assert!(place.path("there/report.html").exists());
+}
+
 #[test]
 fn what_cannot_be_reproduced_is_said() {
     let place = Place::new();
