@@ -158,7 +158,11 @@ fn plans(
             };
             let premises = formula.violated_conditions(sigma, numbers.epsilon, numbers.delta);
             let mut broken = numbers.broken_conditions(&choice);
-            broken.extend(premises.iter().map(|premise| format!("privacy: {}", shortened(&premise.to_string()))));
+            broken.extend(
+                premises
+                    .iter()
+                    .map(|premise| format!("privacy: {}", shortened(&premise.to_string()))),
+            );
             Ok(Plan {
                 name,
                 choice,
@@ -181,7 +185,11 @@ fn shortened(text: &str) -> String {
         let bare = word.trim_end_matches([',', ';']);
         match bare.parse::<f64>() {
             Ok(value) if bare.len() > 6 => {
-                format!("{}{}", soteria_accountant::round_up(value, 4), &word[bare.len()..])
+                format!(
+                    "{}{}",
+                    soteria_accountant::round_up(value, 4),
+                    &word[bare.len()..]
+                )
             }
             _ => word.to_string(),
         }

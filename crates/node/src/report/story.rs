@@ -300,3 +300,81 @@ fn series_data(series: &Series) -> Value {
         "high": band.map(|band| column(&|at| band[at].1)),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        Table {
+            columns: vec!["name".to_owned(), "verdict".to_owned()],
+            rows: vec![
+                vec!["a|b".to_owned(), "+ good".to_owned()],
+                vec!["longer ±".to_owned(), "- bad".to_owned()],
+            ],
+        }
+    }
+
+    #[test]
+    fn tables_for_terminals_and_documents() {
+        assert_eq!(
+            table().to_text(),
+            "name      verdict\na|b       good\nlonger ±  bad\n"
+        );
+        assert_eq!(
+            table().to_markdown(),
+            "| name | verdict |\n| --- | --- |\n| a\\|b | good |\n| longer ± | bad |\n"
+        );
+    }
+
+    /// Nothing that comes from outside can end a tag, a script or an attribute, and the page loads nothing.
+    #[test]
+    fn foreign_text_stays_text() {
+        let hostile = "</script><script>alert(1)</script>\"'&";
+        let series = Series {
+            band: Some(vec![(f64::NAN, 1.0), (0.0, f64::INFINITY)]),
+            group: hostile.to_owned(),
+            ..Series::new(hostile, vec![(0.0, f64::NAN), (1.0, 2.0)])
+        };
+        let figure = Figure {
+            title: hostile.to_owned(),
+            panels: vec![Panel {
+                title: hostile.to_owned(),
+                x_label: hostile.to_owned(),
+                series: vec![series],
+                ..Panel::default()
+            }],
+        };
+        let text = || hostile.to_owned();
+        let page = Story {
+            kicker: text(),
+            title: text(),
+            subtitle: text(),
+            cards: vec![(text(), text(), text())],
+            parts: vec![
+                Part::Heading(text()),
+                Part::Text(text()),
+                Part::Subheading(text()),
+                Part::Note(text()),
+                Part::Code(text()),
+                Part::Table(Table {
+                    columns: vec![text()],
+                    rows: vec![vec![text()], vec![format!("+ {hostile}")]],
+                }),
+                Part::Figure {
+                    figure: Box::new(figure),
+                    shown: vec![text()],
+                },
+            ],
+        }
+        .to_html();
+        assert!(!page.contains("<script>alert"));
+        // The data, uPlot, the axes and the charts.
+        assert_eq!(page.matches("</script>").count(), 4);
+        assert_eq!(
+            page.matches("<section").count(),
+            page.matches("</section>").count()
+        );
+        assert!(!page.contains("src=") && !page.contains("<link"));
+    }
+}

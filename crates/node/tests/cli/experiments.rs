@@ -131,12 +131,20 @@ fn an_interrupted_comparison_goes_on() {
     assert!(sent.success());
     let ran: Ran = child.wait_with_output().unwrap().into();
     let said = ran.badly(1);
-    assert!(said.contains("interrupted after ") && said.contains("goes on"), "{said}");
+    assert!(
+        said.contains("interrupted after ") && said.contains("goes on"),
+        "{said}"
+    );
     assert!(!place.path("there/report.html").exists());
     let finished = kept();
     assert!((1..8).contains(&finished), "{finished}");
     let again = place.run(&words(line)).well();
-    assert!(again.stderr.contains(&format!("going on: {finished} of 8 runs")), "{again:?}");
+    assert!(
+        again
+            .stderr
+            .contains(&format!("going on: {finished} of 8 runs")),
+        "{again:?}"
+    );
     assert!(place.path("there/report.html").exists());
 }
 
