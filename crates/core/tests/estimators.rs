@@ -143,7 +143,7 @@ fn setting(
         None,
         Some(Smoothing {
             rows: 2,
-            columns: 3,
+            columns: 2,
             units: 1,
             passes: 2,
         }),

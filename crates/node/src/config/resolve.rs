@@ -342,12 +342,12 @@ impl Config {
             (Auto::Given(_), _) => return share(0.05, dimension),
             (Auto::Auto, _) => {
                 let passes = values as f64 / dimension as f64;
-                let smallest = if shape.model == ModelKind::Logistic {
-                    0.75
+                let enough = if shape.model == ModelKind::Logistic {
+                    10.0
                 } else {
-                    0.375
+                    2.8
                 };
-                values / share((smallest / passes).clamp(0.05, 1.0), dimension)
+                values / share((enough / passes.powi(2)).clamp(0.05, 1.0), dimension)
             }
         };
         (values / rounds.max(1)).clamp(1, dimension)
