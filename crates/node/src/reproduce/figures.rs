@@ -58,7 +58,12 @@ fn draw(setup: &Setup, what: &str, shown: &[&Entry], tell_modes_apart: bool) -> 
                         let mut series = curve(&entry.curve, measure, horizontal);
                         series.label = label(entry, tell_modes_apart);
                         series.color = Some(color(entry.algorithm).to_string());
-                        series.dashed = tell_modes_apart && entry.mode == Mode::Proved;
+                        // Where curves lie on each other, both should be seen.
+                        series.dashed = if tell_modes_apart {
+                            entry.mode == Mode::Proved
+                        } else {
+                            entry.algorithm.is_some_and(Algorithm::is_svrg)
+                        };
                         series.bold = entry.mode == Mode::Best;
                         series.group = entry.mode.name().to_string();
                         series
