@@ -75,6 +75,20 @@ impl SecretKey {
         Self(key)
     }
 
+    /// Bytes of a key.
+    pub const LEN: usize = 32;
+
+    /// The key itself, for a client that must be able to repeat a round's coins after a crash: as
+    /// secret as its records, kept beside them, and erased when it is no longer needed.
+    pub fn expose(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// A key that this client drew earlier and kept.
+    pub fn kept(key: [u8; Self::LEN]) -> Self {
+        Self(key)
+    }
+
     /// The stream for one purpose in one round.
     pub fn stream(&self, round: u32, purpose: Purpose) -> SecretRng {
         let mut rng = ChaCha20Rng::from_seed(self.0);

@@ -178,6 +178,12 @@ fn settle_one(
     })
 }
 
+/// Whether random-k amplification may be counted. Shared coordinates are known beforehand: nothing is
+/// hidden (A12).
+pub fn may_amplify(resolved: &Resolved) -> bool {
+    resolved.amplification && !resolved.shared_coordinates
+}
+
 fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
     Ok(Question {
         release: mechanism.release(1.0).map_err(AccountError::from)?,
@@ -189,8 +195,7 @@ fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, Priv
         } else {
             Method::Pld
         },
-        // Shared coordinates are known beforehand: nothing is hidden (A12).
-        amplification: resolved.amplification && !resolved.shared_coordinates,
+        amplification: may_amplify(resolved),
     })
 }
 

@@ -134,20 +134,6 @@ impl Problem {
         })
     }
 
-    /// The smoothing of this problem's first layer, where it reads images and `passes` is not zero.
-    pub fn smoothing(&self, passes: u32) -> Option<Smoothing> {
-        let side = image_side(self.shards[0].columns())?;
-        match &self.model {
-            Model::Network(network) if passes > 0 => Some(Smoothing {
-                rows: side,
-                columns: side,
-                units: network.layers().first()?.outputs,
-                passes,
-            }),
-            _ => None,
-        }
-    }
-
     /// Client weights in the objective, summing to one.
     pub fn weights(&self, resolved: &Resolved) -> Vec<f64> {
         let records: Vec<usize> = self.shards.iter().map(|shard| shard.rows()).collect();
@@ -221,6 +207,21 @@ impl Model {
 }
 
 impl Model {
+    /// The smoothing of the first layer, where it reads square images and `passes` is not zero.
+    pub fn smoothing(&self, passes: u32) -> Option<Smoothing> {
+        let Model::Network(network) = self else {
+            return None;
+        };
+        let first = network.layers().into_iter().next()?;
+        let side = image_side(first.inputs).filter(|_| passes > 0)?;
+        Some(Smoothing {
+            rows: side,
+            columns: side,
+            units: first.outputs,
+            passes,
+        })
+    }
+
     /// The loss behind this model.
     pub fn objective(&self) -> Arc<dyn Objective> {
         match self {

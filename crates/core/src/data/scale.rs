@@ -60,7 +60,7 @@ impl Scale {
         let (center, factor) = match self {
             Scale::None => return Ok(Scaling::identity()),
             Scale::Spectral => {
-                let largest = largest_singular_value(data);
+                let largest = largest_singular_value(&[data]);
                 if largest == 0.0 {
                     return Err(refuse(self, "all features of all records are zero"));
                 }
@@ -357,17 +357,16 @@ impl Columns<'_> {
     }
 }
 
-/// The largest singular value of the matrix of all rows, offset included.
+/// The largest singular value of the matrix of all rows of `parts`, offsets included.
 ///
 /// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no longer
-/// grows in its 13th digit.
-fn largest_singular_value(data: &Dataset) -> f64 {
+/// grows in its 13th digit. The parts must have the same columns.
+pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
     const MOST_ITERATIONS: usize = 5_000;
+    let columns = parts.first().map_or(0, |part| part.columns());
     let mut random = draw::generator("spectral start", 0);
-    let mut direction: Vec<f64> = (0..data.columns())
-        .map(|_| draw::open_unit(&mut random))
-        .collect();
-    let mut image = vec![0.0; data.rows()];
+    let mut direction: Vec<f64> = (0..columns).map(|_| draw::open_unit(&mut random)).collect();
+    let mut images: Vec<Vec<f64>> = parts.iter().map(|part| vec![0.0; part.rows()]).collect();
     let mut before = 0.0;
     for _ in 0..MOST_ITERATIONS {
         let length = norm(&direction);
@@ -375,13 +374,19 @@ fn largest_singular_value(data: &Dataset) -> f64 {
             return 0.0;
         }
         direction.iter_mut().for_each(|value| *value /= length);
-        multiply(data, &direction, &mut image);
-        let square = image.iter().map(|value| value * value).sum::<f64>();
+        let mut square = 0.0;
+        for (part, image) in parts.iter().zip(&mut images) {
+            multiply(part, &direction, image);
+            square += image.iter().map(|value| value * value).sum::<f64>();
+        }
         if (square - before).abs() <= 1e-13 * square {
             return square.sqrt();
         }
         before = square;
-        multiply_transposed(data, &image, &mut direction);
+        direction.fill(0.0);
+        for (part, image) in parts.iter().zip(&images) {
+            add_transposed(part, image, &mut direction);
+        }
     }
     before.sqrt()
 }
@@ -414,9 +419,8 @@ fn dot(features: &Features, row: usize, direction: &[f64]) -> f64 {
     sum
 }
 
-/// `direction = A^T image`.
-fn multiply_transposed(data: &Dataset, image: &[f64], direction: &mut [f64]) {
-    direction.fill(0.0);
+/// `direction += A^T image`.
+fn add_transposed(data: &Dataset, image: &[f64], direction: &mut [f64]) {
     for (row, weight) in image.iter().enumerate() {
         data.features().visit_row(row, |column, value| {
             direction[column] += f64::from(value) * weight
@@ -516,11 +520,11 @@ mod tests {
         let exact =
             ((trace + (trace * trace - 4.0 * determinant * determinant).sqrt()) / 2.0).sqrt();
         let data = dense(2, &[a as f32, b as f32, c as f32, d as f32]);
-        assert!((largest_singular_value(&data) / exact - 1.0).abs() < 1e-12);
+        assert!((largest_singular_value(&[&data]) / exact - 1.0).abs() < 1e-12);
         // An offset of ones on zero rows: a matrix of ones, whose singular value is sqrt(rows * columns).
         let ones = sparse(3, &[0.0; 15]).with_offset(vec![1.0; 3]).unwrap();
-        assert!((largest_singular_value(&ones) - 15f64.sqrt()).abs() < 1e-12);
-        assert_eq!(largest_singular_value(&sparse(3, &[0.0; 15])), 0.0);
+        assert!((largest_singular_value(&[&ones]) - 15f64.sqrt()).abs() < 1e-12);
+        assert_eq!(largest_singular_value(&[&sparse(3, &[0.0; 15])]), 0.0);
     }
 
     #[test]
@@ -528,7 +532,7 @@ mod tests {
         for data in both() {
             let offset = data.with_offset(vec![0.5, 0.0, -1.0, 2.0]).unwrap();
             let scaled = Scale::Spectral.fit(&offset).unwrap().apply(offset).unwrap();
-            let mean_square = largest_singular_value(&scaled).powi(2) / 3.0;
+            let mean_square = largest_singular_value(&[&scaled]).powi(2) / 3.0;
             assert!((mean_square - 4.0).abs() < 1e-5, "{mean_square}");
         }
     }

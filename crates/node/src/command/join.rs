@@ -371,7 +371,7 @@ fn participant(
     let awaits_start = start.is_none().then_some(description.start);
     let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
     // Weights are the server's business: a replica is given averages.
-    let server_plan = setup::server_plan(resolved, &plan, weights(resolved, &[1]));
+    let server_plan = setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
     let (test_seed, id) = (options.test_seed, options.client);
     Participant::new(Parts {
         store,

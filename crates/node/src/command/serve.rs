@@ -30,7 +30,7 @@ use crate::net::listen::{self, Limits, Security};
 use crate::net::service::Service;
 use crate::net::tls;
 use crate::output::{self, Ending, RunDirectory};
-use crate::problem::{Model, Problem, constant_feature};
+use crate::problem::{Model, Problem, constant_feature, image_side};
 use crate::run as setup;
 
 /// How long the server waits at most for clients to take note of the end.
@@ -235,6 +235,7 @@ impl Plan {
             dimension: model.objective().dimension(),
             records: vec![records; config.clients()?],
             model: kind,
+            image: image_side(shape.features).is_some(),
             smoothness: None,
         })?;
         let mut plan = Self {

@@ -270,6 +270,11 @@ impl Document {
         Ok(())
     }
 
+    /// Takes a key out, and says whether it was there.
+    pub fn remove(&mut self, key: &str) -> bool {
+        self.entries.remove(key).is_some()
+    }
+
     /// Whether a key was given.
     pub fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key)

@@ -97,7 +97,7 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
     });
     let masked = release
         .and_then(|release| release.amplification)
-        .filter(|_| run.amplification)
+        .filter(|_| accounting::may_amplify(run))
         .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
     Ok(Priced {
         records: records as u64,

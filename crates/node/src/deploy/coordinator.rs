@@ -558,7 +558,12 @@ impl<S: ServerStore> Coordinator<S> {
     }
 
     fn server(&self, weights: Vec<f64>) -> Server {
-        let plan = run::server_plan(&self.description.resolved, &self.plan, weights);
+        let plan = run::server_plan(
+            &self.description.resolved,
+            &self.description.model,
+            &self.plan,
+            weights,
+        );
         Server::new(plan, self.start.clone())
     }
 

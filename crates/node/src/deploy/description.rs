@@ -14,7 +14,7 @@ use soteria_core::data::{Constants, DataError, Scaling, Schema, Source};
 use super::{Hash, digest, hex, unhex};
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Document, Init, ModelKind, ScaleChoice};
-use crate::problem::{Model, ProblemError, build_model};
+use crate::problem::{Model, ProblemError, build_model, image_side};
 
 /// Bytes of the run's name in messages.
 pub const RUN_ID_LEN: usize = 16;
@@ -166,6 +166,7 @@ impl Description {
             dimension,
             records: vec![records; clients],
             model: model_kind,
+            image: image_side(shape.features).is_some(),
             smoothness: None,
         })?;
         let again = super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
