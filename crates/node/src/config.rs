@@ -5,6 +5,7 @@
 //! stand. [`Config`] is what it means, with `"auto"` still in it. `Resolved` (see [`resolve`]) has
 //! no `"auto"` left; only that can run, and it is what `config.toml` beside the results holds.
 
+mod best;
 mod document;
 mod read;
 pub mod resolve;

@@ -11,6 +11,7 @@ use soteria_core::objective::Activation;
 use soteria_core::protocol::{Schedule, shift_step};
 use soteria_core::theory;
 
+use super::best::share;
 use super::document::ConfigError;
 use super::{
     AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
@@ -159,10 +160,9 @@ impl Config {
         let clip = self
             .clip
             .or_else(|| self.clip_rule(shape.model, clip_scope, &checked));
-        let shared = self.shared_coordinates.or_else(|| {
-            let selected = clip_scope == Scope::Selected;
-            self.preset == Preset::Auto && selected && shape.model != ModelKind::Logistic
-        });
+        let shared = self
+            .shared_coordinates
+            .or_else(|| self.sharing_rule(shape.model, clip_scope));
         let shift = self.shift.or(match self.preset {
             // Coordinates that all clients share leave no difference between clients to learn.
             Preset::Auto if shared => ShiftChoice::Off,
@@ -312,116 +312,6 @@ impl Config {
         })
     }
 
-    /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
-    fn budget(&self, shape: &Shape) -> usize {
-        let messages = match (shape.model, self.noise_target) {
-            (ModelKind::Logistic, _) => 300.0,
-            // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
-            // epsilon 1, 500 at 8.
-            (_, NoiseTarget::Epsilon(epsilon)) => 100.0 + 50.0 * epsilon.min(16.0),
-            _ => 150.0,
-        };
-        self.values
-            .or_else(|| messages as usize * share(0.05, shape.dimension))
-    }
-
-    /// How many coordinates travel in a message when nobody says.
-    ///
-    /// Noise does not care: with the clip at `sqrt(k/d)` of the whole one, a coordinate's noise over the run depends on
-    /// the number of values alone, however they are dealt to rounds. Many small messages make many
-    /// steps, which is what training lacks; but random-k needs some rounds until every coordinate
-    /// was seen, so that few values are better spent on few large messages.
-    fn message_size(&self, shape: &Shape) -> usize {
-        let dimension = shape.dimension;
-        if self.preset != Preset::Auto {
-            return share(0.05, dimension);
-        }
-        let values = self.budget(shape);
-        let rounds = match (self.rounds, self.values) {
-            (Auto::Given(Theory::Given(rounds)), Auto::Given(_)) => rounds as usize,
-            (Auto::Given(_), _) => return share(0.05, dimension),
-            (Auto::Auto, _) => {
-                let passes = values as f64 / dimension as f64;
-                let enough = if shape.model == ModelKind::Logistic {
-                    10.0
-                } else {
-                    2.8
-                };
-                values / share((enough / passes.powi(2)).clamp(0.05, 1.0), dimension)
-            }
-        };
-        (values / rounds.max(1)).clamp(1, dimension)
-    }
-
-    /// How often the first layer's direction is smoothed.
-    fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
-        let network = shape.model != ModelKind::Logistic;
-        let passes = self.smoothing.or(
-            if self.preset == Preset::Auto && network && shape.image && self.source.is_images() {
-                3
-            } else {
-                0
-            },
-        );
-        if passes > 0 && !(network && shape.image) {
-            return Err(ConfigError::with_hint(
-                format!(
-                    "`algorithm.smoothing` is {passes}, but it needs a softmax or mlp model of square images"
-                ),
-                "leave it out, or set it to 0",
-            ));
-        }
-        Ok(passes)
-    }
-
-    fn scope(&self, estimator: EstimatorName, compressor: CompressorKind) -> Scope {
-        let minibatch = matches!(estimator, EstimatorName::Gd | EstimatorName::Sgd);
-        match (self.preset, compressor) {
-            (Preset::Auto, CompressorKind::RandK { .. }) if minibatch => Scope::Selected,
-            _ => Scope::Record,
-        }
-    }
-
-    fn clip_rule(&self, model: ModelKind, scope: Scope, compressor: &Compressor) -> f64 {
-        if self.preset != Preset::Auto {
-            return if model == ModelKind::Logistic {
-                0.5
-            } else {
-                1.0
-            };
-        }
-        let whole = if model == ModelKind::Logistic {
-            2.0
-        } else {
-            0.2
-        };
-        match (scope, compressor.fraction()) {
-            // A gradient that is spread over its coordinates shows this share of its norm.
-            (Scope::Selected, Some(fraction)) => whole * fraction.sqrt(),
-            _ => whole,
-        }
-    }
-
-    fn step_rule(&self, model: ModelKind) -> f64 {
-        match (self.preset, model) {
-            (Preset::Auto, ModelKind::Logistic) => 0.7,
-            (Preset::Auto, _) => 12.0,
-            _ => 0.3,
-        }
-    }
-
-    fn rounds_rule(&self, shape: &Shape, compressor: &Compressor) -> u32 {
-        let limited = matches!(self.values, Auto::Given(_));
-        let values = match (self.preset, compressor.fraction()) {
-            _ if limited => compressor.values(),
-            (Preset::Auto, Some(_)) => compressor.values(),
-            // What travels is not chosen by the number of values: as many rounds as at 5%.
-            (Preset::Auto, None) => share(0.05, shape.dimension),
-            _ => return 100,
-        };
-        (self.budget(shape) / values).clamp(1, u32::MAX as usize) as u32
-    }
-
     fn batch_size(
         &self,
         estimator: EstimatorName,
@@ -463,27 +353,6 @@ impl Config {
             (EstimatorName::Gd | EstimatorName::Sgd, _) | (_, Scope::Estimate) => None,
             _ => self.difference_clip.or(Some(clip / 4.0)),
         }
-    }
-
-    fn check_values(&self, resolved: &Resolved, dimension: usize) -> Result<(), ConfigError> {
-        let Auto::Given(allowed) = self.values else {
-            return Ok(());
-        };
-        let each = match resolved.compressor {
-            CompressorKind::RandK { k } => k,
-            _ => dimension,
-        };
-        let all = each as u128 * u128::from(resolved.rounds);
-        if all > allowed as u128 {
-            return Err(ConfigError::with_hint(
-                format!(
-                    "`algorithm.values` allows {allowed} values, but {} rounds of {each} are {all}",
-                    resolved.rounds
-                ),
-                "leave `algorithm.rounds` or `algorithm.fraction` to \"auto\", or allow more",
-            ));
-        }
-        Ok(())
     }
 
     fn warnings(&self, resolved: &Resolved, smallest: usize) -> Vec<String> {
@@ -606,11 +475,6 @@ impl Resolved {
         };
         format!("{family}-{estimator}")
     }
-}
-
-/// A share of the coordinates, rounded down, at least one.
-fn share(fraction: f64, dimension: usize) -> usize {
-    ((fraction * dimension as f64).floor() as usize).max(1)
 }
 
 fn theory_name(estimator: EstimatorName) -> theory::Estimator {
