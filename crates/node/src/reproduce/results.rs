@@ -228,11 +228,19 @@ impl Results {
                 };
                 for measure in [Measure::Utility, measure(&setup)] {
                     let first = first.curve.last(measure);
-                    // Up to the bits of the compressed run: all of it, or the first twentieth.
-                    let Some(second) = second.curve.within(setup.bits(), measure) else {
-                        continue;
+                    // At the bits of the compressed run, which is all of a compressed one and a twentieth of
+                    // another. Evaluated rounds lie around that: a verdict must hold for the less favourable one.
+                    let after = second.curve.beyond(setup.bits(), measure);
+                    let before = second.curve.within(setup.bits(), measure);
+                    let verdict = match (
+                        verdict(&first, &after, measure),
+                        before.map(|before| verdict(&first, &before, measure)),
+                    ) {
+                        (Verdict::Holds, _) => Verdict::Holds,
+                        (_, Some(Verdict::Reversed)) => Verdict::Reversed,
+                        _ => Verdict::Open,
                     };
-                    let verdict = verdict(&first, &second, measure);
+                    let second = after;
                     found.push(Ordering {
                         setup,
                         claim,
