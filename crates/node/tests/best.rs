@@ -47,6 +47,10 @@ fn networks_of_images_get_the_documented_choice() {
         assert_eq!((chosen.smoothing, chosen.momentum), (3, 0.8));
         assert_eq!(chosen.schedule, Schedule::Cosine);
         assert_eq!(chosen.batch, None);
+        let bold = f64::from(epsilon).powf(0.3);
+        let share = (2544.0f64 / 50_890.0).sqrt();
+        assert_eq!(chosen.step_size, 12.0);
+        assert!((chosen.clip - 0.2 * bold * share).abs() < 1e-12);
     }
     let given = mnist(&["algorithm.smoothing=0", "algorithm.coordinates=own"]).unwrap();
     assert!(!given.shared_coordinates && given.smoothing == 0);

@@ -106,10 +106,10 @@ impl Config {
                 1.0
             };
         }
-        let whole = if model == ModelKind::Logistic {
-            2.0
-        } else {
-            0.2
+        let whole = match model {
+            ModelKind::Logistic => 2.0,
+            ModelKind::Softmax => 0.2,
+            ModelKind::Mlp => 0.2 * self.clip_growth(),
         };
         match (scope, compressor.fraction()) {
             // A gradient that is spread over its coordinates shows this share of its norm.
@@ -124,6 +124,16 @@ impl Config {
             (Preset::Auto, ModelKind::Logistic) => 0.7,
             (Preset::Auto, _) => 12.0,
             _ => 0.3,
+        }
+    }
+
+    /// By how much a network's clip exceeds the one at epsilon 1. The noise that the model ends with is proportional to
+    /// clip times step times rounds over (nearly) `epsilon^0.8`. Rounds grow by `epsilon^0.65` or so, which leaves a little
+    /// for a clip that hears more of the records that are still wrong.
+    fn clip_growth(&self) -> f64 {
+        match self.noise_target {
+            NoiseTarget::Epsilon(epsilon) => epsilon.clamp(0.05, 20.0).powf(0.3),
+            _ => 1.0,
         }
     }
 

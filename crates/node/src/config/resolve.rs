@@ -3,7 +3,7 @@
 //! Under a named preset `auto` follows the paper: batch and snapshot probability from its
 //! corollaries (with `L = 1`, so that no private data decides), its shift step, 5% of the
 //! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
-//! most for: full gradients, random-k, every record clipped on the coordinates that travel.
+//! most for (`best.rs`).
 
 use soteria_core::compress::{Compressor, CompressorKind};
 use soteria_core::data::{Partition, Source};
