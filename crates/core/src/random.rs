@@ -248,6 +248,15 @@ mod tests {
         assert_eq!(format!("{key:?}"), "SecretKey(..)");
     }
 
+    /// Anybody with the public seed knows them, and they change with round and seed.
+    #[test]
+    fn shared_coordinates_follow_the_public_seed() {
+        let seed = PublicSeed(7);
+        assert_eq!(seed.coordinates(3), PublicSeed(7).coordinates(3));
+        assert_ne!(seed.coordinates(3), seed.coordinates(4));
+        assert_ne!(seed.coordinates(3), PublicSeed(8).coordinates(3));
+    }
+
     #[test]
     fn coordinates_are_a_wire_contract() {
         let (mut chosen, mut marks) = (Vec::new(), Vec::new());

@@ -35,6 +35,25 @@ fn mnist(settings: &[&str]) -> Result<Resolved, ConfigError> {
     Ok(config(&all).resolve(&shape)?.0)
 }
 
+/// Smoothing is for images: auto leaves it out elsewhere, and asking for it is an error.
+#[test]
+fn smoothing_needs_square_images() {
+    let shape = Shape {
+        dimension: 709,
+        records: vec![100; 4],
+        model: ModelKind::Mlp,
+        smoothness: None,
+        image: false,
+    };
+    assert_eq!(config(&[]).resolve(&shape).unwrap().0.smoothing, 0);
+    let refused = config(&["algorithm.smoothing=2"]).resolve(&shape);
+    let said = refused.unwrap_err().to_string();
+    assert!(
+        said.contains("`algorithm.smoothing` is 2") && said.contains("square"),
+        "{said}"
+    );
+}
+
 /// Never more values than were published: (150, 200, 300, 500, 1000) rounds of 2544.
 #[test]
 fn networks_of_images_get_the_documented_choice() {
