@@ -135,6 +135,13 @@ impl Curve {
         Some(self.at(at, measure))
     }
 
+    /// A measure of every run at the first evaluated round in which these bits were used up, or at the end.
+    pub fn beyond(&self, bits: u64, measure: Measure) -> Statistic {
+        let points = self.points();
+        let at = points.iter().position(|point| point.paper_bits >= bits);
+        self.at(at.unwrap_or(points.len().saturating_sub(1)), measure)
+    }
+
     /// A measure of every run at a round, or at the last one that was evaluated before it.
     pub fn until(&self, round: u32, measure: Measure) -> Option<Statistic> {
         let points = self.points();

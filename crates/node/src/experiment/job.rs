@@ -85,8 +85,8 @@ pub struct Point {
     /// `|grad f(x)|^2`.
     #[serde(with = "any_float")]
     pub grad_norm_sq: f64,
-    /// Its mean over the rounds so far.
-    #[serde(with = "any_float")]
+    /// Its mean over the rounds so far; computed from the values above, so not kept.
+    #[serde(skip)]
     pub utility: f64,
     /// Share of the test set classified rightly.
     pub test_accuracy: Option<f64>,
@@ -108,9 +108,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The last evaluated round.
-    pub fn last(&self) -> Option<&Point> {
-        self.points.last()
+    /// With every point's utility computed.
+    fn with_utilities(mut self) -> Self {
+        let mut utility = Utility::default();
+        for point in &mut self.points {
+            point.utility = utility.add(point.round, point.grad_norm_sq);
+        }
+        self
     }
 }
 
@@ -198,7 +202,6 @@ impl Job {
         };
         let (per_round, per_evaluation) = self.work();
         let mut points: Vec<Point> = Vec::new();
-        let mut utility = Utility::default();
         let mut stopped = false;
         simulation.run(1, &plan, |now, _| {
             let mut done = per_round;
@@ -210,7 +213,7 @@ impl Job {
                     uplink_bytes: now.traffic.uplink_bytes,
                     loss: metrics.loss,
                     grad_norm_sq: metrics.grad_norm_sq,
-                    utility: utility.add(now.round, metrics.grad_norm_sq),
+                    utility: 0.0,
                     test_accuracy: metrics.test_accuracy,
                 });
             }
@@ -221,13 +224,14 @@ impl Job {
             }
             ControlFlow::Continue(())
         });
-        Ok((!stopped).then(|| Outcome {
+        let outcome = Outcome {
             points,
             sigma: privacy.sigmas.iter().copied().fold(0.0, f64::max),
             claim: privacy.claim.clone(),
             epsilon: privacy.epsilon,
             amplified: privacy.amplified,
-        }))
+        };
+        Ok((!stopped).then(|| outcome.with_utilities()))
     }
 }
 
@@ -249,16 +253,25 @@ struct Utility {
 
 impl Utility {
     fn add(&mut self, round: u32, value: f64) -> f64 {
-        match self.last {
-            None => self.sum = value * f64::from(round + 1),
-            // The rounds between lie on a line: their sum is that of the two ends, halved, each.
-            Some((before, earlier)) => {
-                let between = f64::from(round - before) - 1.0;
-                self.sum += 0.5 * between * (earlier + value) + value;
-            }
-        }
+        self.sum += match self.last {
+            None => value * f64::from(round + 1),
+            Some((before, earlier)) => between(earlier, value, round - before) + value,
+        };
         self.last = Some((round, value));
         self.sum / f64::from(round + 1)
+    }
+}
+
+/// The sum over the rounds strictly between two that lie `steps` apart, if the values change by the same factor from round
+/// to round, as a gradient that is being minimised does; by the same amount where there is no such factor.
+fn between(from: f64, to: f64, steps: u32) -> f64 {
+    let inner = f64::from(steps) - 1.0;
+    let ratio = (to / from).powf(1.0 / f64::from(steps));
+    let geometric = from * ratio * (1.0 - ratio.powf(inner)) / (1.0 - ratio);
+    if from > 0.0 && to > 0.0 && (ratio - 1.0).abs() > 1e-6 && geometric.is_finite() {
+        geometric
+    } else {
+        0.5 * inner * (from + to)
     }
 }
 
@@ -273,7 +286,8 @@ impl Kept<'_> {
     /// The outcome of this job, if it is there. A file that cannot be understood is not there.
     pub(super) fn find(&self, key: &str) -> Option<Outcome> {
         let text = std::fs::read(self.path(key)).ok()?;
-        serde_json::from_slice(&text).ok()
+        let outcome: Outcome = serde_json::from_slice(&text).ok()?;
+        Some(outcome.with_utilities())
     }
 
     pub(super) fn keep(&self, key: &str, outcome: &Outcome) -> Result<(), PoolError> {
@@ -313,23 +327,27 @@ mod any_float {
 mod tests {
     use super::*;
 
-    /// On a line the mean over all rounds does not depend on which of them were looked at.
+    /// Where values fall by the same factor the mean over all rounds does not depend on which of them were looked at.
     #[test]
     fn utility_weighs_by_rounds() {
-        let line = |round: u32| 10.0 - 0.25 * f64::from(round);
-        let mean = |rounds: &[u32]| {
+        let mean = |rounds: &[u32], value: &dyn Fn(u32) -> f64| {
             let mut utility = Utility::default();
-            rounds
+            let means = rounds
                 .iter()
-                .map(|r| utility.add(*r, line(*r)))
-                .last()
-                .unwrap()
+                .map(|round| utility.add(*round, value(*round)));
+            means.last().unwrap()
         };
         let all: Vec<u32> = (0..=20).collect();
-        assert!((mean(&all) - 7.5).abs() < 1e-12);
-        assert!((mean(&[0, 5, 10, 15, 20]) - 7.5).abs() < 1e-12);
-        assert!((mean(&[0, 3, 4, 20]) - 7.5).abs() < 1e-12);
-        assert!((mean(&[0, 1]) - 9.875).abs() < 1e-12);
+        let falling = |round: u32| 0.8f64.powi(round as i32);
+        let exact = (1.0 - 0.8f64.powi(21)) / 0.2 / 21.0;
+        for rounds in [&all[..], &[0, 5, 10, 15, 20], &[0, 3, 4, 20]] {
+            assert!((mean(rounds, &falling) - exact).abs() < 1e-12, "{rounds:?}");
+            assert!((mean(rounds, &|_| 0.3) - 0.3).abs() < 1e-12, "{rounds:?}");
+            assert_eq!(mean(rounds, &|_| 0.0), 0.0);
+        }
+        assert!((mean(&[0, 2], &|round| f64::from(round)) - 1.0).abs() < 1e-12);
+        assert_eq!(mean(&[0, 5], &|_| f64::INFINITY), f64::INFINITY);
+        assert!((mean(&[0, 1], &falling) - 0.9).abs() < 1e-12);
     }
 
     #[test]
@@ -342,7 +360,7 @@ mod tests {
             uplink_bytes: 7,
             loss: 0.1 + 0.2,
             grad_norm_sq: f64::INFINITY,
-            utility: 5e-324,
+            utility: f64::INFINITY,
             test_accuracy: None,
         };
         let outcome = Outcome {

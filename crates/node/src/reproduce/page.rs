@@ -121,7 +121,7 @@ fn introduction(parts: &mut Vec<Part>) {
     ));
     parts.push(Part::Note(
         "Utility is the mean of the squared norm of the true gradient over all rounds so far; rounds that were not evaluated \
-         count with a value on the line between their neighbours. Bits: 64 for each value sent by any client. Bands are one \
+         count as if it changed by the same factor from round to round between those that were. Bits: 64 for each value sent by any client. Bands are one \
          standard deviation over seeds. Loss, accuracy and gradient norms are computed from raw data: a simulation's \
          privilege, outside every claim."
             .to_string(),
