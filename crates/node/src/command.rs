@@ -5,8 +5,11 @@ pub mod bench;
 pub mod completions;
 pub mod data;
 pub mod evaluate;
+pub mod join;
 pub mod keys;
+pub mod ledger;
 pub mod report;
+pub mod serve;
 pub mod train;
 
 use std::io::{self, Write};
@@ -145,6 +148,22 @@ impl Verbosity {
                 line.as_ref()
             ));
         }
+    }
+
+    /// A progress bar over so many rounds, where somebody can see it.
+    pub fn bar(&self, rounds: u64) -> indicatif::ProgressBar {
+        let visible = io::IsTerminal::is_terminal(&io::stderr()) && !self.quiet;
+        let target = if visible {
+            indicatif::ProgressDrawTarget::stderr()
+        } else {
+            indicatif::ProgressDrawTarget::hidden()
+        };
+        let bar = indicatif::ProgressBar::with_draw_target(Some(rounds), target);
+        let style = indicatif::ProgressStyle::with_template(
+            "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {eta:.dim} left",
+        );
+        bar.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()));
+        bar
     }
 
     /// A line for the curious.

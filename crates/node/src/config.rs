@@ -244,6 +244,9 @@ pub struct Config {
     pub noise: Auto<NoiseName>,
     pub quorum: Option<usize>,
     pub deadline: Option<f64>,
+    pub features: Option<usize>,
+    pub labels: Option<Vec<String>>,
+    pub records: Option<usize>,
     pub seed: u64,
     pub eval_every: u32,
     /// Keys that were given, for warnings about those that are not used.

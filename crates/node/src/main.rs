@@ -22,6 +22,9 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Train(command::train::Options),
+    Serve(command::serve::Options),
+    Join(command::join::Options),
+    Ledger(command::ledger::Options),
     Report(command::report::Options),
     Account(command::account::AccountOptions),
     Calibrate(command::account::CalibrateOptions),
@@ -47,6 +50,9 @@ fn main() -> ExitCode {
     };
     let result = match &arguments.command {
         Command::Train(options) => command::train::run(options, verbosity),
+        Command::Serve(options) => command::serve::run(options, verbosity),
+        Command::Join(options) => command::join::run(options, verbosity),
+        Command::Ledger(options) => command::ledger::run(options, verbosity),
         Command::Report(options) => command::report::run(options, verbosity),
         Command::Account(options) => command::account::account(options, verbosity),
         Command::Calibrate(options) => command::account::calibrate(options, verbosity),

@@ -6,10 +6,18 @@
 //! - [`listen`] accepts connections at bounded cost, ready to be served by tonic;
 //! - [`dial`] makes a client's channel to a server.
 //!
-//! What is said over a connection is not known here.
+//! What is said over a connection is not known there. On top of it stand the parts that do know:
+//!
+//! - [`rpc`] is the protocol in code, generated from `proto/soteria.proto`;
+//! - [`desk`] gives the coordinator a thread and a queue, [`service`] lets clients speak to it;
+//! - [`follow`] is a client's side.
 
+pub mod desk;
 pub mod dial;
+pub mod follow;
 pub mod identity;
 pub mod keys;
 pub mod listen;
+pub mod rpc;
+pub mod service;
 pub mod tls;

@@ -213,6 +213,35 @@ impl RunDirectory {
         Ok(self.utility)
     }
 
+    /// Appends a round of a run whose records are elsewhere: what only they could tell stays empty.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn measured_row(
+        &mut self,
+        round: u32,
+        traffic: Traffic,
+        test_accuracy: Option<f64>,
+        epsilon: Option<f64>,
+    ) -> Result<(), OutputError> {
+        let optional =
+            |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        writeln!(
+            self.rounds,
+            "{round},{},{},{},,,,{},{}",
+            traffic.paper_bits,
+            traffic.uplink_bytes,
+            traffic.downlink_bytes,
+            optional(test_accuracy),
+            optional(epsilon),
+        )
+        .and_then(|()| self.rounds.flush())
+        .map_err(|error| OutputError::Io {
+            path: self.path.join("rounds.csv"),
+            error,
+        })
+    }
+
     /// Writes everything that can be said at the end.
     ///
     /// # Errors

@@ -86,6 +86,18 @@ pub const KEYS: &[(&str, &str)] = &[
         "deployment.deadline",
         "\"none\", or a positive number of seconds",
     ),
+    (
+        "deployment.features",
+        "how many features records have, for a server without records",
+    ),
+    (
+        "deployment.labels",
+        "a list of class names, for a server without records",
+    ),
+    (
+        "deployment.records",
+        "how many records the smallest client has, for a server without records",
+    ),
     ("run.seed", "an integer >= 0"),
     ("run.eval_every", "an integer >= 0"),
 ];

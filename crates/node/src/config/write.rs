@@ -28,16 +28,24 @@ impl Resolved {
         section("model", self.model_lines());
         section("algorithm", self.algorithm_lines());
         section("privacy", self.privacy_lines());
-        section(
-            "deployment",
-            vec![
-                (
-                    "quorum",
-                    self.quorum.map_or(text("all"), |quorum| quorum.to_string()),
-                ),
-                ("deadline", self.deadline.map_or(text("none"), number)),
-            ],
-        );
+        let mut deployment = vec![
+            (
+                "quorum",
+                self.quorum.map_or(text("all"), |quorum| quorum.to_string()),
+            ),
+            ("deadline", self.deadline.map_or(text("none"), number)),
+        ];
+        if let Some(features) = self.features {
+            deployment.push(("features", features.to_string()));
+        }
+        if let Some(labels) = &self.labels {
+            let labels: Vec<String> = labels.iter().map(|label| text(label)).collect();
+            deployment.push(("labels", format!("[{}]", labels.join(", "))));
+        }
+        if let Some(records) = self.records {
+            deployment.push(("records", records.to_string()));
+        }
+        section("deployment", deployment);
         section(
             "run",
             vec![

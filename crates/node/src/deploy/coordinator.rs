@@ -23,7 +23,9 @@ use soteria_core::wire;
 use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
-use super::store::{ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError};
+use super::store::{
+    ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums,
+};
 use crate::accounting::Privacy;
 use crate::problem::{ProblemError, weights};
 use crate::run;
@@ -152,15 +154,13 @@ pub struct CatchUp {
     pub open: Round,
 }
 
-/// Sums over closed rounds, as in `rounds.csv`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
-    /// Values sent up.
-    pub values: u64,
-    /// Bytes sent up.
-    pub uplink: u64,
-    /// Bytes of averages, to every client.
-    pub downlink: u64,
+/// A round after which the run is to be measured.
+#[derive(Clone, Debug)]
+pub struct News {
+    /// What is known without measuring.
+    pub evaluation: Evaluation,
+    /// The model to measure.
+    pub model: Arc<Vec<f32>>,
 }
 
 /// The server of a run.
@@ -177,6 +177,7 @@ pub struct Coordinator<S> {
     recent: VecDeque<Arc<ClosedRound>>,
     sums: Sums,
     evaluations: Vec<Evaluation>,
+    news: Vec<News>,
     snapshot_every: Round,
     failed: bool,
 }
@@ -220,6 +221,7 @@ impl<S: ServerStore> Coordinator<S> {
             recent: VecDeque::new(),
             sums: Sums::default(),
             evaluations: Vec::new(),
+            news: Vec::new(),
             snapshot_every: snapshot_every.max(1),
             description,
             failed: false,
@@ -270,6 +272,11 @@ impl<S: ServerStore> Coordinator<S> {
         self.running.as_ref().map(|running| running.server.model())
     }
 
+    /// The mean shift.
+    pub fn shift(&self) -> Option<&[f32]> {
+        self.running.as_ref().map(|running| running.server.shift())
+    }
+
     /// Noise and cost as the run defines them for the clients' numbers of records, once they are known.
     pub fn privacy(&self) -> Option<&Privacy> {
         self.running.as_ref().and_then(|running| running.privacy.as_ref())
@@ -285,12 +292,14 @@ impl<S: ServerStore> Coordinator<S> {
         &self.evaluations
     }
 
-    /// Clients that have answered in the open round.
-    pub fn answered(&self) -> impl Iterator<Item = ClientId> + '_ {
-        let open = self.running.iter().flat_map(|running| running.open.iter());
-        open.enumerate()
-            .filter(|(_, message)| message.is_some())
-            .map(|(client, _)| client as ClientId)
+    /// Rounds to be measured since the last call. Each wants an answer by [`evaluated`](Self::evaluated).
+    pub fn news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// How many clients have answered in the open round.
+    pub fn arrived(&self) -> u32 {
+        self.running.as_ref().map_or(0, |running| running.received as u32)
     }
 
     /// A client joins, or comes back.
@@ -573,7 +582,29 @@ impl<S: ServerStore> Coordinator<S> {
             update: Update::default(),
             privacy,
         });
+        self.announce(Sums::default(), 0, 0.0, 0);
         Ok(())
+    }
+
+    /// Asks for a measurement after `done` rounds, if one is due and not there yet.
+    fn announce(&mut self, sums: Sums, taken: u32, seconds: f64, done: Round) {
+        let run = &self.description.resolved;
+        let due = done == 0
+            || done == run.rounds
+            || (run.eval_every > 0 && done.is_multiple_of(run.eval_every));
+        let known = self.evaluations.iter().any(|known| known.round == done);
+        if let (true, false, Some(running)) = (due, known, &self.running) {
+            self.news.push(News {
+                evaluation: Evaluation {
+                    round: done,
+                    sums,
+                    taken,
+                    seconds,
+                    ..Evaluation::default()
+                },
+                model: Arc::clone(running.server.model()),
+            });
+        }
     }
 
     fn resume(&mut self, record: ServerRecord, now: Duration) -> Result<(), CoordinatorError> {
@@ -597,16 +628,32 @@ impl<S: ServerStore> Coordinator<S> {
         self.begin(now)?;
         let last = self.snapshots.last().copied().unwrap_or(0);
         let state = self.store.snapshot(last)?;
-        let Some(running) = &mut self.running else {
-            return Ok(());
-        };
-        running.server.restore(state)?;
-        let (dimension, mut average) = (self.plan.compressor.dimension(), Vec::new());
+        if let Some(running) = &mut self.running {
+            running.server.restore(state)?;
+        }
+        let mut replayed = Vec::new();
         for round in last..self.averages.len() as Round {
-            let closed = Arc::new(self.store.round(round)?);
+            replayed.push(Arc::new(self.store.round(round)?));
+        }
+        // The sums at the last dense state, then round by round.
+        let mut sums = self.sums;
+        for closed in &replayed {
+            sums.values -= closed.values;
+            sums.uplink -= closed.uplink;
+            sums.downlink -= clients * closed.average.len() as u64;
+        }
+        let (dimension, mut average) = (self.plan.compressor.dimension(), Vec::new());
+        for closed in replayed {
+            let round = closed.round;
             wire::decode_average(dimension, round, &closed.average, &mut average)
                 .map_err(|_| CoordinatorError::Diverged(round))?;
-            running.server.apply(&average)?;
+            if let Some(running) = &mut self.running {
+                running.server.apply(&average)?;
+            }
+            sums.values += closed.values;
+            sums.uplink += closed.uplink;
+            sums.downlink += clients * closed.average.len() as u64;
+            self.announce(sums, closed.taken(), 0.0, round + 1);
             remember(&mut self.recent, closed);
         }
         Ok(())
@@ -657,6 +704,7 @@ impl<S: ServerStore> Coordinator<S> {
         // Nobody has heard of the round before this returns; if it fails, this process must end.
         self.store.close(&closed, &radii, state.as_ref())?;
         running.open.fill(None);
+        let seconds = now.saturating_sub(running.opened).as_secs_f64();
         (running.received, running.opened) = (0, now);
         if state.is_some() {
             let last = self.snapshots.last().copied().unwrap_or(0);
@@ -667,6 +715,7 @@ impl<S: ServerStore> Coordinator<S> {
         self.sums.uplink += closed.uplink;
         self.sums.downlink += closed.average.len() as u64 * self.members.len() as u64;
         self.averages.push(closed.average.len() as u32);
+        self.announce(self.sums, closed.taken(), seconds, round + 1);
         remember(&mut self.recent, Arc::new(closed));
         Ok(())
     }

@@ -180,6 +180,7 @@ impl ServerStore for ServerMemory {
 
     fn evaluated(&mut self, evaluation: Evaluation) -> Result<(), StoreError> {
         self.change(|medium| {
+            medium.evaluations.retain(|known| known.round != evaluation.round);
             medium.evaluations.push(evaluation);
             Ok(())
         })

@@ -207,6 +207,11 @@ impl<S: ClientStore> Participant<S> {
         &self.replica
     }
 
+    /// The client's own shift.
+    pub fn shift(&self) -> &[f32] {
+        self.client.shift()
+    }
+
     /// The store.
     pub fn store(&mut self) -> &mut S {
         &mut self.store

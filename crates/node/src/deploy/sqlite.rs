@@ -14,7 +14,7 @@ use soteria_core::protocol::{ClientId, ClientState, Round, ServerState};
 use super::budget::Priced;
 use super::store::{
     Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, Row, ServerRecord,
-    ServerStore, StoreError,
+    ServerStore, StoreError, Sums,
 };
 use super::{Hash, from_bytes, to_bytes};
 
@@ -26,7 +26,7 @@ const SERVER_SCHEMA: &str = "
     CREATE TABLE clients (client INTEGER PRIMARY KEY, records INTEGER NOT NULL, done INTEGER NOT NULL, radius REAL NOT NULL);
     CREATE TABLE rounds (round INTEGER PRIMARY KEY, accepted BLOB NOT NULL, average BLOB NOT NULL, sent_values INTEGER NOT NULL, uplink INTEGER NOT NULL);
     CREATE TABLE states (round INTEGER PRIMARY KEY, model BLOB NOT NULL, shift BLOB NOT NULL, velocity BLOB NOT NULL);
-    CREATE TABLE evaluations (round INTEGER PRIMARY KEY, accuracy REAL NOT NULL);
+    CREATE TABLE evaluations (round INTEGER PRIMARY KEY, sent_values INTEGER NOT NULL, uplink INTEGER NOT NULL, downlink INTEGER NOT NULL, taken INTEGER NOT NULL, seconds REAL NOT NULL, accuracy REAL, loss REAL);
 ";
 
 const CLIENT_SCHEMA: &str = "
@@ -222,11 +222,19 @@ impl ServerStore for ServerSqlite {
                 .query_map([], |row| row.get(0))?
                 .collect::<Result<_, _>>()?;
             let evaluations = connection
-                .prepare("SELECT round, accuracy FROM evaluations ORDER BY round")?
+                .prepare("SELECT * FROM evaluations ORDER BY round")?
                 .query_map([], |row| {
                     Ok(Evaluation {
                         round: row.get(0)?,
-                        accuracy: row.get(1)?,
+                        sums: Sums {
+                            values: row.get::<_, i64>(1)? as u64,
+                            uplink: row.get::<_, i64>(2)? as u64,
+                            downlink: row.get::<_, i64>(3)? as u64,
+                        },
+                        taken: row.get(4)?,
+                        seconds: row.get(5)?,
+                        accuracy: row.get(6)?,
+                        loss: row.get(7)?,
                     })
                 })?
                 .collect::<Result<_, _>>()?;
@@ -309,8 +317,17 @@ impl ServerStore for ServerSqlite {
         self.0.change(|transaction| {
             transaction
                 .execute(
-                    "INSERT OR REPLACE INTO evaluations VALUES (?1, ?2)",
-                    params![evaluation.round, evaluation.accuracy],
+                    "INSERT OR REPLACE INTO evaluations VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                    params![
+                        evaluation.round,
+                        evaluation.sums.values as i64,
+                        evaluation.sums.uplink as i64,
+                        evaluation.sums.downlink as i64,
+                        evaluation.taken,
+                        evaluation.seconds,
+                        evaluation.accuracy,
+                        evaluation.loss
+                    ],
                 )
                 .map(drop)
         })

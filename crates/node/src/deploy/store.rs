@@ -79,13 +79,32 @@ pub struct Member {
     pub radius: f64,
 }
 
-/// A measurement on the server's own test set.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Sums over closed rounds, as in `rounds.csv`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Values sent up.
+    pub values: u64,
+    /// Bytes sent up.
+    pub uplink: u64,
+    /// Bytes of averages, to every client.
+    pub downlink: u64,
+}
+
+/// A row of the run's table: measured on the server's own test set, if it has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
     /// Rounds done.
     pub round: Round,
+    /// Traffic up to here.
+    pub sums: Sums,
+    /// Messages in the last round.
+    pub taken: u32,
+    /// How long the last round was open.
+    pub seconds: f64,
     /// Share of test records classified correctly.
-    pub accuracy: f64,
+    pub accuracy: Option<f64>,
+    /// Mean loss over test records.
+    pub loss: Option<f64>,
 }
 
 /// What the server finds when it starts, beyond rounds and states.

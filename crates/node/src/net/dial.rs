@@ -119,6 +119,11 @@ impl Target {
         })
     }
 
+    /// Whether the server is on this machine, as far as its name says.
+    pub fn is_loopback(&self) -> bool {
+        is_loopback(&self.host)
+    }
+
     /// Where to, as an endpoint of tonic, to which time limits and windows can be added.
     pub fn endpoint(&self) -> Endpoint {
         let host = match self.host.contains(':') {

@@ -1,0 +1,445 @@
+//! `soteria join`: one client with its own records.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use soteria_accountant::round_up;
+use soteria_core::data::{DataDirectories, Share};
+use soteria_core::protocol::{Client, ClientId, Server};
+use soteria_core::random::SecretKey;
+
+use super::{Failure, Verbosity, print};
+use crate::deploy::budget::{self, Priced, Refusal};
+use crate::deploy::description::Description;
+use crate::deploy::hex;
+use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts};
+use crate::deploy::records::{self, Records};
+use crate::deploy::sqlite::ClientSqlite;
+use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
+use crate::logs::LogOptions;
+use crate::net::dial::{Security, Target};
+use crate::net::follow::{self, Caller, FollowError, Patience};
+use crate::net::tls;
+use crate::problem::weights;
+use crate::run as setup;
+
+/// How long a client whose last run is over looks for a server with another one.
+const AFTER_THE_END: Duration = Duration::from_secs(4);
+
+/// Take part in a run with one's own records
+///
+/// Shows what the run will cost and what these records have spent before anything is sent, and refuses
+/// with exit code 3 above --max-epsilon. Tries again until the server answers; stopped or killed, it goes
+/// on when started again with the same --state.
+#[derive(clap::Args, Debug)]
+pub struct Options {
+    /// The server, e.g. https://127.0.0.1:7443
+    #[arg(long, value_name = "URL")]
+    server: String,
+    /// Which client this is, from 0
+    #[arg(long, value_name = "N")]
+    client: ClientId,
+    /// Directory with ca.pem and this client's certificate and key
+    #[arg(long, value_name = "DIR", required_unless_present = "insecure", conflicts_with = "insecure")]
+    tls: Option<PathBuf>,
+    /// Plain text, on this machine only
+    #[arg(long)]
+    insecure: bool,
+    /// Where this client keeps its ledger and what it needs to go on
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// The records: a source as in data.source, or one part of it, e.g. a9a:0/10
+    #[arg(long, value_name = "SPEC")]
+    data: String,
+    /// Most that these records may have spent at the end of the run
+    #[arg(long, value_name = "E")]
+    max_epsilon: Option<f64>,
+    /// Do not ask, even at a terminal
+    #[arg(long)]
+    yes: bool,
+    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
+    #[arg(long, value_name = "N")]
+    test_seed: Option<u64>,
+    /// Where data sets are looked for first
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Print the ending as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    logs: LogOptions,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the run is refused, the server refuses, or the state cannot be kept.
+pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
+    options.logs.init(verbosity);
+    let share: Share = options.data.parse()?;
+    if let Some(limit) = options.max_epsilon
+        && !(limit >= 0.0 && limit.is_finite())
+    {
+        return Err(Failure::usage(format!(
+            "--max-epsilon expects a number >= 0, found {limit}"
+        )));
+    }
+    let security = match &options.tls {
+        Some(directory) => Security::Tls(
+            tls::client(directory, options.client)
+                .map_err(|error| Failure::usage(error.to_string()))?,
+        ),
+        None => Security::Plain,
+    };
+    let target = Target::new(&options.server, &security)
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    if options.test_seed.is_some() && !target.is_loopback() {
+        return Err(Failure::usage("--test-seed is for a server on this machine"));
+    }
+    let store = ClientSqlite::open(&options.state)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
+    runtime.block_on(async {
+        tokio::select! {
+            result = take_part(options, share, &target, store, verbosity) => result,
+            code = super::serve::stop_signal() => match code {
+                0 => {
+                    verbosity.say("stopped; started again with the same --state it goes on");
+                    Ok(())
+                }
+                _ => Err(Failure::Failed(
+                    "interrupted; started again with the same --state it goes on".to_string(),
+                )),
+            },
+        }
+    })
+}
+
+async fn take_part(
+    options: &Options,
+    share: Share,
+    target: &Target,
+    mut store: ClientSqlite,
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    let mut caller = Caller::new(target, options.client);
+    let known = store.runs()?;
+    let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
+        return ended(options, known.last(), verbosity);
+    };
+    let agreed = Agreed::reach(options, &share, &text, &known, verbosity)?;
+    let Agreed {
+        description,
+        records,
+        run,
+        sigma,
+    } = agreed;
+    let mut caller = caller.for_run(
+        Bytes::copy_from_slice(&description.run_id()),
+        description.dimension(),
+    );
+    let rows = records.data.rows() as u64;
+    if known.iter().any(|known| known.hash == run.hash && known.finished) {
+        acknowledge(&mut caller).await?;
+        return ended(options, Some(&run), verbosity);
+    }
+    if !known.iter().any(|known| known.hash == run.hash) {
+        store.begin(&run)?;
+    }
+    let mut participant = participant(store, &description, &records, sigma, options)?;
+    let bar = verbosity.bar(u64::from(description.resolved.rounds));
+    let mut patience = Patience::default();
+    loop {
+        let attempt = async {
+            caller.join(rows).await?;
+            patience.reset();
+            follow::follow(&mut caller, &mut participant, |participant| {
+                bar.set_position(u64::from(participant.replica().round()));
+            })
+            .await
+        };
+        match attempt.await {
+            Ok(()) => break,
+            Err(FollowError::Passing(reason)) => tracing::debug!(reason, "trying again"),
+            Err(error) => return Err(error.into()),
+        }
+        patience.pause().await;
+    }
+    bar.finish_and_clear();
+    acknowledge(&mut caller).await?;
+    let runs = participant.store().runs()?;
+    ended(options, runs.iter().find(|known| known.hash == run.hash), verbosity)
+}
+
+/// The run that the server coordinates; `None` if there is no server and nothing left to do.
+async fn describe(
+    caller: &mut Caller,
+    last: Option<&LedgerRun>,
+    verbosity: Verbosity,
+) -> Result<Option<String>, Failure> {
+    let (start, mut patience, mut said) = (Instant::now(), Patience::default(), false);
+    loop {
+        match caller.describe().await {
+            Ok(text) => return Ok(Some(text)),
+            Err(FollowError::Passing(reason)) => {
+                let over = last.is_some_and(|run| run.finished);
+                if over && start.elapsed() > AFTER_THE_END {
+                    return Ok(None);
+                }
+                if !std::mem::replace(&mut said, true) {
+                    verbosity.say(format!("no answer yet ({reason}); trying until there is one"));
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        patience.pause().await;
+    }
+}
+
+/// The server may be gone already: it waits for this, but not forever.
+async fn acknowledge(caller: &mut Caller) -> Result<(), Failure> {
+    let mut patience = Patience::default();
+    for _ in 0..6 {
+        match caller.acknowledge().await {
+            Ok(()) => return Ok(()),
+            Err(FollowError::Passing(_)) => patience.pause().await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What both sides agree on, before anything has left.
+struct Agreed {
+    description: Description,
+    records: Records,
+    run: LedgerRun,
+    sigma: f64,
+}
+
+impl Agreed {
+    fn reach(
+        options: &Options,
+        share: &Share,
+        text: &str,
+        known: &[LedgerRun],
+        verbosity: Verbosity,
+    ) -> Result<Self, Failure> {
+        // Any number of records will do to read the shape; then the real one.
+        let outline = Description::parse(text, 1 << 40).map_err(unusable)?;
+        if outline.test_seed != options.test_seed {
+            return Err(Failure::Refused(match outline.test_seed {
+                Some(_) => "refused: this is a test run, whose secrets are known; join it with the same --test-seed or not at all".to_string(),
+                None => "refused: --test-seed is given, but this is no test run".to_string(),
+            }));
+        }
+        let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+        let records = records::load(share, &outline, &directories)?;
+        let rows = records.data.rows();
+        let description = Description::parse(text, rows).map_err(unusable)?;
+        let mut price = budget::price(&description, rows)?;
+        budget::check_claim(&description, &price)?;
+        let sigma = price.sigma;
+        if description.test_seed.is_some() && price.claim == "proved" {
+            price.claim = "test seed".to_string();
+        }
+        let hash = *description.hash();
+        if let Some(known) = known.iter().find(|known| known.hash == hash) {
+            if known.client != options.client {
+                return Err(Failure::usage(format!(
+                    "this state has joined this run as client {}, not {}",
+                    known.client, options.client
+                )));
+            }
+            if known.data != records.digest || known.price.sigma.to_bits() != sigma.to_bits() {
+                return Err(Failure::usage(
+                    "this state has joined this run with other records",
+                ));
+            }
+        }
+        let run = LedgerRun {
+            hash,
+            description: text.to_string(),
+            client: options.client,
+            data: records.digest,
+            price,
+            messages: 0,
+            finished: false,
+        };
+        show(&description, &run, known, verbosity)?;
+        let total = budget::spent(known, &run.data, Some(&run))?;
+        budget::check_limit(&total, options.max_epsilon)?;
+        let joined = known.iter().any(|known| known.hash == hash);
+        if options.max_epsilon.is_none() && !options.yes && !joined {
+            ask()?;
+        }
+        Ok(Self {
+            description,
+            records,
+            run,
+            sigma,
+        })
+    }
+}
+
+/// What the run costs and what was spent before.
+fn show(
+    description: &Description,
+    run: &LedgerRun,
+    known: &[LedgerRun],
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    let Priced {
+        records,
+        epsilon,
+        delta,
+        zero_out,
+        claim,
+        rounds,
+        ..
+    } = &run.price;
+    let epsilon_text = |epsilon: Option<f64>| {
+        epsilon.map_or("unknown".to_string(), |epsilon| round_up(epsilon, 4).to_string())
+    };
+    let adjacency = if *zero_out { "zero-out" } else { "replace-one" };
+    verbosity.say(format!(
+        "run {}: {} with {} parameters, client {} of {}, {records} records, {rounds} messages",
+        &hex(&run.hash)[..16],
+        description.resolved.algorithm(),
+        description.dimension(),
+        run.client,
+        description.resolved.clients,
+    ));
+    verbosity.say(format!(
+        "this run costs epsilon {} at delta {delta}, {adjacency} (claim: {claim})",
+        epsilon_text(*epsilon)
+    ));
+    let before = budget::spent(known, &run.data, None)?;
+    let total = budget::spent(known, &run.data, Some(run))?;
+    verbosity.say(format!(
+        "these records have spent epsilon {} so far in {} runs; with all of this run {}",
+        epsilon_text(before.epsilon),
+        before.runs,
+        epsilon_text(total.epsilon),
+    ));
+    Ok(())
+}
+
+/// Asks a person, if there is one.
+fn ask() -> Result<(), Failure> {
+    let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
+    if !(stdin.is_terminal() && stderr.is_terminal()) {
+        return Ok(());
+    }
+    let _ = write!(stderr.lock(), "Take part? [y/N] ");
+    let mut answer = String::new();
+    let read = stdin.lock().read_line(&mut answer);
+    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
+        Ok(())
+    } else {
+        Err(Failure::Refused("refused by you; nothing has been sent".to_string()))
+    }
+}
+
+fn participant(
+    store: ClientSqlite,
+    description: &Description,
+    records: &Records,
+    sigma: f64,
+    options: &Options,
+) -> Result<Participant<ClientSqlite>, Failure> {
+    let resolved = &description.resolved;
+    let plan = Arc::new(setup::plan_for(resolved, &description.model.objective())?);
+    // Replaced before every message.
+    let first = SecretKey::from_operating_system().map_err(failed)?;
+    let client = Client::new(
+        options.client,
+        Arc::clone(&plan),
+        Arc::clone(&records.data),
+        setup::sampling(resolved),
+        sigma,
+        first,
+    )
+    .map_err(failed)?;
+    let start = description.compute_start();
+    let awaits_start = start.is_none().then_some(description.start);
+    let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
+    // Weights are the server's business: a replica is given averages.
+    let server_plan = setup::server_plan(resolved, &plan, weights(resolved, &[1]));
+    let (test_seed, id) = (options.test_seed, options.client);
+    Participant::new(Parts {
+        store,
+        run: *description.hash(),
+        client,
+        compressor: plan.compressor.clone(),
+        replica: Server::new(server_plan, start),
+        awaits_start,
+        secrets: Box::new(move |_| match test_seed {
+            Some(seed) => Ok(SecretKey::simulated(seed, id)),
+            None => SecretKey::from_operating_system(),
+        }),
+        checkpoint_every: CHECKPOINT_EVERY,
+    })
+    .map_err(|error| FollowError::from(error).into())
+}
+
+fn ended(
+    options: &Options,
+    run: Option<&LedgerRun>,
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    let Some(run) = run else { return Ok(()) };
+    if options.json {
+        let ending = serde_json::json!({
+            "run": hex(&run.hash),
+            "client": run.client,
+            "messages": run.messages,
+            "epsilon": run.price.epsilon,
+            "delta": run.price.delta,
+            "claim": run.price.claim,
+        });
+        return print(&format!("{ending:#}\n"));
+    }
+    verbosity.say(format!(
+        "run {} is over; `soteria ledger --state {}` shows what was spent",
+        &hex(&run.hash)[..16],
+        options.state.display()
+    ));
+    Ok(())
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+fn unusable(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("the server's run cannot be joined: {error}"))
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl From<FollowError> for Failure {
+    fn from(error: FollowError) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(error: Refusal) -> Self {
+        match error {
+            Refusal::Unproved(_) | Refusal::Budget { .. } => Failure::Refused(error.to_string()),
+            Refusal::Privacy(error) => error.into(),
+            other => Failure::Failed(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A client's side of the wire: calls, tries again, follows.
+//!
+//! Whatever fails for a reason that may pass (no server, a cut connection, a server going down) is
+//! tried again with growing pauses, forever; what the server refuses on its merits, or a certificate that
+//! is not accepted, ends the client.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use soteria_core::protocol::{ClientId, ServerState};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
+
+use super::dial::{self, Target};
+use super::rpc::coordinator_client::CoordinatorClient;
+use super::rpc::{self, progress::Event};
+use crate::deploy::from_bytes;
+use crate::deploy::participant::{Participant, ParticipantError, Position};
+use crate::deploy::store::ClientStore;
+
+/// How long a call may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often a silent server is asked whether it lives, and how long it may take to answer.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// Pauses between attempts: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
+
+/// Why a client cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FollowError {
+    /// May pass: try again.
+    #[error("{0}")]
+    Passing(String),
+    /// The server, or its certificate, refuses.
+    #[error("the server refused: {0}")]
+    Refused(String),
+    /// The server speaks of another run, or sends what is no answer.
+    #[error("the server does not keep to the protocol: {0}")]
+    Protocol(&'static str),
+    /// This side stops.
+    #[error(transparent)]
+    Participant(#[from] ParticipantError),
+}
+
+impl From<Status> for FollowError {
+    fn from(status: Status) -> Self {
+        if let Some(reason) = dial::refusal(&status) {
+            return FollowError::Refused(reason);
+        }
+        match status.code() {
+            Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::AlreadyExists
+            | Code::Unimplemented
+            | Code::OutOfRange => FollowError::Refused(status.message().to_string()),
+            _ => FollowError::Passing(format!("{} ({})", status.message(), status.code())),
+        }
+    }
+}
+
+/// Pauses that grow from attempt to attempt.
+#[derive(Default)]
+pub struct Patience(u32);
+
+impl Patience {
+    /// Waits; longer each time.
+    pub async fn pause(&mut self) {
+        let (first, longest) = PAUSES;
+        let pause = first.saturating_mul(1 << self.0.min(10)).min(longest);
+        self.0 += 1;
+        tokio::time::sleep(pause).await;
+    }
+
+    /// Something worked.
+    pub fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+/// A way to a server, as one client.
+#[derive(Clone)]
+pub struct Caller {
+    stub: CoordinatorClient<Channel>,
+    client: ClientId,
+    run: Bytes,
+}
+
+impl Caller {
+    /// A caller; nothing is dialled before the first call. The run is not known yet.
+    pub fn new(target: &Target, client: ClientId) -> Self {
+        let endpoint = target
+            .endpoint()
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(8 << 20)
+            .initial_connection_window_size(8 << 20);
+        Self {
+            stub: CoordinatorClient::new(target.channel(&endpoint)),
+            client,
+            run: Bytes::new(),
+        }
+    }
+
+    /// The same for a run that was agreed on: answers are no larger than its model allows.
+    pub fn for_run(self, run: Bytes, dimension: usize) -> Self {
+        Self {
+            stub: self.stub.max_decoding_message_size(12 * dimension + 4096),
+            run,
+            ..self
+        }
+    }
+
+    /// The text of the run.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses.
+    pub async fn describe(&mut self) -> Result<String, FollowError> {
+        let request = self.request(rpc::DescribeRequest {});
+        let reply = self.stub.describe(request).await?;
+        Ok(reply.into_inner().description)
+    }
+
+    /// Joins, or comes back.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses.
+    pub async fn join(&mut self, records: u64) -> Result<(), FollowError> {
+        let run = self.run.clone();
+        let request = self.request(rpc::JoinRequest { run, records });
+        self.stub.join(request).await?;
+        Ok(())
+    }
+
+    /// Says that the end is known.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses.
+    pub async fn acknowledge(&mut self) -> Result<(), FollowError> {
+        let run = self.run.clone();
+        let request = self.request(rpc::AcknowledgeRequest { run });
+        self.stub.acknowledge(request).await?;
+        Ok(())
+    }
+
+    async fn submit(&mut self, message: Bytes) -> Result<(), FollowError> {
+        let run = self.run.clone();
+        let request = self.request(rpc::SubmitRequest { run, message });
+        self.stub.submit(request).await?;
+        Ok(())
+    }
+
+    async fn follow(&mut self, position: Position) -> Result<Streaming<rpc::Progress>, FollowError> {
+        let mut request = self.request(rpc::FollowRequest {
+            run: self.run.clone(),
+            have: position.have,
+            pending: position.pending,
+            every_round: position.every_round,
+        });
+        // A stream has no end that could be waited for.
+        request.metadata_mut().remove("grpc-timeout");
+        Ok(self.stub.follow(request).await?.into_inner())
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(CALL_TIMEOUT);
+        let metadata = request.metadata_mut();
+        metadata.insert(rpc::CLIENT_METADATA, self.client.into());
+        request
+    }
+}
+
+/// Follows the run until its end, once: an error that may pass leaves the participant where it is.
+///
+/// `advanced` hears of every change.
+///
+/// # Errors
+/// When the connection fails, or one side cannot go on.
+pub async fn follow<S: ClientStore>(
+    caller: &mut Caller,
+    participant: &mut Participant<S>,
+    mut advanced: impl FnMut(&Participant<S>),
+) -> Result<(), FollowError> {
+    let mut stream = caller.follow(participant.position()).await?;
+    while !participant.replica().finished() {
+        let Some(progress) = stream.message().await? else {
+            return Err(FollowError::Passing("the server hung up".to_string()));
+        };
+        if progress.run != caller.run {
+            return Err(FollowError::Protocol("it answers for another run"));
+        }
+        let open = progress.open;
+        // Training takes its time, which other tasks of this thread need not wait for.
+        let message = tokio::task::block_in_place(|| {
+            live(participant, progress.event)?;
+            advanced(participant);
+            // Rounds that are over are only lived through: a message for them would be spent for nothing.
+            if participant.replica().round() >= open {
+                participant.message()
+            } else {
+                Ok(None)
+            }
+        })?;
+        if let Some((_, message)) = message {
+            caller.submit(message).await?;
+        }
+    }
+    Ok(())
+}
+
+fn live<S: ClientStore>(
+    participant: &mut Participant<S>,
+    event: Option<Event>,
+) -> Result<(), ParticipantError> {
+    match event {
+        None | Some(Event::Opened(_)) => Ok(()),
+        Some(Event::Closed(closed)) => {
+            participant.closed(closed.round, closed.accepted, &closed.average)
+        }
+        Some(Event::Snapshot(snapshot)) => {
+            let vector = |bytes: &Bytes| {
+                from_bytes(bytes).ok_or(ParticipantError::State {
+                    round: snapshot.round,
+                    reason: "its bytes are no numbers",
+                })
+            };
+            let state = ServerState {
+                round: snapshot.round,
+                model: vector(&snapshot.model)?,
+                shift: vector(&snapshot.shift)?,
+                velocity: vector(&snapshot.velocity)?,
+            };
+            participant.jump(state, snapshot.accepted)
+        }
+    }
+}

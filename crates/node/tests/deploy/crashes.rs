@@ -1,0 +1,189 @@
+//! A crash at every storage step of every party, before and after the step took hold: the run goes on
+//! and ends with the bytes of the simulated run, and no ledger says less than what was sent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use soteria_node::deploy::coordinator::CoordinatorError;
+use soteria_node::deploy::memory::Plan;
+use soteria_node::deploy::participant::ParticipantError;
+
+use crate::world::{Coordinates, Participates, Session, Trouble, World, bits, speak};
+
+const NOW: Duration = Duration::ZERO;
+
+/// Everything that ever left a client: by client and round.
+type Sent = BTreeMap<(usize, u32), Bytes>;
+
+/// Runs everybody in turn until the end; whoever fails is started again. Returns the final model and how
+/// often somebody failed.
+fn run(world: &World) -> (Vec<u32>, u32) {
+    let mut sent = Sent::new();
+    let mut crashes = 0;
+    let mut coordinator: Option<Coordinates> = None;
+    let mut parties: Vec<Option<(Participates, Option<Session>)>> =
+        (0..world.clients()).map(|_| None).collect();
+    let mut over = vec![false; world.clients()];
+    for _ in 0..2000 {
+        let Some(server) = &mut coordinator else {
+            match world.coordinator(NOW) {
+                Ok(server) => coordinator = Some(server),
+                Err(_) => {
+                    crashes += 1;
+                    world.server_store.plan(Plan::heal);
+                }
+            }
+            // A new server knows nobody's connection.
+            for party in parties.iter_mut().flatten() {
+                party.1 = None;
+            }
+            continue;
+        };
+        if server.settled() {
+            return (bits(server.model().unwrap()), crashes);
+        }
+        for client in 0..world.clients() {
+            match turn(world, server, client, &mut parties[client], &mut over[client], &mut sent) {
+                Ok(()) => {}
+                Err(Trouble::Server(CoordinatorError::Store(_) | CoordinatorError::Failed)) => {
+                    crashes += 1;
+                    world.server_store.plan(Plan::heal);
+                    coordinator = None;
+                    break;
+                }
+                Err(Trouble::Client(ParticipantError::Store(_) | ParticipantError::Failed)) => {
+                    crashes += 1;
+                    world.client_stores[client].plan(Plan::heal);
+                    parties[client] = None;
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+    panic!("the run does not end");
+}
+
+/// One client's turn.
+fn turn(
+    world: &World,
+    server: &mut Coordinates,
+    client: usize,
+    party: &mut Option<(Participates, Option<Session>)>,
+    over: &mut bool,
+    sent: &mut Sent,
+) -> Result<(), Trouble> {
+    if *over {
+        return server.acknowledge(client as u32).map_err(Trouble::Server);
+    }
+    let Some((participant, session)) = party else {
+        match world.participant(client).map_err(Trouble::Client)? {
+            Some(participant) => *party = Some((participant, None)),
+            None => *over = true,
+        }
+        return Ok(());
+    };
+    let Some(open) = session else {
+        server
+            .join(client as u32, world.records(client), NOW)
+            .map_err(Trouble::Server)?;
+        *session = Some(Session::open(server, client, participant)?);
+        return Ok(());
+    };
+    open.hear(server, client, participant)?;
+    if participant.replica().finished() {
+        *over = true;
+        return Ok(());
+    }
+    if let Some((round, message)) = speak(server, participant).map_err(Trouble::Client)? {
+        // Paid before it leaves, and the same whenever it leaves.
+        let rows = world.client_stores[client].all_rows();
+        let row = rows.iter().find(|row| row.round == round).expect("an unpaid message");
+        assert_eq!(row.message, message);
+        let first = sent.entry((client, round)).or_insert_with(|| message.clone());
+        assert_eq!(*first, message, "client {client} said two things in round {round}");
+        server
+            .submit(client as u32, message, NOW)
+            .map_err(Trouble::Server)?;
+    }
+    Ok(())
+}
+
+fn every_step(overrides: &[&str]) {
+    let world = World::new(overrides);
+    let expected = world.simulated();
+    let (found, crashes) = run(&world);
+    assert_eq!((found == expected, crashes), (true, 0), "{overrides:?}");
+    let mut failures = 0;
+    // Party 0 is the server, then the clients.
+    for party in 0..=world.clients() {
+        for after in [false, true] {
+            for step in 0.. {
+                let world = World::new(overrides);
+                let plan = Plan::at(step, after);
+                match party {
+                    0 => world.server_store.plan(|current| *current = plan),
+                    client => world.client_stores[client - 1].plan(|current| *current = plan),
+                }
+                let (found, crashes) = run(&world);
+                assert_eq!(found, expected, "party {party}, step {step}, after: {after}");
+                for (client, store) in world.client_stores.iter().enumerate() {
+                    let rows = store.all_rows();
+                    assert_eq!(rows.len(), world.resolved.rounds as usize, "client {client}");
+                    assert!(rows.iter().all(|row| row.key.is_none()), "keys outlive the run");
+                }
+                if crashes == 0 {
+                    break;
+                }
+                failures += 1;
+            }
+        }
+    }
+    // Steps: joins, rounds, checkpoints, ends.
+    assert!(failures > 60, "only {failures} failures were played");
+}
+
+#[test]
+fn sgd_survives_a_failure_at_every_step() {
+    every_step(&[]);
+}
+
+#[test]
+fn svrg_survives_a_failure_at_every_step() {
+    every_step(&["algorithm.preset=soteriafl-svrg", "algorithm.snapshot_probability=0.4"]);
+}
+
+#[test]
+fn saga_survives_a_failure_at_every_step() {
+    every_step(&["algorithm.preset=soteriafl-saga"]);
+}
+
+#[test]
+fn saga_with_secure_noise_survives_a_failure_at_every_step() {
+    every_step(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+}
+
+/// Every combination ends with the simulator's bytes, without any failure.
+#[test]
+fn networked_runs_equal_simulated_ones() {
+    for noise in ["float", "secure"] {
+        for estimator in ["gd", "sgd", "svrg", "saga"] {
+            for compressor in ["rand-k", "qsgd", "natural", "identity"] {
+                for more in [
+                    &[][..],
+                    &["algorithm.momentum=0.5", "algorithm.participation=0.6"],
+                    &["algorithm.shift=off", "data.weighting=equal"],
+                ] {
+                    let noise = format!("privacy.noise={noise}");
+                    let estimator = format!("algorithm.estimator={estimator}");
+                    let compressor = format!("algorithm.compressor={compressor}");
+                    let mut overrides = vec![noise.as_str(), &estimator, &compressor];
+                    overrides.extend(more);
+                    let world = World::new(&overrides);
+                    let (found, _) = run(&world);
+                    assert_eq!(found, world.simulated(), "{overrides:?}");
+                }
+            }
+        }
+    }
+}

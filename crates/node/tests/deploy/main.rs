@@ -1,0 +1,9 @@
+//! Networked runs without a network: crashes at every storage step, every fault of a network, every
+//! lie of a server, all in one thread and repeatable.
+
+mod budget;
+mod crashes;
+mod faults;
+mod hostile;
+mod lies;
+mod world;

@@ -1,0 +1,74 @@
+//! Parties killed by SIGKILL at random instants, again and again.
+//!
+//! `make soak` runs the long version: `SOTERIA_SOAK_KILLS` kills (default 300) for every estimator.
+
+use std::time::Duration;
+
+use crate::parties::{Process, Run};
+
+fn config(preset: &str, rounds: u32) -> String {
+    format!(
+        "[data]\nsource = \"synthetic:3000x20\"\nclients = 3\n[algorithm]\npreset = \"{preset}\"\nbatch = 50\nrounds = {rounds}\n[run]\neval_every = 10\n"
+    )
+}
+
+/// Kills a random party every few hundredths of a second until `kills` are done, then lets the run end.
+fn survive(run: &Run, kills: u32, seed: u64) {
+    let expected = run.simulated();
+    let start = |party: usize| match party {
+        0 => run.serve(),
+        client => run.join(client - 1),
+    };
+    let mut parties: Vec<Process> = (0..=run.clients).map(start).collect();
+    let mut state = seed;
+    let mut random = |bound: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % bound
+    };
+    let mut done = 0;
+    while done < kills {
+        std::thread::sleep(Duration::from_millis(20 + random(280)));
+        let party = random(parties.len() as u64) as usize;
+        if parties[party].ended().is_some() {
+            break;
+        }
+        parties[party].kill();
+        std::thread::sleep(Duration::from_millis(random(60)));
+        parties[party] = start(party);
+        done += 1;
+    }
+    for (party, process) in parties.iter_mut().enumerate() {
+        let code = process.code();
+        let log = if party == 0 { "serve.log".to_string() } else { format!("join-{}.log", party - 1) };
+        assert_eq!(code, 0, "party {party}: {}", run.log(&log));
+    }
+    assert!(done >= kills.min(5), "the run was over after {done} kills");
+    assert!(run.model() == expected, "the model differs from the simulated one");
+    for client in 0..run.clients {
+        let ledger = run.ledger(client);
+        let messages = ledger["datasets"][0]["messages"].as_u64().unwrap();
+        let rounds = ledger["datasets"][0]["runs"][0]["rounds"].as_u64().unwrap();
+        assert_eq!(messages, rounds, "client {client}");
+    }
+    eprintln!("{done} kills survived");
+}
+
+#[test]
+fn killed_processes_go_on() {
+    survive(&Run::new(&config("soteriafl-saga", 400)), 16, 1);
+}
+
+#[test]
+#[ignore = "takes minutes: `make soak`"]
+fn soak() {
+    let kills = std::env::var("SOTERIA_SOAK_KILLS").ok().and_then(|kills| kills.parse().ok());
+    let kills: u32 = kills.unwrap_or(300);
+    for (number, preset) in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg", "soteriafl-saga"]
+        .into_iter()
+        .enumerate()
+    {
+        let mut run = Run::new(&config(preset, 40 * kills));
+        run.make_keys();
+        survive(&run, kills, 100 + number as u64);
+    }
+}

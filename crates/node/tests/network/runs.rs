@@ -1,0 +1,199 @@
+//! What the commands promise: the same bytes as a simulated run, exit codes, and nothing sent that was not
+//! agreed to.
+
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use soteria_node::net::rpc::SubmitRequest;
+
+use crate::parties::{Run, eventually};
+
+const SMALL: &str = r#"
+[data]
+source = "synthetic:3000x20"
+clients = 3
+[algorithm]
+preset = "soteriafl-sgd"
+batch = 50
+rounds = 12
+"#;
+
+#[test]
+fn a_networked_run_over_tls_equals_a_simulated_one() {
+    let mut run = Run::new(SMALL);
+    run.make_keys();
+    let mut server = run.serve();
+    let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+    for (client, process) in clients.iter_mut().enumerate() {
+        assert_eq!(process.code(), 0, "{}", run.log(&format!("join-{client}.log")));
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    assert!(run.model() == run.simulated());
+    let summary = run.summary();
+    assert_eq!(summary["privacy"]["claim"], "test seed");
+    assert!(summary["privacy"]["epsilon"].is_null() && summary["final"]["loss"].is_null());
+    assert!(summary["final"]["test_accuracy"].as_f64().is_some());
+    assert!(run.path("out/report.html").exists());
+    // What is over stays over, at once.
+    let start = Instant::now();
+    assert_eq!(run.serve().code(), 0);
+    assert_eq!(run.join(1).code(), 0);
+    assert!(start.elapsed() < Duration::from_secs(60));
+    // The traffic that the table counts is that of the simulated run.
+    let last = |name: &str| {
+        let table = std::fs::read_to_string(run.path(name)).unwrap();
+        table.lines().last().unwrap().splitn(5, ',').take(4).collect::<Vec<_>>().join(",")
+    };
+    assert_eq!(last("out/rounds.csv"), last("simulated/rounds.csv"));
+}
+
+/// Claims: secure noise, secrets from the operating system, a server that owns no records.
+#[test]
+fn a_server_without_records_coordinates_a_proved_run() {
+    let mut run = Run::new(
+        r#"
+[data]
+source = "csv:own.csv?header=no"
+clients = 3
+[model]
+kind = "logistic"
+[algorithm]
+preset = "auto"
+rounds = 5
+[deployment]
+features = 2
+labels = ["no", "yes"]
+records = 40
+"#,
+    );
+    run.seed = None;
+    run.data = format!("csv:{}?header=no", run.path("own-{}.csv").display());
+    for client in 0..3u32 {
+        let rows: String = (0..40 + client)
+            .map(|row| format!("{},{},{}\n", row % 5, (row * client) % 7, ["no", "yes"][row as usize % 2]))
+            .collect();
+        std::fs::write(run.path(&format!("own-{client}.csv")), rows).unwrap();
+    }
+    run.make_keys();
+    let mut server = run.serve();
+    // Too much for client 0: it says so and nothing has left.
+    let mut refused = run.join_with(0, &["--max-epsilon", "0.5"]);
+    assert_eq!(refused.code(), 3, "{}", run.log("join-0.log"));
+    assert!(run.log("join-0.log").contains("error: refused"), "{}", run.log("join-0.log"));
+    assert!(!run.log("serve.log").contains("joined"), "{}", run.log("serve.log"));
+    assert_eq!(run.ledger(0)["datasets"].as_array().unwrap().len(), 0);
+    let mut clients: Vec<_> = (0..3)
+        .map(|client| run.join_with(client, &["--max-epsilon", "1.0"]))
+        .collect();
+    for process in &mut clients {
+        assert_eq!(process.code(), 0, "{}", run.log("join-0.log"));
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    let summary = run.summary();
+    assert_eq!(summary["privacy"]["claim"], "proved", "{summary}");
+    assert_eq!(summary["privacy"]["noise"], "secure");
+    assert_eq!(summary["samples_per_client"], serde_json::json!([40, 41, 42]));
+    let ledger = run.ledger(2);
+    let set = &ledger["datasets"][0];
+    assert_eq!((set["messages"].as_u64(), set["records"].as_u64()), (Some(5), Some(42)));
+    assert_eq!(set["claim"], "proved");
+    let epsilon = set["epsilon"].as_f64().unwrap();
+    assert!(epsilon > 0.9 && epsilon <= 1.0, "{epsilon}");
+    // A second run on the same records does not fit into the same limit.
+    for name in ["server", "out"] {
+        std::fs::remove_dir_all(run.path(name)).unwrap();
+    }
+    let _server = run.serve();
+    let mut again = run.join_with(2, &["--max-epsilon", "1.0"]);
+    assert_eq!(again.code(), 3, "{}", run.log("join-2.log"));
+    assert_eq!(run.ledger(2)["datasets"][0]["messages"].as_u64(), Some(5));
+}
+
+/// A deployed client does not join what proves nothing, nor a test without knowing it.
+#[test]
+fn unproved_runs_are_refused() {
+    let mut run = Run::new(SMALL);
+    let _server = run.serve();
+    run.seed = None;
+    let mut client = run.join(0);
+    assert_eq!(client.code(), 3, "{}", run.log("join-0.log"));
+    assert!(run.log("join-0.log").contains("test"), "{}", run.log("join-0.log"));
+
+    let mut run = Run::new(&format!("{SMALL}[privacy]\nnoise = \"float\"\n"));
+    run.seed = None;
+    let _server = run.serve();
+    let mut client = run.join(0);
+    assert_eq!(client.code(), 3, "{}", run.log("join-0.log"));
+    assert!(run.log("join-0.log").contains("not secure"), "{}", run.log("join-0.log"));
+}
+
+#[test]
+fn one_state_has_one_process_and_one_identity() {
+    let run = Run::new(SMALL);
+    let _server = run.serve();
+    let _first = run.join(0);
+    eventually("client 0 has joined", || run.log("serve.log").contains("joined"));
+    let mut second = run.join(0);
+    assert_eq!(second.code(), 1);
+    assert!(run.log("join-0.log").contains("in use"), "{}", run.log("join-0.log"));
+    let mut server = run.serve();
+    assert_eq!(server.code(), 1);
+    // A client that this run does not have.
+    let mut stranger = run.join_with(3, &[]);
+    assert_ne!(stranger.code(), 0);
+}
+
+/// A straggler that never comes back: rounds close by quorum after the deadline, and the run ends.
+#[test]
+fn a_quorum_ends_the_run_without_a_straggler() {
+    let run = Run::new(&format!(
+        "{SMALL}[deployment]\nquorum = 2\ndeadline = 0.2\n"
+    ));
+    let mut server = run.serve();
+    let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+    eventually("a round has closed", || run.log("serve.log").contains("round=1"));
+    clients[2].kill();
+    for client in &mut clients[..2] {
+        assert_eq!(client.code(), 0);
+    }
+    // Back after the end, while the server still waits for it.
+    let mut late = run.join(2);
+    assert_eq!(late.code(), 0, "{}", run.log("join-2.log"));
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    let spent = run.ledger(2)["datasets"][0]["messages"].as_u64().unwrap();
+    assert!(spent <= 12, "{spent}");
+}
+
+#[test]
+fn both_sides_stop_when_told_and_go_on_later() {
+    let run = Run::new(&SMALL.replace("rounds = 12", "rounds = 300"));
+    let mut server = run.serve();
+    let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+    eventually("some rounds have closed", || run.log("serve.log").contains("round=3 "));
+    server.terminate();
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    clients[1].terminate();
+    assert_eq!(clients[1].code(), 0, "{}", run.log("join-1.log"));
+    let mut server = run.serve();
+    clients[1] = run.join(1);
+    for client in &mut clients {
+        assert_eq!(client.code(), 0);
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    assert!(run.model() == run.simulated());
+}
+
+/// On the wire, envelope included: at most 3% above 4 bytes a value, plus 64.
+#[test]
+fn messages_are_small() {
+    for k in [1usize, 6, 100, 2544, 500_000] {
+        let message = vec![0; soteria_core::wire::HEADER_LEN + 16 + 4 * k];
+        let request = SubmitRequest {
+            run: vec![0; 16].into(),
+            message: message.into(),
+        };
+        // gRPC frames a message by five bytes.
+        let bytes = request.encoded_len() + 5;
+        assert!(bytes as f64 <= 1.03 * (4 * k) as f64 + 64.0, "k = {k}: {bytes}");
+    }
+}
