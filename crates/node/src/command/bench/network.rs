@@ -280,12 +280,11 @@ async fn drive(load: Load, keys: &Path, server: &Server) -> Result<Held, Failure
                 journal.processor = Some(server.processor());
             }
             if journal.heard[load.rounds as usize].is_some() {
-                return (server.processor(), server.memory());
+                return Ok((server.processor(), server.memory()));
             }
         }
     };
-    let (watched, (processor, memory)) = tokio::join!(watch, sample);
-    watched?;
+    let ((), (processor, memory)) = tokio::try_join!(watch, sample)?;
     let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
     let first = |round: Round| journal.heard[round as usize].map(|times| times.0);
     let counted = f64::from(load.rounds - WARM);
