@@ -315,6 +315,7 @@ async fn coordinate(
     began: Instant,
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
+    crate::net::raise_file_limit();
     let description = coordinator.description().clone();
     let clients = description.resolved.clients;
     let security = match &options.tls {
