@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 
 .NOTPARALLEL:
-.PHONY: help build test check-format lint doc examples fmt bench clean
+.PHONY: help build test check-format lint doc examples fmt bench soak demo-network clean
 
 help: ## Show this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,13 @@ fmt: ## Format the code
 
 bench: ## Run the benchmarks
 	$(CARGO) bench --workspace --locked
+
+soak: ## Kill networked processes for minutes (SOTERIA_SOAK_KILLS, default 300 per estimator)
+	$(CARGO) test --release --locked -p soteria --test network -- --ignored --nocapture soak
+
+demo-network: ## A coordinator and three clients over TLS; one is killed in the middle; the result is the same
+	$(CARGO) build --release --locked
+	TARGET_DIR=$(TARGET_DIR) ./examples/deployment/demo.sh
 
 clean: ## Remove what was built
 	$(CARGO) clean

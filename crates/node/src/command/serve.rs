@@ -326,7 +326,14 @@ async fn coordinate(
     };
     let feed = Feed::new(about(&description));
     let known = coordinator.evaluations().to_vec();
-    feed.restore(known.iter().map(|row| point(row, None)));
+    let odometer = coordinator
+        .privacy()
+        .filter(|_| options.test_seed.is_none())
+        .and_then(|privacy| privacy.odometer.as_ref());
+    feed.restore(known.iter().filter(|row| row.round > 0).map(|row| {
+        let epsilon = odometer.map(|odometer| odometer.after(u64::from(row.round)));
+        point(row, epsilon)
+    }));
     for (client, member) in coordinator.members().iter().enumerate() {
         let Some(member) = member else { continue };
         feed.client(client as u32, |row| {
@@ -365,6 +372,8 @@ async fn coordinate(
         last: None,
         joined: usize::MAX,
         last_state: None,
+        told: Some(coordinator.round()),
+        test_seed: options.test_seed.is_some(),
         ending: Arc::default(),
     };
     let ending = Arc::clone(&watch.ending);
@@ -477,13 +486,25 @@ struct Watch {
     last: Option<Round>,
     joined: usize,
     last_state: Option<(Round, u32)>,
+    /// The round up to which clients' rows are counted.
+    told: Option<Round>,
+    test_seed: bool,
     ending: Shared,
+}
+
+impl Watch {
+    /// What a client that took part in all rounds has spent.
+    fn spent<S: ServerStore>(&self, coordinator: &Coordinator<S>, round: Round) -> Option<f64> {
+        let privacy = coordinator.privacy().filter(|_| !self.test_seed)?;
+        let odometer = privacy.odometer.as_ref()?;
+        Some(odometer.after(u64::from(round)))
+    }
 }
 
 impl<S: ServerStore> Observer<S> for Watch {
     fn changed(&mut self, coordinator: &Coordinator<S>, news: Vec<News>) {
         let round = coordinator.round();
-        let joined = coordinator.members().iter().flatten().count();
+        let joined = coordinator.joined();
         if self.last != Some(round) || self.joined != joined {
             (self.last, self.joined) = (Some(round), joined);
             let phase = match (coordinator.begun(), coordinator.finished()) {
@@ -493,8 +514,19 @@ impl<S: ServerStore> Observer<S> for Watch {
             };
             self.feed.phase(phase);
             let now = now();
+            let spent = self.spent(coordinator, round);
+            let closed = coordinator.latest().filter(|latest| latest.round + 1 == round);
+            let fresh = closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
             self.feed.update(|status| {
                 (status.round, status.opened) = (round, Some(now));
+                for row in &mut status.clients {
+                    row.epsilon = spent;
+                    match fresh.map(|closed| closed.accepts(row.client)) {
+                        Some(true) => row.taken += 1,
+                        Some(false) => row.missed += 1,
+                        None => {}
+                    }
+                }
             });
             let mut ending = lock(&self.ending);
             ending.model = coordinator.model().cloned();

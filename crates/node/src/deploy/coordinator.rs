@@ -247,6 +247,16 @@ impl<S: ServerStore> Coordinator<S> {
         &self.members
     }
 
+    /// How many have joined.
+    pub fn joined(&self) -> usize {
+        self.joined
+    }
+
+    /// The last round that closed, if it is at hand.
+    pub fn latest(&self) -> Option<&Arc<ClosedRound>> {
+        self.recent.back()
+    }
+
     /// Whether everybody has joined.
     pub fn begun(&self) -> bool {
         self.running.is_some()

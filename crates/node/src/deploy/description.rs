@@ -19,6 +19,12 @@ use crate::problem::{Model, ProblemError, build_model};
 /// Bytes of the run's name in messages.
 pub const RUN_ID_LEN: usize = 16;
 
+/// Most parameters that a client holds in memory for a server (1 GB a vector).
+pub const LARGEST_MODEL: usize = 1 << 28;
+
+/// Most clients of a run.
+pub const MOST_CLIENTS: usize = 1 << 24;
+
 /// Longest text that a client reads.
 pub const LONGEST: usize = 1 << 20;
 
@@ -150,7 +156,10 @@ impl Description {
         let shape = RecordShape { features, labels };
         let model = shape.model(&config, model_kind)?;
         // Before anything of this size is made.
-        if model.objective().dimension() != dimension || clients > 1 << 24 {
+        if model.objective().dimension() != dimension
+            || dimension > LARGEST_MODEL
+            || clients > MOST_CLIENTS
+        {
             return Err(malformed("its numbers contradict each other"));
         }
         let (resolved, _) = config.resolve(&Shape {

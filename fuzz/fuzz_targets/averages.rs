@@ -1,0 +1,16 @@
+//! Bytes from a server: an average is finite and of the right size, or refused; and it is read back as written.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use soteria_core::wire;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut average = Vec::new();
+    if wire::decode_average(33, 1, bytes, &mut average).is_ok() {
+        assert!(average.len() == 33 && average.iter().all(|value| value.is_finite()));
+        let (mut again, mut back) = (Vec::new(), Vec::new());
+        wire::put_average(&average, 1, &mut again);
+        wire::decode_average(33, 1, &again, &mut back).expect("what was written");
+        assert_eq!(average, back);
+    }
+});
