@@ -21,3 +21,20 @@ pub mod listen;
 pub mod rpc;
 pub mod service;
 pub mod tls;
+
+/// Lets this process open as many connections as the system allows at all; the usual limit of 1,024 files
+/// is from times when nobody had so many.
+pub fn raise_file_limit() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let most = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        if limit.current != limit.maximum && setrlimit(Resource::Nofile, most).is_err() {
+            tracing::warn!("the limit on open files stays at {:?}", limit.current);
+        }
+    }
+}

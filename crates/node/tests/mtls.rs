@@ -297,6 +297,7 @@ fn silent_peers_keep_nobody_out() {
         let keys = keys(1);
         let few = Limits {
             handshakes: 4,
+            grace: Duration::from_millis(10),
             ..limits()
         };
         let address = server(keys.path(), few).await;
@@ -314,6 +315,27 @@ fn silent_peers_keep_nobody_out() {
         // The first ones had to go.
         let first = tokio::time::timeout(PATIENCE, silent[0].read(&mut [0; 8])).await;
         assert!(matches!(first, Ok(Ok(0) | Err(_))), "{first:?}");
+    });
+}
+
+#[test]
+fn clients_that_come_at_once_wait_for_each_other() {
+    runs(async {
+        let keys = keys(4);
+        let few = Limits {
+            handshakes: 2,
+            grace: Duration::from_secs(3600),
+            ..Limits::for_clients(64)
+        };
+        let address = server(keys.path(), few).await;
+        let mut crowd = tokio::task::JoinSet::new();
+        for index in 0..12 {
+            let mut channel = channel(address, keys.path(), index % 4);
+            crowd.spawn(async move { ask(&mut channel).await.map(|answer| answer.0) });
+        }
+        while let Some(answer) = crowd.join_next().await {
+            assert_eq!(answer.expect("no panic").expect("let in"), "0");
+        }
     });
 }
 

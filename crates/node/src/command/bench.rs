@@ -1,5 +1,7 @@
 //! `soteria bench`: the tables of `docs/performance.md`, measured on this machine.
 
+mod network;
+
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -46,6 +48,8 @@ pub enum Table {
     Dimension,
     /// Growth with the number of records.
     Records,
+    /// A server under load: clients with prepared messages over TLS.
+    Network,
 }
 
 /// One line of a table.
@@ -69,6 +73,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         Table::Clients,
         Table::Dimension,
         Table::Records,
+        Table::Network,
     ];
     let tables = if options.tables.is_empty() {
         &all[..]
@@ -81,6 +86,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         verbosity,
         cores,
         lines: Vec::new(),
+        held: Vec::new(),
     };
     for table in tables {
         match table {
@@ -89,17 +95,22 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             Table::Clients => bench.clients()?,
             Table::Dimension => bench.dimension()?,
             Table::Records => bench.records()?,
+            Table::Network => bench.network()?,
         }
     }
     if options.json {
         let lines: Vec<Value> = bench.lines.iter().map(Line::to_json).collect();
+        let network: Vec<Value> = bench.held.iter().map(network::Held::to_json).collect();
         super::print(&format!(
             "{:#}\n",
-            json!({ "cores": cores, "lines": lines })
+            json!({ "cores": cores, "lines": lines, "network": network })
         ))?;
     } else {
         for line in &bench.lines {
             super::print(&format!("{}\n", line.to_text()))?;
+        }
+        for held in &bench.held {
+            super::print(&format!("network    {}\n", held.to_text()))?;
         }
     }
     Ok(())
@@ -134,6 +145,7 @@ struct Bench<'a> {
     verbosity: Verbosity,
     cores: usize,
     lines: Vec<Line>,
+    held: Vec<network::Held>,
 }
 
 impl Bench<'_> {
@@ -276,6 +288,13 @@ impl Bench<'_> {
                 let name = format!("{records} records a client, {estimator}");
                 self.measure("records", name, self.cores, &sets, extra, 20)?;
             }
+        }
+        Ok(())
+    }
+
+    fn network(&mut self) -> Result<(), Failure> {
+        for load in network::loads(self.options.quick) {
+            self.held.push(network::measure(load, self.verbosity)?);
         }
         Ok(())
     }

@@ -316,6 +316,7 @@ async fn coordinate(
     began: Instant,
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
+    crate::net::raise_file_limit();
     let description = coordinator.description().clone();
     let clients = description.resolved.clients;
     let security = match &options.tls {
@@ -528,6 +529,19 @@ impl<S: ServerStore> Observer<S> for Watch {
                     }
                 }
             });
+            // Rounds that are not measured have a time and traffic too.
+            if let Some(closed) = fresh {
+                let sums = coordinator.sums();
+                self.feed.append(Point {
+                    round,
+                    uplink_bytes: sums.uplink,
+                    downlink_bytes: sums.downlink,
+                    seconds: coordinator.last_seconds(),
+                    taken: closed.taken(),
+                    epsilon: spent,
+                    ..Point::default()
+                });
+            }
             let mut ending = lock(&self.ending);
             ending.model = coordinator.model().cloned();
             if ending.privacy.is_none() {

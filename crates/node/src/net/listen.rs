@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Strangers can hold at most [`Limits::handshakes`] half-open connections for at most
-//! [`Limits::handshake_timeout`]; when there are more, the oldest of them goes, so that a crowd of silent
-//! peers cannot keep out a client whose handshake takes milliseconds. Whoever has shown a certificate
+//! [`Limits::handshake_timeout`]. When there are more, newcomers wait in the kernel's queue until one is done
+//! or the oldest has had [`Limits::grace`], and then goes: a crowd of silent peers cannot keep out a client
+//! whose handshake takes milliseconds, nor can a crowd of clients that come at once. Whoever has shown a certificate
 //! can hold [`Limits::per_client`] connections; one more closes its oldest, which after a network
 //! failure is the dead one. In all there are [`Limits::connections`].
 //!
@@ -21,7 +22,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use soteria_core::protocol::ClientId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -59,6 +60,8 @@ pub struct Limits {
     pub handshakes: usize,
     /// How long a handshake may take.
     pub handshake_timeout: Duration,
+    /// How long it is left alone while others wait.
+    pub grace: Duration,
 }
 
 impl Limits {
@@ -69,6 +72,7 @@ impl Limits {
             per_client: 4,
             handshakes: 512,
             handshake_timeout: Duration::from_secs(10),
+            grace: Duration::from_secs(1),
         }
     }
 }
@@ -208,7 +212,7 @@ struct Door {
 impl Door {
     async fn run(self, listener: TcpListener) {
         let mut tasks = JoinSet::new();
-        let mut order: VecDeque<AbortHandle> = VecDeque::new();
+        let mut order = VecDeque::new();
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
             let accepted = tokio::select! {
@@ -222,25 +226,48 @@ impl Door {
             match accepted {
                 Ok((stream, address)) => {
                     self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                    while order.front().is_some_and(AbortHandle::is_finished) {
-                        order.pop_front();
-                    }
-                    if order.len() >= self.limits.handshakes {
-                        order.retain(|handle| !handle.is_finished());
-                    }
-                    if order.len() >= self.limits.handshakes
-                        && let Some(oldest) = order.pop_front()
-                    {
-                        oldest.abort();
-                        self.counters.dropped.fetch_add(1, Ordering::Relaxed);
-                    }
-                    order.push_back(tasks.spawn(self.clone().greet(stream, address)));
+                    self.make_room(&mut tasks, &mut order).await;
+                    let handle = tasks.spawn(self.clone().greet(stream, address));
+                    order.push_back((Instant::now(), handle));
                 }
                 // Out of file descriptors, usually: waiting is all that helps.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
+            }
+        }
+    }
+
+    /// Returns when another handshake may begin; `order` has those under way, oldest first.
+    async fn make_room(
+        &self,
+        tasks: &mut JoinSet<()>,
+        order: &mut VecDeque<(Instant, AbortHandle)>,
+    ) {
+        loop {
+            while order.front().is_some_and(|(_, handle)| handle.is_finished()) {
+                order.pop_front();
+            }
+            if order.len() >= self.limits.handshakes.max(1) {
+                order.retain(|(_, handle)| !handle.is_finished());
+            }
+            if order.len() < self.limits.handshakes.max(1) {
+                return;
+            }
+            let Some((since, oldest)) = order.front() else {
+                return;
+            };
+            let left = self.limits.grace.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                oldest.abort();
+                order.pop_front();
+                self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            tokio::select! {
+                _ = tasks.join_next() => {}
+                () = tokio::time::sleep(left) => {}
             }
         }
     }
