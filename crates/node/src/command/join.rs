@@ -14,7 +14,7 @@ use soteria_core::random::SecretKey;
 use super::{Failure, Verbosity, print};
 use crate::deploy::budget::{self, Priced, Refusal};
 use crate::deploy::description::Description;
-use crate::deploy::hex;
+use crate::deploy::{Hash, hex};
 use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts};
 use crate::deploy::records::{self, Records};
 use crate::deploy::sqlite::ClientSqlite;
@@ -130,10 +130,13 @@ async fn take_part(
 ) -> Result<(), Failure> {
     let mut caller = Caller::new(target, options.client);
     let known = store.runs()?;
+    // Before the server can say anything about them.
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+    let own = records::source_digest(&share.source, &directories)?;
     let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
         return ended(options, known.last(), verbosity);
     };
-    let agreed = Agreed::reach(options, &share, &text, &known, verbosity)?;
+    let agreed = Agreed::reach(options, &share, own, &text, &known, verbosity)?;
     let Agreed {
         description,
         records,
@@ -227,6 +230,7 @@ impl Agreed {
     fn reach(
         options: &Options,
         share: &Share,
+        own: Hash,
         text: &str,
         known: &[LedgerRun],
         verbosity: Verbosity,
@@ -240,7 +244,7 @@ impl Agreed {
             }));
         }
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-        let records = records::load(share, &outline, &directories)?;
+        let records = records::load(share, own, &outline, &directories)?;
         let rows = records.data.rows();
         let description = Description::parse(text, rows).map_err(unusable)?;
         let mut price = budget::price(&description, rows)?;

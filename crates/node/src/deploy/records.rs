@@ -1,15 +1,20 @@
-//! A client's own records: loaded as the run wants them, and known by a digest.
+//! A client's own records: loaded as the run wants them, and known by a digest that no run can change.
 //!
-//! The digest names the data set in the ledger. It is that of the records as they are read, each
-//! hashed alone and the hashes sorted: the order of rows, the file format and the run's scaling do not
-//! change it. What it cannot see: a data set with one row added or changed is another one to it,
-//! although nearly everything in it has been spent before. Whoever lets records grow must count their
-//! cost together, by keeping one state directory and adding up its ledger.
+//! The digest names the data set in the ledger. It is taken of the whole source before the server has
+//! said anything: of every record the nonzero values with their places and the label, each record hashed
+//! alone and the hashes sorted. The order of rows and the file format do not change it; and nothing in a
+//! description can: not the number of features, the spelling of classes, the scaling, the limit on rows,
+//! nor the seed that deals the parts of `SOURCE:i/n`, whose ledger is that of the whole source. Synthetic
+//! records, which are nobody's, are known by their source's name.
+//!
+//! What it cannot see: a data set with one row added or changed is another one to it, although nearly
+//! everything in it has been spent before. Whoever lets records grow must count their cost together, by
+//! keeping one state directory and adding up its ledger.
 
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Share};
+use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Share, Source};
 
 use super::Hash;
 use super::description::Description;
@@ -18,16 +23,28 @@ use super::description::Description;
 pub struct Records {
     /// Scaled, with the constant feature where the model has one.
     pub data: Arc<Dataset>,
-    /// Digest of the records as they were read.
+    /// Digest of the source that they are from.
     pub digest: Hash,
 }
 
-/// Loads `share` as `description` asks.
+/// The digest of all records of a source, as its owner has them.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn source_digest(source: &Source, directories: &DataDirectories) -> Result<Hash, DataError> {
+    match source {
+        Source::Synthetic(_) => Ok(Sha256::digest(source.to_string().as_bytes()).into()),
+        _ => Ok(digest(&source.load(directories, 0)?.train)),
+    }
+}
+
+/// Loads `share`, whose source has the digest `own`, as `description` asks.
 ///
 /// # Errors
 /// When the records cannot be read or do not have the run's features and classes.
 pub fn load(
     share: &Share,
+    own: Hash,
     description: &Description,
     directories: &DataDirectories,
 ) -> Result<Records, DataError> {
@@ -36,6 +53,14 @@ pub fn load(
         .source
         .load_as(&description.schema(), directories, run.seed)?
         .train;
+    // Files can change under one's hands; the ledger must know what is trained on.
+    if !matches!(share.source, Source::Synthetic(_)) && digest(&whole) != own {
+        return Err(DataError::Choice {
+            what: "source",
+            value: share.source.to_string(),
+            reason: "its records have changed since they were read first".to_string(),
+        });
+    }
     if let (Some(_), Some(rows)) = (share.part, run.rows)
         && rows < whole.rows()
     {
@@ -45,7 +70,6 @@ pub fn load(
         Some((part, parts)) => run.partition.part(data, part, parts, run.seed),
         None => Ok(data.clone()),
     };
-    let digest = digest(&part(&whole)?);
     // In the order of a simulated run: scaling looks at all rows when it decides how to store them.
     if description.intercept() {
         whole = whole.with_intercept();
@@ -53,12 +77,13 @@ pub fn load(
     whole = description.scaling()?.apply(whole)?;
     Ok(Records {
         data: Arc::new(part(&whole)?),
-        digest,
+        digest: own,
     })
 }
 
-/// The digest of unscaled records.
+/// The digest of unscaled records, whatever their columns and classes were fixed to.
 pub fn digest(data: &Dataset) -> Hash {
+    let names: Vec<Vec<u8>> = data.label_names().iter().map(|name| canonical(name)).collect();
     let mut rows: Vec<Hash> = (0..data.rows())
         .map(|row| {
             let mut hasher = Sha256::new();
@@ -80,15 +105,23 @@ pub fn digest(data: &Dataset) -> Hash {
                 }
             }
             let label = data.labels()[row] as usize;
-            let name = data.label_names().get(label).map_or("", String::as_str);
             hasher.update(u64::MAX.to_le_bytes());
-            hasher.update(name.as_bytes());
+            hasher.update(names.get(label).map_or(&[][..], Vec::as_slice));
             hasher.finalize().into()
         })
         .collect();
     rows.sort_unstable();
     let mut hasher = Sha256::new();
-    hasher.update((data.columns() as u64).to_le_bytes());
     rows.iter().for_each(|row| hasher.update(row));
     hasher.finalize().into()
+}
+
+/// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.
+fn canonical(name: &str) -> Vec<u8> {
+    match name.parse::<f64>() {
+        Ok(value) if value.is_finite() => {
+            [&b"number "[..], &(value + 0.0).to_le_bytes()].concat()
+        }
+        _ => [b"text ", name.as_bytes()].concat(),
+    }
 }
