@@ -76,6 +76,8 @@ pub struct Description {
     pub start: Hash,
     /// The seed of all secrets in a test; such a run claims nothing.
     pub test_seed: Option<u64>,
+    /// What its reader should hear, e.g. of a large delta.
+    pub warnings: Vec<String>,
 }
 
 impl Description {
@@ -113,6 +115,7 @@ impl Description {
             model: model.clone(),
             start,
             test_seed,
+            warnings: Vec::new(),
         })
     }
 
@@ -162,7 +165,7 @@ impl Description {
         {
             return Err(malformed("its numbers contradict each other"));
         }
-        let (resolved, _) = config.resolve(&Shape {
+        let (resolved, warnings) = config.resolve(&Shape {
             dimension,
             records: vec![records; clients],
             model: model_kind,
@@ -183,6 +186,11 @@ impl Description {
             model,
             start,
             test_seed,
+            // Every key is given in a resolved configuration, whether it is used or not.
+            warnings: warnings
+                .into_iter()
+                .filter(|warning| !warning.contains("is ignored"))
+                .collect(),
         })
     }
 
