@@ -16,7 +16,7 @@ use crate::deploy::budget::{self, Limits, Priced, Refusal, adjacency_name};
 use crate::deploy::description::Description;
 use crate::deploy::{Hash, hex};
 use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts};
-use crate::deploy::records::{self, Records};
+use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
 use crate::logs::LogOptions;
@@ -255,6 +255,8 @@ impl Agreed {
                 None => "refused: --test-seed is given, but this is no test run".to_string(),
             }));
         }
+        let same = known.iter().filter(|run| run.data == own);
+        records::check_shape(share, &outline, same.map(|run| run.description.as_str()))?;
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
         let records = records::load(share, own, &outline, &directories)?;
         let rows = records.data.rows();
@@ -456,6 +458,12 @@ fn unusable(error: impl std::fmt::Display) -> Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Failure::Failed(error.to_string())
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        Failure::usage(error.to_string())
     }
 }
 

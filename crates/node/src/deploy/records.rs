@@ -17,7 +17,10 @@ use sha2::{Digest, Sha256};
 use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Share, Source};
 
 use super::Hash;
-use super::description::Description;
+use super::description::{Description, RecordShape};
+
+/// Most values of sparse rows that a centre may make dense.
+const LARGEST_DENSE: usize = 1 << 29;
 
 /// Records ready to train on.
 pub struct Records {
@@ -38,28 +41,62 @@ pub fn source_digest(source: &Source, directories: &DataDirectories) -> Result<H
     }
 }
 
+/// Why records cannot take part. After a server has spoken nothing is said about any record: which
+/// descriptions fail would tell about it, and so would a log.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The records are of another kind.
+    #[error("these records do not have the features and classes that the run's description names, or cannot be dealt as it says")]
+    Unfit,
+    /// Another run on the same records had other features or classes.
+    #[error("this run names other features or classes than the runs that these records have joined before")]
+    OtherShape,
+    /// The files have changed.
+    #[error("the records have changed since they were read first")]
+    Changed,
+}
+
+/// Refuses a run whose features or classes are not those of an earlier run on the same records, or not
+/// those that the client wrote itself. It compares texts; no record is looked at.
+///
+/// # Errors
+/// When it does.
+pub fn check_shape<'a>(
+    share: &Share,
+    description: &Description,
+    earlier: impl Iterator<Item = &'a str>,
+) -> Result<(), LoadError> {
+    let own = match &share.source {
+        Source::Libsvm { features, .. } => *features,
+        _ => None,
+    };
+    let agrees = own.is_none_or(|features| features == description.shape.features);
+    for text in earlier {
+        if RecordShape::of(text).as_ref() != Some(&description.shape) {
+            return Err(LoadError::OtherShape);
+        }
+    }
+    if agrees { Ok(()) } else { Err(LoadError::OtherShape) }
+}
+
 /// Loads `share`, whose source has the digest `own`, as `description` asks.
 ///
 /// # Errors
-/// When the records cannot be read or do not have the run's features and classes.
+/// When the records do not have the run's features and classes, or have changed.
 pub fn load(
     share: &Share,
     own: Hash,
     description: &Description,
     directories: &DataDirectories,
-) -> Result<Records, DataError> {
+) -> Result<Records, LoadError> {
+    let unfit = |_: DataError| LoadError::Unfit;
     let run = &description.resolved;
-    let mut whole = share
-        .source
-        .load_as(&description.schema(), directories, run.seed)?
-        .train;
+    let loaded = share.source.load_as(&description.schema(), directories, run.seed);
+    let mut whole = loaded.map_err(unfit)?.train;
     // Files can change under one's hands; the ledger must know what is trained on.
     if !matches!(share.source, Source::Synthetic(_)) && digest(&whole) != own {
-        return Err(DataError::Choice {
-            what: "source",
-            value: share.source.to_string(),
-            reason: "its records have changed since they were read first".to_string(),
-        });
+        return Err(LoadError::Changed);
     }
     if let (Some(_), Some(rows)) = (share.part, run.rows)
         && rows < whole.rows()
@@ -74,9 +111,18 @@ pub fn load(
     if description.intercept() {
         whole = whole.with_intercept();
     }
-    whole = description.scaling()?.apply(whole)?;
+    let scaling = description.scaling().map_err(unfit)?;
+    // A centre may make sparse rows dense, depending on them; whether that fits must not.
+    let size = whole.rows().saturating_mul(whole.columns());
+    if scaling.center().at(0) != 0.0
+        && matches!(whole.features(), Features::Sparse(_))
+        && size > LARGEST_DENSE
+    {
+        return Err(LoadError::Unfit);
+    }
+    whole = scaling.apply_clamped(whole).map_err(unfit)?;
     Ok(Records {
-        data: Arc::new(part(&whole)?),
+        data: Arc::new(part(&whole).map_err(unfit)?),
         digest: own,
     })
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use soteria_core::data::{DataDirectories, Share};
 use soteria_node::config::{Config, Document};
 use soteria_node::deploy::Hash;
-use soteria_node::deploy::description::{Description, RecordShape};
-use soteria_node::deploy::records::{self, Records};
+use soteria_node::deploy::description::{Description, DescriptionError, RecordShape};
+use soteria_node::deploy::records::{self, LoadError, Records};
 
 /// A description as some server might write it, for a logistic model without intercept.
 pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Description {
@@ -90,5 +90,77 @@ fn records_that_change_after_the_ledger_was_asked_are_refused() {
     let own = records::source_digest(&share.source, &directories).unwrap();
     std::fs::write(&path, ROWS.replace("2:7", "2:8")).unwrap();
     let description = describe(3, ["-1", "+1"], &[]);
-    assert!(records::load(&share, own, &description, &directories).is_err());
+    let found = records::load(&share, own, &description, &directories).err();
+    assert_eq!(found, Some(LoadError::Changed));
+}
+
+/// Scaling by any constants that a description may name succeeds on any records: joining tells nothing
+/// about how large they are.
+#[test]
+fn no_scaling_constant_makes_records_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, format!("{ROWS}-1 1:1e19\n")).unwrap();
+    for power in [1, 20, 40, 61, 62] {
+        let factor = format!("data.factor={}", 2f64.powi(power));
+        for center in ["data.center=0", "data.center=-3.5e18"] {
+            let description = describe(3, ["-1", "+1"], &["data.scale=constant", &factor, center]);
+            Description::parse(description.text(), 9).unwrap();
+            assert_eq!(read(&path, "", &description).data.rows(), 9);
+        }
+    }
+    for (factor, center) in [("1e19", "0"), ("1e-19", "0"), ("1", "1e19"), ("1", "-1e300")] {
+        let (factor, center) = (format!("data.factor={factor}"), format!("data.center={center}"));
+        let description = describe(3, ["-1", "+1"], &["data.scale=constant", &factor, &center]);
+        assert!(Description::parse(description.text(), 9).is_err(), "{factor} {center}");
+    }
+}
+
+/// Features and classes are compared text with text once records have joined a run; and what does not fit says
+/// nothing about the records.
+#[test]
+fn the_shape_of_records_is_not_for_a_server_to_try() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let share: Share = format!("libsvm:{}", path.display()).parse().unwrap();
+    let first = describe(3, ["-1", "+1"], &[]);
+    let earlier = || [first.text()].into_iter();
+    records::check_shape(&share, &first, earlier()).unwrap();
+    for other in [
+        describe(4, ["-1", "+1"], &[]),
+        describe(2, ["-1", "+1"], &[]),
+        describe(3, ["-1", "1"], &[]),
+        describe(3, ["-1", "2"], &[]),
+    ] {
+        records::check_shape(&share, &other, [].into_iter()).unwrap();
+        let found = records::check_shape(&share, &other, earlier());
+        assert_eq!(found, Err(LoadError::OtherShape));
+    }
+    let own: Share = format!("libsvm:{}?features=5", path.display()).parse().unwrap();
+    assert!(records::check_shape(&own, &first, [].into_iter()).is_err());
+    let directories = DataDirectories::default();
+    let digest = records::source_digest(&share.source, &directories).unwrap();
+    for other in [describe(2, ["-1", "+1"], &[]), describe(3, ["-1", "2"], &[])] {
+        let error = records::load(&share, digest, &other, &directories).err().unwrap();
+        assert_eq!(error, LoadError::Unfit);
+        assert!(!error.to_string().contains(|c: char| c.is_ascii_digit()), "{error}");
+    }
+}
+
+/// A description that names a file of the client is refused before anything is opened.
+#[test]
+fn descriptions_name_no_files() {
+    let good = describe(3, ["-1", "+1"], &[]);
+    Description::parse(good.text(), 8).unwrap();
+    for (from, to) in [
+        ("init = \"zeros\"", "init = \"/etc/hostname\""),
+        ("libsvm:d.txt", "libsvm:/etc/hostname"),
+        ("libsvm:d.txt", "libsvm:../d.txt"),
+    ] {
+        let text = good.text().replace(from, to);
+        assert_ne!(text, good.text(), "{from}");
+        let error = Description::parse(&text, 8).unwrap_err();
+        assert!(matches!(error, DescriptionError::Path), "{to}: {error}");
+    }
 }
