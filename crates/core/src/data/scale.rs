@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{DataError, Dataset, Features, draw};
+use super::{DataError, Dataset, Features, LARGEST_VALUE, draw};
 
 /// A rule for scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 mod budget;
 mod crashes;
 mod faults;
+mod files;
 mod hostile;
 mod lies;
 mod records;
