@@ -237,11 +237,18 @@ impl Dataset {
     ///
     /// Dense rows take it in whole. Sparse rows are only multiplied, and the rest becomes the offset:
     /// `(row + offset - center) * factor = row * factor + (offset - center) * factor`.
+    ///
+    /// With `most`, rows and offset are cut off there, each value by itself.
     pub(super) fn affine(
         mut self,
         center: impl Fn(usize) -> f64,
         factor: impl Fn(usize) -> f64,
+        most: Option<f32>,
     ) -> Result<Dataset, DataError> {
+        let cut = |value: f64| match most {
+            Some(most) => value.clamp(-f64::from(most), f64::from(most)) as f32,
+            None => value as f32,
+        };
         let offset = |column: usize| {
             self.offset
                 .as_ref()
@@ -254,12 +261,12 @@ impl Dataset {
         let sparse = matches!(self.features, Features::Sparse(_));
         self.features = self.features.map(|column, value| {
             let moved = if sparse { 0.0 } else { moved[column] };
-            ((f64::from(value) + moved) * factors[column]) as f32
+            cut((f64::from(value) + moved) * factors[column])
         })?;
         let rest = moved
             .iter()
             .zip(&factors)
-            .map(|(moved, factor)| if sparse { (moved * factor) as f32 } else { 0.0 });
+            .map(|(moved, factor)| if sparse { cut(moved * factor) } else { 0.0 });
         let rest: Vec<f32> = rest.collect();
         self.with_offset(rest)
     }

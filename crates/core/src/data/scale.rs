@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{DataError, Dataset, Features, draw};
+use super::{DataError, Dataset, Features, LARGEST_VALUE, draw};
 
 /// A rule for scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +177,17 @@ impl Scaling {
 
     /// Scales every row.
     pub fn apply(&self, data: Dataset) -> Result<Dataset, DataError> {
+        self.apply_up_to(data, None)
+    }
+
+    /// Scales every row and cuts values off at `2^63`, so that no record makes it fail, whatever the
+    /// constants: a function of each record alone. (Of sparse rows the stored value and the constant that
+    /// is added to all rows are cut off, so that their sum stays below `2^64`.)
+    pub fn apply_clamped(&self, data: Dataset) -> Result<Dataset, DataError> {
+        self.apply_up_to(data, Some(LARGEST_VALUE / 2.0))
+    }
+
+    fn apply_up_to(&self, data: Dataset, most: Option<f32>) -> Result<Dataset, DataError> {
         for constants in [&self.center, &self.factor] {
             if let Constants::PerFeature(values) = constants
                 && values.len() != data.columns()
@@ -195,6 +206,7 @@ impl Scaling {
         data.affine(
             |column| self.center.at(column),
             |column| self.factor.at(column),
+            most,
         )
     }
 }
@@ -569,6 +581,17 @@ mod tests {
             huge.apply(sparse(4, &VALUES)),
             Err(DataError::NotFinite { .. })
         ));
+        // Cut off instead: no record makes it fail, with or without a centre.
+        let far = Scaling::constants(Constants::Same(-1e30), Constants::Same(1e30)).unwrap();
+        for (scaling, most) in [(&huge, 2f64.powi(63)), (&far, 2f64.powi(64))] {
+            for data in both() {
+                let scaled = scaling.apply_clamped(data).unwrap();
+                assert!((0..3).all(|row| scaled.full_row(row).iter().all(|x| x.abs() <= most)));
+            }
+        }
+        for data in both() {
+            assert_eq!(scaling.apply_clamped(data.clone()).unwrap(), scaling.apply(data).unwrap());
+        }
         assert!(Scale::Spectral.fit(&dense(1, &[0.0])).is_err());
         assert!(Scale::Standard.fit(&dense(1, &[2.0])).is_err());
         assert!("auto".parse::<Scale>().is_err());

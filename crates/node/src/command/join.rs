@@ -12,11 +12,11 @@ use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Priced, Refusal};
+use crate::deploy::budget::{self, Limits, Priced, Refusal, adjacency_name};
 use crate::deploy::description::Description;
-use crate::deploy::hex;
+use crate::deploy::{Hash, hex};
 use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts};
-use crate::deploy::records::{self, Records};
+use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
 use crate::logs::LogOptions;
@@ -57,6 +57,12 @@ pub struct Options {
     /// Most that these records may have spent at the end of the run
     #[arg(long, value_name = "E")]
     max_epsilon: Option<f64>,
+    /// Largest delta of a run, and of the ledger's sum
+    #[arg(long, value_name = "D", default_value_t = budget::MAX_DELTA)]
+    max_delta: f64,
+    /// Judge every run for neighbours of this kind; without it, for the run's own
+    #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
+    adjacency: Option<String>,
     /// Do not ask, even at a terminal
     #[arg(long)]
     yes: bool,
@@ -85,6 +91,12 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     {
         return Err(Failure::usage(format!(
             "--max-epsilon expects a number >= 0, found {limit}"
+        )));
+    }
+    if !(options.max_delta > 0.0 && options.max_delta < 1.0) {
+        return Err(Failure::usage(format!(
+            "--max-delta expects a number between 0 and 1, found {}",
+            options.max_delta
         )));
     }
     let security = match &options.tls {
@@ -130,10 +142,13 @@ async fn take_part(
 ) -> Result<(), Failure> {
     let mut caller = Caller::new(target, options.client);
     let known = store.runs()?;
+    // Before the server can say anything about them.
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+    let own = records::source_digest(&share.source, &directories)?;
     let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
         return ended(options, known.last(), verbosity);
     };
-    let agreed = Agreed::reach(options, &share, &text, &known, verbosity)?;
+    let agreed = Agreed::reach(options, &share, own, &text, &known, verbosity)?;
     let Agreed {
         description,
         records,
@@ -227,6 +242,7 @@ impl Agreed {
     fn reach(
         options: &Options,
         share: &Share,
+        own: Hash,
         text: &str,
         known: &[LedgerRun],
         verbosity: Verbosity,
@@ -239,16 +255,15 @@ impl Agreed {
                 None => "refused: --test-seed is given, but this is no test run".to_string(),
             }));
         }
+        let same = known.iter().filter(|run| run.data == own);
+        records::check_shape(share, &outline, same.map(|run| run.description.as_str()))?;
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-        let records = records::load(share, &outline, &directories)?;
+        let records = records::load(share, own, &outline, &directories)?;
         let rows = records.data.rows();
         let description = Description::parse(text, rows).map_err(unusable)?;
-        let mut price = budget::price(&description, rows)?;
+        let price = budget::price(&description, rows)?;
         budget::check_claim(&description, &price)?;
         let sigma = price.sigma;
-        if description.test_seed.is_some() && price.claim == "proved" {
-            price.claim = "test seed".to_string();
-        }
         let hash = *description.hash();
         if let Some(known) = known.iter().find(|known| known.hash == hash) {
             if known.client != options.client {
@@ -257,7 +272,8 @@ impl Agreed {
                     known.client, options.client
                 )));
             }
-            if known.data != records.digest || known.price.sigma.to_bits() != sigma.to_bits() {
+            // The description is the same by its hash, so the noise is, with as many records.
+            if known.data != records.digest || known.price.records != rows as u64 {
                 return Err(Failure::usage(
                     "this state has joined this run with other records",
                 ));
@@ -272,9 +288,14 @@ impl Agreed {
             messages: 0,
             finished: false,
         };
-        show(&description, &run, known, verbosity)?;
-        let total = budget::spent(known, &run.data, Some(&run))?;
-        budget::check_limit(&total, options.max_epsilon)?;
+        let limits = Limits {
+            epsilon: options.max_epsilon,
+            delta: options.max_delta,
+            replace_one: options.adjacency.is_some(),
+        };
+        show(&description, &run, known, limits.replace_one, verbosity)?;
+        let total = budget::spent(known, &run.data, Some(&run), limits.replace_one)?;
+        budget::check_limits(&total, &run.price, description.test_seed.is_some(), &limits)?;
         let joined = known.iter().any(|known| known.hash == hash);
         if options.max_epsilon.is_none() && !options.yes && !joined {
             ask()?;
@@ -293,11 +314,13 @@ fn show(
     description: &Description,
     run: &LedgerRun,
     known: &[LedgerRun],
+    replace_one: bool,
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
     let Priced {
         records,
         epsilon,
+        epsilon_replace_one,
         delta,
         zero_out,
         claim,
@@ -307,7 +330,11 @@ fn show(
     let epsilon_text = |epsilon: Option<f64>| {
         epsilon.map_or("unknown".to_string(), |epsilon| round_up(epsilon, 4).to_string())
     };
-    let adjacency = if *zero_out { "zero-out" } else { "replace-one" };
+    let beside = if *zero_out {
+        format!("; {} replace-one", epsilon_text(*epsilon_replace_one))
+    } else {
+        String::new()
+    };
     verbosity.say(format!(
         "run {}: {} with {} parameters, client {} of {}, {records} records, {rounds} messages",
         &hex(&run.hash)[..16],
@@ -317,16 +344,22 @@ fn show(
         description.resolved.clients,
     ));
     verbosity.say(format!(
-        "this run costs epsilon {} at delta {delta}, {adjacency} (claim: {claim})",
-        epsilon_text(*epsilon)
+        "this run costs epsilon {} at delta {delta}, {}{beside} (claim: {claim})",
+        epsilon_text(*epsilon),
+        adjacency_name(*zero_out),
     ));
-    let before = budget::spent(known, &run.data, None)?;
-    let total = budget::spent(known, &run.data, Some(run))?;
+    for warning in &description.warnings {
+        verbosity.warn(warning);
+    }
+    let before = budget::spent(known, &run.data, None, replace_one)?;
+    let total = budget::spent(known, &run.data, Some(run), replace_one)?;
     verbosity.say(format!(
-        "these records have spent epsilon {} so far in {} runs; with all of this run {}",
+        "these records have spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
         epsilon_text(before.epsilon),
         before.runs,
         epsilon_text(total.epsilon),
+        total.delta,
+        adjacency_name(total.zero_out),
     ));
     Ok(())
 }
@@ -428,6 +461,12 @@ impl From<StoreError> for Failure {
     }
 }
 
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        Failure::usage(error.to_string())
+    }
+}
+
 impl From<FollowError> for Failure {
     fn from(error: FollowError) -> Self {
         Failure::Failed(error.to_string())
@@ -437,7 +476,7 @@ impl From<FollowError> for Failure {
 impl From<Refusal> for Failure {
     fn from(error: Refusal) -> Self {
         match error {
-            Refusal::Unproved(_) | Refusal::Budget { .. } => Failure::Refused(error.to_string()),
+            Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => Failure::Refused(error.to_string()),
             Refusal::Privacy(error) => error.into(),
             other => Failure::Failed(other.to_string()),
         }

@@ -8,7 +8,7 @@ use serde_json::json;
 use soteria_accountant::round_up;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Spent};
+use crate::deploy::budget::{self, Spent, adjacency_name};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun};
 use crate::deploy::{Hash, hex};
@@ -46,7 +46,7 @@ pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
     }
     let mut totals = Vec::new();
     for (data, runs) in &sets {
-        totals.push((data, runs, budget::spent(runs, data, None)?));
+        totals.push((data, runs, budget::spent(runs, data, None, false)?));
     }
     let shown = if options.json {
         let sets: Vec<_> = totals
@@ -68,10 +68,6 @@ fn claimed(runs: &[LedgerRun]) -> bool {
     runs.iter().all(|run| run.price.claim == "proved" || run.messages == 0)
 }
 
-fn adjacency(zero_out: bool) -> &'static str {
-    if zero_out { "zero-out" } else { "replace-one" }
-}
-
 fn set_json(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> serde_json::Value {
     let entries: Vec<_> = runs
         .iter()
@@ -83,8 +79,9 @@ fn set_json(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> serde_json::Value
                 "rounds": run.price.rounds,
                 "finished": run.finished,
                 "epsilon": run.price.epsilon,
+                "epsilon_replace_one": run.price.epsilon_replace_one,
                 "delta": run.price.delta,
-                "adjacency": adjacency(run.price.zero_out),
+                "adjacency": adjacency_name(run.price.zero_out),
                 "sigma": run.price.sigma,
                 "claim": run.price.claim,
             })
@@ -96,7 +93,7 @@ fn set_json(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> serde_json::Value
         "messages": runs.iter().map(|run| run.messages).sum::<u64>(),
         "epsilon": spent.epsilon,
         "delta": spent.delta,
-        "adjacency": adjacency(spent.zero_out),
+        "adjacency": adjacency_name(spent.zero_out),
         "method": spent.method,
         "claim": if claimed(runs) { "proved" } else { "some messages carry no claim" },
         "runs": entries,
@@ -130,7 +127,7 @@ fn set_text(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> String {
             "  spent: epsilon {} at delta {}, {} ({}){}",
             round_up(epsilon, 4),
             spent.delta,
-            adjacency(spent.zero_out),
+            adjacency_name(spent.zero_out),
             spent.method,
             if claimed(runs) { "" } else { "; no claim: see the runs" },
         ),

@@ -4,6 +4,8 @@
 mod budget;
 mod crashes;
 mod faults;
+mod files;
 mod hostile;
 mod lies;
+mod records;
 mod world;

@@ -56,6 +56,11 @@ seed = 11
 
 impl World {
     pub fn new(overrides: &[&str]) -> Self {
+        Self::with_secrets(overrides, false)
+    }
+
+    /// A run whose secrets nobody knows, if `secret`; otherwise they are those of the simulated run.
+    pub fn with_secrets(overrides: &[&str], secret: bool) -> Self {
         let mut document = Document::from_text(BASE, "world").unwrap();
         for assignment in overrides {
             document.set(assignment).unwrap();
@@ -73,7 +78,7 @@ impl World {
             features: shard.columns() - usize::from(intercept),
             labels: shard.label_names().to_vec(),
         };
-        let seed = Some(resolved.seed);
+        let seed = (!secret).then_some(resolved.seed);
         let nonce = [7; 16];
         let described =
             Description::new(&resolved, shape, &problem.model, &start, seed, nonce).unwrap();
