@@ -209,7 +209,7 @@ fn another_start_than_the_agreed_one_is_refused() {
             vec![0.0; world.start.len()],
         ),
         awaits_start: Some(digest(&vec![0.25; world.start.len()])),
-        secrets: Box::new(|_| Ok(SecretKey::simulated(1, 0))),
+        secrets: Box::new(|_, _| Ok(SecretKey::simulated(1, 0))),
         checkpoint_every: 3,
     })
     .unwrap();

@@ -167,7 +167,7 @@ impl World {
             compressor: plan.compressor.clone(),
             replica,
             awaits_start: None,
-            secrets: Box::new(move |_| Ok(SecretKey::simulated(seed, id))),
+            secrets: Box::new(move |_, _| Ok(SecretKey::simulated(seed, id))),
             checkpoint_every: self.checkpoint_every,
         })
         .map(Some)
