@@ -235,6 +235,7 @@ fn a_changed_description_is_another_run() {
         ("sigma = 0.05", "sigma = 0.04"),
         ("clip = 1.0", "clip = 2.0"),
         ("batch = 5.0", "batch = 6.0"),
+        ("accountant = \"rdp\"", "accountant = \"pld\""),
         ("seed = 11", "seed = 12"),
     ] {
         assert!(text.contains(from), "{from} in {text}");
