@@ -107,6 +107,15 @@ impl Mechanism {
         Ok(Self { sigma, kind })
     }
 
+    /// Most records whose integers of the full-batch term add up without saturation; `None` if there
+    /// is no such term, or no grid.
+    pub fn reference_capacity(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Secure { grids, .. } => grids.reference.map(|grid| grid.capacity()),
+            _ => None,
+        }
+    }
+
     /// The noise's standard deviation per coordinate.
     pub fn sigma(&self) -> f64 {
         self.sigma

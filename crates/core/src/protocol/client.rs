@@ -99,6 +99,16 @@ pub enum ClientError {
         /// The batch asked for.
         batch: f64,
     },
+    /// More records than SAGA's integer mean can hold.
+    #[error("client {client} has {records} records; with this little noise saga adds up {most} at most")]
+    TooMany {
+        /// Which client.
+        client: ClientId,
+        /// Its records.
+        records: usize,
+        /// How many there may be.
+        most: u64,
+    },
     /// A combination that no proof covers and that the code therefore does not have.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -198,6 +208,17 @@ impl Client {
             plan.compressor.values()
         };
         let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        // SAGA takes away from its mean what it has added, which is exact as long as nothing saturates.
+        if matches!(plan.estimator, EstimatorPlan::Saga { .. })
+            && let Some(most) = mechanism.reference_capacity()
+            && records as u64 > most
+        {
+            return Err(ClientError::TooMany {
+                client: id,
+                records,
+                most,
+            });
+        }
         let (clipping, difference_clip) = tighten(&plan)?;
         let estimator: Box<dyn Estimator> = match plan.estimator {
             EstimatorPlan::Minibatch => Box::new(Minibatch),

@@ -14,8 +14,8 @@ use soteria_core::random::SecretKey;
 use super::{Failure, Verbosity, print};
 use crate::deploy::budget::{self, Limits, Priced, Refusal, adjacency_name};
 use crate::deploy::description::Description;
-use crate::deploy::{Hash, hex};
-use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts};
+use crate::deploy::{Hash, hex, printable};
+use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_secret};
 use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
@@ -108,9 +108,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     };
     let target = Target::new(&options.server, &security)
         .map_err(|error| Failure::usage(error.to_string()))?;
-    if options.test_seed.is_some() && !target.is_loopback() {
-        return Err(Failure::usage("--test-seed is for a server on this machine"));
-    }
+    let target = match options.test_seed {
+        Some(_) if !target.is_loopback() => {
+            return Err(Failure::usage("--test-seed is for a server on this machine"));
+        }
+        // Its name says so; its address will have to.
+        Some(_) => target.only_loopback(),
+        None => target,
+    };
     let store = ClientSqlite::open(&options.state)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -349,7 +354,7 @@ fn show(
         adjacency_name(*zero_out),
     ));
     for warning in &description.warnings {
-        verbosity.warn(warning);
+        verbosity.warn(printable(warning));
     }
     let before = budget::spent(known, &run.data, None, replace_one)?;
     let total = budget::spent(known, &run.data, Some(run), replace_one)?;
@@ -404,8 +409,9 @@ fn participant(
     let awaits_start = start.is_none().then_some(description.start);
     let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
     // Weights are the server's business: a replica is given averages.
-    let server_plan = setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
-    let (test_seed, id) = (options.test_seed, options.client);
+    let server_plan =
+        setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
+    let (test_seed, id, run) = (options.test_seed, options.client, *description.hash());
     Participant::new(Parts {
         store,
         run: *description.hash(),
@@ -413,9 +419,9 @@ fn participant(
         compressor: plan.compressor.clone(),
         replica: Server::new(server_plan, start),
         awaits_start,
-        secrets: Box::new(move |_| match test_seed {
+        secrets: Box::new(move |round, model| match test_seed {
             Some(seed) => Ok(SecretKey::simulated(seed, id)),
-            None => SecretKey::from_operating_system(),
+            None => fresh_secret(&run, round, model),
         }),
         checkpoint_every: CHECKPOINT_EVERY,
     })
@@ -452,6 +458,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 fn unusable(error: impl std::fmt::Display) -> Failure {
+    let error = printable(&error.to_string());
     Failure::Failed(format!("the server's run cannot be joined: {error}"))
 }
 

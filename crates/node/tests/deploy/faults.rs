@@ -178,9 +178,10 @@ fn faults_do_not_change_the_result() {
     for preset in ["soteriafl-sgd", "soteriafl-svrg", "soteriafl-saga"] {
         let preset = format!("algorithm.preset={preset}");
         let overrides = [preset.as_str(), "algorithm.rounds=12"];
-        let expected = World::new(&overrides).simulated();
-        for seed in 0..25 {
-            let mut play = Play::new(World::new(&overrides), seed);
+        let world = World::new(&overrides);
+        let expected = world.simulated();
+        for seed in 0..20 {
+            let mut play = Play::new(world.anew(), seed);
             play.play();
             let found = bits(play.server.model().unwrap());
             assert_eq!(found, expected, "{preset}, seed {seed}");
@@ -213,8 +214,9 @@ fn stragglers_stay_in_step() {
                 "deployment.quorum=1",
                 "deployment.deadline=0.3",
             ];
-            for seed in 0..8 {
-                let mut play = Play::new(World::new(&overrides), seed);
+            let world = World::new(&overrides);
+            for seed in 0..6 {
+                let mut play = Play::new(world.anew(), seed);
                 play.play();
                 let model = bits(play.server.model().unwrap());
                 for (client, party) in play.parties.iter().enumerate() {

@@ -154,7 +154,7 @@ fn descriptions_name_no_files() {
     let good = describe(3, ["-1", "+1"], &[]);
     Description::parse(good.text(), 8).unwrap();
     for (from, to) in [
-        ("init = \"zeros\"", "init = \"/etc/hostname\""),
+        ("init = \"zeros\"", "init = \"file:/etc/hostname\""),
         ("libsvm:d.txt", "libsvm:/etc/hostname"),
         ("libsvm:d.txt", "libsvm:../d.txt"),
     ] {
