@@ -56,7 +56,11 @@ seed = 11
 
 impl World {
     pub fn new(overrides: &[&str]) -> Self {
-        let mut document = Document::from_text(BASE, "world").unwrap();
+        Self::with(BASE, overrides)
+    }
+
+    pub fn with(base: &str, overrides: &[&str]) -> Self {
+        let mut document = Document::from_text(base, "world").unwrap();
         for assignment in overrides {
             document.set(assignment).unwrap();
         }
