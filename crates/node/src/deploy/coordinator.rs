@@ -152,7 +152,7 @@ pub enum Receipt {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CatchUp {
     /// A state to jump to first.
-    pub snapshot: Option<ServerState>,
+    pub snapshot: Option<Arc<ServerState>>,
     /// The round from which averages follow.
     pub from: Round,
     /// Whether the message that the client has pending was taken.
@@ -183,6 +183,8 @@ pub struct Coordinator<S> {
     snapshots: Vec<Round>,
     recent: VecDeque<Arc<ClosedRound>>,
     noise: BTreeMap<usize, Option<f64>>,
+    /// The dense state that was read last.
+    dense: Option<Arc<ServerState>>,
     sums: Sums,
     evaluations: Vec<Evaluation>,
     news: Vec<News>,
@@ -228,6 +230,7 @@ impl<S: ServerStore> Coordinator<S> {
             snapshots: vec![0],
             recent: VecDeque::new(),
             noise: BTreeMap::new(),
+            dense: None,
             sums: Sums::default(),
             evaluations: Vec::new(),
             news: Vec::new(),
@@ -483,28 +486,41 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// How to bring a client that stands at `position` up to date, by the fewest bytes.
+    /// Whether a client that stands at `position` may follow this run; costs nothing.
     ///
     /// # Errors
     /// When it is unknown, or ahead.
-    pub fn catch_up(
-        &mut self,
+    pub fn may_follow(
+        &self,
         client: ClientId,
         position: Position,
-    ) -> Result<CatchUp, CoordinatorError> {
+    ) -> Result<(), CoordinatorError> {
         self.check(client)?;
         if self.members[client as usize].is_none() {
             return Err(CoordinatorError::NotJoined(client));
         }
         let open = self.round();
-        let have = position.have.unwrap_or(0);
-        if have > open {
-            return Err(CoordinatorError::Ahead {
+        match position.have.filter(|have| *have > open) {
+            Some(found) => Err(CoordinatorError::Ahead {
                 client,
-                found: have,
+                found,
                 open,
-            });
+            }),
+            None => Ok(()),
         }
+    }
+
+    /// How to bring a client that stands at `position` up to date, by the fewest bytes.
+    ///
+    /// # Errors
+    /// As [`may_follow`](Self::may_follow), or when something cannot be read.
+    pub fn catch_up(
+        &mut self,
+        client: ClientId,
+        position: Position,
+    ) -> Result<CatchUp, CoordinatorError> {
+        self.may_follow(client, position)?;
+        let open = self.round();
         let accepted = match position.pending.filter(|pending| *pending < open) {
             Some(pending) => self.closed(pending)?.accepts(client),
             None => false,
@@ -513,7 +529,13 @@ impl<S: ServerStore> Coordinator<S> {
         let snapshot = if Some(from) == position.have {
             None
         } else {
-            Some(self.store.snapshot(from)?)
+            let known = self.dense.take().filter(|dense| dense.round == from);
+            let dense = match known {
+                Some(dense) => dense,
+                None => Arc::new(self.store.snapshot(from)?),
+            };
+            self.dense = Some(Arc::clone(&dense));
+            Some(dense)
         };
         Ok(CatchUp {
             snapshot,

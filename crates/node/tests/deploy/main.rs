@@ -6,4 +6,5 @@ mod crashes;
 mod faults;
 mod hostile;
 mod lies;
+mod streams;
 mod world;
