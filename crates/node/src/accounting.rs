@@ -122,6 +122,26 @@ impl Privacy {
     }
 }
 
+/// The standard deviation of the noise of a client with `records` records, and nothing about its cost.
+///
+/// # Errors
+/// When no noise reaches the target, or the accountant cannot vouch.
+pub fn noise(resolved: &Resolved, dimension: usize, records: usize) -> Result<f64, PrivacyError> {
+    let sound = mechanism_is_sound(resolved);
+    settle_one(resolved, dimension, records, sound).map(|settled| settled.sigma)
+}
+
+/// A number of records, at most [`RATIO`] times smaller, with at least as much noise: one of few, so that it is
+/// computed once for many clients. The same number where noise need not grow as records become fewer.
+pub fn with_more_noise(resolved: &Resolved, records: usize) -> usize {
+    let Some(batch) = resolved.batch.filter(|_| monotone(resolved)) else {
+        return records;
+    };
+    let steps = ((records.max(1) as f64).ln() / RATIO.ln()).floor();
+    let below = RATIO.powf(steps).floor() as usize;
+    below.max(batch.ceil() as usize).min(records)
+}
+
 struct Settled {
     sigma: f64,
     cost: Option<Assessment>,
@@ -199,20 +219,26 @@ fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, Priv
     })
 }
 
-/// Sizes for which noise is computed: every size, or, where there are many, the next smaller one of
-/// a geometric series. Fewer records cost more, so the noise errs on the safe side.
-fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, usize> {
-    const MANY: usize = 16;
-    const RATIO: f64 = 1.05;
-    let sizes: BTreeSet<usize> = records.iter().copied().collect();
+/// The ratio of the series of sizes for which noise is computed where there are many.
+const RATIO: f64 = 1.05;
+
+/// Whether fewer records never need less noise.
+fn monotone(resolved: &Resolved) -> bool {
     let two_terms = matches!(
         resolved.estimator,
         EstimatorName::Svrg | EstimatorName::Saga
     );
     // The pair without a difference clip, (2 - q) G/b, grows with the number of records.
-    let monotone = !(two_terms && resolved.difference_clip.is_none());
-    let paper = resolved.accountant == AccountantName::Paper;
-    let exact = sizes.len() <= MANY || !monotone || resolved.batch.is_none() || paper;
+    let pair = two_terms && resolved.difference_clip.is_none();
+    !pair && resolved.accountant != AccountantName::Paper
+}
+
+/// Sizes for which noise is computed: every size, or, where there are many, the next smaller one of
+/// a geometric series. Fewer records cost more, so the noise errs on the safe side.
+fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, usize> {
+    const MANY: usize = 16;
+    let sizes: BTreeSet<usize> = records.iter().copied().collect();
+    let exact = sizes.len() <= MANY || !monotone(resolved) || resolved.batch.is_none();
     let smallest = sizes.first().copied().unwrap_or(1).max(1);
     sizes
         .into_iter()

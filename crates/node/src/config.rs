@@ -251,6 +251,7 @@ pub struct Config {
     pub features: Option<usize>,
     pub labels: Option<Vec<String>>,
     pub records: Option<usize>,
+    pub most_records: Option<usize>,
     pub seed: u64,
     pub eval_every: u32,
     /// Keys that were given, for warnings about those that are not used.

@@ -248,6 +248,18 @@ impl Server {
         &self.shift
     }
 
+    /// The largest magnitude in model, mean shift and velocity; infinite if one is not finite.
+    pub fn largest(&self) -> f32 {
+        let all = [self.model.as_slice(), &self.shift, &self.velocity];
+        all.into_iter().flatten().fold(0.0, |most, value| {
+            if value.is_finite() {
+                value.abs().max(most)
+            } else {
+                f32::INFINITY
+            }
+        })
+    }
+
     /// The open round `t`: messages for it are awaited. Equal to the number of rounds at the end.
     pub fn round(&self) -> Round {
         self.round

@@ -107,6 +107,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "deployment.records",
         "how many records the smallest client has, for a server without records",
     ),
+    (
+        "deployment.most_records",
+        "how many records a client can have at most",
+    ),
     ("run.seed", "an integer >= 0"),
     ("run.eval_every", "an integer >= 0"),
 ];

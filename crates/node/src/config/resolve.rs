@@ -65,6 +65,7 @@ pub struct Resolved {
     pub features: Option<usize>,
     pub labels: Option<Vec<String>>,
     pub records: Option<usize>,
+    pub most_records: Option<usize>,
     pub seed: u64,
     pub eval_every: u32,
     /// Whether the step size was computed from the records (`step_size = "theory"`).
@@ -278,6 +279,7 @@ impl Config {
             features: self.features,
             labels: self.labels.clone(),
             records: self.records,
+            most_records: self.most_records,
             seed: self.seed,
             eval_every: self.eval_every,
             step_size_from_data,

@@ -45,6 +45,9 @@ impl Resolved {
         if let Some(records) = self.records {
             deployment.push(("records", records.to_string()));
         }
+        if let Some(most) = self.most_records {
+            deployment.push(("most_records", most.to_string()));
+        }
         section("deployment", deployment);
         section(
             "run",

@@ -9,7 +9,7 @@
 //! Cost: `O(k)` per message, twice (checked when it arrives, added when the round closes, so that what
 //! waits is the bytes alone); `O(d)` per round; `O(1)` per client and round beyond its message.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,18 +20,25 @@ use soteria_core::protocol::{
 };
 use soteria_core::wire;
 
+use super::averaging::{self, LARGEST};
 use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
 use super::store::{
     ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums,
 };
-use crate::accounting::Privacy;
+use crate::accounting::{self, Privacy};
 use crate::problem::{ProblemError, weights};
 use crate::run;
 
 /// Rounds between dense states.
 pub const SNAPSHOT_EVERY: Round = 64;
+
+/// Records that a client can have where `deployment.most_records` does not say.
+pub const MOST_RECORDS: u64 = 10_000_000;
+
+/// Noise levels kept, by number of records.
+const NOISES: usize = 4096;
 
 /// Closed rounds kept in memory for those who are nearly up to date: by number and by bytes.
 const RECENT_ROUNDS: usize = 64;
@@ -115,8 +122,8 @@ pub enum CoordinatorError {
         /// Which round.
         round: Round,
     },
-    /// The model left the range of numbers.
-    #[error("in round {0} the average or the model is no longer finite: the run has diverged")]
+    /// The model left the range of numbers, whatever the clients send.
+    #[error("in round {0} the model is no longer finite, whatever the clients send: the run has diverged")]
     Diverged(Round),
     /// The plan does not fit.
     #[error(transparent)]
@@ -145,7 +152,7 @@ pub enum Receipt {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CatchUp {
     /// A state to jump to first.
-    pub snapshot: Option<ServerState>,
+    pub snapshot: Option<Arc<ServerState>>,
     /// The round from which averages follow.
     pub from: Round,
     /// Whether the message that the client has pending was taken.
@@ -175,6 +182,9 @@ pub struct Coordinator<S> {
     averages: Vec<u32>,
     snapshots: Vec<Round>,
     recent: VecDeque<Arc<ClosedRound>>,
+    noise: BTreeMap<usize, Option<f64>>,
+    /// The dense state that was read last.
+    dense: Option<Arc<ServerState>>,
     sums: Sums,
     evaluations: Vec<Evaluation>,
     news: Vec<News>,
@@ -220,6 +230,8 @@ impl<S: ServerStore> Coordinator<S> {
             averages: Vec::new(),
             snapshots: vec![0],
             recent: VecDeque::new(),
+            noise: BTreeMap::new(),
+            dense: None,
             sums: Sums::default(),
             evaluations: Vec::new(),
             news: Vec::new(),
@@ -342,10 +354,13 @@ impl<S: ServerStore> Coordinator<S> {
             };
         }
         let run = &self.description.resolved;
-        let reason = if records == 0 || records > 1 << 40 {
-            Some("expected at least one, and no more than there can be")
+        let most = run.most_records.map_or(MOST_RECORDS, |most| (most as u64).min(1 << 40));
+        let reason = if records == 0 || records > most {
+            Some("expected at least one, and at most deployment.most_records")
         } else if run.batch.is_some_and(|batch| batch > records as f64) {
             Some("fewer than the batch")
+        } else if self.sigma(records as usize).is_none() {
+            Some("no noise level can be computed for that many")
         } else {
             None
         };
@@ -411,7 +426,8 @@ impl<S: ServerStore> Coordinator<S> {
             .server
             .decode(client, &message, &mut running.update)
             .map_err(|error| CoordinatorError::Malformed(error.to_string()))?;
-        if present && !running.rules[client as usize].allows(&running.update, radius) {
+        let bounded = averaging::largest(running.update.values()) <= LARGEST;
+        if present && !(bounded && running.rules[client as usize].allows(&running.update, radius)) {
             return Err(CoordinatorError::Implausible {
                 client,
                 round: open,
@@ -477,28 +493,41 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// How to bring a client that stands at `position` up to date, by the fewest bytes.
+    /// Whether a client that stands at `position` may follow this run; costs nothing.
     ///
     /// # Errors
     /// When it is unknown, or ahead.
-    pub fn catch_up(
-        &mut self,
+    pub fn may_follow(
+        &self,
         client: ClientId,
         position: Position,
-    ) -> Result<CatchUp, CoordinatorError> {
+    ) -> Result<(), CoordinatorError> {
         self.check(client)?;
         if self.members[client as usize].is_none() {
             return Err(CoordinatorError::NotJoined(client));
         }
         let open = self.round();
-        let have = position.have.unwrap_or(0);
-        if have > open {
-            return Err(CoordinatorError::Ahead {
+        match position.have.filter(|have| *have > open) {
+            Some(found) => Err(CoordinatorError::Ahead {
                 client,
-                found: have,
+                found,
                 open,
-            });
+            }),
+            None => Ok(()),
         }
+    }
+
+    /// How to bring a client that stands at `position` up to date, by the fewest bytes.
+    ///
+    /// # Errors
+    /// As [`may_follow`](Self::may_follow), or when something cannot be read.
+    pub fn catch_up(
+        &mut self,
+        client: ClientId,
+        position: Position,
+    ) -> Result<CatchUp, CoordinatorError> {
+        self.may_follow(client, position)?;
+        let open = self.round();
         let accepted = match position.pending.filter(|pending| *pending < open) {
             Some(pending) => self.closed(pending)?.accepts(client),
             None => false,
@@ -507,7 +536,13 @@ impl<S: ServerStore> Coordinator<S> {
         let snapshot = if Some(from) == position.have {
             None
         } else {
-            Some(self.store.snapshot(from)?)
+            let known = self.dense.take().filter(|dense| dense.round == from);
+            let dense = match known {
+                Some(dense) => dense,
+                None => Arc::new(self.store.snapshot(from)?),
+            };
+            self.dense = Some(Arc::clone(&dense));
+            Some(dense)
         };
         Ok(CatchUp {
             snapshot,
@@ -564,6 +599,20 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
+    /// At least the noise of a client with `records` records, if there is any; computed once per size.
+    fn sigma(&mut self, records: usize) -> Option<f64> {
+        let (run, dimension) = (&self.description.resolved, self.description.dimension());
+        if self.noise.len() > NOISES {
+            self.noise.clear();
+        }
+        [accounting::with_more_noise(run, records), records]
+            .into_iter()
+            .find_map(|size| {
+                let compute = || accounting::noise(run, dimension, size).ok();
+                *self.noise.entry(size).or_insert_with(compute)
+            })
+    }
+
     fn server(&self, weights: Vec<f64>) -> Server {
         let plan = run::server_plan(
             &self.description.resolved,
@@ -580,24 +629,23 @@ impl<S: ServerStore> Coordinator<S> {
         let members = self.members.iter().flatten();
         let records: Vec<usize> = members.map(|member| member.records as usize).collect();
         let dimension = self.description.dimension();
+        // What is shown; the rules do not depend on it.
         let privacy = Privacy::settle(resolved, dimension, &records, false).ok();
         let sampling = run::sampling(resolved);
-        let sigma = |client: usize| privacy.as_ref().map(|privacy| privacy.sigmas[client]);
-        let rules = records.iter().enumerate().map(|(client, &records)| {
-            sigma(client).map_or(Rule::None, |sigma| {
-                Rule::new(
-                    &self.plan,
-                    &sampling,
-                    records,
-                    sigma,
-                    self.members.len(),
-                    resolved.rounds,
-                )
-            })
-        });
+        let (clients, rounds) = (records.len(), resolved.rounds);
+        let mut rules = Vec::with_capacity(clients);
+        for (client, &records) in records.iter().enumerate() {
+            let sigma = self.sigma(records).ok_or(CoordinatorError::BadRecords {
+                client: client as ClientId,
+                found: records as u64,
+                reason: "no noise level can be computed for that many",
+            })?;
+            rules.push(Rule::new(&self.plan, &sampling, records, sigma, clients, rounds));
+        }
+        let resolved = &self.description.resolved;
         self.running = Some(Running {
             server: self.server(weights(resolved, &records)),
-            rules: rules.collect(),
+            rules,
             open: vec![None; records.len()],
             received: 0,
             opened: now,
@@ -686,45 +734,38 @@ impl<S: ServerStore> Coordinator<S> {
             return Err(CoordinatorError::NotBegun);
         };
         let round = running.server.round();
-        let mut closed = ClosedRound {
-            round,
-            accepted: vec![0; self.members.len().div_ceil(8)],
-            average: Bytes::new(),
-            values: 0,
-            uplink: 0,
+        let mut radii = BTreeMap::new();
+        let (rules, members) = (&running.rules, &self.members);
+        let note = |client: ClientId, update: &Update| {
+            let radius = members[client as usize].as_ref().map_or(0.0, |member| member.radius);
+            if let Some(radius) = rules[client as usize].grown(update, radius) {
+                radii.insert(client, radius);
+            }
         };
-        let mut radii = Vec::new();
-        for (client, message) in running.open.iter().enumerate() {
-            let Some(message) = message else { continue };
-            closed.uplink += message.len() as u64;
-            let id = client as ClientId;
-            if !running.server.decode(id, message, &mut running.update)? {
-                continue;
-            }
-            closed.values += running.update.values().len() as u64;
-            closed.accepted[client / 8] |= 1 << (client % 8);
-            running.server.take(id, &running.update)?;
-            if let Some(member) = &mut self.members[client]
-                && let Some(radius) = running.rules[client].grown(&running.update, member.radius)
-            {
-                member.radius = radius;
-                radii.push((id, radius));
-            }
+        let averaged = averaging::close(&mut running.server, &running.open, &mut running.update, note)?
+            .ok_or(CoordinatorError::Diverged(round))?;
+        for client in &averaged.left_out {
+            tracing::warn!(client, round, "left out: with this message the model would leave the range of numbers");
         }
-        let mut average = Vec::new();
-        wire::put_average(running.server.average(), round, &mut average);
-        closed.average = average.into();
-        if !running.server.average().iter().all(|value| value.is_finite()) {
-            return Err(CoordinatorError::Diverged(round));
-        }
-        running.server.close()?;
-        if !running.server.model().iter().all(|value| value.is_finite()) {
-            return Err(CoordinatorError::Diverged(round));
-        }
+        let uplink = running.open.iter().flatten().map(|message| message.len() as u64);
+        let closed = ClosedRound {
+            round,
+            accepted: averaged.accepted,
+            average: averaged.average,
+            values: averaged.values,
+            uplink: uplink.sum(),
+        };
+        radii.retain(|&client, _| closed.accepts(client));
+        let radii: Vec<(ClientId, f64)> = radii.into_iter().collect();
         let due = (round + 1).is_multiple_of(self.snapshot_every);
         let state = due.then(|| running.server.state());
         // Nobody has heard of the round before this returns; if it fails, this process must end.
         self.store.close(&closed, &radii, state.as_ref())?;
+        for (client, radius) in radii {
+            if let Some(member) = &mut self.members[client as usize] {
+                member.radius = radius;
+            }
+        }
         running.open.fill(None);
         let seconds = now.saturating_sub(running.opened).as_secs_f64();
         (running.received, running.opened) = (0, now);

@@ -24,6 +24,7 @@ type Reply<T> = oneshot::Sender<Result<T, CoordinatorError>>;
 enum Call {
     Join(ClientId, u64, Reply<()>),
     Submit(ClientId, Bytes, Reply<Receipt>),
+    MayFollow(ClientId, Position, Reply<()>),
     CatchUp(ClientId, Position, Reply<CatchUp>),
     Closed(Round, Reply<Arc<ClosedRound>>),
     Acknowledge(ClientId, Reply<()>),
@@ -158,6 +159,9 @@ fn answer<S: ServerStore>(
             let result = coordinator.submit(client, message, now);
             give(reply, result.map(|(receipt, _)| receipt))
         }
+        Call::MayFollow(client, position, reply) => {
+            give(reply, coordinator.may_follow(client, position))
+        }
         Call::CatchUp(client, position, reply) => {
             give(reply, coordinator.catch_up(client, position))
         }
@@ -213,6 +217,18 @@ impl Desk {
         message: Bytes,
     ) -> Result<Result<Receipt, CoordinatorError>, Closed> {
         self.ask(|reply| Call::Submit(client, message, reply)).await
+    }
+
+    /// As [`Coordinator::may_follow`].
+    ///
+    /// # Errors
+    /// [`Closed`] if the desk is.
+    pub async fn may_follow(
+        &self,
+        client: ClientId,
+        position: Position,
+    ) -> Result<Result<(), CoordinatorError>, Closed> {
+        self.ask(|reply| Call::MayFollow(client, position, reply)).await
     }
 
     /// As [`Coordinator::catch_up`].

@@ -105,6 +105,15 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Somebody on this machine, without TLS.
+    pub fn plain(address: SocketAddr) -> Self {
+        Self {
+            address,
+            identity: None,
+            revocations: None,
+        }
+    }
+
     /// The client that the certificate names; `None` without TLS.
     pub fn client(&self) -> Option<ClientId> {
         self.identity.map(|identity| identity.client)

@@ -1,15 +1,19 @@
 //! The coordinator as a gRPC service: who is speaking, is it about this run, then the desk.
 //!
 //! Everything a peer sends is bounded before it is looked at: the size of a message by what the run's
-//! compressor produces, streams per connection, time per call. Following costs a client two items in a
-//! queue; averages are shared, not copied, until they are written to its connection.
+//! compressor produces, streams per connection, time per call. A client follows once: a newer stream ends its older one, and a stream
+//! that nobody reads any more ends at once, also while it waits for the run to begin. Following costs two items in a
+//! queue; averages and dense states are shared, not copied, until they are written to a connection.
 
+use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use soteria_core::protocol::{ClientId, Round};
+use soteria_core::protocol::{ClientId, Round, ServerState};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
@@ -40,6 +44,49 @@ pub struct Service {
     text: String,
     run: [u8; RUN_ID_LEN],
     feed: Feed,
+    streams: Streams,
+}
+
+/// The streams of those who follow, one per client.
+#[derive(Clone, Default)]
+pub struct Streams(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    open: Mutex<HashMap<ClientId, AbortHandle>>,
+    /// The dense state that was sent last, in the form in which it travels.
+    dense: Mutex<Option<rpc::Snapshot>>,
+    alive: Arc<()>,
+}
+
+impl Streams {
+    /// How many there are.
+    pub fn alive(&self) -> usize {
+        Arc::strong_count(&self.0.alive) - 1
+    }
+
+    /// Notes a client's stream; the one before ends.
+    fn enter(&self, client: ClientId, stream: AbortHandle) {
+        let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(older) = open.insert(client, stream) {
+            older.abort();
+        }
+    }
+
+    /// A dense state as it travels. The state before a round is the same for everybody, so it is encoded once.
+    fn encoded(&self, state: &ServerState, accepted: bool) -> rpc::Snapshot {
+        let mut dense = self.0.dense.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = dense.take().filter(|known| known.round == state.round);
+        let known = known.unwrap_or_else(|| rpc::Snapshot {
+            round: state.round,
+            accepted: false,
+            model: to_bytes(&state.model).into(),
+            shift: to_bytes(&state.shift).into(),
+            velocity: to_bytes(&state.velocity).into(),
+        });
+        *dense = Some(known.clone());
+        rpc::Snapshot { accepted, ..known }
+    }
 }
 
 impl Service {
@@ -50,7 +97,13 @@ impl Service {
             text: description.text().to_string(),
             run: description.run_id(),
             feed,
+            streams: Streams::default(),
         }
+    }
+
+    /// Who follows.
+    pub fn streams(&self) -> Streams {
+        self.streams.clone()
     }
 
     /// Serves accepted connections until `stop` is ready; then no new calls are taken and the open ones
@@ -174,7 +227,7 @@ impl Coordinator for Service {
             every_round,
         };
         // Whoever has no business here hears it at once, not in the stream.
-        timed(self.desk.catch_up(client, position)).await?;
+        timed(self.desk.may_follow(client, position)).await?;
         let (sender, receiver) = mpsc::channel(1);
         let follower = Follower {
             desk: self.desk.clone(),
@@ -182,13 +235,20 @@ impl Coordinator for Service {
             run: Bytes::copy_from_slice(&self.run),
             client,
             sender,
+            streams: self.streams.clone(),
+            _alive: Arc::clone(&self.streams.0.alive),
         };
-        tokio::spawn(async move {
-            if let Err(status) = follower.follow(position).await {
-                // The receiver may be gone, which is why this ended.
-                let _ = follower.sender.send(Err(status)).await;
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                // Whoever is gone is not waited for.
+                () = follower.sender.closed() => {}
+                ended = follower.follow(position) => if let Err(status) = ended {
+                    // The receiver may be gone, which is why this ended.
+                    let _ = follower.sender.send(Err(status)).await;
+                }
             }
         });
+        self.streams.enter(client, task.abort_handle());
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -211,6 +271,8 @@ struct Follower {
     run: Bytes,
     client: ClientId,
     sender: mpsc::Sender<Result<rpc::Progress, Status>>,
+    streams: Streams,
+    _alive: Arc<()>,
 }
 
 impl Follower {
@@ -225,13 +287,8 @@ impl Follower {
         let mut next = start.from;
         self.feed.client(self.client, |row| row.round = next);
         if let Some(state) = start.snapshot {
-            let snapshot = rpc::Snapshot {
-                round: state.round,
-                accepted: start.accepted,
-                model: to_bytes(&state.model).into(),
-                shift: to_bytes(&state.shift).into(),
-                velocity: to_bytes(&state.velocity).into(),
-            };
+            let snapshot = self.streams.encoded(&state, start.accepted);
+            drop(state);
             self.send(start.open, Event::Snapshot(snapshot)).await?;
         }
         loop {

@@ -8,4 +8,5 @@ mod files;
 mod hostile;
 mod lies;
 mod records;
+mod streams;
 mod world;

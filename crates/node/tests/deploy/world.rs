@@ -73,12 +73,21 @@ seed = 11
 
 impl World {
     pub fn new(overrides: &[&str]) -> Self {
-        Self::with_secrets(overrides, false)
+        Self::build(BASE, overrides, false)
+    }
+
+    /// A run of another configuration than the usual one.
+    pub fn with(base: &str, overrides: &[&str]) -> Self {
+        Self::build(base, overrides, false)
     }
 
     /// A run whose secrets nobody knows, if `secret`; otherwise they are those of the simulated run.
     pub fn with_secrets(overrides: &[&str], secret: bool) -> Self {
-        let mut document = Document::from_text(BASE, "world").unwrap();
+        Self::build(BASE, overrides, secret)
+    }
+
+    fn build(base: &str, overrides: &[&str], secret: bool) -> Self {
+        let mut document = Document::from_text(base, "world").unwrap();
         for assignment in overrides {
             document.set(assignment).unwrap();
         }
@@ -235,7 +244,7 @@ impl Session {
             .catch_up(client as u32, position)
             .map_err(Trouble::Server)?;
         if let Some(state) = snapshot {
-            participant.jump(state, accepted).map_err(Trouble::Client)?;
+            participant.jump(state.as_ref().clone(), accepted).map_err(Trouble::Client)?;
         }
         Ok(Self { next: from })
     }
