@@ -97,7 +97,9 @@ pub enum CoordinatorError {
         open: Round,
     },
     /// The client's model is ahead of ours.
-    #[error("client {client} has the model of round {found}, but round {open} is open here: this server has lost rounds")]
+    #[error(
+        "client {client} has the model of round {found}, but round {open} is open here: this server has lost rounds"
+    )]
     Ahead {
         /// Which client.
         client: ClientId,
@@ -303,7 +305,9 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// Noise and cost as the run defines them for the clients' numbers of records, once they are known.
     pub fn privacy(&self) -> Option<&Privacy> {
-        self.running.as_ref().and_then(|running| running.privacy.as_ref())
+        self.running
+            .as_ref()
+            .and_then(|running| running.privacy.as_ref())
     }
 
     /// Sums over closed rounds.
@@ -328,7 +332,9 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// How many clients have answered in the open round.
     pub fn arrived(&self) -> u32 {
-        self.running.as_ref().map_or(0, |running| running.received as u32)
+        self.running
+            .as_ref()
+            .map_or(0, |running| running.received as u32)
     }
 
     /// A client joins, or comes back.
@@ -581,7 +587,8 @@ impl<S: ServerStore> Coordinator<S> {
     /// When it cannot be stored.
     pub fn evaluated(&mut self, evaluation: Evaluation) -> Result<(), CoordinatorError> {
         self.store.evaluated(evaluation)?;
-        self.evaluations.retain(|known| known.round != evaluation.round);
+        self.evaluations
+            .retain(|known| known.round != evaluation.round);
         self.evaluations.push(evaluation);
         self.evaluations.sort_by_key(|known| known.round);
         Ok(())
@@ -687,7 +694,11 @@ impl<S: ServerStore> Coordinator<S> {
         self.sums = Sums {
             values: record.traffic.0,
             uplink: record.traffic.1,
-            downlink: record.averages.iter().map(|&bytes| clients * u64::from(bytes)).sum(),
+            downlink: record
+                .averages
+                .iter()
+                .map(|&bytes| clients * u64::from(bytes))
+                .sum(),
         };
         self.averages = record.averages;
         self.snapshots = record.snapshots;

@@ -141,9 +141,7 @@ impl Description {
             .split_once(DIVIDER)
             .filter(|_| text.starts_with(FIRST_LINE))
             .ok_or_else(|| malformed("it begins differently"))?;
-        let head: toml::Table = head
-            .parse()
-            .map_err(|_| malformed("its head is no TOML"))?;
+        let head: toml::Table = head.parse().map_err(|_| malformed("its head is no TOML"))?;
         let number = |key: &str| head.get(key).and_then(toml::Value::as_integer);
         let string = |key: &str| head.get(key).and_then(toml::Value::as_str);
         let size = |key: &str| number(key).and_then(|value| usize::try_from(value).ok());
@@ -175,7 +173,8 @@ impl Description {
             image: image_side(shape.features).is_some(),
             smoothness: None,
         })?;
-        let again = super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
+        let again =
+            super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
         if again != text {
             return Err(malformed("it is not canonical"));
         }

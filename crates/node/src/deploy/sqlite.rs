@@ -76,7 +76,9 @@ impl Database {
             connection,
             _lock: Some(lock),
         };
-        database.prepare(schema).map_err(|error| database.wrap(&error))?;
+        database
+            .prepare(schema)
+            .map_err(|error| database.wrap(&error))?;
         database.check_version()?;
         Ok(database)
     }
@@ -303,7 +305,10 @@ impl ServerStore for ServerSqlite {
                 })?
                 .collect::<Result<_, _>>()?;
             Ok((
-                rounds.iter().enumerate().all(|(at, round)| at as u32 == round.0),
+                rounds
+                    .iter()
+                    .enumerate()
+                    .all(|(at, round)| at as u32 == round.0),
                 ServerRecord {
                     description,
                     members,
@@ -400,7 +405,9 @@ impl ServerStore for ServerSqlite {
     fn round(&mut self, round: Round) -> Result<ClosedRound, StoreError> {
         self.0.query(|connection| {
             connection
-                .prepare_cached("SELECT accepted, average, sent_values, uplink FROM rounds WHERE round = ?1")?
+                .prepare_cached(
+                    "SELECT accepted, average, sent_values, uplink FROM rounds WHERE round = ?1",
+                )?
                 .query_row([round], |row| {
                     Ok(ClosedRound {
                         round,
@@ -495,7 +502,9 @@ impl ClientSqlite {
         self.database.change(|transaction| {
             if let Some((round, accepted)) = before {
                 transaction
-                    .prepare_cached("UPDATE messages SET accepted = ?3 WHERE run = ?1 AND round = ?2")?
+                    .prepare_cached(
+                        "UPDATE messages SET accepted = ?3 WHERE run = ?1 AND round = ?2",
+                    )?
                     .execute(params![run, round, accepted])?;
             }
             change(transaction)

@@ -47,7 +47,10 @@ fn a_single_run_costs_its_whole_schedule() {
     // Not yet begun, all of it counts; begun, it counts once.
     let new = spent(&[], &[1; 32], Some(&one[0])).unwrap();
     assert_eq!(new.epsilon, found.epsilon);
-    assert_eq!(spent(&one, &[1; 32], Some(&one[0])).unwrap().epsilon, found.epsilon);
+    assert_eq!(
+        spent(&one, &[1; 32], Some(&one[0])).unwrap().epsilon,
+        found.epsilon
+    );
 }
 
 /// More runs cost more, never less than the exact cost of all their messages together, and fewer messages
@@ -69,8 +72,7 @@ fn several_runs_compose() {
         } = &all[0].price;
         let mixture = ShiftMixture::new(shifts.clone(), probabilities.clone()).unwrap();
         let event = Release::new(mixture, *sigma).unwrap().times(20 * count);
-        let exact =
-            soteria_accountant::epsilon(&[event], *delta, Adjacency::ReplaceOne).unwrap();
+        let exact = soteria_accountant::epsilon(&[event], *delta, Adjacency::ReplaceOne).unwrap();
         if count > 1 {
             // The mask of random-k is not in `exact`; without it the filter lies above.
             assert!(all[0].price.masked.is_none() || epsilon > 0.0);

@@ -111,7 +111,9 @@ impl World {
         // What a client reads is what was described.
         let description = Description::parse(described.text(), records[0]).unwrap();
         assert_eq!(description.hash(), described.hash());
-        let prices = records.iter().map(|&rows| budget::price(&description, rows).unwrap());
+        let prices = records
+            .iter()
+            .map(|&rows| budget::price(&description, rows).unwrap());
         let setting = Setting {
             prices: prices.collect(),
             sigmas: privacy.sigmas,
@@ -124,7 +126,11 @@ impl World {
     }
 
     fn of(setting: Arc<Setting>) -> Self {
-        let stores = setting.problem.shards.iter().map(|_| ClientMemory::default());
+        let stores = setting
+            .problem
+            .shards
+            .iter()
+            .map(|_| ClientMemory::default());
         Self {
             client_stores: stores.collect(),
             server_store: ServerMemory::default(),
