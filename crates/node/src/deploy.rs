@@ -100,6 +100,9 @@ mod tests {
     #[test]
     fn words_of_others_cannot_steer_a_terminal() {
         let shown = printable("a\u{1b}[2Jb\r\n\u{9b}c\u{202e}d\u{7f} e\u{e9}");
-        assert_eq!(shown, "a\\u{1b}[2Jb\\u{d}\\u{a}\\u{9b}c\\u{202e}d\\u{7f} e\u{e9}");
+        assert_eq!(
+            shown,
+            "a\\u{1b}[2Jb\\u{d}\\u{a}\\u{9b}c\\u{202e}d\\u{7f} e\u{e9}"
+        );
     }
 }

@@ -590,7 +590,10 @@ mod tests {
             }
         }
         for data in both() {
-            assert_eq!(scaling.apply_clamped(data.clone()).unwrap(), scaling.apply(data).unwrap());
+            assert_eq!(
+                scaling.apply_clamped(data.clone()).unwrap(),
+                scaling.apply(data).unwrap()
+            );
         }
         assert!(Scale::Spectral.fit(&dense(1, &[0.0])).is_err());
         assert!(Scale::Standard.fit(&dense(1, &[2.0])).is_err());

@@ -100,7 +100,9 @@ pub enum ClientError {
         batch: f64,
     },
     /// More records than SAGA's integer mean can hold.
-    #[error("client {client} has {records} records; with this little noise saga adds up {most} at most")]
+    #[error(
+        "client {client} has {records} records; with this little noise saga adds up {most} at most"
+    )]
     TooMany {
         /// Which client.
         client: ClientId,

@@ -18,9 +18,7 @@ use soteria_core::privacy::Noise;
 use soteria_core::protocol::{
     Client, ClientPlan, EstimatorPlan, Round, RoundScratch, Schedule, Server, ServerPlan, Smoothing,
 };
-use soteria_core::random::{
-    IndexSeed, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit,
-};
+use soteria_core::random::{IndexSeed, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit};
 use soteria_core::sampling::Sampling;
 use soteria_core::wire;
 

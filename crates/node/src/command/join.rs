@@ -14,11 +14,11 @@ use soteria_core::random::SecretKey;
 use super::{Failure, Verbosity, print};
 use crate::deploy::budget::{self, Limits, Priced, Refusal, adjacency_name};
 use crate::deploy::description::Description;
-use crate::deploy::{Hash, hex, printable};
 use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_secret};
 use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
+use crate::deploy::{Hash, hex, printable};
 use crate::logs::LogOptions;
 use crate::net::dial::{Security, Target};
 use crate::net::follow::{self, Caller, FollowError, Patience};
@@ -115,7 +115,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(error.to_string()))?;
     let target = match options.test_seed {
         Some(_) if !target.is_loopback() => {
-            return Err(Failure::usage("--test-seed is for a server on this machine"));
+            return Err(Failure::usage(
+                "--test-seed is for a server on this machine",
+            ));
         }
         // Its name says so; its address will have to.
         Some(_) => target.only_loopback(),
@@ -497,7 +499,9 @@ impl From<FollowError> for Failure {
 impl From<Refusal> for Failure {
     fn from(error: Refusal) -> Self {
         match error {
-            Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => Failure::Refused(error.to_string()),
+            Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => {
+                Failure::Refused(error.to_string())
+            }
             Refusal::Privacy(error) => error.into(),
             other => Failure::Failed(other.to_string()),
         }

@@ -168,7 +168,9 @@ impl Config {
                     .map(Some)
             })?,
             records: d.read("deployment.records", None, |value| count(value).map(Some))?,
-            most_records: d.read("deployment.most_records", None, |value| count(value).map(Some))?,
+            most_records: d.read("deployment.most_records", None, |value| {
+                count(value).map(Some)
+            })?,
             seed: d.read("run.seed", 0, |value| value.as_integer()?.try_into().ok())?,
             eval_every: d.read("run.eval_every", 1, |value| {
                 value.as_integer()?.try_into().ok()

@@ -247,11 +247,19 @@ pub struct Spent {
 ///
 /// # Errors
 /// When it does.
-pub fn check_limits(spent: &Spent, price: &Priced, test: bool, limits: &Limits) -> Result<(), Refusal> {
+pub fn check_limits(
+    spent: &Spent,
+    price: &Priced,
+    test: bool,
+    limits: &Limits,
+) -> Result<(), Refusal> {
     let adjacency = adjacency_name(spent.zero_out);
     let delta = spent.delta.max(price.delta);
     // Written so that no odd number passes.
-    if !matches!(delta.partial_cmp(&limits.delta), Some(Ordering::Less | Ordering::Equal)) {
+    if !matches!(
+        delta.partial_cmp(&limits.delta),
+        Some(Ordering::Less | Ordering::Equal)
+    ) {
         return Err(Refusal::Delta {
             delta,
             adjacency,

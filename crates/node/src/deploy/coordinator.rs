@@ -24,9 +24,7 @@ use super::averaging::{self, LARGEST};
 use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
-use super::store::{
-    ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums,
-};
+use super::store::{ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums};
 use crate::accounting::{self, Privacy};
 use crate::problem::{ProblemError, weights};
 use crate::run;
@@ -125,7 +123,9 @@ pub enum CoordinatorError {
         round: Round,
     },
     /// The model left the range of numbers, whatever the clients send.
-    #[error("in round {0} the model is no longer finite, whatever the clients send: the run has diverged")]
+    #[error(
+        "in round {0} the model is no longer finite, whatever the clients send: the run has diverged"
+    )]
     Diverged(Round),
     /// The plan does not fit.
     #[error(transparent)]
@@ -360,7 +360,9 @@ impl<S: ServerStore> Coordinator<S> {
             };
         }
         let run = &self.description.resolved;
-        let most = run.most_records.map_or(MOST_RECORDS, |most| (most as u64).min(1 << 40));
+        let most = run
+            .most_records
+            .map_or(MOST_RECORDS, |most| (most as u64).min(1 << 40));
         let reason = if records == 0 || records > most {
             Some("expected at least one, and at most deployment.most_records")
         } else if run.batch.is_some_and(|batch| batch > records as f64) {
@@ -503,11 +505,7 @@ impl<S: ServerStore> Coordinator<S> {
     ///
     /// # Errors
     /// When it is unknown, or ahead.
-    pub fn may_follow(
-        &self,
-        client: ClientId,
-        position: Position,
-    ) -> Result<(), CoordinatorError> {
+    pub fn may_follow(&self, client: ClientId, position: Position) -> Result<(), CoordinatorError> {
         self.check(client)?;
         if self.members[client as usize].is_none() {
             return Err(CoordinatorError::NotJoined(client));
@@ -647,7 +645,9 @@ impl<S: ServerStore> Coordinator<S> {
                 found: records as u64,
                 reason: "no noise level can be computed for that many",
             })?;
-            rules.push(Rule::new(&self.plan, &sampling, records, sigma, clients, rounds));
+            rules.push(Rule::new(
+                &self.plan, &sampling, records, sigma, clients, rounds,
+            ));
         }
         let resolved = &self.description.resolved;
         self.running = Some(Running {
@@ -748,17 +748,32 @@ impl<S: ServerStore> Coordinator<S> {
         let mut radii = BTreeMap::new();
         let (rules, members) = (&running.rules, &self.members);
         let note = |client: ClientId, update: &Update| {
-            let radius = members[client as usize].as_ref().map_or(0.0, |member| member.radius);
+            let radius = members[client as usize]
+                .as_ref()
+                .map_or(0.0, |member| member.radius);
             if let Some(radius) = rules[client as usize].grown(update, radius) {
                 radii.insert(client, radius);
             }
         };
-        let averaged = averaging::close(&mut running.server, &running.open, &mut running.update, note)?
-            .ok_or(CoordinatorError::Diverged(round))?;
+        let averaged = averaging::close(
+            &mut running.server,
+            &running.open,
+            &mut running.update,
+            note,
+        )?
+        .ok_or(CoordinatorError::Diverged(round))?;
         for client in &averaged.left_out {
-            tracing::warn!(client, round, "left out: with this message the model would leave the range of numbers");
+            tracing::warn!(
+                client,
+                round,
+                "left out: with this message the model would leave the range of numbers"
+            );
         }
-        let uplink = running.open.iter().flatten().map(|message| message.len() as u64);
+        let uplink = running
+            .open
+            .iter()
+            .flatten()
+            .map(|message| message.len() as u64);
         let closed = ClosedRound {
             round,
             accepted: averaged.accepted,

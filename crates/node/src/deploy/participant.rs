@@ -39,7 +39,12 @@ pub type Secrets = Box<dyn FnMut(Round, &Hash) -> Result<SecretKey, EntropyError
 /// # Errors
 /// When the operating system has none.
 pub fn fresh_secret(run: &Hash, round: Round, model: &Hash) -> Result<SecretKey, EntropyError> {
-    Ok(bind(&SecretKey::from_operating_system()?, run, round, model))
+    Ok(bind(
+        &SecretKey::from_operating_system()?,
+        run,
+        round,
+        model,
+    ))
 }
 
 /// `SHA-256(bytes || run || round || model)`.
@@ -478,7 +483,12 @@ mod tests {
         let secret = |run, round, model| *bind(&drawn, &[run; 32], round, &[model; 32]).expose();
         let first = secret(1, 2, 3);
         assert_eq!(first, secret(1, 2, 3));
-        for other in [secret(0, 2, 3), secret(1, 0, 3), secret(1, 2, 0), *drawn.expose()] {
+        for other in [
+            secret(0, 2, 3),
+            secret(1, 0, 3),
+            secret(1, 2, 0),
+            *drawn.expose(),
+        ] {
             assert_ne!(other, first);
         }
     }

@@ -47,10 +47,14 @@ pub fn source_digest(source: &Source, directories: &DataDirectories) -> Result<H
 #[non_exhaustive]
 pub enum LoadError {
     /// The records are of another kind.
-    #[error("these records do not have the features and classes that the run's description names, or cannot be dealt as it says")]
+    #[error(
+        "these records do not have the features and classes that the run's description names, or cannot be dealt as it says"
+    )]
     Unfit,
     /// Another run on the same records had other features or classes.
-    #[error("this run names other features or classes than the runs that these records have joined before")]
+    #[error(
+        "this run names other features or classes than the runs that these records have joined before"
+    )]
     OtherShape,
     /// The files have changed.
     #[error("the records have changed since they were read first")]
@@ -77,7 +81,11 @@ pub fn check_shape<'a>(
             return Err(LoadError::OtherShape);
         }
     }
-    if agrees { Ok(()) } else { Err(LoadError::OtherShape) }
+    if agrees {
+        Ok(())
+    } else {
+        Err(LoadError::OtherShape)
+    }
 }
 
 /// Loads `share`, whose source has the digest `own`, as `description` asks.
@@ -92,7 +100,9 @@ pub fn load(
 ) -> Result<Records, LoadError> {
     let unfit = |_: DataError| LoadError::Unfit;
     let run = &description.resolved;
-    let loaded = share.source.load_as(&description.schema(), directories, run.seed);
+    let loaded = share
+        .source
+        .load_as(&description.schema(), directories, run.seed);
     let mut whole = loaded.map_err(unfit)?.train;
     // Files can change under one's hands; the ledger must know what is trained on.
     if !matches!(share.source, Source::Synthetic(_)) && digest(&whole) != own {
@@ -129,7 +139,11 @@ pub fn load(
 
 /// The digest of unscaled records, whatever their columns and classes were fixed to.
 pub fn digest(data: &Dataset) -> Hash {
-    let names: Vec<Vec<u8>> = data.label_names().iter().map(|name| canonical(name)).collect();
+    let names: Vec<Vec<u8>> = data
+        .label_names()
+        .iter()
+        .map(|name| canonical(name))
+        .collect();
     let mut rows: Vec<Hash> = (0..data.rows())
         .map(|row| {
             let mut hasher = Sha256::new();
@@ -165,9 +179,7 @@ pub fn digest(data: &Dataset) -> Hash {
 /// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.
 fn canonical(name: &str) -> Vec<u8> {
     match name.parse::<f64>() {
-        Ok(value) if value.is_finite() => {
-            [&b"number "[..], &(value + 0.0).to_le_bytes()].concat()
-        }
+        Ok(value) if value.is_finite() => [&b"number "[..], &(value + 0.0).to_le_bytes()].concat(),
         _ => [b"text ", name.as_bytes()].concat(),
     }
 }

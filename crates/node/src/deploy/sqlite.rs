@@ -538,16 +538,16 @@ impl ClientStore for ClientSqlite {
         found
             .into_iter()
             .map(|(run, price)| {
-                let price =
-                    serde_json::from_str(&price).map_err(|error| self.database.corrupt(error.to_string()))?;
+                let price = serde_json::from_str(&price)
+                    .map_err(|error| self.database.corrupt(error.to_string()))?;
                 Ok(LedgerRun { price, ..run })
             })
             .collect()
     }
 
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
-        let price =
-            serde_json::to_string(&run.price).map_err(|error| self.database.corrupt(error.to_string()))?;
+        let price = serde_json::to_string(&run.price)
+            .map_err(|error| self.database.corrupt(error.to_string()))?;
         self.database.change(|transaction| {
             transaction
                 .execute(

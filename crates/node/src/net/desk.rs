@@ -227,7 +227,8 @@ impl Desk {
         client: ClientId,
         position: Position,
     ) -> Result<Result<(), CoordinatorError>, Closed> {
-        self.ask(|reply| Call::MayFollow(client, position, reply)).await
+        self.ask(|reply| Call::MayFollow(client, position, reply))
+            .await
     }
 
     /// As [`Coordinator::catch_up`].

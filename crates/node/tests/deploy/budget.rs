@@ -24,7 +24,11 @@ fn check_limit(spent: &Spent, epsilon: Option<f64>) -> Result<(), Refusal> {
     budget::check_limits(spent, &price, false, &Limits { epsilon, ..OPEN })
 }
 
-const LARGE: [&str; 3] = ["data.source=synthetic:3000x6", "privacy.sigma=0.1", "algorithm.rounds=20"];
+const LARGE: [&str; 3] = [
+    "data.source=synthetic:3000x6",
+    "privacy.sigma=0.1",
+    "algorithm.rounds=20",
+];
 
 fn runs(count: u8, messages: u64) -> Vec<LedgerRun> {
     let world = World::with_secrets(&LARGE, true);
@@ -139,7 +143,10 @@ fn a_large_delta_is_refused() {
     let error = budget::check_limits(&found, &run.price, false, &OPEN).unwrap_err();
     assert!(matches!(error, Refusal::Delta { .. }), "{error}");
     let said = error.to_string();
-    assert!(said.contains("delta 0.05") && said.contains("replace-one"), "{said}");
+    assert!(
+        said.contains("delta 0.05") && said.contains("replace-one"),
+        "{said}"
+    );
     // A smaller delta in the ledger does not hide it.
     let before = LedgerRun {
         data: run.data,
@@ -147,17 +154,28 @@ fn a_large_delta_is_refused() {
     };
     let found = spent(&[before], &run.data, Some(&run)).unwrap();
     assert!(budget::check_limits(&found, &run.price, false, &OPEN).is_err());
-    let told = Limits { delta: 0.05, ..OPEN };
+    let told = Limits {
+        delta: 0.05,
+        ..OPEN
+    };
     budget::check_limits(&found, &run.price, false, &told).unwrap();
     // Whoever reads the description hears of it.
     let warnings = &world.description.warnings;
-    assert!(warnings.iter().any(|warning| warning.contains("privacy.delta")), "{warnings:?}");
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.contains("privacy.delta")),
+        "{warnings:?}"
+    );
 }
 
 /// A run may speak of zeroed records; a client may judge it for replaced ones, at the very noise.
 #[test]
 fn the_client_chooses_the_neighbours() {
-    let world = World::with_secrets(&[&LARGE[..], &["privacy.adjacency=zero-out"]].concat(), true);
+    let world = World::with_secrets(
+        &[&LARGE[..], &["privacy.adjacency=zero-out"]].concat(),
+        true,
+    );
     let run = world.ledger_run(0);
     let own = spent(&[], &run.data, Some(&run)).unwrap();
     let strict = budget::spent(&[], &run.data, Some(&run), true).unwrap();
@@ -182,7 +200,10 @@ fn a_test_seed_is_booked_as_unknown() {
         messages: 1,
         ..world.ledger_run(0)
     };
-    assert_eq!((run.price.epsilon, run.price.claim.as_str()), (None, "test seed"));
+    assert_eq!(
+        (run.price.epsilon, run.price.claim.as_str()),
+        (None, "test seed")
+    );
     let limits = Limits {
         epsilon: Some(1e6),
         ..OPEN

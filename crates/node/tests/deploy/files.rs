@@ -11,9 +11,9 @@ use crate::world::World;
 /// Whether any file of the state holds these bytes.
 fn on_disk(directory: &Path, bytes: &[u8]) -> bool {
     let files = std::fs::read_dir(directory).unwrap();
-    files.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).any(|content| {
-        content.windows(bytes.len()).any(|window| window == bytes)
-    })
+    files
+        .map(|entry| std::fs::read(entry.unwrap().path()).unwrap())
+        .any(|content| content.windows(bytes.len()).any(|window| window == bytes))
 }
 
 fn secret(round: u32) -> [u8; 32] {
@@ -55,16 +55,28 @@ fn checkpoints_remove_secrets_from_the_log() {
     store.begin(&world.ledger_run(0)).unwrap();
     fill(&mut store, &world, 0..6);
     assert!((0..6).all(|round| on_disk(directory.path(), &secret(round))));
-    store.checkpoint(world.description.hash(), &checkpoint(4), None).unwrap();
+    store
+        .checkpoint(world.description.hash(), &checkpoint(4), None)
+        .unwrap();
     for round in 0..6 {
-        assert_eq!(on_disk(directory.path(), &secret(round)), round >= 4, "round {round}");
+        assert_eq!(
+            on_disk(directory.path(), &secret(round)),
+            round >= 4,
+            "round {round}"
+        );
     }
     // A reader in the middle of its work keeps the log; the next change after it cuts it.
     let reader = rusqlite::Connection::open(directory.path().join("client.sqlite")).unwrap();
-    reader.execute_batch("BEGIN; SELECT count(*) FROM runs;").unwrap();
-    reader.query_row("SELECT count(*) FROM runs", [], |_| Ok(())).unwrap();
+    reader
+        .execute_batch("BEGIN; SELECT count(*) FROM runs;")
+        .unwrap();
+    reader
+        .query_row("SELECT count(*) FROM runs", [], |_| Ok(()))
+        .unwrap();
     store.impatient();
-    store.checkpoint(world.description.hash(), &checkpoint(5), None).unwrap();
+    store
+        .checkpoint(world.description.hash(), &checkpoint(5), None)
+        .unwrap();
     assert!(on_disk(directory.path(), &secret(4)));
     drop(reader);
     fill(&mut store, &world, 6..7);

@@ -131,7 +131,10 @@ fn implausible_messages_are_refused() {
 /// The message of an uncompressed client whose coordinates are all `value`.
 fn flat(round: u32, world: &World, value: f32) -> Bytes {
     let mut bytes = honest(world, 0).to_vec();
-    bytes[wire::HEADER_LEN..].as_chunks_mut::<4>().0.fill(value.to_le_bytes());
+    bytes[wire::HEADER_LEN..]
+        .as_chunks_mut::<4>()
+        .0
+        .fill(value.to_le_bytes());
     let open = wire::claimed_round(&bytes).unwrap();
     let header = bytes.windows(4).position(|four| four == open.to_le_bytes());
     let at = header.filter(|at| *at < wire::HEADER_LEN).unwrap();
@@ -148,7 +151,10 @@ fn one_client_does_not_switch_off_the_rules() {
     let mut coordinator = world.coordinator(NOW).unwrap();
     for records in [MOST_RECORDS + 1, 1 << 40, u64::MAX] {
         let error = coordinator.join(0, records, NOW).unwrap_err();
-        assert!(matches!(error, CoordinatorError::BadRecords { .. }), "{error}");
+        assert!(
+            matches!(error, CoordinatorError::BadRecords { .. }),
+            "{error}"
+        );
     }
     let world = World::new(&[compressor, "deployment.most_records=30"]);
     assert!(world.coordinator(NOW).unwrap().join(0, 31, NOW).is_err());
@@ -159,20 +165,33 @@ fn one_client_does_not_switch_off_the_rules() {
             coordinator.join(0, world.records(0), NOW).unwrap();
         }
         for client in 1..3 {
-            coordinator.join(client, world.records(client as usize), NOW).unwrap();
+            coordinator
+                .join(client, world.records(client as usize), NOW)
+                .unwrap();
         }
-        let error = coordinator.submit(1, flat(0, &world, 1e6), NOW).unwrap_err();
-        assert!(matches!(error, CoordinatorError::Implausible { .. }), "{most}: {error}");
+        let error = coordinator
+            .submit(1, flat(0, &world, 1e6), NOW)
+            .unwrap_err();
+        assert!(
+            matches!(error, CoordinatorError::Implausible { .. }),
+            "{most}: {error}"
+        );
     }
 }
 
 /// A size for which the accountant finds no noise is refused; the run goes on with somebody else's.
 #[test]
 fn a_size_without_noise_is_refused() {
-    let world = World::with(&BASE.replace("sigma = 0.05", "epsilon = 1.0"), &["deployment.most_records=1099511627776"]);
+    let world = World::with(
+        &BASE.replace("sigma = 0.05", "epsilon = 1.0"),
+        &["deployment.most_records=1099511627776"],
+    );
     let mut coordinator = world.coordinator(NOW).unwrap();
     let error = coordinator.join(0, 1 << 40, NOW).unwrap_err();
-    assert!(matches!(error, CoordinatorError::BadRecords { .. }), "{error}");
+    assert!(
+        matches!(error, CoordinatorError::BadRecords { .. }),
+        "{error}"
+    );
     coordinator.join(0, world.records(0), NOW).unwrap();
 }
 
@@ -187,32 +206,53 @@ fn messages_cannot_make_the_run_diverge() {
     ]);
     let mut coordinator = begun(&world);
     for value in [f32::MAX, -f32::MAX, 2.0 * LARGEST] {
-        let error = coordinator.submit(0, flat(0, &world, value), NOW).unwrap_err();
-        assert!(matches!(error, CoordinatorError::Implausible { .. }), "{error}");
+        let error = coordinator
+            .submit(0, flat(0, &world, value), NOW)
+            .unwrap_err();
+        assert!(
+            matches!(error, CoordinatorError::Implausible { .. }),
+            "{error}"
+        );
     }
     for restart in [false, true] {
         let round = coordinator.round();
-        coordinator.submit(0, flat(round, &world, LARGEST), NOW).unwrap();
+        coordinator
+            .submit(0, flat(round, &world, LARGEST), NOW)
+            .unwrap();
         if restart {
             coordinator = world.coordinator(NOW).unwrap();
-            coordinator.submit(0, flat(round, &world, LARGEST), NOW).unwrap();
+            coordinator
+                .submit(0, flat(round, &world, LARGEST), NOW)
+                .unwrap();
         }
-        coordinator.submit(1, flat(round, &world, 1.0), NOW).unwrap();
-        let (_, closed) = coordinator.submit(2, flat(round, &world, -1.0), NOW).unwrap();
+        coordinator
+            .submit(1, flat(round, &world, 1.0), NOW)
+            .unwrap();
+        let (_, closed) = coordinator
+            .submit(2, flat(round, &world, -1.0), NOW)
+            .unwrap();
         assert!(closed);
         let mut again = world.coordinator(NOW).unwrap();
         for coordinator in [&mut coordinator, &mut again] {
             let closed = coordinator.closed(round).unwrap();
             let accepted = [0, 1, 2].map(|client| closed.accepts(client));
             assert_eq!(accepted, [false, true, true]);
-            assert!(coordinator.model().unwrap().iter().all(|value| value.abs() < 100.0));
+            assert!(
+                coordinator
+                    .model()
+                    .unwrap()
+                    .iter()
+                    .all(|value| value.abs() < 100.0)
+            );
         }
         assert_eq!(coordinator.model(), again.model());
     }
     // What comes from everybody at once is left out too.
     let round = coordinator.round();
     for client in 0..3 {
-        coordinator.submit(client, flat(round, &world, LARGEST), NOW).unwrap();
+        coordinator
+            .submit(client, flat(round, &world, LARGEST), NOW)
+            .unwrap();
     }
     assert_eq!(coordinator.closed(round).unwrap().taken(), 0);
     assert_eq!(coordinator.round(), round + 1);

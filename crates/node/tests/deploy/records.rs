@@ -35,7 +35,8 @@ pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Descriptio
     Description::new(&resolved, shape, &model, &start, None, [3; 16]).unwrap()
 }
 
-pub const ROWS: &str = "+1 1:0.5 3:2\n-1 2:1.5\n+1 1:3 2:0\n-1 3:-1\n1 2:7\n-1.0 1:4\n+1 3:9\n-1 2:2 3:2\n";
+pub const ROWS: &str =
+    "+1 1:0.5 3:2\n-1 2:1.5\n+1 1:3 2:0\n-1 3:-1\n1 2:7\n-1.0 1:4\n+1 3:9\n-1 2:2 3:2\n";
 
 fn read(path: &Path, part: &str, description: &Description) -> Records {
     let share: Share = format!("libsvm:{}{part}", path.display()).parse().unwrap();
@@ -109,10 +110,21 @@ fn no_scaling_constant_makes_records_fail() {
             assert_eq!(read(&path, "", &description).data.rows(), 9);
         }
     }
-    for (factor, center) in [("1e19", "0"), ("1e-19", "0"), ("1", "1e19"), ("1", "-1e300")] {
-        let (factor, center) = (format!("data.factor={factor}"), format!("data.center={center}"));
+    for (factor, center) in [
+        ("1e19", "0"),
+        ("1e-19", "0"),
+        ("1", "1e19"),
+        ("1", "-1e300"),
+    ] {
+        let (factor, center) = (
+            format!("data.factor={factor}"),
+            format!("data.center={center}"),
+        );
         let description = describe(3, ["-1", "+1"], &["data.scale=constant", &factor, &center]);
-        assert!(Description::parse(description.text(), 9).is_err(), "{factor} {center}");
+        assert!(
+            Description::parse(description.text(), 9).is_err(),
+            "{factor} {center}"
+        );
     }
 }
 
@@ -137,14 +149,24 @@ fn the_shape_of_records_is_not_for_a_server_to_try() {
         let found = records::check_shape(&share, &other, earlier());
         assert_eq!(found, Err(LoadError::OtherShape));
     }
-    let own: Share = format!("libsvm:{}?features=5", path.display()).parse().unwrap();
+    let own: Share = format!("libsvm:{}?features=5", path.display())
+        .parse()
+        .unwrap();
     assert!(records::check_shape(&own, &first, [].into_iter()).is_err());
     let directories = DataDirectories::default();
     let digest = records::source_digest(&share.source, &directories).unwrap();
-    for other in [describe(2, ["-1", "+1"], &[]), describe(3, ["-1", "2"], &[])] {
-        let error = records::load(&share, digest, &other, &directories).err().unwrap();
+    for other in [
+        describe(2, ["-1", "+1"], &[]),
+        describe(3, ["-1", "2"], &[]),
+    ] {
+        let error = records::load(&share, digest, &other, &directories)
+            .err()
+            .unwrap();
         assert_eq!(error, LoadError::Unfit);
-        assert!(!error.to_string().contains(|c: char| c.is_ascii_digit()), "{error}");
+        assert!(
+            !error.to_string().contains(|c: char| c.is_ascii_digit()),
+            "{error}"
+        );
     }
 }
 
