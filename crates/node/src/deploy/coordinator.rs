@@ -23,9 +23,7 @@ use soteria_core::wire;
 use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
-use super::store::{
-    ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums,
-};
+use super::store::{ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums};
 use crate::accounting::Privacy;
 use crate::problem::{ProblemError, weights};
 use crate::run;
@@ -90,7 +88,9 @@ pub enum CoordinatorError {
         open: Round,
     },
     /// The client's model is ahead of ours.
-    #[error("client {client} has the model of round {found}, but round {open} is open here: this server has lost rounds")]
+    #[error(
+        "client {client} has the model of round {found}, but round {open} is open here: this server has lost rounds"
+    )]
     Ahead {
         /// Which client.
         client: ClientId,
@@ -291,7 +291,9 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// Noise and cost as the run defines them for the clients' numbers of records, once they are known.
     pub fn privacy(&self) -> Option<&Privacy> {
-        self.running.as_ref().and_then(|running| running.privacy.as_ref())
+        self.running
+            .as_ref()
+            .and_then(|running| running.privacy.as_ref())
     }
 
     /// Sums over closed rounds.
@@ -316,7 +318,9 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// How many clients have answered in the open round.
     pub fn arrived(&self) -> u32 {
-        self.running.as_ref().map_or(0, |running| running.received as u32)
+        self.running
+            .as_ref()
+            .map_or(0, |running| running.received as u32)
     }
 
     /// A client joins, or comes back.
@@ -546,7 +550,8 @@ impl<S: ServerStore> Coordinator<S> {
     /// When it cannot be stored.
     pub fn evaluated(&mut self, evaluation: Evaluation) -> Result<(), CoordinatorError> {
         self.store.evaluated(evaluation)?;
-        self.evaluations.retain(|known| known.round != evaluation.round);
+        self.evaluations
+            .retain(|known| known.round != evaluation.round);
         self.evaluations.push(evaluation);
         self.evaluations.sort_by_key(|known| known.round);
         Ok(())
@@ -634,7 +639,11 @@ impl<S: ServerStore> Coordinator<S> {
         self.sums = Sums {
             values: record.traffic.0,
             uplink: record.traffic.1,
-            downlink: record.averages.iter().map(|&bytes| clients * u64::from(bytes)).sum(),
+            downlink: record
+                .averages
+                .iter()
+                .map(|&bytes| clients * u64::from(bytes))
+                .sum(),
         };
         self.averages = record.averages;
         self.snapshots = record.snapshots;
@@ -709,7 +718,12 @@ impl<S: ServerStore> Coordinator<S> {
         let mut average = Vec::new();
         wire::put_average(running.server.average(), round, &mut average);
         closed.average = average.into();
-        if !running.server.average().iter().all(|value| value.is_finite()) {
+        if !running
+            .server
+            .average()
+            .iter()
+            .all(|value| value.is_finite())
+        {
             return Err(CoordinatorError::Diverged(round));
         }
         running.server.close()?;

@@ -17,7 +17,9 @@ const NOW: Duration = Duration::ZERO;
 fn begun(world: &World) -> Coordinates {
     let mut coordinator = world.coordinator(NOW).unwrap();
     for client in 0..world.clients() {
-        coordinator.join(client as u32, world.records(client), NOW).unwrap();
+        coordinator
+            .join(client as u32, world.records(client), NOW)
+            .unwrap();
     }
     coordinator
 }
@@ -35,7 +37,10 @@ fn joins_are_checked() {
     let early = coordinator.submit(0, message.clone(), NOW).unwrap_err();
     assert!(matches!(early, CoordinatorError::NotJoined(0)));
     for (client, records) in [(3, 20), (u32::MAX, 20), (0, 0), (0, 4), (0, u64::MAX)] {
-        assert!(coordinator.join(client, records, NOW).is_err(), "{client} {records}");
+        assert!(
+            coordinator.join(client, records, NOW).is_err(),
+            "{client} {records}"
+        );
     }
     coordinator.join(0, world.records(0), NOW).unwrap();
     coordinator.join(0, world.records(0), NOW).unwrap();
@@ -54,13 +59,28 @@ fn the_first_message_of_a_round_stands() {
     let mut other = first.to_vec();
     let last = other.len() - 1;
     other[last] ^= 1;
-    assert_eq!(coordinator.submit(0, first.clone(), NOW).unwrap(), (Receipt::Received, false));
-    assert_eq!(coordinator.submit(0, first.clone(), NOW).unwrap(), (Receipt::Received, false));
+    assert_eq!(
+        coordinator.submit(0, first.clone(), NOW).unwrap(),
+        (Receipt::Received, false)
+    );
+    assert_eq!(
+        coordinator.submit(0, first.clone(), NOW).unwrap(),
+        (Receipt::Received, false)
+    );
     let error = coordinator.submit(0, other.into(), NOW).unwrap_err();
-    assert!(matches!(error, CoordinatorError::Conflict { client: 0, round: 0 }));
+    assert!(matches!(
+        error,
+        CoordinatorError::Conflict {
+            client: 0,
+            round: 0
+        }
+    ));
     coordinator.submit(1, honest(&world, 1), NOW).unwrap();
     let (receipt, closed) = coordinator.submit(2, honest(&world, 2), NOW).unwrap();
-    assert_eq!((receipt, closed), (Receipt::Closed { accepted: true }, true));
+    assert_eq!(
+        (receipt, closed),
+        (Receipt::Closed { accepted: true }, true)
+    );
     // Late: the recorded outcome, not an error.
     let (receipt, _) = coordinator.submit(0, first, NOW).unwrap();
     assert_eq!(receipt, Receipt::Closed { accepted: true });
@@ -119,7 +139,13 @@ fn positions_ahead_of_the_server_are_refused() {
     assert!(coordinator.catch_up(0, position(Some(1))).is_err());
     assert!(coordinator.catch_up(9, position(Some(0))).is_err());
     assert!(coordinator.catch_up(0, position(Some(0))).is_ok());
-    assert!(coordinator.catch_up(0, position(None)).unwrap().snapshot.is_some());
+    assert!(
+        coordinator
+            .catch_up(0, position(None))
+            .unwrap()
+            .snapshot
+            .is_some()
+    );
 }
 
 proptest! {
