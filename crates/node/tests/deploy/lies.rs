@@ -241,7 +241,7 @@ fn another_start_than_the_agreed_one_is_refused() {
         client: core,
         compressor: plan.compressor.clone(),
         replica: Server::new(
-            run::server_plan(&world.resolved, &plan, vec![1.0]),
+            run::server_plan(&world.resolved, &world.problem.model, &plan, vec![1.0]),
             vec![0.0; world.start.len()],
         ),
         awaits_start: Some(digest(&vec![0.25; world.start.len()])),

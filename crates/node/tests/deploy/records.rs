@@ -28,6 +28,7 @@ pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Descriptio
             dimension,
             records: vec![4; 2],
             model: kind,
+            image: false,
             smoothness: None,
         })
         .unwrap();

@@ -203,7 +203,7 @@ impl World {
         )
         .unwrap();
         let replica = Server::new(
-            run::server_plan(&self.resolved, &plan, vec![1.0]),
+            run::server_plan(&self.resolved, &self.problem.model, &plan, vec![1.0]),
             self.description.compute_start().unwrap(),
         );
         Participant::new(Parts {
