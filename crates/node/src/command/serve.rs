@@ -548,6 +548,19 @@ impl<S: ServerStore> Observer<S> for Watch {
                     }
                 }
             });
+            // Rounds that are not measured have a time and traffic too.
+            if let Some(closed) = fresh {
+                let sums = coordinator.sums();
+                self.feed.append(Point {
+                    round,
+                    uplink_bytes: sums.uplink,
+                    downlink_bytes: sums.downlink,
+                    seconds: coordinator.last_seconds(),
+                    taken: closed.taken(),
+                    epsilon: spent,
+                    ..Point::default()
+                });
+            }
             let mut ending = lock(&self.ending);
             ending.model = coordinator.model().cloned();
             if ending.privacy.is_none() {
