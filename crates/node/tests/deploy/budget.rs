@@ -182,7 +182,7 @@ fn the_client_chooses_the_neighbours() {
     assert!(own.zero_out && !strict.zero_out);
     // The same noise and the same clip: as if the run had said replace-one.
     assert_eq!(strict.epsilon, runs(1, 0)[0].price.epsilon);
-    assert!(strict.epsilon.unwrap() > 1.2 * own.epsilon.unwrap());
+    assert!(strict.epsilon.unwrap() > own.epsilon.unwrap());
     let limits = Limits {
         epsilon: own.epsilon,
         ..OPEN

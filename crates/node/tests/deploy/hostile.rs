@@ -184,7 +184,11 @@ fn one_client_does_not_switch_off_the_rules() {
 fn a_size_without_noise_is_refused() {
     let world = World::with(
         &BASE.replace("sigma = 0.05", "epsilon = 1.0"),
-        &["deployment.most_records=1099511627776"],
+        &[
+            "deployment.most_records=1099511627776",
+            "privacy.accountant=pld",
+            "privacy.amplification=auto",
+        ],
     );
     let mut coordinator = world.coordinator(NOW).unwrap();
     let error = coordinator.join(0, 1 << 40, NOW).unwrap_err();
