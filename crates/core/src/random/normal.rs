@@ -18,8 +18,8 @@ pub(crate) const BLOCK: usize = 64;
 
 const HALF: usize = BLOCK / 2;
 
-/// Fills `numbers` with independent standard normal numbers. Takes `4 BLOCK` bytes of the stream for
-/// every [`BLOCK`] of them or part of it.
+/// Fills `numbers` with independent standard normal numbers. Takes 256 bytes of the stream for
+/// every 64 of them or part of it.
 pub fn fill_standard_normal<R: Rng>(rng: &mut R, numbers: &mut [f32]) {
     let mut bytes = [0; 4 * BLOCK];
     for target in numbers.chunks_mut(BLOCK) {
