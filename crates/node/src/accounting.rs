@@ -131,7 +131,7 @@ pub fn noise(resolved: &Resolved, dimension: usize, records: usize) -> Result<f6
     settle_one(resolved, dimension, records, sound).map(|settled| settled.sigma)
 }
 
-/// A number of records, at most [`RATIO`] times smaller, with at least as much noise: one of few, so that it is
+/// A number of records, at most `RATIO` times smaller, with at least as much noise: one of few, so that it is
 /// computed once for many clients. The same number where noise need not grow as records become fewer.
 pub fn with_more_noise(resolved: &Resolved, records: usize) -> usize {
     let Some(batch) = resolved.batch.filter(|_| monotone(resolved)) else {
