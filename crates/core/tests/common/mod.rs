@@ -103,6 +103,7 @@ pub fn server_plan(plan: &ClientPlan, clients: usize, rounds: Round) -> ServerPl
         schedule: Schedule::Constant,
         momentum: 0.0,
         smoothing: None,
+        equalizing: None,
         shift_step: plan.shift_step,
         regularizer: None,
         rounds,
