@@ -220,7 +220,8 @@ mod tests {
         let n = side as f64;
         let wave = |u: usize, i: usize| {
             let height: f64 = if u == 0 { 1.0 / n } else { 2.0 / n };
-            height.sqrt() * (std::f64::consts::PI * (2.0 * i as f64 + 1.0) * u as f64 / (2.0 * n)).cos()
+            height.sqrt()
+                * (std::f64::consts::PI * (2.0 * i as f64 + 1.0) * u as f64 / (2.0 * n)).cos()
         };
         let mut all = Vec::new();
         for u in 0..p {
@@ -273,9 +274,12 @@ mod tests {
         let cosine = Cosine::new(784, 28).unwrap();
         let mapped = cosine.apply(data.clone()).unwrap();
         for row in 0..2 {
-            let coefficients: Vec<f32> =
-                mapped.full_row(row).iter().map(|&x| x as f32).collect();
-            for (found, expected) in cosine.weights(&coefficients, 1).iter().zip(data.full_row(row)) {
+            let coefficients: Vec<f32> = mapped.full_row(row).iter().map(|&x| x as f32).collect();
+            for (found, expected) in cosine
+                .weights(&coefficients, 1)
+                .iter()
+                .zip(data.full_row(row))
+            {
                 assert!((f64::from(*found) - expected).abs() < 1e-4);
             }
             let (long, short) = (data.squared_norms()[row], mapped.squared_norms()[row]);
@@ -293,7 +297,10 @@ mod tests {
         let composed = cosine.weights(&weights, 2);
         let output = |row: Vec<f64>, weights: &[f32], unit: usize| -> f64 {
             let of_unit = weights.iter().skip(unit).step_by(2);
-            row.iter().zip(of_unit).map(|(x, &w)| x * f64::from(w)).sum()
+            row.iter()
+                .zip(of_unit)
+                .map(|(x, &w)| x * f64::from(w))
+                .sum()
         };
         for row in 0..2 {
             for unit in 0..2 {

@@ -71,7 +71,8 @@ impl Equalizing {
                 continue;
             }
             if columns <= rows {
-                let root = inverse_root(gram(matrix, rows, columns, columns, 1), columns, self.floor);
+                let root =
+                    inverse_root(gram(matrix, rows, columns, columns, 1), columns, self.floor);
                 times(matrix, rows, columns, columns, 1, &root);
             } else {
                 // The same with rows and columns exchanged.
@@ -296,10 +297,7 @@ mod tests {
             rows: 1,
             columns: 2,
         }];
-        let equalizing = Equalizing {
-            blocks,
-            floor: 1.0,
-        };
+        let equalizing = Equalizing { blocks, floor: 1.0 };
         let mut values = [5.0, 6.0, 1.0, 1.0, 7.0];
         equalizing.apply(&mut values);
         assert_eq!(equalizing.end(), 4);

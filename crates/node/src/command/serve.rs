@@ -759,8 +759,8 @@ fn finish(
         interrupted: false,
     };
     let summary = ending.summary();
-    let bytes =
-        model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept).map_err(Failure::Failed)?;
+    let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept)
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     if options.json {
         print(&format!("{summary:#}\n"))

@@ -28,8 +28,8 @@ const FREQUENCIES: usize = 10;
 /// Size of a singular value of the direction, averaged over some rounds, that counts fully.
 const FLOOR: f64 = 0.002;
 
-/// The step that goes with it.
-const STEP: f64 = 0.2;
+/// The step that goes with it in a short run.
+const STEP: f64 = 0.3;
 
 /// Momentum of networks.
 pub(super) const MOMENTUM: f64 = 0.8;
@@ -43,8 +43,11 @@ impl Config {
         let messages = match (shape.model, self.noise_target) {
             (ModelKind::Logistic, _) => 300.0,
             // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
-            // epsilon 1, 500 at 8.
-            (_, NoiseTarget::Epsilon(epsilon)) => 100.0 + 50.0 * epsilon.min(16.0),
+            // epsilon 1, 500 at 8, 1000 at 16.
+            (_, NoiseTarget::Epsilon(epsilon)) => {
+                let epsilon = epsilon.min(16.0);
+                100.0 + 50.0 * epsilon + 12.5 * (epsilon - 8.0).max(0.0)
+            }
             _ => 150.0,
         };
         self.values
@@ -101,7 +104,9 @@ impl Config {
             Auto::Given(Some(frequencies)) => {
                 if model == ModelKind::Logistic {
                     return Err(ConfigError::with_hint(
-                        format!("`data.basis = \"cosine:{frequencies}\"` needs a softmax or mlp model"),
+                        format!(
+                            "`data.basis = \"cosine:{frequencies}\"` needs a softmax or mlp model"
+                        ),
                         "leave it out, or set it to \"none\"",
                     ));
                 }
@@ -143,7 +148,9 @@ impl Config {
                 return Ok(0.0);
             }
             return Err(ConfigError::with_hint(
-                format!("`algorithm.equalize` is {floor}, but it needs an mlp with hidden layers of at most {WIDEST} units"),
+                format!(
+                    "`algorithm.equalize` is {floor}, but it needs an mlp with hidden layers of at most {WIDEST} units"
+                ),
                 "leave it out, or set it to 0",
             ));
         }
@@ -213,7 +220,16 @@ impl Config {
         match (self.preset, shape.model) {
             // Below the floor an equalised step is a plain one of this size.
             (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
-                if floor > 0.0 { STEP } else { (1.0 - MOMENTUM) * STEP / FLOOR }
+                let step = match self.noise_target {
+                    // With epsilon runs get longer, and steps shorter.
+                    NoiseTarget::Epsilon(epsilon) => STEP / (1.0 + epsilon.min(16.0) / 32.0),
+                    _ => STEP,
+                };
+                if floor > 0.0 {
+                    step
+                } else {
+                    (1.0 - MOMENTUM) * step / FLOOR
+                }
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
             (Preset::Auto, _) => 12.0,
