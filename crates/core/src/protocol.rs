@@ -20,7 +20,9 @@ mod equalize;
 mod server;
 mod smooth;
 
-pub use client::{Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch};
+pub use client::{
+    Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch, suits_secure_noise,
+};
 pub use equalize::{Block, Equalizing};
 pub use server::{Closed, Schedule, Server, ServerError, ServerPlan, ServerState};
 pub use smooth::Smoothing;
