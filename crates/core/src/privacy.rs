@@ -121,8 +121,9 @@ impl Mechanism {
         self.sigma
     }
 
-    /// The noise of one round, drawn in one batch before any record is read, so that the time a
-    /// sampler takes cannot depend on the data.
+    /// The noise of one round, drawn in one batch before any value of a record enters the arithmetic, so that the
+    /// time a sampler takes cannot depend on values. (The minibatch is known by then, and its rows may be on
+    /// their way to the cache.)
     ///
     /// With floating point noise `meanwhile` is called after every [`NOISE_STEP`] numbers: memory
     /// that will be needed can be asked for while the processor is busy with something else.

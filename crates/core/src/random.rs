@@ -4,7 +4,8 @@
 //! travel, quantisation coins. It comes from a [`SecretKey`], one per client, which in deployment
 //! is filled by the operating system and in simulation derived from the run's seed. A key yields
 //! one independent ChaCha20 stream per (round, [`Purpose`]), so results depend neither on threads
-//! nor on the order in which clients run.
+//! nor on the order in which clients run. A deployed client has two keys a round, [`ClientKeys`]: the coins
+//! that its memory depends on can then be kept without what noise is made of.
 //!
 //! **Public** randomness is known to everybody: the start, the shared snapshot coin and coordinates
 //! that all clients share come from a [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
@@ -78,8 +79,8 @@ impl SecretKey {
     /// Bytes of a key.
     pub const LEN: usize = 32;
 
-    /// The key itself, for a client that must be able to repeat a round's coins after a crash: as
-    /// secret as its records, kept beside them, and erased when it is no longer needed.
+    /// The key itself, to derive others from it, and for a client that must be able to repeat a round's coins after
+    /// a crash: as secret as its records, kept beside them, and erased when it is no longer needed.
     pub fn expose(&self) -> &[u8; Self::LEN] {
         &self.0
     }
@@ -106,6 +107,37 @@ impl Drop for SecretKey {
 impl std::fmt::Debug for SecretKey {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("SecretKey(..)")
+    }
+}
+
+/// A client's two keys of a round. What the estimator remembers follows from the first alone, so the second need
+/// never be stored.
+#[derive(Clone, Debug)]
+pub struct ClientKeys {
+    /// Whether the client takes part, and its minibatch.
+    pub coins: SecretKey,
+    /// Everything else: noise, coordinates, rounding.
+    pub noise: SecretKey,
+}
+
+impl ClientKeys {
+    /// The stream for one purpose in one round.
+    pub fn stream(&self, round: u32, purpose: Purpose) -> SecretRng {
+        let key = match purpose {
+            Purpose::Participation | Purpose::Sampling => &self.coins,
+            Purpose::Noise | Purpose::Indices | Purpose::Rounding => &self.noise,
+        };
+        key.stream(round, purpose)
+    }
+}
+
+impl From<SecretKey> for ClientKeys {
+    /// One key for everything, as in simulation, where nothing is stored.
+    fn from(key: SecretKey) -> Self {
+        Self {
+            coins: key.clone(),
+            noise: key,
+        }
     }
 }
 
@@ -316,6 +348,31 @@ mod tests {
             )
         );
         assert_eq!(format!("{key:?}"), "SecretKey(..)");
+    }
+
+    /// Coins come from the one key, everything else from the other; one key for both is that key.
+    #[test]
+    fn coins_and_noise_have_keys_of_their_own() {
+        let [one, other] = [1, 2].map(|client| SecretKey::simulated(7, client));
+        let keys = ClientKeys {
+            coins: one.clone(),
+            noise: other.clone(),
+        };
+        let both = ClientKeys::from(one.clone());
+        for (purpose, coins) in [
+            (Purpose::Noise, false),
+            (Purpose::Sampling, true),
+            (Purpose::Indices, false),
+            (Purpose::Rounding, false),
+            (Purpose::Participation, true),
+        ] {
+            let first = |mut stream: SecretRng| stream.next_u64();
+            let own = if coins { &one } else { &other };
+            let expected = first(own.stream(3, purpose));
+            assert_eq!(first(keys.stream(3, purpose)), expected, "{purpose:?}");
+            let expected = first(one.stream(3, purpose));
+            assert_eq!(first(both.stream(3, purpose)), expected, "{purpose:?}");
+        }
     }
 
     /// Anybody with the public seed knows them, and they change with round and seed.

@@ -636,6 +636,86 @@ fn selected_norms_are_those_of_the_selected_part() {
     }
 }
 
+/// Where the chosen coordinates are those that an offset far away nearly takes back, norms and the sums of single records
+/// are those of rows that have it built in: nothing is subtracted that has been added before.
+#[test]
+fn selected_coordinates_near_a_far_offset_keep_their_digits() {
+    let (columns, near) = (1000usize, 60usize);
+    let logistic = Logistic::new(columns);
+    let mut random = Stream(41);
+    for center in [1e3f32, 1e5, 1e7] {
+        // Rows as models see them: small near the centre, and large in one feature, so that they stay sparse.
+        let rows: Vec<Vec<f32>> = (0..5)
+            .map(|_| {
+                let small = random.numbers(near, 2.0);
+                let mut row: Vec<f32> = small.iter().map(|x| center + x.round()).collect();
+                row.push(100.0 * center);
+                row
+            })
+            .collect();
+        let indices: Vec<u32> = (0..near as u32).chain([columns as u32 - 1]).collect();
+        let starts = (0..=5).map(|row| row * indices.len()).collect();
+        let sparse = SparseRows::new(columns, starts, indices.repeat(5), rows.concat()).unwrap();
+        let mut offset = vec![0.0; columns];
+        offset[..near].fill(-center);
+        let mut full = vec![0.0; 5 * columns];
+        for (row, full) in rows.iter().zip(full.chunks_mut(columns)) {
+            for (full, value) in full.iter_mut().zip(&row[..near]) {
+                *full = value - center;
+            }
+            full[columns - 1] = 100.0 * center;
+        }
+        let set = |features| Dataset::new(features, vec![0, 1, 0, 1, 1], 2).unwrap();
+        let sparse = set(Features::Sparse(sparse)).with_offset(offset).unwrap();
+        assert!(sparse.offset().is_some(), "the rows stay sparse");
+        let dense = set(Features::Dense(DenseRows::new(columns, full).unwrap()));
+        let mut workspace = Workspace::default();
+        let (factors, weights) = ([0.5f32, -0.7, 0.3, -0.9, -0.2], [1.0f32; 5]);
+        for chosen in [0..near as u32, 0..5, 0..500, 30..90] {
+            let chosen: Vec<u32> = chosen.collect();
+            let coordinates = Coordinates::Selected(&chosen);
+            for together in [1, 5] {
+                for first in (0..5).step_by(together) {
+                    let rows: Vec<u32> = (first as u32..(first + together) as u32).collect();
+                    let part = first..first + together;
+                    let gradients = Gradients {
+                        factors: &factors[part.clone()],
+                        weights: &weights[part],
+                    };
+                    let mut norms = [vec![0.0; together], vec![0.0; together]];
+                    let mut sums = [vec![0.0f32; chosen.len()], vec![0.0; chosen.len()]];
+                    for (side, data) in [&sparse, &dense].into_iter().enumerate() {
+                        let records = Records { data, rows: &rows };
+                        logistic.squared_norms(
+                            records,
+                            gradients,
+                            None,
+                            coordinates,
+                            &mut norms[side],
+                            &mut workspace,
+                        );
+                        if together == 1 {
+                            let sum = &mut sums[side];
+                            logistic.accumulate(
+                                records,
+                                gradients,
+                                coordinates,
+                                sum,
+                                &mut workspace,
+                            );
+                        }
+                    }
+                    for (found, expected) in norms[0].iter().zip(&norms[1]) {
+                        let error = (found - expected).abs();
+                        assert!(error <= 1e-9 * expected, "{center}: {found} {expected}");
+                    }
+                    assert_eq!(sums[0], sums[1], "{center} {}", chosen.len());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn sums_are_weighted_sums_of_explicit_gradients() {
     for case in cases().into_iter().chain(larger_cases()) {

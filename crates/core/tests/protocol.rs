@@ -10,9 +10,9 @@ use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Objective, Regularizer};
 use soteria_core::privacy::Noise;
 use soteria_core::protocol::{
-    Client, ClientError, ClientPlan, EstimatorPlan, Server, ServerError, shift_step,
+    Client, ClientError, ClientPlan, EstimatorPlan, RoundScratch, Server, ServerError, shift_step,
 };
-use soteria_core::random::SecretKey;
+use soteria_core::random::{ClientKeys, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
 
 const POISSON: Sampling = Sampling::Poisson {
@@ -136,6 +136,43 @@ fn lies_are_forgotten() {
         }
         for (a, b) in deceived.update.values().iter().zip(lucky.update.values()) {
             assert!((a - b).abs() < 1e-6, "{estimator:?}: {a} {b}");
+        }
+    }
+}
+
+/// With a round's coins alone a client comes to the memory that its messages left: noise, coordinates and rounding have a
+/// key of their own, which nobody needs again.
+#[test]
+fn memory_is_rebuilt_from_coins_alone() {
+    let objectives: [Arc<dyn Objective>; 2] = [logistic(4), network(4, &[3], 2)];
+    for objective in objectives {
+        let d = objective.dimension();
+        for kind in kinds(d) {
+            for noise in [Noise::Float, Noise::Secure] {
+                let mut plan = client_plan(Arc::clone(&objective), kind);
+                plan.compressor = Compressor::new(kind, d, 0.7).unwrap();
+                plan.estimator = EstimatorPlan::Saga {
+                    difference_clip: Some(0.3),
+                };
+                plan.noise = noise;
+                let mut sender = Sender::new(client(plan.clone(), POISSON));
+                let mut later = client(plan, POISSON);
+                let (mut scratch, mut stream) = (RoundScratch::default(), Stream(5));
+                let mut sent = 0;
+                for round in 0..12u32 {
+                    let model = Arc::new(stream.numbers(d, 1.0));
+                    let coins = SecretKey::simulated(u64::from(round), 1);
+                    sender.client.renew(ClientKeys {
+                        coins: coins.clone(),
+                        noise: SecretKey::simulated(u64::from(round), 2),
+                    });
+                    let present = sender.send(round, &model);
+                    assert_eq!(later.revisit(round, &model, &coins, &mut scratch), present);
+                    assert!(later.save() == sender.client.save(), "{kind:?} {noise:?}");
+                    sent += u32::from(present);
+                }
+                assert!(sent > 3 && sent < 12, "{sent}");
+            }
         }
     }
 }

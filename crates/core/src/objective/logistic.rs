@@ -264,7 +264,26 @@ fn add_selected(
             workspace.put(full);
         }
         (Features::Sparse(sparse), Way::Table) => {
-            let table = position_table(records.data.columns(), chosen, workspace);
+            let mut table = position_table(records.data.columns(), chosen, workspace);
+            if let (&[row], Some(offset)) = (records.rows, records.data.offset()) {
+                // Alone, row and offset are added before they are scaled, as in whole rows.
+                let scale = gradients.weights[0] * gradients.factors[0];
+                let row = sparse.row(row as usize);
+                for (&index, &value) in row.indices.iter().zip(row.values) {
+                    let position = std::mem::take(&mut table[index as usize]) as usize;
+                    if position > 0 {
+                        let feature = value + offset[index as usize];
+                        sum[position - 1] = scale.mul_add(feature, sum[position - 1]);
+                    }
+                }
+                for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+                    if table[coordinate as usize] > 0 {
+                        *sum = scale.mul_add(offset[coordinate as usize], *sum);
+                    }
+                }
+                workspace.put_indices(table);
+                return;
+            }
             let mut total = 0.0;
             with_rows!(sparse, |rows| {
                 for (j, &row) in records.rows.iter().enumerate() {
@@ -308,30 +327,36 @@ fn selected_norms(
         Some(offset) => offset[coordinate as usize],
         None => 0.0,
     };
+    let searched = |row: u32| -> f64 {
+        let features = chosen.iter().map(|&c| feature(records.data, row, c));
+        features.map(square).sum()
+    };
     let norms = squared_norms.iter_mut().zip(records.rows);
     match (records.data.features(), way(records, chosen)) {
         (Features::Sparse(sparse), Way::Table | Way::WholeRows) => {
             let table = position_table(records.data.columns(), chosen, workspace);
             let constant: f64 = chosen.iter().map(|&c| square(offset(c))).sum();
             for (norm, &row) in norms {
-                let row = sparse.row(row as usize);
+                let stored = sparse.row(row as usize);
                 // Every stored feature replaces the offset's square by its own.
-                let mut total = constant;
-                for (&index, &value) in row.indices.iter().zip(row.values) {
+                let (mut own, mut replaced) = (0.0, 0.0);
+                for (&index, &value) in stored.indices.iter().zip(stored.values) {
                     if table[index as usize] > 0 {
-                        total += square(value + offset(index)) - square(offset(index));
+                        own += square(value + offset(index));
+                        replaced += square(offset(index));
                     }
                 }
-                *norm = total.max(0.0);
+                *norm = own + (constant - replaced);
+                // Where little is left of the offset's squares the difference has lost its digits.
+                if *norm < constant / 256.0 {
+                    *norm = searched(row);
+                }
             }
             workspace.put_indices(table);
         }
         _ => {
             for (norm, &row) in norms {
-                *norm = chosen
-                    .iter()
-                    .map(|&c| square(feature(records.data, row, c)))
-                    .sum();
+                *norm = searched(row);
             }
         }
     }

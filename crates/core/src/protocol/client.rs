@@ -12,7 +12,7 @@ use crate::linalg::prefetch_places;
 use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
-use crate::random::{IndexSeed, PublicSeed, Purpose, SecretKey, unit};
+use crate::random::{ClientKeys, IndexSeed, PublicSeed, Purpose, SecretKey, unit};
 use crate::sampling::Sampling;
 use crate::wire;
 
@@ -120,12 +120,12 @@ pub enum ClientError {
     Noise(#[from] NoiseError),
 }
 
-/// One client: its records, its secret, its shift and its estimator's memory.
+/// One client: its records, its secrets, its shift and its estimator's memory.
 pub struct Client {
     id: ClientId,
     plan: Arc<ClientPlan>,
     data: Arc<Dataset>,
-    key: SecretKey,
+    keys: ClientKeys,
     mechanism: Mechanism,
     sampling: Sampling,
     estimator: Box<dyn Estimator>,
@@ -237,7 +237,7 @@ impl Client {
             id,
             plan,
             data,
-            key,
+            keys: key.into(),
             mechanism,
             sampling,
             estimator,
@@ -271,10 +271,10 @@ impl Client {
         4 * self.shift.len() + self.estimator.state_bytes()
     }
 
-    /// Gives the client another secret: a deployed client draws a fresh one for every round, after
+    /// Gives the client other secrets: a deployed client draws fresh ones for every round, after
     /// the round's model has arrived, so that no copy of its state can ever repeat noise.
-    pub fn renew(&mut self, key: SecretKey) {
-        self.key = key;
+    pub fn renew(&mut self, keys: ClientKeys) {
+        self.keys = keys;
     }
 
     /// A round without a message of this client, or one whose message was computed by an earlier
@@ -284,10 +284,42 @@ impl Client {
         self.estimator.sit_out(model, coin);
     }
 
-    /// Whether the estimator remembers secret coins, so that only the keys of past rounds (or a
-    /// saved state) can rebuild it: SAGA.
+    /// Whether the estimator remembers secret coins, so that only the coins of past rounds (or a
+    /// saved state) can rebuild it: SAGA. See [`revisit`](Self::revisit).
     pub fn remembers_coins(&self) -> bool {
         matches!(self.plan.estimator, EstimatorPlan::Saga { .. })
+    }
+
+    /// Brings the estimator's memory to where [`message`](Self::message) left it in `round` with the same coins,
+    /// model and memory, without any noise and without a message: `coins` is all that is left of the
+    /// round's secrets. Says whether the client took part in the round.
+    pub fn revisit(
+        &mut self,
+        round: Round,
+        model: &Arc<Vec<f32>>,
+        coins: &SecretKey,
+        scratch: &mut RoundScratch,
+    ) -> bool {
+        if self.sits_out(round, coins) {
+            self.sit_out(round, model);
+            return false;
+        }
+        let mut sampled = coins.stream(round, Purpose::Sampling);
+        let records = self.data.rows();
+        self.sampling.draw(records, &mut sampled, &mut scratch.rows);
+        // The memory is about all coordinates whichever travelled, and the estimate is not wanted.
+        let RoundScratch {
+            rows, estimator, ..
+        } = scratch;
+        self.estimate(round, model, Coordinates::Selected(&[]), rows, estimator);
+        true
+    }
+
+    /// Whether the round's coin says that this client sends nothing.
+    fn sits_out(&self, round: Round, coins: &SecretKey) -> bool {
+        let participation = self.plan.compressor.participation();
+        participation < 1.0
+            && unit(&mut coins.stream(round, Purpose::Participation)) >= participation
     }
 
     /// What the client carries from round to round: its shift and its estimator's memory. It is as
@@ -332,10 +364,7 @@ impl Client {
     ) -> bool {
         let plan = Arc::clone(&self.plan);
         let compressor = &plan.compressor;
-        if compressor.participation() < 1.0
-            && unit(&mut self.key.stream(round, Purpose::Participation))
-                >= compressor.participation()
-        {
+        if self.sits_out(round, &self.keys.coins) {
             // No record is touched; only the shared snapshot moves on.
             self.estimator.sit_out(model, plan.snapshot_coin(round));
             wire::put_absence(compressor, round, message);
@@ -345,7 +374,7 @@ impl Client {
         let seed = if plan.shared_coordinates {
             plan.public_seed.coordinates(round)
         } else {
-            IndexSeed::draw(&mut self.key.stream(round, Purpose::Indices))
+            IndexSeed::draw(&mut self.keys.stream(round, Purpose::Indices))
         };
         compressor.select(seed, &mut selection);
         let mut released = self.release(
@@ -359,7 +388,7 @@ impl Client {
             released.subtract(&self.shift, selection.coordinates());
         }
         wire::put_header(compressor, round, message);
-        let mut coins = self.key.stream(round, Purpose::Rounding);
+        let mut coins = self.keys.stream(round, Purpose::Rounding);
         compressor.encode(&released, &mut selection, &mut coins, message, update);
         scratch.estimator.recycle(released.into_buffer());
         scratch.selection = selection;
@@ -386,9 +415,9 @@ impl Client {
         let dimension = plan.objective.dimension();
         let count = coordinates.count(dimension);
         let records = self.data.rows();
-        let mut coins = self.key.stream(round, Purpose::Sampling);
+        let mut coins = self.keys.stream(round, Purpose::Sampling);
         self.sampling.draw(records, &mut coins, rows);
-        let mut noise_stream = self.key.stream(round, Purpose::Noise);
+        let mut noise_stream = self.keys.stream(round, Purpose::Noise);
         let mut ahead = Ahead::new(&self.data, rows, count.div_ceil(NOISE_STEP));
         let noise = self
             .mechanism
@@ -402,27 +431,12 @@ impl Client {
         } else {
             coordinates
         };
-        let input = RoundInput {
-            objective: plan.objective.as_ref(),
-            data: &self.data,
-            model,
-            batch: rows,
-            coordinates: computed,
-            clipping: self.clipping,
-            snapshot: plan.snapshot_coin(round),
-        };
-        let (batch, all) = (self.sampling.divisor(records), records as f64);
-        let mut sum = self.mechanism.collector(
-            computed.count(dimension),
-            batch,
-            all,
-            &mut scratch.workspace,
-        );
         if let (Coordinates::Selected(chosen), false) = (coordinates, self.shift.is_empty()) {
             // What will be subtracted lies anywhere in the shift, too.
             prefetch_places(&self.shift, chosen);
         }
-        self.estimator.estimate(input, scratch, &mut sum);
+        let mut sum = self.estimate(round, model, computed, rows, scratch);
+        let plan = &self.plan;
         if let Some(clip) = plan.estimate_clip {
             sum = clip_estimate(
                 sum,
@@ -441,6 +455,35 @@ impl Client {
             scratch.workspace.put(gradient);
         }
         released
+    }
+
+    /// The estimate on some coordinates for the batch `rows`; the estimator's memory follows.
+    fn estimate(
+        &mut self,
+        round: Round,
+        model: &Arc<Vec<f32>>,
+        coordinates: Coordinates<'_>,
+        rows: &[u32],
+        scratch: &mut Scratch,
+    ) -> Collector {
+        let plan = &self.plan;
+        let input = RoundInput {
+            objective: plan.objective.as_ref(),
+            data: &self.data,
+            model,
+            batch: rows,
+            coordinates,
+            clipping: self.clipping,
+            snapshot: plan.snapshot_coin(round),
+        };
+        let records = self.data.rows();
+        let (batch, all) = (self.sampling.divisor(records), records as f64);
+        let count = coordinates.count(plan.objective.dimension());
+        let mut sum = self
+            .mechanism
+            .collector(count, batch, all, &mut scratch.workspace);
+        self.estimator.estimate(input, scratch, &mut sum);
+        sum
     }
 }
 

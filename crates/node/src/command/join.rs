@@ -12,9 +12,9 @@ use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Limits, Priced, Refusal, adjacency_name};
+use crate::deploy::budget::{self, Limits, Priced, Refusal, Spent, adjacency_name};
 use crate::deploy::description::Description;
-use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_secret};
+use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_secrets};
 use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
@@ -32,7 +32,7 @@ const AFTER_THE_END: Duration = Duration::from_secs(4);
 /// Take part in a run with one's own records
 ///
 /// Shows what the run will cost and what these records have spent before anything is sent, and refuses
-/// with exit code 3 above --max-epsilon. Tries again until the server answers; stopped or killed, it goes
+/// with exit code 3 above --max-epsilon; without a limit it asks, and where there is no terminal it refuses. Tries again until the server answers; stopped or killed, it goes
 /// on when started again with the same --state.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -68,7 +68,10 @@ pub struct Options {
     /// Judge every run for neighbours of this kind; without it, for the run's own
     #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
     adjacency: Option<String>,
-    /// Do not ask, even at a terminal
+    /// Count every run in this state against the limit, also those on other data: for records that grow or change
+    #[arg(long)]
+    count_all: bool,
+    /// Do not ask; without a terminal this or --max-epsilon is needed
     #[arg(long)]
     yes: bool,
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
@@ -299,12 +302,26 @@ impl Agreed {
                     "this state has joined this run with other records",
                 ));
             }
+            // What the estimator remembers is about that part.
+            if known.part != share.part {
+                let name = |part: Option<(usize, usize)>| {
+                    part.map_or("all".to_string(), |(part, parts)| {
+                        format!("part {part}/{parts}")
+                    })
+                };
+                return Err(Failure::usage(format!(
+                    "this state has joined this run with {} of the source, not with {}",
+                    name(known.part),
+                    name(share.part)
+                )));
+            }
         }
         let run = LedgerRun {
             hash,
             description: text.to_string(),
             client: options.client,
             data: records.digest,
+            part: share.part,
             price,
             messages: 0,
             finished: false,
@@ -314,8 +331,7 @@ impl Agreed {
             delta: options.max_delta,
             replace_one: options.adjacency.is_some(),
         };
-        show(&description, &run, known, limits.replace_one, verbosity)?;
-        let total = budget::spent(known, &run.data, Some(&run), limits.replace_one)?;
+        let total = show(&description, &run, known, options, verbosity)?;
         budget::check_limits(&total, &run.price, description.test_seed.is_some(), &limits)?;
         let joined = known.iter().any(|known| known.hash == hash);
         if options.max_epsilon.is_none() && !options.yes && !joined {
@@ -330,14 +346,14 @@ impl Agreed {
     }
 }
 
-/// What the run costs and what was spent before.
+/// Shows what the run costs and what was spent before, and returns the sum, all of the run in it.
 fn show(
     description: &Description,
     run: &LedgerRun,
     known: &[LedgerRun],
-    replace_one: bool,
+    options: &Options,
     verbosity: Verbosity,
-) -> Result<(), Failure> {
+) -> Result<Spent, Failure> {
     let Priced {
         records,
         epsilon,
@@ -374,24 +390,42 @@ fn show(
     for warning in &description.warnings {
         verbosity.warn(printable(warning));
     }
-    let before = budget::spent(known, &run.data, None, replace_one)?;
-    let total = budget::spent(known, &run.data, Some(run), replace_one)?;
+    let replace_one = options.adjacency.is_some();
+    let counted = |other: &&LedgerRun| options.count_all || other.data == run.data;
+    let before = budget::spent_in(known.iter().filter(counted), None, replace_one)?;
+    let total = budget::spent_in(known.iter().filter(counted), Some(run), replace_one)?;
+    let whose = if options.count_all {
+        "all records of this state have"
+    } else {
+        "these records have"
+    };
     verbosity.say(format!(
-        "these records have spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
+        "{whose} spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
         epsilon_text(before.epsilon),
         before.runs,
         epsilon_text(total.epsilon),
         total.delta,
         adjacency_name(total.zero_out),
     ));
-    Ok(())
+    let uncounted = known.iter().filter(|other| !counted(other));
+    let others = budget::spent_in(uncounted, None, replace_one)?;
+    if others.runs > 0 {
+        verbosity.warn(format!(
+            "runs of this state on other data sets have spent epsilon {} ({} runs), which is not counted here; if they shared records with this one, --count-all counts it",
+            epsilon_text(others.epsilon),
+            others.runs,
+        ));
+    }
+    Ok(total)
 }
 
-/// Asks a person, if there is one.
+/// Asks a person; without one, nobody has agreed.
 fn ask() -> Result<(), Failure> {
     let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
     if !(stdin.is_terminal() && stderr.is_terminal()) {
-        return Ok(());
+        return Err(Failure::Refused(
+            "refused: there is no terminal to ask at and no limit to obey; nothing has been sent\nhint: give --max-epsilon E, or --yes to join whatever the run costs".to_string(),
+        ));
     }
     let _ = write!(stderr.lock(), "Take part? [y/N] ");
     let mut answer = String::new();
@@ -431,7 +465,7 @@ fn participant(
     // Weights are the server's business: a replica is given averages.
     let server_plan =
         setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
-    let (test_seed, id, run) = (options.test_seed, options.client, *description.hash());
+    let (test_seed, id) = (options.test_seed, options.client);
     Participant::new(Parts {
         store,
         run: *description.hash(),
@@ -439,9 +473,9 @@ fn participant(
         compressor: plan.compressor.clone(),
         replica: Server::new(server_plan, start),
         awaits_start,
-        secrets: Box::new(move |round, model| match test_seed {
-            Some(seed) => Ok(SecretKey::simulated(seed, id)),
-            None => fresh_secret(&run, round, model),
+        secrets: Box::new(move |_, purpose| match test_seed {
+            Some(seed) => Ok(SecretKey::simulated(seed, id).into()),
+            None => fresh_secrets(purpose),
         }),
         checkpoint_every: CHECKPOINT_EVERY,
     })

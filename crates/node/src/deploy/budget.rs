@@ -199,9 +199,24 @@ pub fn spent(
     whole: Option<&LedgerRun>,
     replace_one: bool,
 ) -> Result<Spent, Refusal> {
+    spent_in(
+        runs.iter().filter(|run| run.data == *data),
+        whole,
+        replace_one,
+    )
+}
+
+/// The same for a record that was in all of `runs`, whatever data sets they were on.
+///
+/// # Errors
+/// When some mechanism cannot be accounted.
+pub fn spent_in<'a>(
+    runs: impl Iterator<Item = &'a LedgerRun>,
+    whole: Option<&'a LedgerRun>,
+    replace_one: bool,
+) -> Result<Spent, Refusal> {
     let mut parts: Vec<(&Priced, u64)> = runs
-        .iter()
-        .filter(|run| run.data == *data && whole.is_none_or(|whole| whole.hash != run.hash))
+        .filter(|run| whole.is_none_or(|whole| whole.hash != run.hash))
         .map(|run| (&run.price, run.messages))
         .filter(|(_, messages)| *messages > 0)
         .collect();

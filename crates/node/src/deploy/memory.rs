@@ -296,7 +296,7 @@ impl ClientStore for ClientMemory {
         self.change(run, before, |run| {
             for row in &mut run.rows {
                 if row.round < state.server.round {
-                    (row.message, row.key) = (Vec::new(), None);
+                    (row.message, row.coins) = (Vec::new(), None);
                 }
             }
             run.state = Some(state.clone());
@@ -309,7 +309,7 @@ impl ClientStore for ClientMemory {
             run.run.finished = true;
             run.state = None;
             for row in &mut run.rows {
-                (row.message, row.key) = (Vec::new(), None);
+                (row.message, row.coins) = (Vec::new(), None);
             }
             Ok(())
         })

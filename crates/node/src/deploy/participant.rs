@@ -5,14 +5,19 @@
 //! applies each average to it, so the server sends averages and the bits agree.
 //!
 //! **A message is made once.** It is computed for the first model that this client sees for a round, with
-//! a secret drawn at that moment, stored with its round, and only then given out; whoever asks for the
+//! secrets drawn at that moment, stored with its round, and only then given out; whoever asks for the
 //! same round again gets the stored bytes, whatever model he claims now. No more than one message per
 //! round below the run's number of rounds can exist, and that is what was paid for.
 //!
 //! **After a crash** the state is rebuilt from the last checkpoint: averages come from the server
 //! again, the shift follows from the stored messages that the server took, SVRG's snapshot from the
-//! public coin. Only SAGA's table depends on secret coins; for it alone the secrets of rounds since the
-//! checkpoint are kept, and the messages are computed again (and not sent again).
+//! public coin. Only SAGA's table depends on secret coins; for it alone the coins of rounds since the
+//! checkpoint are kept, and the visits are made again. What noise is made of is never stored.
+//!
+//! **A noise is for one message.** A round's keys are a hash of fresh bytes of the operating system and of
+//! everything that the message depends on: run, round, model, records, and a running digest of all that this
+//! process was told, found in its store and said. Copies of a machine whose generators are in the same state
+//! can repeat a message, but not a noise on another one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,40 +26,91 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use soteria_core::compress::{Compressor, DecodeError, Update};
 use soteria_core::protocol::{Client, Round, RoundScratch, Server, ServerError, ServerState};
-use soteria_core::random::{EntropyError, SecretKey};
+use soteria_core::random::{ClientKeys, EntropyError, SecretKey};
 use soteria_core::wire;
 
 use super::store::{Checkpoint, ClientStore, Row, StoreError};
-use super::{Hash, digest};
+use super::{Hash, digest, records};
 
 /// Rounds between checkpoints.
 pub const CHECKPOINT_EVERY: Round = 64;
 
-/// Where a round's secret comes from: drawn after the round's model, whose digest is given, has arrived.
-pub type Secrets = Box<dyn FnMut(Round, &Hash) -> Result<SecretKey, EntropyError> + Send>;
+/// Where a message's keys come from: drawn after the round's model has arrived. The digest is one of everything
+/// that the message depends on.
+pub type Secrets = Box<dyn FnMut(Round, &Hash) -> Result<ClientKeys, EntropyError> + Send>;
 
-/// A fresh secret of the operating system, bound to what it is for: two copies of a machine whose
-/// generators are in the same state still do not use one noise for two models.
+/// Fresh keys of the operating system, bound to the message that they are for: two copies of a machine whose
+/// generators are in the same state still do not use one noise for two messages.
 ///
 /// # Errors
 /// When the operating system has none.
-pub fn fresh_secret(run: &Hash, round: Round, model: &Hash) -> Result<SecretKey, EntropyError> {
-    Ok(bind(
-        &SecretKey::from_operating_system()?,
-        run,
-        round,
-        model,
-    ))
+pub fn fresh_secrets(purpose: &Hash) -> Result<ClientKeys, EntropyError> {
+    Ok(bind(&SecretKey::from_operating_system()?, purpose))
 }
 
-/// `SHA-256(bytes || run || round || model)`.
-fn bind(drawn: &SecretKey, run: &Hash, round: Round, model: &Hash) -> SecretKey {
-    let mut hasher = Sha256::new();
-    hasher.update(drawn.expose());
-    hasher.update(run);
-    hasher.update(round.to_le_bytes());
-    hasher.update(model);
-    SecretKey::kept(hasher.finalize().into())
+/// `SHA-256(label || bytes || purpose)`, one for each label: neither key tells anything about the other.
+fn bind(drawn: &SecretKey, purpose: &Hash) -> ClientKeys {
+    let key = |label: &[u8; 16]| {
+        let mut hasher = Sha256::new();
+        hasher.update(label);
+        hasher.update(drawn.expose());
+        hasher.update(purpose);
+        SecretKey::kept(hasher.finalize().into())
+    };
+    ClientKeys {
+        coins: key(b"soteria coins 1."),
+        noise: key(b"soteria noise 1."),
+    }
+}
+
+/// A running digest of what a client has lived through. It need not be the same after a restart; it must differ
+/// wherever the client's state does.
+struct Lived(Hash);
+
+impl Lived {
+    /// From the records, in their order, and from what the store holds.
+    fn from(records: &Hash, state: Option<&Checkpoint>, rows: &[Row]) -> Self {
+        let mut lived = Self(*records);
+        if let Some(Checkpoint { server, client }) = state {
+            lived.add(b"state", server.round, true, &[&server_bytes(server)]);
+            let shift = super::to_bytes(&client.shift);
+            lived.add(b"own  ", server.round, true, &[&shift, &client.memory]);
+        }
+        for row in rows {
+            let coins = row.coins.as_ref().map_or(&[][..], |coins| coins);
+            let parts: [&[u8]; 3] = [&row.model, &row.message, coins];
+            lived.add(b"row  ", row.round, row.accepted.is_some(), &parts);
+            lived.add(b"taken", row.round, row.accepted == Some(true), &[]);
+        }
+        lived
+    }
+
+    /// `SHA-256(before || event || round || flag || length and bytes of each part)`.
+    fn add(&mut self, event: &[u8; 5], round: Round, flag: bool, parts: &[&[u8]]) {
+        let mut hasher = Sha256::new();
+        hasher.update(self.0);
+        hasher.update(event);
+        hasher.update(round.to_le_bytes());
+        hasher.update([u8::from(flag)]);
+        for part in parts {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        self.0 = hasher.finalize().into();
+    }
+
+    /// What the message of a round depends on.
+    fn purpose(&self, run: &Hash, round: Round, model: &Hash) -> Hash {
+        let mut purpose = Self(self.0);
+        purpose.add(b"speak", round, true, &[run, model]);
+        purpose.0
+    }
+}
+
+/// A server's state as bytes: the digests of its vectors.
+fn server_bytes(state: &ServerState) -> Vec<u8> {
+    let vectors = [&state.model, &state.shift, &state.velocity];
+    vectors.iter().flat_map(|values| digest(values)).collect()
 }
 
 /// Why a participant stops. Nothing that a server says makes it send more.
@@ -141,6 +197,7 @@ pub struct Participant<S> {
     /// Digest that the start must have, until it is there.
     awaits_start: Option<Hash>,
     secrets: Secrets,
+    lived: Lived,
     scratch: RoundScratch,
     average: Vec<f32>,
     /// Messages of an earlier process that have not been lived through again.
@@ -190,10 +247,12 @@ impl<S: ClientStore> Participant<S> {
             checkpoint_every,
         } = parts;
         let mut last_checkpoint = 0;
+        let (state, rows) = (store.state(&run)?, store.rows(&run)?);
+        let lived = Lived::from(&records::trained_on(client.data()), state.as_ref(), &rows);
         if let Some(Checkpoint {
             server,
             client: own,
-        }) = store.state(&run)?
+        }) = state
         {
             let round = server.round;
             let state = |reason| ParticipantError::State { round, reason };
@@ -205,7 +264,6 @@ impl<S: ClientStore> Participant<S> {
             }
             (awaits_start, last_checkpoint) = (None, round);
         }
-        let rows = store.rows(&run)?;
         Ok(Self {
             store,
             run,
@@ -214,6 +272,7 @@ impl<S: ClientStore> Participant<S> {
             replica,
             awaits_start,
             secrets,
+            lived,
             scratch: RoundScratch::default(),
             average: Vec::new(),
             rows: rows.into_iter().map(|row| (row.round, row)).collect(),
@@ -312,6 +371,7 @@ impl<S: ClientStore> Participant<S> {
         )
         .map_err(|error| ParticipantError::Average { round, error })?;
         self.failed = true;
+        self.lived.add(b"heard", round, accepted, &[average]);
         match self.pending.take() {
             Some(pending) if pending.round == round => self.settle(pending, accepted),
             other => {
@@ -356,6 +416,7 @@ impl<S: ClientStore> Participant<S> {
         if self.position().every_round {
             return refuse("rounds must be repeated one by one");
         }
+        let told = server_bytes(&state);
         self.replica
             .restore(state)
             .map_err(|_| ParticipantError::State {
@@ -363,6 +424,7 @@ impl<S: ClientStore> Participant<S> {
                 reason: "it does not fit the run",
             })?;
         self.failed = true;
+        self.lived.add(b"moved", round, accepted, &[&told]);
         self.awaits_start = None;
         let mut settled: Vec<(Pending, bool)> = Vec::new();
         while let Some(entry) = self.rows.first_entry().filter(|entry| *entry.key() < round) {
@@ -385,17 +447,19 @@ impl<S: ClientStore> Participant<S> {
     fn make(&mut self, round: Round) -> Result<Pending, ParticipantError> {
         let model = Arc::clone(self.replica.model());
         let name = digest(&model);
-        let key = (self.secrets)(round, &name)?;
-        let kept = self.client.remembers_coins().then(|| *key.expose());
+        let purpose = self.lived.purpose(&self.run, round, &name);
+        let keys = (self.secrets)(round, &purpose)?;
+        let coins = self.client.remembers_coins().then(|| *keys.coins.expose());
         let (mut message, mut update) = (Vec::new(), Update::default());
-        self.client.renew(key);
+        self.client.renew(keys);
         let present =
             self.client
                 .message(round, &model, &mut self.scratch, &mut message, &mut update);
+        self.lived.add(b"spoke", round, present, &[&message]);
         let row = Row {
             round,
             message,
-            key: kept,
+            coins,
             model: name,
             accepted: None,
         };
@@ -418,19 +482,20 @@ impl<S: ClientStore> Participant<S> {
         if past && !same {
             return Err(ParticipantError::Past(round));
         }
-        match row.key {
-            Some(key) if same => {
-                let (mut message, mut update) = (Vec::new(), Update::default());
-                self.client.renew(SecretKey::kept(key));
-                self.client
-                    .message(round, &model, &mut self.scratch, &mut message, &mut update);
-                if message != row.message {
+        let pending = self.decode(row)?;
+        match row.coins {
+            Some(coins) if same => {
+                let coins = SecretKey::kept(coins);
+                let present = self
+                    .client
+                    .revisit(round, &model, &coins, &mut self.scratch);
+                if present != pending.present {
                     return Err(ParticipantError::Repeat(round));
                 }
             }
             _ => self.client.sit_out(round, &model),
         }
-        self.decode(row)
+        Ok(pending)
     }
 
     /// What the server will read from a stored message.
@@ -474,22 +539,89 @@ impl<S: ClientStore> Participant<S> {
 
 #[cfg(test)]
 mod tests {
+    use soteria_core::protocol::ClientState;
+
     use super::*;
 
-    /// A generator that repeats itself gives one secret per run, round and model, and the same for the same.
+    /// A generator that repeats itself gives one noise per message, and the coins tell nothing about it.
     #[test]
     fn secrets_are_bound_to_what_they_are_for() {
         let drawn = SecretKey::kept([9; 32]);
-        let secret = |run, round, model| *bind(&drawn, &[run; 32], round, &[model; 32]).expose();
-        let first = secret(1, 2, 3);
-        assert_eq!(first, secret(1, 2, 3));
-        for other in [
-            secret(0, 2, 3),
-            secret(1, 0, 3),
-            secret(1, 2, 0),
-            *drawn.expose(),
-        ] {
-            assert_ne!(other, first);
+        let secrets = |purpose| {
+            let ClientKeys { coins, noise } = bind(&drawn, &[purpose; 32]);
+            [*coins.expose(), *noise.expose()]
+        };
+        let first = secrets(1);
+        assert_eq!(first, secrets(1));
+        let [coins, noise] = secrets(2);
+        let different = [first[0], first[1], coins, noise, *drawn.expose()];
+        for (at, one) in different.iter().enumerate() {
+            assert!(different[at + 1..].iter().all(|other| other != one));
         }
+    }
+
+    /// Every change in what was lived through, however the parts are cut, is another purpose.
+    #[test]
+    fn what_was_lived_through_names_the_secrets() {
+        let row = |message: &[u8], coins: Option<u8>, accepted| Row {
+            round: 4,
+            message: message.to_vec(),
+            coins: coins.map(|byte| [byte; 32]),
+            model: [3; 32],
+            accepted,
+        };
+        let checkpoint = |value: f32, memory: u8| Checkpoint {
+            server: ServerState {
+                round: 4,
+                model: vec![value; 2],
+                shift: vec![0.0; 2],
+                velocity: Vec::new(),
+            },
+            client: ClientState {
+                shift: vec![0.0; 2],
+                memory: vec![memory],
+            },
+        };
+        let first = Lived::from(&[1; 32], None, &[]);
+        let mut all = vec![
+            first.purpose(&[2; 32], 4, &[3; 32]),
+            first.purpose(&[0; 32], 4, &[3; 32]),
+            first.purpose(&[2; 32], 0, &[3; 32]),
+            first.purpose(&[2; 32], 4, &[0; 32]),
+        ];
+        let purpose = |lived: Lived| lived.purpose(&[2; 32], 4, &[3; 32]);
+        all.push(purpose(Lived::from(&[0; 32], None, &[])));
+        for (value, memory) in [(0.0, 0), (1.0, 0), (0.0, 1)] {
+            let state = checkpoint(value, memory);
+            all.push(purpose(Lived::from(&[1; 32], Some(&state), &[])));
+        }
+        for row in [
+            row(b"a", None, None),
+            row(b"b", None, None),
+            row(b"a", Some(1), None),
+            row(b"a", Some(2), None),
+            row(b"a", None, Some(true)),
+            row(b"a", None, Some(false)),
+        ] {
+            all.push(purpose(Lived::from(&[1; 32], None, &[row])));
+        }
+        let parts: [(&[u8; 5], u32, bool, &[&[u8]]); 7] = [
+            (b"heard", 3, true, &[b"ab"]),
+            (b"heard", 3, false, &[b"ab"]),
+            (b"heard", 2, true, &[b"ab"]),
+            (b"heard", 3, true, &[b"a", b"b"]),
+            (b"heard", 3, true, &[b"ac"]),
+            (b"moved", 3, true, &[b"ab"]),
+            (b"spoke", 3, true, &[b"ab"]),
+        ];
+        for (event, round, flag, parts) in parts {
+            let mut lived = Lived::from(&[1; 32], None, &[]);
+            lived.add(event, round, flag, parts);
+            all.push(purpose(lived));
+        }
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! What it cannot see: a data set with one row added or changed is another one to it, although nearly
 //! everything in it has been spent before. Whoever lets records grow must count their cost together, by
-//! keeping one state directory and adding up its ledger.
+//! keeping one state directory and counting all of it (`--count-all`).
 
 use std::sync::Arc;
 
@@ -113,31 +113,39 @@ pub fn load(
     {
         whole = whole.select(&(0..rows as u32).collect::<Vec<_>>());
     }
-    let part = |data: &Dataset| match share.part {
-        Some((part, parts)) => run.partition.part(data, part, parts, run.seed),
-        None => Ok(data.clone()),
-    };
     // In the order of a simulated run: scaling looks at all rows when it decides how to store them.
     if description.intercept() {
         whole = whole.with_intercept();
     }
     let scaling = description.scaling().map_err(unfit)?;
-    // A centre may make sparse rows dense, depending on them; whether that fits must not.
-    let size = whole.rows().saturating_mul(whole.columns());
-    if scaling.center().at(0) != 0.0
-        && matches!(whole.features(), Features::Sparse(_))
-        && size > LARGEST_DENSE
-    {
-        return Err(LoadError::Unfit);
+    if scaling.center().at(0) != 0.0 && matches!(whole.features(), Features::Sparse(_)) {
+        reserve(whole.rows().saturating_mul(whole.columns()))?;
     }
     whole = scaling.apply_clamped(whole).map_err(unfit)?;
+    if let Some((part, parts)) = share.part {
+        let dealt = run.partition.part(&whole, part, parts, run.seed);
+        whole = dealt.map_err(unfit)?;
+    }
     if let Some(basis) = description.basis().map_err(unfit)? {
         whole = basis.apply(whole).map_err(unfit)?;
     }
     Ok(Records {
-        data: Arc::new(part(&whole).map_err(unfit)?),
+        data: Arc::new(whole),
         digest: own,
     })
+}
+
+/// A centre may make sparse rows dense, depending on them; whether they fit then must not depend on them. The memory
+/// is taken and given back in any case: by its size alone, which is public, it is there or it is not.
+fn reserve(values: usize) -> Result<(), LoadError> {
+    let mut memory: Vec<f32> = Vec::new();
+    if values > LARGEST_DENSE || memory.try_reserve_exact(values).is_err() {
+        return Err(LoadError::Unfit);
+    }
+    // Written, for some systems promise memory that they do not have.
+    memory.resize(values, 1.0);
+    std::hint::black_box(&memory);
+    Ok(())
 }
 
 /// The digest of unscaled records, whatever their columns and classes were fixed to.
@@ -177,6 +185,57 @@ pub fn digest(data: &Dataset) -> Hash {
     let mut hasher = Sha256::new();
     rows.iter().for_each(|row| hasher.update(row));
     hasher.finalize().into()
+}
+
+/// The digest of records as a run trains on them, in their order, scaled, with their offset: what a message depends on.
+pub fn trained_on(data: &Dataset) -> Hash {
+    let mut hasher = Sha256::new();
+    let mut put = |name: &[u8], values: &mut dyn Iterator<Item = [u8; 4]>| {
+        hasher.update(name);
+        let mut buffer = Vec::with_capacity(4096);
+        let mut count = 0u64;
+        for value in values {
+            buffer.extend_from_slice(&value);
+            count += 1;
+            if buffer.len() == 4096 {
+                hasher.update(&buffer);
+                buffer.clear();
+            }
+        }
+        hasher.update(&buffer);
+        hasher.update(count.to_le_bytes());
+    };
+    put(
+        b"columns",
+        &mut [(data.columns() as u32).to_le_bytes()].into_iter(),
+    );
+    put(
+        b"labels",
+        &mut data.labels().iter().map(|label| label.to_le_bytes()),
+    );
+    if let Some(offset) = data.offset() {
+        put(b"offset", &mut floats(offset));
+    }
+    match data.features() {
+        Features::Dense(dense) => put(b"dense", &mut floats(dense.values())),
+        Features::Sparse(sparse) => {
+            let lengths = sparse.starts().windows(2);
+            put(
+                b"lengths",
+                &mut lengths.map(|pair| ((pair[1] - pair[0]) as u32).to_le_bytes()),
+            );
+            put(
+                b"indices",
+                &mut sparse.indices().iter().map(|index| index.to_le_bytes()),
+            );
+            put(b"values", &mut floats(sparse.values()));
+        }
+    }
+    hasher.finalize().into()
+}
+
+fn floats(values: &[f32]) -> impl Iterator<Item = [u8; 4]> {
+    values.iter().map(|value| value.to_le_bytes())
 }
 
 /// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.

@@ -20,8 +20,12 @@ use super::store::{
 };
 use super::{Hash, from_bytes, to_bytes};
 
-/// Version of both schemas.
-const VERSION: i64 = 1;
+/// Version of a server's schema.
+const SERVER_VERSION: i64 = 1;
+
+/// Version of a client's. The first named records and kept secrets in other ways: read as if it were this one, its
+/// ledger would say that nothing was spent.
+const CLIENT_VERSION: i64 = 2;
 
 const SERVER_SCHEMA: &str = "
     CREATE TABLE run (one INTEGER PRIMARY KEY CHECK (one = 1), description TEXT NOT NULL);
@@ -32,8 +36,8 @@ const SERVER_SCHEMA: &str = "
 ";
 
 const CLIENT_SCHEMA: &str = "
-    CREATE TABLE runs (hash BLOB PRIMARY KEY, description TEXT NOT NULL, client INTEGER NOT NULL, data BLOB NOT NULL, price TEXT NOT NULL, finished INTEGER NOT NULL);
-    CREATE TABLE messages (run BLOB NOT NULL REFERENCES runs, round INTEGER NOT NULL, message BLOB NOT NULL, secret BLOB, model BLOB NOT NULL, accepted INTEGER, UNIQUE (run, round));
+    CREATE TABLE runs (hash BLOB PRIMARY KEY, description TEXT NOT NULL, client INTEGER NOT NULL, data BLOB NOT NULL, part INTEGER, parts INTEGER, price TEXT NOT NULL, finished INTEGER NOT NULL);
+    CREATE TABLE messages (run BLOB NOT NULL REFERENCES runs, round INTEGER NOT NULL, message BLOB NOT NULL, coins BLOB, model BLOB NOT NULL, accepted INTEGER, UNIQUE (run, round));
     CREATE TABLE states (run BLOB PRIMARY KEY REFERENCES runs, round INTEGER NOT NULL, model BLOB NOT NULL, shift BLOB NOT NULL, velocity BLOB NOT NULL, own_shift BLOB NOT NULL, memory BLOB NOT NULL);
 ";
 
@@ -41,12 +45,13 @@ const CLIENT_SCHEMA: &str = "
 struct Database {
     path: PathBuf,
     connection: Connection,
+    version: i64,
     /// Held for as long as the database is open; `None` for readers.
     _lock: Option<File>,
 }
 
 impl Database {
-    fn open(directory: &Path, name: &str, schema: &str) -> Result<Self, StoreError> {
+    fn open(directory: &Path, name: &str, schema: &str, version: i64) -> Result<Self, StoreError> {
         let failed = |path: &Path, reason: String| StoreError::Failed {
             path: path.display().to_string(),
             reason,
@@ -70,10 +75,14 @@ impl Database {
                 open_private(&file).map_err(|error| failed(&file, error.to_string()))?;
             }
         }
+        // Files are entries in the directory, which must outlive a loss of power as well as they do.
+        #[cfg(unix)]
+        sync_directory(directory).map_err(|error| failed(directory, error.to_string()))?;
         let connection = Connection::open(&path).map_err(|error| wrap(&path, &error))?;
         let database = Self {
             path,
             connection,
+            version,
             _lock: Some(lock),
         };
         database
@@ -83,7 +92,7 @@ impl Database {
         Ok(database)
     }
 
-    fn open_to_read(directory: &Path, name: &str) -> Result<Self, StoreError> {
+    fn open_to_read(directory: &Path, name: &str, version: i64) -> Result<Self, StoreError> {
         let path = directory.join(name);
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
         let connection =
@@ -91,6 +100,7 @@ impl Database {
         let database = Self {
             path,
             connection,
+            version,
             _lock: None,
         };
         let patience = database.connection.busy_timeout(Duration::from_secs(10));
@@ -106,24 +116,28 @@ impl Database {
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "secure_delete", true)?;
         connection.pragma_update(None, "foreign_keys", true)?;
-        let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        if version == 0 {
-            let script = format!("BEGIN; {schema} PRAGMA user_version = {VERSION}; COMMIT;");
+        let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        if found == 0 {
+            let version = self.version;
+            let script = format!("BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;");
             connection.execute_batch(&script)?;
         }
         Ok(())
     }
 
     fn check_version(&self) -> Result<(), StoreError> {
-        let version: i64 = self
+        let found: i64 = self
             .connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
             .map_err(|error| self.wrap(&error))?;
-        if version == VERSION {
-            Ok(())
-        } else {
-            Err(self.corrupt(format!("version {version}")))
+        if found == self.version {
+            return Ok(());
         }
+        Err(StoreError::Version {
+            path: self.path.display().to_string(),
+            found,
+            known: self.version,
+        })
     }
 
     fn wrap(&self, error: &rusqlite::Error) -> StoreError {
@@ -220,11 +234,17 @@ fn create_private(directory: &Path) -> std::io::Result<()> {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        File::open(parent)?.sync_all()?;
+        sync_directory(parent)?;
     }
     #[cfg(not(unix))]
     drop(missing);
     Ok(())
+}
+
+/// Makes a directory's entries durable.
+#[cfg(unix)]
+fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 /// A file that only its owner can read, made if it is not there.
@@ -253,7 +273,7 @@ impl ServerSqlite {
     /// # Errors
     /// When another process has it, or it is no such state.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        Database::open(directory, "server.sqlite", SERVER_SCHEMA).map(Self)
+        Database::open(directory, "server.sqlite", SERVER_SCHEMA, SERVER_VERSION).map(Self)
     }
 }
 
@@ -461,7 +481,7 @@ impl ClientSqlite {
     /// # Errors
     /// When another process has it, or it is no such state.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        let database = Database::open(directory, "client.sqlite", CLIENT_SCHEMA)?;
+        let database = Database::open(directory, "client.sqlite", CLIENT_SCHEMA, CLIENT_VERSION)?;
         let uncut = !database.cut_log()?;
         Ok(Self { database, uncut })
     }
@@ -471,7 +491,7 @@ impl ClientSqlite {
     /// # Errors
     /// When there is none.
     pub fn open_to_read(directory: &Path) -> Result<Self, StoreError> {
-        let database = Database::open_to_read(directory, "client.sqlite")?;
+        let database = Database::open_to_read(directory, "client.sqlite", CLIENT_VERSION)?;
         Ok(Self {
             database,
             uncut: false,
@@ -517,7 +537,7 @@ impl ClientStore for ClientSqlite {
         let found: Vec<(LedgerRun, String)> = self.database.query(|connection| {
             connection
                 .prepare(
-                    "SELECT hash, description, client, data, price, finished,
+                    "SELECT hash, description, client, data, price, finished, part, parts,
                             (SELECT count(*) FROM messages WHERE run = hash)
                      FROM runs ORDER BY runs.rowid",
                 )?
@@ -527,9 +547,11 @@ impl ClientStore for ClientSqlite {
                         description: row.get(1)?,
                         client: row.get(2)?,
                         data: row.get(3)?,
+                        part: Option::zip(row.get(6)?, row.get(7)?)
+                            .map(|(part, parts): (isize, isize)| (part as usize, parts as usize)),
                         price: Priced::default(),
                         finished: row.get(5)?,
-                        messages: row.get::<_, i64>(6)? as u64,
+                        messages: row.get::<_, i64>(8)? as u64,
                     };
                     Ok((run, row.get(4)?))
                 })?
@@ -548,11 +570,23 @@ impl ClientStore for ClientSqlite {
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
         let price = serde_json::to_string(&run.price)
             .map_err(|error| self.database.corrupt(error.to_string()))?;
+        let part = run
+            .part
+            .map(|(part, parts)| (part as isize, parts as isize));
+        let (part, parts) = part.unzip();
         self.database.change(|transaction| {
             transaction
                 .execute(
-                    "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, 0)",
-                    params![run.hash, run.description, run.client, run.data, price],
+                    "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)",
+                    params![
+                        run.hash,
+                        run.description,
+                        run.client,
+                        run.data,
+                        part,
+                        parts,
+                        price
+                    ],
                 )
                 .map(drop)
         })
@@ -571,7 +605,7 @@ impl ClientStore for ClientSqlite {
                     run,
                     row.round,
                     row.message,
-                    row.key,
+                    row.coins,
                     row.model,
                     row.accepted
                 ])
@@ -647,7 +681,7 @@ impl ClientStore for ClientSqlite {
         self.database.query(|connection| {
             connection
                 .prepare_cached(
-                    "SELECT round, message, secret, model, accepted FROM messages
+                    "SELECT round, message, coins, model, accepted FROM messages
                      WHERE run = ?1 AND round >= coalesce((SELECT round FROM states WHERE run = ?1), 0)
                      ORDER BY round",
                 )?
@@ -655,7 +689,7 @@ impl ClientStore for ClientSqlite {
                     Ok(Row {
                         round: row.get(0)?,
                         message: row.get(1)?,
-                        key: row.get(2)?,
+                        coins: row.get(2)?,
                         model: row.get(3)?,
                         accepted: row.get(4)?,
                     })
@@ -665,12 +699,12 @@ impl ClientStore for ClientSqlite {
     }
 }
 
-/// Overwrites secrets and bytes of the rounds before `round`; the rows stay, for they are the ledger.
+/// Overwrites coins and bytes of the rounds before `round`; the rows stay, for they are the ledger.
 fn erase(transaction: &Transaction<'_>, run: &Hash, round: Round) -> rusqlite::Result<()> {
     transaction
         .execute(
-            "UPDATE messages SET message = x'', secret = NULL
-             WHERE run = ?1 AND round < ?2 AND (length(message) > 0 OR secret IS NOT NULL)",
+            "UPDATE messages SET message = x'', coins = NULL
+             WHERE run = ?1 AND round < ?2 AND (length(message) > 0 OR coins IS NOT NULL)",
             params![run, round],
         )
         .map(drop)

@@ -30,6 +30,18 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
+    /// What an earlier or later version of the program wrote.
+    #[error(
+        "{path}: a state of version {found}, where this program knows {known} only; it is left as it is, and what its ledger says stays spent: go on with the program that wrote it, or begin with another --state"
+    )]
+    Version {
+        /// The file.
+        path: String,
+        /// Its version.
+        found: i64,
+        /// The one that can be read.
+        known: i64,
+    },
     /// What is read makes no sense.
     #[error("{path}: not a state of this program ({what})")]
     Corrupt {
@@ -191,6 +203,8 @@ pub struct LedgerRun {
     pub client: ClientId,
     /// Digest of the records.
     pub data: Hash,
+    /// Which part of them, of how many; `None` for all.
+    pub part: Option<(usize, usize)>,
     /// What every message costs.
     pub price: Priced,
     /// Messages that were made, hence paid.
@@ -206,8 +220,9 @@ pub struct Row {
     pub round: Round,
     /// The very bytes that leave; empty once nobody can ask for them again.
     pub message: Vec<u8>,
-    /// The round's secret, where the estimator's memory cannot be rebuilt without it.
-    pub key: Option<[u8; 32]>,
+    /// The key of the round's coins, where the estimator's memory cannot be rebuilt without it. Noise has a key of
+    /// its own, which is never stored.
+    pub coins: Option<[u8; 32]>,
     /// Digest of the model it was made for.
     pub model: Hash,
     /// Whether the server took it; `None` while that is not known.
@@ -248,7 +263,7 @@ pub trait ClientStore: Send {
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError>;
 
-    /// Notes the state before a round. Keys and bytes of earlier rounds are erased.
+    /// Notes the state before a round. Coins and bytes of earlier rounds are erased.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -259,7 +274,7 @@ pub trait ClientStore: Send {
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError>;
 
-    /// Notes that the run is over. All keys, bytes and states are erased; the ledger stays.
+    /// Notes that the run is over. All coins, bytes and states are erased; the ledger stays.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -230,3 +230,23 @@ fn prices_survive_their_text() {
         assert_eq!(read.sigma.to_bits(), price.sigma.to_bits());
     }
 }
+
+/// A file that has grown is another data set; whoever counts everything in the state counts the old one too.
+#[test]
+fn everything_in_a_state_can_be_counted() {
+    let mut all = runs(3, 20);
+    all[1].data = [2; 32];
+    let count = |whole| budget::spent_in(all[..2].iter(), whole, false).unwrap();
+    let new = LedgerRun {
+        data: [3; 32],
+        ..all[2].clone()
+    };
+    let alone = spent(&all, &[3; 32], Some(&new)).unwrap();
+    assert_eq!((alone.epsilon, alone.runs), (new.price.epsilon, 1));
+    let counted = count(Some(&new));
+    let same = spent(&runs(3, 20), &[1; 32], None).unwrap();
+    assert_eq!((counted.epsilon, counted.runs), (same.epsilon, 3));
+    assert_eq!(count(None).runs, 2);
+    let refused = check_limit(&counted, alone.epsilon).unwrap_err();
+    assert!(matches!(refused, Refusal::Budget { .. }), "{refused}");
+}

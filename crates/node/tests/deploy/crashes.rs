@@ -125,9 +125,16 @@ fn turn(
 }
 
 fn every_step(overrides: &[&str]) {
-    let world = World::new(overrides);
-    let expected = world.simulated();
-    let (found, crashes) = run(&world);
+    every_step_of(&World::new(overrides), overrides);
+}
+
+fn every_step_of(world: &World, overrides: &[&str]) {
+    let (found, crashes) = run(world);
+    let expected = if world.split {
+        found.clone()
+    } else {
+        world.simulated()
+    };
     assert_eq!((found == expected, crashes), (true, 0), "{overrides:?}");
     let mut failures = 0;
     // Party 0 is the server, then the clients.
@@ -153,8 +160,8 @@ fn every_step(overrides: &[&str]) {
                         "client {client}"
                     );
                     assert!(
-                        rows.iter().all(|row| row.key.is_none()),
-                        "keys outlive the run"
+                        rows.iter().all(|row| row.coins.is_none()),
+                        "coins outlive the run"
                     );
                 }
                 if crashes == 0 {
@@ -189,6 +196,23 @@ fn saga_survives_a_failure_at_every_step() {
 #[test]
 fn saga_with_secure_noise_survives_a_failure_at_every_step() {
     every_step(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+}
+
+/// With coins alone on disk: the memory is rebuilt without the noise of the messages, also where clients sit out.
+#[test]
+fn saga_is_rebuilt_without_noise() {
+    for overrides in [
+        &["algorithm.preset=soteriafl-saga", "privacy.noise=secure"][..],
+        &[
+            "algorithm.preset=soteriafl-saga",
+            "algorithm.participation=0.6",
+        ],
+    ] {
+        let mut world = World::new(overrides);
+        world.split = true;
+        every_step_of(&world, overrides);
+        assert_ne!(run(&world.anew()).0, world.simulated());
+    }
 }
 
 /// Every combination ends with the simulator's bytes, without any failure.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use soteria_core::protocol::{ClientState, ServerState};
 use soteria_node::deploy::sqlite::ClientSqlite;
-use soteria_node::deploy::store::{Checkpoint, ClientStore, Row};
+use soteria_node::deploy::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
 
 use crate::world::World;
 
@@ -37,7 +37,7 @@ fn fill(store: &mut ClientSqlite, world: &World, rounds: std::ops::Range<u32>) {
         let row = Row {
             round,
             message: vec![1; 100],
-            key: Some(secret(round)),
+            coins: Some(secret(round)),
             model: [0; 32],
             accepted: None,
         };
@@ -81,6 +81,76 @@ fn checkpoints_remove_secrets_from_the_log() {
     drop(reader);
     fill(&mut store, &world, 6..7);
     assert!(!on_disk(directory.path(), &secret(4)));
+}
+
+/// Of SAGA's secrets only the coins are written down; nobody who gets the state later can compute the noise again.
+#[test]
+fn what_noise_is_made_of_is_never_on_disk() {
+    let mut world = World::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+    world.split = true;
+    let directory = tempfile::tempdir().unwrap();
+    let store = ClientSqlite::open(directory.path()).unwrap();
+    let keys = world.keys(0);
+    let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
+    let participant = world.participant_over(store, 0, secrets).unwrap();
+    let (_, message) = participant.unwrap().message().unwrap().unwrap();
+    let keys = world.keys(0);
+    assert!(on_disk(directory.path(), &message));
+    assert!(on_disk(directory.path(), keys.coins.expose()));
+    assert!(!on_disk(directory.path(), keys.noise.expose()));
+}
+
+/// A state of the first version named records in another way: read as one of today it would have spent nothing.
+#[test]
+fn states_of_another_version_are_refused_and_left_alone() {
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    store.begin(&world.ledger_run(0)).unwrap();
+    drop(store);
+    let file = directory.path().join("client.sqlite");
+    let version = |version: i64| {
+        let database = rusqlite::Connection::open(&file).unwrap();
+        database.pragma_update(None, "user_version", version)
+    };
+    for other in [1, 3] {
+        version(other).unwrap();
+        for opened in [
+            ClientSqlite::open(directory.path()),
+            ClientSqlite::open_to_read(directory.path()),
+        ] {
+            let error = opened.err().unwrap();
+            assert!(matches!(error, StoreError::Version { found, known: 2, .. } if found == other));
+            assert!(error.to_string().contains("stays spent"), "{error}");
+        }
+    }
+    version(2).unwrap();
+    assert_eq!(
+        ClientSqlite::open(directory.path())
+            .unwrap()
+            .runs()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+/// What a run was joined with comes back as it was.
+#[test]
+fn runs_are_read_as_they_were_written() {
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    let run = |number: u8, part| LedgerRun {
+        hash: [number; 32],
+        part,
+        ..world.ledger_run(0)
+    };
+    let runs = [run(0, None), run(1, Some((0, 2))), run(2, Some((11, 12)))];
+    for run in &runs {
+        store.begin(run).unwrap();
+    }
+    assert_eq!(store.runs().unwrap(), runs);
 }
 
 /// Nobody else can read the files, in whatever directory they are.

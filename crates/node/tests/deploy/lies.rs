@@ -1,7 +1,7 @@
 //! A server may say anything. Whatever it says, a client makes at most one message for each round of the
 //! run that it agreed to, pays for it before it leaves, and never says two things in one round.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use soteria_core::protocol::{Client, Server, ServerState};
 use soteria_core::random::SecretKey;
@@ -13,7 +13,7 @@ use soteria_node::deploy::participant::{Participant, ParticipantError, Parts};
 use soteria_node::deploy::store::ClientStore;
 use soteria_node::run;
 
-use crate::world::{Participates, World};
+use crate::world::{Participates, World, bits};
 
 fn average(world: &World, round: u32, value: f32) -> Vec<u8> {
     let values = vec![value; world.start.len()];
@@ -245,7 +245,7 @@ fn another_start_than_the_agreed_one_is_refused() {
             vec![0.0; world.start.len()],
         ),
         awaits_start: Some(digest(&vec![0.25; world.start.len()])),
-        secrets: Box::new(|_, _| Ok(SecretKey::simulated(1, 0))),
+        secrets: Box::new(|_, _| Ok(SecretKey::simulated(1, 0).into())),
         checkpoint_every: 3,
     })
     .unwrap();
@@ -301,4 +301,65 @@ fn a_changed_description_is_another_run() {
     }
     // A batch that this client's records do not fill.
     assert!(Description::parse(text, 4).is_err());
+}
+
+/// Two copies of a machine whose generators are in the same state: a server that leads them to one model by two ways, past
+/// two snapshots, gets no noise twice. What makes the secrets is the same only where everything is.
+#[test]
+fn copies_that_lived_through_other_things_have_other_secrets() {
+    let world = World::new(&[
+        "algorithm.preset=soteriafl-svrg",
+        "algorithm.snapshot_probability=1",
+        "algorithm.shift=off",
+    ]);
+    let purposes = |lead: &dyn Fn(&mut Participates)| {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (kept, keys) = (Arc::clone(&seen), world.keys(0));
+        let secrets = Box::new(move |round, purpose: &[u8; 32]| {
+            kept.lock().unwrap().push((round, *purpose));
+            Ok(keys.clone())
+        });
+        let store = ClientMemory::default();
+        let mut client = world.participant_over(store, 0, secrets).unwrap().unwrap();
+        lead(&mut client);
+        let (round, _) = client.message().unwrap().unwrap();
+        let (made, purpose) = *seen.lock().unwrap().last().unwrap();
+        assert_eq!((round, made), (2, 2));
+        (bits(client.replica().model()), purpose)
+    };
+    let close = |client: &mut Participates, round, value| {
+        let average = average(&world, round, value);
+        client.closed(round, false, &average).unwrap();
+    };
+    let by_rounds = |client: &mut Participates| {
+        close(client, 0, 0.1);
+        close(client, 1, 0.0);
+    };
+    let (model, first) = purposes(&by_rounds);
+    assert_eq!(purposes(&by_rounds), (model.clone(), first));
+    // The snapshot would be another one, the model is the same.
+    let by_other_rounds = |client: &mut Participates| {
+        close(client, 0, 0.0);
+        close(client, 1, 0.1);
+    };
+    let by_state = |client: &mut Participates| {
+        let mut copy = world.participant(1).unwrap().unwrap();
+        by_rounds(&mut copy);
+        client.jump(copy.replica().state(), false).unwrap();
+    };
+    let spoken = |client: &mut Participates| {
+        client.message().unwrap();
+        by_rounds(client);
+    };
+    let mut seen = vec![first];
+    for lead in [
+        &by_other_rounds as &dyn Fn(&mut Participates),
+        &by_state,
+        &spoken,
+    ] {
+        let (led, purpose) = purposes(lead);
+        assert_eq!(led, model);
+        assert!(!seen.contains(&purpose));
+        seen.push(purpose);
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use soteria_core::data::DataDirectories;
 use soteria_core::protocol::{Client, Server};
-use soteria_core::random::SecretKey;
+use soteria_core::random::{ClientKeys, SecretKey};
 use soteria_core::simulate::EvaluationPlan;
 use soteria_node::accounting::Privacy;
 use soteria_node::config::resolve::Resolved;
@@ -17,7 +17,7 @@ use soteria_node::deploy::budget::{self, Priced};
 use soteria_node::deploy::coordinator::{CatchUp, Coordinator, CoordinatorError};
 use soteria_node::deploy::description::{Description, RecordShape};
 use soteria_node::deploy::memory::{ClientMemory, ServerMemory};
-use soteria_node::deploy::participant::{Participant, ParticipantError, Parts};
+use soteria_node::deploy::participant::{Participant, ParticipantError, Parts, Secrets};
 use soteria_node::deploy::store::{ClientStore, LedgerRun};
 use soteria_node::problem::{Problem, regularizer};
 use soteria_node::run;
@@ -38,6 +38,8 @@ pub struct World {
     pub server_store: ServerMemory,
     pub client_stores: Vec<ClientMemory>,
     pub checkpoint_every: u32,
+    /// Whether coins and noise have keys of their own, as in deployment.
+    pub split: bool,
 }
 
 impl Deref for World {
@@ -136,12 +138,25 @@ impl World {
             server_store: ServerMemory::default(),
             setting,
             checkpoint_every: 3,
+            split: false,
         }
     }
 
     /// The same run, of which nothing has happened.
     pub fn anew(&self) -> Self {
-        Self::of(Arc::clone(&self.setting))
+        Self {
+            split: self.split,
+            ..Self::of(Arc::clone(&self.setting))
+        }
+    }
+
+    /// The keys of a client: those of the simulated run, unless they are split.
+    pub fn keys(&self, client: usize) -> ClientKeys {
+        let key = |more| SecretKey::simulated(self.resolved.seed + more, client as u32);
+        ClientKeys {
+            coins: key(0),
+            noise: key(u64::from(self.split)),
+        }
     }
 
     pub fn clients(&self) -> usize {
@@ -175,6 +190,7 @@ impl World {
             description: self.description.text().to_string(),
             client: client as u32,
             data: [client as u8; 32],
+            part: None,
             price: self.prices[client].clone(),
             messages: 0,
             finished: false,
@@ -183,7 +199,18 @@ impl World {
 
     /// A client as a process that has just started. `Ok(None)`: its run is over.
     pub fn participant(&self, client: usize) -> Result<Option<Participates>, ParticipantError> {
-        let mut store = self.client_stores[client].clone();
+        let keys = self.keys(client);
+        let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
+        self.participant_over(self.client_stores[client].clone(), client, secrets)
+    }
+
+    /// The same over another store, with other secrets.
+    pub fn participant_over<S: ClientStore>(
+        &self,
+        mut store: S,
+        client: usize,
+        secrets: Secrets,
+    ) -> Result<Option<Participant<S>>, ParticipantError> {
         let runs = store.runs()?;
         match runs.iter().find(|run| run.hash == *self.description.hash()) {
             Some(run) if run.finished => return Ok(None),
@@ -191,10 +218,8 @@ impl World {
             None => store.begin(&self.ledger_run(client))?,
         }
         let plan = Arc::new(run::client_plan(&self.resolved, &self.problem).unwrap());
-        let seed = self.resolved.seed;
-        let id = client as u32;
         let core = Client::new(
-            id,
+            client as u32,
             Arc::clone(&plan),
             Arc::clone(&self.problem.shards[client]),
             run::sampling(&self.resolved),
@@ -213,7 +238,7 @@ impl World {
             compressor: plan.compressor.clone(),
             replica,
             awaits_start: None,
-            secrets: Box::new(move |_, _| Ok(SecretKey::simulated(seed, id))),
+            secrets,
             checkpoint_every: self.checkpoint_every,
         })
         .map(Some)

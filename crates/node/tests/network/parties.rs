@@ -87,7 +87,7 @@ impl Run {
     }
 
     pub fn join(&self, client: usize) -> Process {
-        self.join_with(client, &[])
+        self.join_with(client, &["--yes"])
     }
 
     pub fn join_with(&self, client: usize, more: &[&str]) -> Process {

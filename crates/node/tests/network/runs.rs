@@ -168,6 +168,113 @@ fn unproved_runs_are_refused() {
     );
 }
 
+const OWN: &str = r#"
+[data]
+source = "csv:own.csv?header=no"
+clients = 1
+[model]
+kind = "logistic"
+[algorithm]
+preset = "soteriafl-saga"
+batch = 4
+[deployment]
+features = 2
+labels = ["no", "yes"]
+records = 40
+"#;
+
+/// A run with one client that has a file of its own and secrets of its own.
+fn own(rounds: u32, records: u32) -> Run {
+    let mut run = Run::new(&OWN.replace("batch", &format!("rounds = {rounds}\nbatch")));
+    (run.seed, run.clients) = (None, 1);
+    run.data = format!("csv:{}?header=no", run.path("own.csv").display());
+    let label = |row| ["no", "yes"][row as usize % 2];
+    let rows = (0..records).map(|row| format!("{},{},{}\n", row % 5, row % 7, label(row)));
+    std::fs::write(run.path("own.csv"), rows.collect::<String>()).unwrap();
+    run
+}
+
+/// Without a terminal nobody can agree: a limit or `--yes` must say so.
+#[test]
+fn nobody_joins_unasked() {
+    let run = own(3, 40);
+    let mut server = run.serve();
+    let mut silent = run.join_with(0, &[]);
+    let log = || run.log("join-0.log");
+    assert_eq!(silent.code(), 3, "{}", log());
+    assert!(log().contains("error: refused") && log().contains("hint: give --max-epsilon"));
+    assert!(!run.log("serve.log").contains("joined"));
+    assert_eq!(run.ledger(0)["datasets"].as_array().unwrap().len(), 0);
+    assert_eq!(run.join_with(0, &["--yes"]).code(), 0, "{}", log());
+    assert_eq!(server.code(), 0);
+    // What was agreed to is not asked again.
+    assert_eq!(run.join_with(0, &[]).code(), 0, "{}", log());
+}
+
+/// One row more is another data set with a ledger of its own: that is said, and on demand everything counts.
+#[test]
+fn a_state_with_other_data_says_so_and_can_count_it() {
+    let run = own(3, 40);
+    let again = || {
+        for name in ["server", "out"] {
+            let _ = std::fs::remove_dir_all(run.path(name));
+        }
+        run.serve()
+    };
+    let log = || run.log("join-0.log");
+    let mut server = again();
+    let limit = ["--max-epsilon", "1.0"];
+    assert_eq!(run.join_with(0, &limit).code(), 0, "{}", log());
+    assert_eq!(server.code(), 0);
+    assert!(!log().contains("warning: runs of this state"), "{}", log());
+    let mut rows = std::fs::read_to_string(run.path("own.csv")).unwrap();
+    rows.push_str("1,1,yes\n");
+    std::fs::write(run.path("own.csv"), rows).unwrap();
+    let mut server = again();
+    let counted = [&limit[..], &["--count-all"]].concat();
+    assert_eq!(run.join_with(0, &counted).code(), 3, "{}", log());
+    assert!(!log().contains("warning: runs of this state"), "{}", log());
+    assert_eq!(run.join_with(0, &limit).code(), 0, "{}", log());
+    assert_eq!(server.code(), 0);
+    assert!(
+        log().contains("warning: runs of this state on other data sets have spent epsilon"),
+        "{}",
+        log()
+    );
+    assert_eq!(run.ledger(0)["datasets"].as_array().unwrap().len(), 2);
+}
+
+/// What a client remembers is about its part of the source: another one is not gone on with.
+#[test]
+fn a_run_goes_on_with_the_same_part_only() {
+    let mut run = own(5000, 80);
+    let data = std::mem::take(&mut run.data);
+    run.data = format!("{data}:0/2");
+    let _server = run.serve();
+    let mut client = run.join(0);
+    eventually("a message was made", || {
+        run.path("client-0/client.sqlite").exists() && run.log("serve.log").contains("round=1")
+    });
+    client.kill();
+    for (part, name) in [(":1/2", "part 1/2"), ("", "all of")] {
+        run.data = format!("{data}{part}");
+        assert_eq!(run.join(0).code(), 2, "{}", run.log("join-0.log"));
+        let log = run.log("join-0.log");
+        let last = log.lines().last().unwrap();
+        assert!(
+            last.contains("part 0/2") || last.contains("other records"),
+            "{log}"
+        );
+        assert!(part.is_empty() || last.contains(name), "{log}");
+    }
+    run.data = format!("{data}:0/2");
+    let before = run.ledger(0)["datasets"][0]["messages"].as_u64().unwrap();
+    let _client = run.join(0);
+    eventually("it goes on with its own part", || {
+        run.ledger(0)["datasets"][0]["messages"].as_u64().unwrap() > before
+    });
+}
+
 #[test]
 fn one_state_has_one_process_and_one_identity() {
     let run = Run::new(SMALL);
