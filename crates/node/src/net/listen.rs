@@ -6,8 +6,10 @@
 //!
 //! Strangers can hold at most [`Limits::handshakes`] half-open connections for at most
 //! [`Limits::handshake_timeout`]. When there are more, newcomers wait in the kernel's queue until one is done
-//! or the oldest has had [`Limits::grace`], and then goes: a crowd of silent peers cannot keep out a client
-//! whose handshake takes milliseconds, nor can a crowd of clients that come at once. Whoever has shown a certificate
+//! or the oldest has had [`Limits::grace`], and then goes: silent peers that stay, however many, cannot keep out a
+//! client whose handshake takes milliseconds, nor can a crowd of clients that come at once. Strangers who come anew, more
+//! than [`Limits::handshakes`] every [`Limits::grace`], do keep the queue full; they cost no memory, but time: that takes a
+//! firewall. Whoever has shown a certificate
 //! can hold [`Limits::per_client`] connections; one more closes its oldest, which after a network
 //! failure is the dead one. In all there are [`Limits::connections`].
 //!
