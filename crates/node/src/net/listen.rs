@@ -329,13 +329,14 @@ impl Door {
             identity,
             revocations,
         };
-        let (entry, closed) = identity
-            .map(|identity| self.registry.enter(identity, self.limits.per_client))
-            .unzip();
+        // Before an older connection gives way: a newcomer without room closes nobody's.
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             tracing::warn!(%address, client = peer.client(), "no room for another connection");
             return None;
         };
+        let (entry, closed) = identity
+            .map(|identity| self.registry.enter(identity, self.limits.per_client))
+            .unzip();
         self.counters.open.fetch_add(1, Ordering::Relaxed);
         Some(Connection {
             transport,
