@@ -494,10 +494,10 @@ struct Watch {
 
 impl Watch {
     /// What a client that took part in all rounds has spent.
-    fn spent<S: ServerStore>(&self, coordinator: &Coordinator<S>, round: Round) -> Option<f64> {
+    fn spent<S: ServerStore>(&self, coordinator: &Coordinator<S>) -> Option<f64> {
         let privacy = coordinator.privacy().filter(|_| !self.test_seed)?;
         let odometer = privacy.odometer.as_ref()?;
-        Some(odometer.after(u64::from(round)))
+        Some(odometer.after(u64::from(coordinator.messages())))
     }
 }
 
@@ -514,7 +514,7 @@ impl<S: ServerStore> Observer<S> for Watch {
             };
             self.feed.phase(phase);
             let now = now();
-            let spent = self.spent(coordinator, round);
+            let spent = self.spent(coordinator);
             let closed = coordinator.latest().filter(|latest| latest.round + 1 == round);
             let fresh = closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
             self.feed.update(|status| {

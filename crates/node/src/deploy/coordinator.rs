@@ -279,6 +279,12 @@ impl<S: ServerStore> Coordinator<S> {
         self.averages.len() as Round
     }
 
+    /// How many messages a client can have made: one for the open round, too, as soon as there is one.
+    pub fn messages(&self) -> Round {
+        let open = Round::from(self.begun());
+        (self.round() + open).min(self.description.resolved.rounds)
+    }
+
     /// Whether all rounds are done.
     pub fn finished(&self) -> bool {
         self.round() >= self.description.resolved.rounds
