@@ -97,11 +97,11 @@ pub enum CoordinatorError {
         open: Round,
     },
     /// The client's model is ahead of ours.
-    #[error("client {client} has the model of round {found}, but round {open} is open here: this server has lost rounds")]
+    #[error("client {client} has been in round {found}, but round {open} is open here: this server has lost rounds")]
     Ahead {
         /// Which client.
         client: ClientId,
-        /// The client's round.
+        /// The client's round: of its model, or of a message that it made.
         found: Round,
         /// The open round.
         open: Round,
@@ -506,7 +506,9 @@ impl<S: ServerStore> Coordinator<S> {
             return Err(CoordinatorError::NotJoined(client));
         }
         let open = self.round();
-        match position.have.filter(|have| *have > open) {
+        // A message for a later round, too, was made for a model that is not known here.
+        let ahead = position.have.max(position.pending).filter(|round| *round > open);
+        match ahead {
             Some(found) => Err(CoordinatorError::Ahead {
                 client,
                 found,

@@ -13,6 +13,9 @@ use soteria_node::run;
 
 use crate::world::{BASE, Coordinates, World};
 
+/// Where a message's header has its round.
+const ROUND_AT: usize = 2;
+
 const NOW: Duration = Duration::ZERO;
 
 fn begun(world: &World) -> Coordinates {
@@ -112,12 +115,14 @@ fn implausible_messages_are_refused() {
 fn flat(round: u32, world: &World, value: f32) -> Bytes {
     let mut bytes = honest(world, 0).to_vec();
     bytes[wire::HEADER_LEN..].as_chunks_mut::<4>().0.fill(value.to_le_bytes());
-    let open = wire::claimed_round(&bytes).unwrap();
-    let header = bytes.windows(4).position(|four| four == open.to_le_bytes());
-    let at = header.filter(|at| *at < wire::HEADER_LEN).unwrap();
-    bytes[at..at + 4].copy_from_slice(&round.to_le_bytes());
-    assert_eq!(wire::claimed_round(&bytes), Some(round));
+    renumber(&mut bytes, round);
     bytes.into()
+}
+
+/// Makes a message of round 0 one of another round.
+fn renumber(message: &mut [u8], round: u32) {
+    message[ROUND_AT..ROUND_AT + 4].copy_from_slice(&round.to_le_bytes());
+    assert_eq!(wire::claimed_round(message), Some(round));
 }
 
 /// Whatever number of records a client claims, the others' messages are judged as before.
@@ -202,15 +207,88 @@ fn messages_cannot_make_the_run_diverge() {
 fn positions_ahead_of_the_server_are_refused() {
     let world = World::new(&[]);
     let mut coordinator = begun(&world);
-    let position = |have| Position {
+    let position = |have, pending| Position {
         have,
-        pending: Some(u32::MAX),
+        pending,
         every_round: false,
     };
-    assert!(coordinator.catch_up(0, position(Some(1))).is_err());
-    assert!(coordinator.catch_up(9, position(Some(0))).is_err());
-    assert!(coordinator.catch_up(0, position(Some(0))).is_ok());
-    assert!(coordinator.catch_up(0, position(None)).unwrap().snapshot.is_some());
+    let ahead = [
+        (Some(1), None),
+        (Some(0), Some(1)),
+        (None, Some(1)),
+        (Some(0), Some(u32::MAX)),
+    ];
+    for (have, pending) in ahead {
+        let position = position(have, pending);
+        for error in [
+            coordinator.may_follow(0, position).unwrap_err(),
+            coordinator.catch_up(0, position).unwrap_err(),
+        ] {
+            assert!(matches!(error, CoordinatorError::Ahead { .. }), "{error}");
+        }
+    }
+    assert!(coordinator.catch_up(9, position(Some(0), None)).is_err());
+    assert!(coordinator.catch_up(0, position(Some(0), Some(0))).is_ok());
+    assert!(coordinator.catch_up(0, position(None, None)).unwrap().snapshot.is_some());
+}
+
+/// What may have been spent counts the message for the open round.
+#[test]
+fn the_open_round_counts_as_spent() {
+    let world = World::new(&["algorithm.rounds=2"]);
+    let mut coordinator = world.coordinator(NOW).unwrap();
+    assert_eq!(coordinator.messages(), 0);
+    coordinator = begun(&world);
+    assert_eq!((coordinator.round(), coordinator.messages()), (0, 1));
+    for round in 0..2 {
+        for client in 0..3 {
+            let mut message = honest(&world, client as usize).to_vec();
+            renumber(&mut message, round);
+            coordinator.submit(client, message.into(), NOW).unwrap();
+        }
+        assert_eq!((coordinator.round(), coordinator.messages()), (round + 1, 2));
+    }
+    assert!(coordinator.finished());
+}
+
+/// Where to start from is the cheapest way that skips no snapshot coin, for every position.
+#[test]
+fn catching_up_does_not_skip_coins() {
+    let world = World::new(&[
+        "algorithm.preset=soteriafl-svrg",
+        "algorithm.snapshot_probability=0.4",
+        "algorithm.compressor=identity",
+        "algorithm.rounds=24",
+    ]);
+    let mut coordinator = begun(&world);
+    let plan = run::client_plan(&world.resolved, &world.problem).unwrap();
+    for round in 0..24 {
+        for client in 0..3 {
+            let mut message = honest(&world, client as usize).to_vec();
+            renumber(&mut message, round);
+            coordinator.submit(client, message.into(), NOW).unwrap();
+        }
+        let mut again = world.coordinator(NOW).unwrap();
+        for have in 0..=round + 1 {
+            let position = Position {
+                have: Some(have),
+                pending: None,
+                every_round: false,
+            };
+            let from = coordinator.catch_up(0, position).unwrap().from;
+            assert_eq!(again.catch_up(0, position).unwrap().from, from);
+            let skipped = |coin: &u32| plan.public_seed.snapshot_coin(*coin, 0.4);
+            let last = (have..round + 1).rev().find(skipped);
+            assert!(from >= have && last.is_none_or(|last| from <= last), "{have} {from} {last:?}");
+        }
+    }
+    // Outcomes of all rounds, however old.
+    for round in (0..24).chain(0..24) {
+        let mut message = honest(&world, 0).to_vec();
+        renumber(&mut message, round);
+        let (receipt, _) = coordinator.submit(0, message.into(), NOW).unwrap();
+        assert_eq!(receipt, Receipt::Closed { accepted: true });
+    }
 }
 
 proptest! {
