@@ -25,7 +25,7 @@ use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
 use super::store::{
-    ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums,
+    ClosedRound, accepts, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums,
 };
 use crate::accounting::{self, Privacy};
 use crate::problem::{ProblemError, weights};
@@ -36,6 +36,9 @@ pub const SNAPSHOT_EVERY: Round = 64;
 
 /// Records that a client can have where `deployment.most_records` does not say.
 pub const MOST_RECORDS: u64 = 10_000_000;
+
+/// Bytes of accepted sets of older rounds kept in memory.
+const OUTCOMES: usize = 16 << 20;
 
 /// Noise levels kept, by number of records.
 const NOISES: usize = 4096;
@@ -179,7 +182,12 @@ pub struct Coordinator<S> {
     members: Vec<Option<Member>>,
     joined: usize,
     running: Option<Running>,
-    averages: Vec<u32>,
+    /// Bytes of all averages up to each closed round's.
+    bytes: Vec<u64>,
+    /// Closed rounds after which clients move their SVRG snapshot, ascending.
+    coins: Vec<Round>,
+    /// Accepted sets that were read from the store.
+    outcomes: BTreeMap<Round, Vec<u8>>,
     snapshots: Vec<Round>,
     recent: VecDeque<Arc<ClosedRound>>,
     noise: BTreeMap<usize, Option<f64>>,
@@ -226,7 +234,9 @@ impl<S: ServerStore> Coordinator<S> {
             members: vec![None; clients],
             joined: 0,
             running: None,
-            averages: Vec::new(),
+            bytes: Vec::new(),
+            coins: Vec::new(),
+            outcomes: BTreeMap::new(),
             snapshots: vec![0],
             recent: VecDeque::new(),
             noise: BTreeMap::new(),
@@ -276,7 +286,7 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// The open round; the number of rounds at the end.
     pub fn round(&self) -> Round {
-        self.averages.len() as Round
+        self.bytes.len() as Round
     }
 
     /// How many messages a client can have made: one for the open round, too, as soon as there is one.
@@ -404,7 +414,7 @@ impl<S: ServerStore> Coordinator<S> {
         let found = wire::claimed_round(&message)
             .ok_or_else(|| CoordinatorError::Malformed("it has no header".to_string()))?;
         if found < open {
-            let accepted = self.closed(found)?.accepts(client);
+            let accepted = self.accepted(found, client)?;
             return Ok((Receipt::Closed { accepted }, false));
         }
         if found > open || finished {
@@ -492,6 +502,36 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
+    /// Whether a client's message is in a closed round. A round is read once, however often it is asked for.
+    fn accepted(&mut self, round: Round, client: ClientId) -> Result<bool, CoordinatorError> {
+        if let Some(closed) = self.recent.iter().find(|closed| closed.round == round) {
+            return Ok(closed.accepts(client));
+        }
+        if !self.outcomes.contains_key(&round) {
+            let each = self.members.len().div_ceil(8).max(1);
+            if self.outcomes.len() >= OUTCOMES / each {
+                self.outcomes.clear();
+            }
+            self.outcomes.insert(round, self.store.round(round)?.accepted);
+        }
+        Ok(self.outcomes.get(&round).is_some_and(|accepted| accepts(accepted, client)))
+    }
+
+    /// Notes the bytes of the next round's average, and the round's coin.
+    fn note_average(&mut self, bytes: usize) {
+        let round = self.round();
+        if let EstimatorPlan::Svrg {
+            snapshot_probability,
+            ..
+        } = self.plan.estimator
+            && self.plan.public_seed.snapshot_coin(round, snapshot_probability)
+        {
+            self.coins.push(round);
+        }
+        let before = self.bytes.last().copied().unwrap_or(0);
+        self.bytes.push(before + bytes as u64);
+    }
+
     /// Whether a client that stands at `position` may follow this run; costs nothing.
     ///
     /// # Errors
@@ -530,7 +570,7 @@ impl<S: ServerStore> Coordinator<S> {
         self.may_follow(client, position)?;
         let open = self.round();
         let accepted = match position.pending.filter(|pending| *pending < open) {
-            Some(pending) => self.closed(pending)?.accepts(client),
+            Some(pending) => self.accepted(pending, client)?,
             None => false,
         };
         let from = self.cheapest(position.have, position.every_round);
@@ -685,7 +725,9 @@ impl<S: ServerStore> Coordinator<S> {
             uplink: record.traffic.1,
             downlink: record.averages.iter().map(|&bytes| clients * u64::from(bytes)).sum(),
         };
-        self.averages = record.averages;
+        for bytes in record.averages {
+            self.note_average(bytes as usize);
+        }
         self.snapshots = record.snapshots;
         self.evaluations = record.evaluations;
         if self.joined < self.members.len() {
@@ -698,7 +740,7 @@ impl<S: ServerStore> Coordinator<S> {
             running.server.restore(state)?;
         }
         let mut replayed = Vec::new();
-        for round in last..self.averages.len() as Round {
+        for round in last..self.round() {
             replayed.push(Arc::new(self.store.round(round)?));
         }
         // The sums at the last dense state, then round by round.
@@ -773,7 +815,7 @@ impl<S: ServerStore> Coordinator<S> {
         self.sums.values += closed.values;
         self.sums.uplink += closed.uplink;
         self.sums.downlink += closed.average.len() as u64 * self.members.len() as u64;
-        self.averages.push(closed.average.len() as u32);
+        self.note_average(closed.average.len());
         self.announce(self.sums, closed.taken(), seconds, round + 1);
         remember(&mut self.recent, Arc::new(closed));
         Ok(())
@@ -782,10 +824,11 @@ impl<S: ServerStore> Coordinator<S> {
     /// The round to start from so that the fewest bytes bring a client to the open round.
     fn cheapest(&self, have: Option<Round>, every_round: bool) -> Round {
         let open = self.round();
-        let bytes = |from: Round| -> u64 {
-            let rest = self.averages.iter().skip(from as usize);
-            rest.map(|&bytes| u64::from(bytes)).sum()
+        let until = |round: Round| match round.checked_sub(1) {
+            Some(last) => self.bytes.get(last as usize).copied().unwrap_or(0),
+            None => 0,
         };
+        let bytes = |from: Round| until(open) - until(from);
         let vectors = 1
             + u64::from(self.plan.shift_step.is_some())
             + u64::from(self.description.resolved.momentum != 0.0);
@@ -811,17 +854,12 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// The last round of `from..to` after which all clients move their SVRG snapshot.
     fn last_coin(&self, from: Round, to: Round) -> Option<Round> {
-        let EstimatorPlan::Svrg {
-            snapshot_probability,
-            ..
-        } = self.plan.estimator
-        else {
+        if !matches!(self.plan.estimator, EstimatorPlan::Svrg { .. }) {
             return None;
-        };
-        let seed = self.plan.public_seed;
-        (from..to)
-            .rev()
-            .find(|&round| seed.snapshot_coin(round, snapshot_probability))
+        }
+        let before = self.coins.partition_point(|&round| round < to);
+        let last = self.coins[..before].last().copied();
+        last.filter(|&round| round >= from)
             // Without any, the client's first model counts, which must not be skipped either.
             .or((from == 0 && to > 0).then_some(0))
     }

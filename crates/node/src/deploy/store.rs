@@ -55,11 +55,16 @@ pub struct ClosedRound {
     pub uplink: u64,
 }
 
+/// Whether a set of clients, one bit each and the lowest first, has this one.
+pub fn accepts(accepted: &[u8], client: ClientId) -> bool {
+    let byte = accepted.get(client as usize / 8).copied();
+    byte.unwrap_or(0) >> (client % 8) & 1 == 1
+}
+
 impl ClosedRound {
     /// Whether the client's message is in the average.
     pub fn accepts(&self, client: ClientId) -> bool {
-        let byte = self.accepted.get(client as usize / 8).copied();
-        byte.unwrap_or(0) >> (client % 8) & 1 == 1
+        accepts(&self.accepted, client)
     }
 
     /// How many messages are in the average.
