@@ -115,7 +115,10 @@ fn put_floats(values: &[f32], state: &mut Vec<u8>) {
 /// Numbers of a saved state.
 fn take_floats(bytes: &[u8]) -> Vec<f32> {
     let chunks = bytes.as_chunks::<4>().0;
-    chunks.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect()
+    chunks
+        .iter()
+        .map(|&chunk| f32::from_le_bytes(chunk))
+        .collect()
 }
 
 /// The local full gradient or a minibatch of it (GD, SGD).

@@ -53,8 +53,12 @@ pub fn to_bytes(values: &[f32]) -> Vec<u8> {
 /// The numbers that [`to_bytes`] wrote; a rest of fewer than four bytes is no number.
 pub fn from_bytes(bytes: &[u8]) -> Option<Vec<f32>> {
     let (chunks, rest) = bytes.as_chunks::<4>();
-    rest.is_empty()
-        .then(|| chunks.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect())
+    rest.is_empty().then(|| {
+        chunks
+            .iter()
+            .map(|&chunk| f32::from_le_bytes(chunk))
+            .collect()
+    })
 }
 
 /// Bytes as hexadecimal digits.

@@ -22,5 +22,8 @@ fn committed_code_is_what_the_description_generates() {
         std::fs::write(&committed, &generated).unwrap();
     }
     let found = std::fs::read_to_string(&committed).unwrap();
-    assert!(found == generated, "src/net/rpc/generated.rs is not up to date");
+    assert!(
+        found == generated,
+        "src/net/rpc/generated.rs is not up to date"
+    );
 }

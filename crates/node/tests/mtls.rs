@@ -103,7 +103,9 @@ async fn ask(channel: &mut Channel) -> Result<(String, String), tonic::transport
         .body(tonic::body::Body::empty())
         .expect("a request");
     let call = async { channel.ready().await?.call(request).await };
-    let response = tokio::time::timeout(PATIENCE, call).await.expect("no hang")?;
+    let response = tokio::time::timeout(PATIENCE, call)
+        .await
+        .expect("no hang")?;
     let text = |name: &str| response.headers()[name].to_str().expect("text").to_string();
     Ok((text("grpc-status"), text("client")))
 }
@@ -143,7 +145,10 @@ fn strangers_are_refused_and_told_why() {
         // A client that does not trust our server.
         let error = ask(&mut channel(address, theirs.path(), 0)).await;
         let reason = dial::refusal(&error.expect_err("a stranger")).expect("about certificates");
-        assert!(reason.contains("not of the authority in ca.pem"), "{reason}");
+        assert!(
+            reason.contains("not of the authority in ca.pem"),
+            "{reason}"
+        );
         // A name that the certificate does not have.
         let config = tls::client(ours.path(), 0).expect("keys");
         let url = format!("https://127.0.0.2:{}", address.port());
@@ -151,10 +156,13 @@ fn strangers_are_refused_and_told_why() {
         // On Linux all of 127/8 is this machine, but a server bound to 127.0.0.1 is not reached there.
         let tls = tls::server(ours.path()).expect("keys");
         let other = SocketAddr::from(([127, 0, 0, 2], address.port()));
-        if let Ok((_, incoming)) =
-            listen::listen(other, listen::Security::Tls(tls), limits()).await
+        if let Ok((_, incoming)) = listen::listen(other, listen::Security::Tls(tls), limits()).await
         {
-            tokio::spawn(Server::builder().add_service(WhoAmI).serve_with_incoming(incoming));
+            tokio::spawn(
+                Server::builder()
+                    .add_service(WhoAmI)
+                    .serve_with_incoming(incoming),
+            );
             let error = ask(&mut target.channel(&target.endpoint())).await;
             let reason = dial::refusal(&error.expect_err("another name")).expect("certificates");
             assert!(reason.contains("does not name the host"), "{reason}");
@@ -416,14 +424,24 @@ fn plain_text_stays_on_this_machine() {
             dial("https://localhost:1"),
             Err(DialError::Scheme { .. })
         ));
-        for odd in ["localhost:1", "", "http://", "http://localhost:1/path", "ftp://localhost"] {
+        for odd in [
+            "localhost:1",
+            "",
+            "http://",
+            "http://localhost:1/path",
+            "ftp://localhost",
+        ] {
             assert_eq!(dial(odd), Err(DialError::Address(odd.into())), "{odd}");
         }
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let (address, incoming) = listen::listen(local, listen::Security::Plain, limits())
             .await
             .expect("an address");
-        tokio::spawn(Server::builder().add_service(WhoAmI).serve_with_incoming(incoming));
+        tokio::spawn(
+            Server::builder()
+                .add_service(WhoAmI)
+                .serve_with_incoming(incoming),
+        );
         let target = Target::new(&format!("http://{address}"), &dial::Security::Plain);
         let target = target.expect("an address");
         let answer = ask(&mut target.channel(&target.endpoint())).await;
@@ -448,7 +466,11 @@ fn damaged_files_are_named() {
     };
     let key = std::fs::read_to_string(keys.path().join("client-0.key")).expect("a key");
     check("ca.pem", "", "no certificate");
-    check("ca.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "authority");
+    check(
+        "ca.pem",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "authority",
+    );
     check("server.key", "nothing", "no private key");
     check("server.key", &key, "fit together");
     check("server.pem", &key, "no certificate");
@@ -457,7 +479,9 @@ fn damaged_files_are_named() {
     std::fs::remove_file(keys.path().join("server.pem")).expect("removed");
     let error = tls::server(keys.path()).expect_err("missing").to_string();
     assert!(error.contains("server.pem"), "{error}");
-    let error = tls::client(keys.path(), 9).expect_err("missing").to_string();
+    let error = tls::client(keys.path(), 9)
+        .expect_err("missing")
+        .to_string();
     assert!(error.contains("client-9.pem"), "{error}");
 }
 
@@ -466,8 +490,5 @@ fn foreign_authorities_make_no_certificates() {
     let (ours, theirs) = (keys(1), keys(1));
     std::fs::copy(theirs.path().join("ca.key"), ours.path().join("ca.key")).expect("a copy");
     let directory = Directory::open(ours.path()).expect("keys");
-    assert!(matches!(
-        directory.add(1, 30),
-        Err(KeysError::Mismatch(_))
-    ));
+    assert!(matches!(directory.add(1, 30), Err(KeysError::Mismatch(_))));
 }

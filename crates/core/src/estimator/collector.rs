@@ -193,7 +193,12 @@ impl Mean {
     pub(super) fn restore(bytes: &[u8], on_grid: bool) -> Self {
         if on_grid {
             let chunks = bytes.as_chunks::<8>().0;
-            Mean::Grid(chunks.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect())
+            Mean::Grid(
+                chunks
+                    .iter()
+                    .map(|&chunk| i64::from_le_bytes(chunk))
+                    .collect(),
+            )
         } else {
             Mean::Float(take_floats(bytes))
         }

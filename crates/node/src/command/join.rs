@@ -43,7 +43,12 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     client: ClientId,
     /// Directory with ca.pem and this client's certificate and key
-    #[arg(long, value_name = "DIR", required_unless_present = "insecure", conflicts_with = "insecure")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "insecure",
+        conflicts_with = "insecure"
+    )]
     tls: Option<PathBuf>,
     /// Plain text, on this machine only
     #[arg(long)]
@@ -97,7 +102,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let target = Target::new(&options.server, &security)
         .map_err(|error| Failure::usage(error.to_string()))?;
     if options.test_seed.is_some() && !target.is_loopback() {
-        return Err(Failure::usage("--test-seed is for a server on this machine"));
+        return Err(Failure::usage(
+            "--test-seed is for a server on this machine",
+        ));
     }
     let store = ClientSqlite::open(&options.state)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -145,7 +152,10 @@ async fn take_part(
         description.dimension(),
     );
     let rows = records.data.rows() as u64;
-    if known.iter().any(|known| known.hash == run.hash && known.finished) {
+    if known
+        .iter()
+        .any(|known| known.hash == run.hash && known.finished)
+    {
         acknowledge(&mut caller).await?;
         return ended(options, Some(&run), verbosity);
     }
@@ -174,7 +184,11 @@ async fn take_part(
     bar.finish_and_clear();
     acknowledge(&mut caller).await?;
     let runs = participant.store().runs()?;
-    ended(options, runs.iter().find(|known| known.hash == run.hash), verbosity)
+    ended(
+        options,
+        runs.iter().find(|known| known.hash == run.hash),
+        verbosity,
+    )
 }
 
 /// The run that the server coordinates; `None` if there is no server and nothing left to do.
@@ -193,7 +207,9 @@ async fn describe(
                     return Ok(None);
                 }
                 if !std::mem::replace(&mut said, true) {
-                    verbosity.say(format!("no answer yet ({reason}); trying until there is one"));
+                    verbosity.say(format!(
+                        "no answer yet ({reason}); trying until there is one"
+                    ));
                 }
             }
             Err(error) => return Err(error.into()),
@@ -305,7 +321,9 @@ fn show(
         ..
     } = &run.price;
     let epsilon_text = |epsilon: Option<f64>| {
-        epsilon.map_or("unknown".to_string(), |epsilon| round_up(epsilon, 4).to_string())
+        epsilon.map_or("unknown".to_string(), |epsilon| {
+            round_up(epsilon, 4).to_string()
+        })
     };
     let adjacency = if *zero_out { "zero-out" } else { "replace-one" };
     verbosity.say(format!(
@@ -343,7 +361,9 @@ fn ask() -> Result<(), Failure> {
     if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
         Ok(())
     } else {
-        Err(Failure::Refused("refused by you; nothing has been sent".to_string()))
+        Err(Failure::Refused(
+            "refused by you; nothing has been sent".to_string(),
+        ))
     }
 }
 
@@ -389,11 +409,7 @@ fn participant(
     .map_err(|error| FollowError::from(error).into())
 }
 
-fn ended(
-    options: &Options,
-    run: Option<&LedgerRun>,
-    verbosity: Verbosity,
-) -> Result<(), Failure> {
+fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Result<(), Failure> {
     let Some(run) = run else { return Ok(()) };
     if options.json {
         let ending = serde_json::json!({

@@ -182,7 +182,8 @@ fn init_text(directory: &Path, clients: u32, days: u32, verbosity: Verbosity) {
     ));
     verbosity.say("the server needs  ca.pem server.pem server.key revoked");
     verbosity.say("client N needs    ca.pem client-N.pem client-N.key");
-    verbosity.say("ca.key makes new certificates: where machines are several, it belongs on neither");
+    verbosity
+        .say("ca.key makes new certificates: where machines are several, it belongs on neither");
 }
 
 fn list(directory: &Path, as_json: bool) -> Result<(), Failure> {

@@ -65,7 +65,8 @@ pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
 
 /// Whether all that is counted carries a claim.
 fn claimed(runs: &[LedgerRun]) -> bool {
-    runs.iter().all(|run| run.price.claim == "proved" || run.messages == 0)
+    runs.iter()
+        .all(|run| run.price.claim == "proved" || run.messages == 0)
 }
 
 fn adjacency(zero_out: bool) -> &'static str {
@@ -108,10 +109,9 @@ fn set_text(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> String {
     let records = runs.first().map_or(0, |run| run.price.records);
     let _ = writeln!(text, "records {} ({records} of them)", &hex(data)[..16]);
     for run in runs {
-        let epsilon = run
-            .price
-            .epsilon
-            .map_or("unknown".to_string(), |epsilon| round_up(epsilon, 4).to_string());
+        let epsilon = run.price.epsilon.map_or("unknown".to_string(), |epsilon| {
+            round_up(epsilon, 4).to_string()
+        });
         let _ = writeln!(
             text,
             "  run {}  client {}  {} of {} messages{}  epsilon {epsilon} for all of them, delta {}  {}",
@@ -132,7 +132,11 @@ fn set_text(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> String {
             spent.delta,
             adjacency(spent.zero_out),
             spent.method,
-            if claimed(runs) { "" } else { "; no claim: see the runs" },
+            if claimed(runs) {
+                ""
+            } else {
+                "; no claim: see the runs"
+            },
         ),
         None => writeln!(text, "  spent: nobody can say; there is no claim"),
     };

@@ -56,7 +56,12 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     listen: SocketAddr,
     /// Directory with ca.pem, server.pem and server.key (see `soteria keys`)
-    #[arg(long, value_name = "DIR", required_unless_present = "insecure", conflicts_with = "insecure")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "insecure",
+        conflicts_with = "insecure"
+    )]
     tls: Option<PathBuf>,
     /// Plain text, on this machine only
     #[arg(long)]
@@ -109,7 +114,9 @@ pub async fn stop_signal() -> u8 {
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     options.logs.init(verbosity);
     if options.test_seed.is_some() && !options.listen.ip().is_loopback() {
-        return Err(Failure::usage("--test-seed needs a loopback address to listen on"));
+        return Err(Failure::usage(
+            "--test-seed needs a loopback address to listen on",
+        ));
     }
     let began = Instant::now();
     let plan = Plan::make(options, verbosity)?;
@@ -179,7 +186,13 @@ impl Plan {
     ) -> Result<(Self, Vec<String>), Failure> {
         let problem = Problem::load(config, directories)?;
         let (resolved, warnings) = config.resolve(&problem.shape(config)?)?;
-        let intercept = matches!(problem.model, Model::Logistic { intercept: true, .. });
+        let intercept = matches!(
+            problem.model,
+            Model::Logistic {
+                intercept: true,
+                ..
+            }
+        );
         let records = &problem.shards[0];
         let plan = Self {
             resolved,
@@ -340,9 +353,10 @@ async fn coordinate(
             (row.joined, row.finished) = (true, member.done);
         });
     }
-    let (address, incoming) = listen::listen(options.listen, security, Limits::for_clients(clients))
-        .await
-        .map_err(|error| Failure::Failed(error.to_string()))?;
+    let (address, incoming) =
+        listen::listen(options.listen, security, Limits::for_clients(clients))
+            .await
+            .map_err(|error| Failure::Failed(error.to_string()))?;
     feed.watch_door(incoming.counters());
     let dashboard = match options.dashboard {
         Some(address) => {
@@ -390,7 +404,8 @@ async fn coordinate(
     let recorder = std::thread::spawn(move || recorder.run(&known, &to_measure));
     let service = Service::new(opened.desk.clone(), &description, feed.clone());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let compressor = setup::plan_for(&description.resolved, &description.model.objective())?.compressor;
+    let compressor =
+        setup::plan_for(&description.resolved, &description.model.objective())?.compressor;
     let serving = tokio::spawn(async move {
         let wait = async {
             let _ = stopped.await;
@@ -476,7 +491,9 @@ struct Final {
 type Shared = Arc<std::sync::Mutex<Final>>;
 
 fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Final> {
-    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    shared
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Hears what happens at the desk: keeps the dashboard and the table fed.
@@ -515,8 +532,11 @@ impl<S: ServerStore> Observer<S> for Watch {
             self.feed.phase(phase);
             let now = now();
             let spent = self.spent(coordinator);
-            let closed = coordinator.latest().filter(|latest| latest.round + 1 == round);
-            let fresh = closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
+            let closed = coordinator
+                .latest()
+                .filter(|latest| latest.round + 1 == round);
+            let fresh =
+                closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
             self.feed.update(|status| {
                 (status.round, status.opened) = (round, Some(now));
                 for row in &mut status.clients {
@@ -731,7 +751,9 @@ fn table(ending: &Ending<'_>, out: &Path) -> String {
     let accuracy = ending
         .metrics
         .test_accuracy
-        .map_or("no test set".to_string(), |accuracy| format!("{accuracy:.4}"));
+        .map_or("no test set".to_string(), |accuracy| {
+            format!("{accuracy:.4}")
+        });
     let epsilon = match ending.privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {} (each client by its own ledger)",
@@ -745,8 +767,14 @@ fn table(ending: &Ending<'_>, out: &Path) -> String {
         ("rounds", ending.rounds.to_string()),
         ("test accuracy", accuracy),
         ("epsilon", epsilon),
-        ("sent up", indicatif::HumanBytes(ending.traffic.uplink_bytes).to_string()),
-        ("sent down", indicatif::HumanBytes(ending.traffic.downlink_bytes).to_string()),
+        (
+            "sent up",
+            indicatif::HumanBytes(ending.traffic.uplink_bytes).to_string(),
+        ),
+        (
+            "sent down",
+            indicatif::HumanBytes(ending.traffic.downlink_bytes).to_string(),
+        ),
         ("time", format!("{:.2} s", ending.total_seconds)),
         ("report", out.join("report.html").display().to_string()),
     ];

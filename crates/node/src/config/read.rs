@@ -147,10 +147,15 @@ impl Config {
             features: d.read("deployment.features", None, |value| count(value).map(Some))?,
             labels: d.read("deployment.labels", None, |value| {
                 let names = value.as_array()?.iter();
-                names.map(|name| Some(name.as_str()?.to_string())).collect::<Option<Vec<_>>>().map(Some)
+                names
+                    .map(|name| Some(name.as_str()?.to_string()))
+                    .collect::<Option<Vec<_>>>()
+                    .map(Some)
             })?,
             records: d.read("deployment.records", None, |value| count(value).map(Some))?,
-            most_records: d.read("deployment.most_records", None, |value| count(value).map(Some))?,
+            most_records: d.read("deployment.most_records", None, |value| {
+                count(value).map(Some)
+            })?,
             seed: d.read("run.seed", 0, |value| value.as_integer()?.try_into().ok())?,
             eval_every: d.read("run.eval_every", 1, |value| {
                 value.as_integer()?.try_into().ok()

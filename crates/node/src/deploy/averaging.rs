@@ -63,7 +63,10 @@ pub fn close(
             accepted[client / 8] |= 1 << (client % 8);
             server.take(id, update)?;
             note(id, update);
-            influence.push((server.plan().weights[client] * f64::from(largest(update.values())), id));
+            influence.push((
+                server.plan().weights[client] * f64::from(largest(update.values())),
+                id,
+            ));
         }
         let mut average = Vec::new();
         wire::put_average(server.average(), server.round(), &mut average);
@@ -117,6 +120,10 @@ fn step(server: &mut Server, alone: bool) -> Result<bool, ServerError> {
 /// The largest magnitude; infinite if one is not finite.
 pub fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |most, value| {
-        if value.is_finite() { value.abs().max(most) } else { f32::INFINITY }
+        if value.is_finite() {
+            value.abs().max(most)
+        } else {
+            f32::INFINITY
+        }
     })
 }

@@ -90,7 +90,9 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
     let dimension = description.dimension();
     let privacy = Privacy::settle(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
-    let release = accounting::mechanism(run, dimension, records).release(sigma).ok();
+    let release = accounting::mechanism(run, dimension, records)
+        .release(sigma)
+        .ok();
     let (shifts, probabilities) = release.as_ref().map_or_else(Default::default, |release| {
         let shifts = &release.shifts;
         (shifts.shifts().to_vec(), shifts.probabilities().to_vec())
@@ -194,11 +196,7 @@ pub fn check_limit(spent: &Spent, limit: Option<f64>) -> Result<(), Refusal> {
 }
 
 /// The Renyi filter's epsilon.
-fn filter(
-    parts: &[(&Priced, u64)],
-    delta: f64,
-    zero_out: bool,
-) -> Result<Option<f64>, Refusal> {
+fn filter(parts: &[(&Priced, u64)], delta: f64, zero_out: bool) -> Result<Option<f64>, Refusal> {
     let mut sum = RdpCurve::zero();
     for (price, messages) in parts {
         let Some(curve) = curve(price, zero_out)? else {
@@ -208,10 +206,15 @@ fn filter(
     }
     let share = (ORDERS.len() as f64 / delta).ln();
     let at = |order: f64| {
-        let position = orders().iter().position(|known| (known - order).abs() < 1e-9)?;
+        let position = orders()
+            .iter()
+            .position(|known| (known - order).abs() < 1e-9)?;
         Some(sum.values()[position] + share / (order - 1.0))
     };
-    let epsilon = ORDERS.into_iter().filter_map(at).fold(f64::INFINITY, f64::min);
+    let epsilon = ORDERS
+        .into_iter()
+        .filter_map(at)
+        .fold(f64::INFINITY, f64::min);
     Ok(epsilon.is_finite().then_some(epsilon))
 }
 
@@ -226,7 +229,11 @@ fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
         Adjacency::ReplaceOne
     };
     let failed = |error: soteria_accountant::EventError| Refusal::Ledger(error.to_string());
-    let shifts: Vec<f64> = price.shifts.iter().map(|shift| shift / price.sigma).collect();
+    let shifts: Vec<f64> = price
+        .shifts
+        .iter()
+        .map(|shift| shift / price.sigma)
+        .collect();
     let plain = rdp_curve(&shifts, &price.probabilities, adjacency).map_err(failed)?;
     let masked = match price.masked {
         Some((fraction, vectors_zero_out, vectors_replace_one)) => {
@@ -239,5 +246,8 @@ fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
         }
         None => None,
     };
-    Ok(Some(masked.map_or_else(|| plain.clone(), |masked| masked.tighter(&plain))))
+    Ok(Some(masked.map_or_else(
+        || plain.clone(),
+        |masked| masked.tighter(&plain),
+    )))
 }

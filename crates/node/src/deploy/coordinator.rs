@@ -25,7 +25,7 @@ use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
 use super::store::{
-    ClosedRound, accepts, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums,
+    ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums, accepts,
 };
 use crate::accounting::{self, Privacy};
 use crate::problem::{ProblemError, weights};
@@ -36,6 +36,10 @@ pub const SNAPSHOT_EVERY: Round = 64;
 
 /// Records that a client can have where `deployment.most_records` does not say.
 pub const MOST_RECORDS: u64 = 10_000_000;
+
+/// Records that no configuration makes believable: the accountant's grids grow with this number, and at 2^40 a
+/// single one would take a terabyte.
+const BELIEVABLE: u64 = 1 << 28;
 
 /// Bytes of accepted sets of older rounds kept in memory.
 const OUTCOMES: usize = 16 << 20;
@@ -100,7 +104,9 @@ pub enum CoordinatorError {
         open: Round,
     },
     /// The client's model is ahead of ours.
-    #[error("client {client} has been in round {found}, but round {open} is open here: this server has lost rounds")]
+    #[error(
+        "client {client} has been in round {found}, but round {open} is open here: this server has lost rounds"
+    )]
     Ahead {
         /// Which client.
         client: ClientId,
@@ -126,7 +132,9 @@ pub enum CoordinatorError {
         round: Round,
     },
     /// The model left the range of numbers, whatever the clients send.
-    #[error("in round {0} the model is no longer finite, whatever the clients send: the run has diverged")]
+    #[error(
+        "in round {0} the model is no longer finite, whatever the clients send: the run has diverged"
+    )]
     Diverged(Round),
     /// The plan does not fit.
     #[error(transparent)]
@@ -317,7 +325,9 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// Noise and cost as the run defines them for the clients' numbers of records, once they are known.
     pub fn privacy(&self) -> Option<&Privacy> {
-        self.running.as_ref().and_then(|running| running.privacy.as_ref())
+        self.running
+            .as_ref()
+            .and_then(|running| running.privacy.as_ref())
     }
 
     /// Sums over closed rounds.
@@ -337,7 +347,9 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// How many clients have answered in the open round.
     pub fn arrived(&self) -> u32 {
-        self.running.as_ref().map_or(0, |running| running.received as u32)
+        self.running
+            .as_ref()
+            .map_or(0, |running| running.received as u32)
     }
 
     /// A client joins, or comes back.
@@ -363,7 +375,9 @@ impl<S: ServerStore> Coordinator<S> {
             };
         }
         let run = &self.description.resolved;
-        let most = run.most_records.map_or(MOST_RECORDS, |most| (most as u64).min(1 << 40));
+        let most = run
+            .most_records
+            .map_or(MOST_RECORDS, |most| (most as u64).min(BELIEVABLE));
         let reason = if records == 0 || records > most {
             Some("expected at least one, and at most deployment.most_records")
         } else if run.batch.is_some_and(|batch| batch > records as f64) {
@@ -512,9 +526,13 @@ impl<S: ServerStore> Coordinator<S> {
             if self.outcomes.len() >= OUTCOMES / each {
                 self.outcomes.clear();
             }
-            self.outcomes.insert(round, self.store.round(round)?.accepted);
+            self.outcomes
+                .insert(round, self.store.round(round)?.accepted);
         }
-        Ok(self.outcomes.get(&round).is_some_and(|accepted| accepts(accepted, client)))
+        Ok(self
+            .outcomes
+            .get(&round)
+            .is_some_and(|accepted| accepts(accepted, client)))
     }
 
     /// Notes the bytes of the next round's average, and the round's coin.
@@ -524,7 +542,10 @@ impl<S: ServerStore> Coordinator<S> {
             snapshot_probability,
             ..
         } = self.plan.estimator
-            && self.plan.public_seed.snapshot_coin(round, snapshot_probability)
+            && self
+                .plan
+                .public_seed
+                .snapshot_coin(round, snapshot_probability)
         {
             self.coins.push(round);
         }
@@ -536,18 +557,17 @@ impl<S: ServerStore> Coordinator<S> {
     ///
     /// # Errors
     /// When it is unknown, or ahead.
-    pub fn may_follow(
-        &self,
-        client: ClientId,
-        position: Position,
-    ) -> Result<(), CoordinatorError> {
+    pub fn may_follow(&self, client: ClientId, position: Position) -> Result<(), CoordinatorError> {
         self.check(client)?;
         if self.members[client as usize].is_none() {
             return Err(CoordinatorError::NotJoined(client));
         }
         let open = self.round();
         // A message for a later round, too, was made for a model that is not known here.
-        let ahead = position.have.max(position.pending).filter(|round| *round > open);
+        let ahead = position
+            .have
+            .max(position.pending)
+            .filter(|round| *round > open);
         match ahead {
             Some(found) => Err(CoordinatorError::Ahead {
                 client,
@@ -622,7 +642,8 @@ impl<S: ServerStore> Coordinator<S> {
     /// When it cannot be stored.
     pub fn evaluated(&mut self, evaluation: Evaluation) -> Result<(), CoordinatorError> {
         self.store.evaluated(evaluation)?;
-        self.evaluations.retain(|known| known.round != evaluation.round);
+        self.evaluations
+            .retain(|known| known.round != evaluation.round);
         self.evaluations.push(evaluation);
         self.evaluations.sort_by_key(|known| known.round);
         Ok(())
@@ -676,7 +697,9 @@ impl<S: ServerStore> Coordinator<S> {
                 found: records as u64,
                 reason: "no noise level can be computed for that many",
             })?;
-            rules.push(Rule::new(&self.plan, &sampling, records, sigma, clients, rounds));
+            rules.push(Rule::new(
+                &self.plan, &sampling, records, sigma, clients, rounds,
+            ));
         }
         let resolved = &self.description.resolved;
         self.running = Some(Running {
@@ -723,7 +746,11 @@ impl<S: ServerStore> Coordinator<S> {
         self.sums = Sums {
             values: record.traffic.0,
             uplink: record.traffic.1,
-            downlink: record.averages.iter().map(|&bytes| clients * u64::from(bytes)).sum(),
+            downlink: record
+                .averages
+                .iter()
+                .map(|&bytes| clients * u64::from(bytes))
+                .sum(),
         };
         for bytes in record.averages {
             self.note_average(bytes as usize);
@@ -775,17 +802,32 @@ impl<S: ServerStore> Coordinator<S> {
         let mut radii = BTreeMap::new();
         let (rules, members) = (&running.rules, &self.members);
         let note = |client: ClientId, update: &Update| {
-            let radius = members[client as usize].as_ref().map_or(0.0, |member| member.radius);
+            let radius = members[client as usize]
+                .as_ref()
+                .map_or(0.0, |member| member.radius);
             if let Some(radius) = rules[client as usize].grown(update, radius) {
                 radii.insert(client, radius);
             }
         };
-        let averaged = averaging::close(&mut running.server, &running.open, &mut running.update, note)?
-            .ok_or(CoordinatorError::Diverged(round))?;
+        let averaged = averaging::close(
+            &mut running.server,
+            &running.open,
+            &mut running.update,
+            note,
+        )?
+        .ok_or(CoordinatorError::Diverged(round))?;
         for client in &averaged.left_out {
-            tracing::warn!(client, round, "left out: with this message the model would leave the range of numbers");
+            tracing::warn!(
+                client,
+                round,
+                "left out: with this message the model would leave the range of numbers"
+            );
         }
-        let uplink = running.open.iter().flatten().map(|message| message.len() as u64);
+        let uplink = running
+            .open
+            .iter()
+            .flatten()
+            .map(|message| message.len() as u64);
         let closed = ClosedRound {
             round,
             accepted: averaged.accepted,

@@ -129,15 +129,15 @@ impl Description {
             .split_once(DIVIDER)
             .filter(|_| text.starts_with(FIRST_LINE))
             .ok_or_else(|| malformed("it begins differently"))?;
-        let head: toml::Table = head
-            .parse()
-            .map_err(|_| malformed("its head is no TOML"))?;
+        let head: toml::Table = head.parse().map_err(|_| malformed("its head is no TOML"))?;
         let number = |key: &str| head.get(key).and_then(toml::Value::as_integer);
         let string = |key: &str| head.get(key).and_then(toml::Value::as_str);
         let size = |key: &str| number(key).and_then(|value| usize::try_from(value).ok());
         let labels: Option<Vec<String>> = head.get("labels").and_then(|value| {
             let names = value.as_array()?.iter();
-            names.map(|name| name.as_str().map(str::to_string)).collect()
+            names
+                .map(|name| name.as_str().map(str::to_string))
+                .collect()
         });
         let (Some(features), Some(dimension), Some(labels), Some(start), Some(nonce)) = (
             size("features"),
@@ -168,11 +168,15 @@ impl Description {
             model: model_kind,
             smoothness: None,
         })?;
-        let again = super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
+        let again =
+            super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
         if again != text {
             return Err(malformed("it is not canonical"));
         }
-        if !matches!(resolved.scale, ScaleChoice::None | ScaleChoice::Constant { .. }) {
+        if !matches!(
+            resolved.scale,
+            ScaleChoice::None | ScaleChoice::Constant { .. }
+        ) {
             return Err(DescriptionError::Scale("that of this run"));
         }
         Ok(Self {

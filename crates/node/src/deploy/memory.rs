@@ -114,7 +114,11 @@ impl ServerStore for ServerMemory {
         Ok(ServerRecord {
             description: medium.description.clone(),
             members: medium.members.clone(),
-            averages: medium.rounds.iter().map(|round| round.average.len() as u32).collect(),
+            averages: medium
+                .rounds
+                .iter()
+                .map(|round| round.average.len() as u32)
+                .collect(),
             traffic: medium.rounds.iter().fold((0, 0), |(values, bytes), round| {
                 (values + round.values, bytes + round.uplink)
             }),
@@ -155,7 +159,9 @@ impl ServerStore for ServerMemory {
             medium.rounds.push(round.clone());
             if let Some(state) = state {
                 let last = medium.states.iter().map(|state| state.round).max();
-                medium.states.retain(|kept| kept.round == 0 || Some(kept.round) == last);
+                medium
+                    .states
+                    .retain(|kept| kept.round == 0 || Some(kept.round) == last);
                 medium.states.push(state.clone());
             }
             for (client, radius) in radii {
@@ -180,7 +186,9 @@ impl ServerStore for ServerMemory {
 
     fn evaluated(&mut self, evaluation: Evaluation) -> Result<(), StoreError> {
         self.change(|medium| {
-            medium.evaluations.retain(|known| known.round != evaluation.round);
+            medium
+                .evaluations
+                .retain(|known| known.round != evaluation.round);
             medium.evaluations.push(evaluation);
             Ok(())
         })
@@ -319,7 +327,12 @@ impl ClientStore for ClientMemory {
             return Ok(Vec::new());
         };
         let from = found.state.as_ref().map_or(0, |state| state.server.round);
-        let mut rows: Vec<Row> = found.rows.iter().filter(|row| row.round >= from).cloned().collect();
+        let mut rows: Vec<Row> = found
+            .rows
+            .iter()
+            .filter(|row| row.round >= from)
+            .cloned()
+            .collect();
         rows.sort_by_key(|row| row.round);
         Ok(rows)
     }

@@ -67,10 +67,14 @@ pub enum ParticipantError {
         reason: &'static str,
     },
     /// The model left the range of numbers.
-    #[error("after round {0} the model is no longer finite: the run has diverged, or the server lies")]
+    #[error(
+        "after round {0} the model is no longer finite: the run has diverged, or the server lies"
+    )]
     Diverged(Round),
     /// The server tells another story than before.
-    #[error("round {0} had another model when this client sent its message: the server has lost or changed its past")]
+    #[error(
+        "round {0} had another model when this client sent its message: the server has lost or changed its past"
+    )]
     Past(Round),
     /// A stored message cannot be repeated.
     #[error("the message of round {0} cannot be computed again from the stored state")]
@@ -161,7 +165,11 @@ impl<S: ClientStore> Participant<S> {
             checkpoint_every,
         } = parts;
         let mut last_checkpoint = 0;
-        if let Some(Checkpoint { server, client: own }) = store.state(&run)? {
+        if let Some(Checkpoint {
+            server,
+            client: own,
+        }) = store.state(&run)?
+        {
             let round = server.round;
             let state = |reason| ParticipantError::State { round, reason };
             replica
@@ -229,7 +237,11 @@ impl<S: ClientStore> Participant<S> {
             return Ok(None);
         }
         let round = self.replica.round();
-        if self.pending.as_ref().is_none_or(|pending| pending.round != round) {
+        if self
+            .pending
+            .as_ref()
+            .is_none_or(|pending| pending.round != round)
+        {
             self.failed = true;
             self.pending = Some(match self.rows.remove(&round) {
                 Some(row) => self.repeat(&row, false)?,
@@ -267,8 +279,13 @@ impl<S: ClientStore> Participant<S> {
         if self.replica.finished() {
             return Err(ServerError::Finished(expected).into());
         }
-        wire::decode_average(self.compressor.dimension(), round, average, &mut self.average)
-            .map_err(|error| ParticipantError::Average { round, error })?;
+        wire::decode_average(
+            self.compressor.dimension(),
+            round,
+            average,
+            &mut self.average,
+        )
+        .map_err(|error| ParticipantError::Average { round, error })?;
         self.failed = true;
         match self.pending.take() {
             Some(pending) if pending.round == round => self.settle(pending, accepted),
@@ -314,10 +331,12 @@ impl<S: ClientStore> Participant<S> {
         if self.position().every_round {
             return refuse("rounds must be repeated one by one");
         }
-        self.replica.restore(state).map_err(|_| ParticipantError::State {
-            round,
-            reason: "it does not fit the run",
-        })?;
+        self.replica
+            .restore(state)
+            .map_err(|_| ParticipantError::State {
+                round,
+                reason: "it does not fit the run",
+            })?;
         self.failed = true;
         self.awaits_start = None;
         let mut settled: Vec<(Pending, bool)> = Vec::new();

@@ -63,7 +63,8 @@ impl Rule {
         let compressor = &plan.compressor;
         let draws = clients as f64 * f64::from(rounds.max(1)) * compressor.dimension() as f64;
         // P(|N| > tau) <= 2 exp(-tau^2/2), in a union over all draws.
-        let tau = (2.0 * std::f64::consts::LN_2 * (1.0 - LOG_FAILURE + draws.max(1.0).log2())).sqrt();
+        let tau =
+            (2.0 * std::f64::consts::LN_2 * (1.0 - LOG_FAILURE + draws.max(1.0).log2())).sqrt();
         let scale = 1.0 / compressor.participation();
         let step = plan.shift_step.unwrap_or(0.0);
         let largest_factor = match compressor.kind() {
@@ -117,7 +118,10 @@ impl Rule {
 }
 
 fn norm(update: &Update) -> f64 {
-    let squares = update.values().iter().map(|value| f64::from(*value).powi(2));
+    let squares = update
+        .values()
+        .iter()
+        .map(|value| f64::from(*value).powi(2));
     squares.sum::<f64>().sqrt()
 }
 
@@ -146,7 +150,10 @@ fn largest_estimate(plan: &ClientPlan, sampling: &Sampling, records: usize) -> O
     };
     let estimate = match plan.estimator {
         EstimatorPlan::Minibatch => clip * most,
-        EstimatorPlan::Svrg { difference_clip, .. } | EstimatorPlan::Saga { difference_clip } => {
+        EstimatorPlan::Svrg {
+            difference_clip, ..
+        }
+        | EstimatorPlan::Saga { difference_clip } => {
             difference_clip.unwrap_or(2.0 * clip) * most + clip
         }
     };

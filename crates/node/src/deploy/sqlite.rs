@@ -71,7 +71,9 @@ impl Database {
             connection,
             _lock: Some(lock),
         };
-        database.prepare(schema).map_err(|error| database.wrap(&error))?;
+        database
+            .prepare(schema)
+            .map_err(|error| database.wrap(&error))?;
         database.check_version()?;
         Ok(database)
     }
@@ -239,7 +241,10 @@ impl ServerStore for ServerSqlite {
                 })?
                 .collect::<Result<_, _>>()?;
             Ok((
-                rounds.iter().enumerate().all(|(at, round)| at as u32 == round.0),
+                rounds
+                    .iter()
+                    .enumerate()
+                    .all(|(at, round)| at as u32 == round.0),
                 ServerRecord {
                     description,
                     members,
@@ -336,7 +341,9 @@ impl ServerStore for ServerSqlite {
     fn round(&mut self, round: Round) -> Result<ClosedRound, StoreError> {
         self.0.query(|connection| {
             connection
-                .prepare_cached("SELECT accepted, average, sent_values, uplink FROM rounds WHERE round = ?1")?
+                .prepare_cached(
+                    "SELECT accepted, average, sent_values, uplink FROM rounds WHERE round = ?1",
+                )?
                 .query_row([round], |row| {
                     Ok(ClosedRound {
                         round,
@@ -406,7 +413,9 @@ impl ClientSqlite {
         self.0.change(|transaction| {
             if let Some((round, accepted)) = before {
                 transaction
-                    .prepare_cached("UPDATE messages SET accepted = ?3 WHERE run = ?1 AND round = ?2")?
+                    .prepare_cached(
+                        "UPDATE messages SET accepted = ?3 WHERE run = ?1 AND round = ?2",
+                    )?
                     .execute(params![run, round, accepted])?;
             }
             change(transaction)
@@ -440,8 +449,8 @@ impl ClientStore for ClientSqlite {
         found
             .into_iter()
             .map(|(run, price)| {
-                let price =
-                    serde_json::from_str(&price).map_err(|error| self.0.corrupt(error.to_string()))?;
+                let price = serde_json::from_str(&price)
+                    .map_err(|error| self.0.corrupt(error.to_string()))?;
                 Ok(LedgerRun { price, ..run })
             })
             .collect()

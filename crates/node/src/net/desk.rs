@@ -142,7 +142,9 @@ fn stand<S: ServerStore>(coordinator: &mut Coordinator<S>) -> Standing {
         open,
         finished: coordinator.finished(),
         settled: coordinator.settled(),
-        latest: open.checked_sub(1).and_then(|last| coordinator.closed(last).ok()),
+        latest: open
+            .checked_sub(1)
+            .and_then(|last| coordinator.closed(last).ok()),
     }
 }
 
@@ -170,10 +172,7 @@ fn answer<S: ServerStore>(
     }
 }
 
-fn give<T>(
-    reply: Reply<T>,
-    result: Result<T, CoordinatorError>,
-) -> Result<(), CoordinatorError> {
+fn give<T>(reply: Reply<T>, result: Result<T, CoordinatorError>) -> Result<(), CoordinatorError> {
     match result {
         Err(
             fatal @ (CoordinatorError::Store(_)
@@ -228,7 +227,8 @@ impl Desk {
         client: ClientId,
         position: Position,
     ) -> Result<Result<(), CoordinatorError>, Closed> {
-        self.ask(|reply| Call::MayFollow(client, position, reply)).await
+        self.ask(|reply| Call::MayFollow(client, position, reply))
+            .await
     }
 
     /// As [`Coordinator::catch_up`].
@@ -240,7 +240,8 @@ impl Desk {
         client: ClientId,
         position: Position,
     ) -> Result<Result<CatchUp, CoordinatorError>, Closed> {
-        self.ask(|reply| Call::CatchUp(client, position, reply)).await
+        self.ask(|reply| Call::CatchUp(client, position, reply))
+            .await
     }
 
     /// As [`Coordinator::closed`].

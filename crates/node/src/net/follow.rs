@@ -155,7 +155,10 @@ impl Caller {
         Ok(())
     }
 
-    async fn follow(&mut self, position: Position) -> Result<Streaming<rpc::Progress>, FollowError> {
+    async fn follow(
+        &mut self,
+        position: Position,
+    ) -> Result<Streaming<rpc::Progress>, FollowError> {
         let mut request = self.request(rpc::FollowRequest {
             run: self.run.clone(),
             have: position.have,

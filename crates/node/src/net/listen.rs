@@ -257,7 +257,10 @@ impl Door {
         order: &mut VecDeque<(Instant, AbortHandle)>,
     ) {
         loop {
-            while order.front().is_some_and(|(_, handle)| handle.is_finished()) {
+            while order
+                .front()
+                .is_some_and(|(_, handle)| handle.is_finished())
+            {
                 order.pop_front();
             }
             if order.len() >= self.limits.handshakes.max(1) {

@@ -157,7 +157,9 @@ impl Service {
         if run[..] == self.run {
             Ok(())
         } else {
-            Err(Status::failed_precondition("this server coordinates another run"))
+            Err(Status::failed_precondition(
+                "this server coordinates another run",
+            ))
         }
     }
 }
@@ -197,9 +199,11 @@ impl Coordinator for Service {
         let rpc::SubmitRequest { run, message } = request.into_inner();
         self.check(&run)?;
         self.feed.heard(client, message.len() as u64, 0);
-        let receipt = timed(self.desk.submit(client, message)).await.inspect_err(|status| {
-            tracing::warn!(client, reason = status.message(), "a message was not taken");
-        })?;
+        let receipt = timed(self.desk.submit(client, message))
+            .await
+            .inspect_err(|status| {
+                tracing::warn!(client, reason = status.message(), "a message was not taken");
+            })?;
         let (closed, accepted) = match receipt {
             Receipt::Received => (false, false),
             Receipt::Closed { accepted } => (true, accepted),

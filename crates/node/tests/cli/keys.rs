@@ -6,16 +6,35 @@ use crate::program::Place;
 fn makes_the_files_that_are_promised_and_no_open_keys() {
     let place = Place::new();
     place
-        .run(&["keys", "init", "keys", "--clients", "3", "--host", "fl.example.org"])
+        .run(&[
+            "keys",
+            "init",
+            "keys",
+            "--clients",
+            "3",
+            "--host",
+            "fl.example.org",
+        ])
         .well();
     for name in ["ca", "server", "client-0", "client-1", "client-2"] {
-        assert!(place.text(&format!("keys/{name}.pem")).contains("BEGIN CERTIFICATE"));
-        assert!(place.text(&format!("keys/{name}.key")).contains("PRIVATE KEY"));
+        assert!(
+            place
+                .text(&format!("keys/{name}.pem"))
+                .contains("BEGIN CERTIFICATE")
+        );
+        assert!(
+            place
+                .text(&format!("keys/{name}.key"))
+                .contains("PRIVATE KEY")
+        );
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
             let path = place.path(&format!("keys/{name}.key"));
-            let mode = std::fs::metadata(path).expect("a file").permissions().mode();
+            let mode = std::fs::metadata(path)
+                .expect("a file")
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
     }
@@ -31,28 +50,48 @@ fn makes_the_files_that_are_promised_and_no_open_keys() {
 #[test]
 fn nothing_is_replaced_unless_that_is_asked_for() {
     let place = Place::new();
-    place.run(&["keys", "init", "keys", "--clients", "2"]).well();
+    place
+        .run(&["keys", "init", "keys", "--clients", "2"])
+        .well();
     let before = place.read("keys/ca.pem");
-    let said = place.run(&["keys", "init", "keys", "--clients", "2"]).badly(2);
-    assert!(said.contains("ca.pem exists") && said.contains("--force"), "{said}");
+    let said = place
+        .run(&["keys", "init", "keys", "--clients", "2"])
+        .badly(2);
+    assert!(
+        said.contains("ca.pem exists") && said.contains("--force"),
+        "{said}"
+    );
     assert_eq!(place.read("keys/ca.pem"), before);
-    place.run(&["keys", "init", "keys", "--clients", "1", "--force"]).well();
+    place
+        .run(&["keys", "init", "keys", "--clients", "1", "--force"])
+        .well();
     assert_ne!(place.read("keys/ca.pem"), before);
-    assert!(!place.path("keys/client-1.pem").exists(), "of the old authority");
+    assert!(
+        !place.path("keys/client-1.pem").exists(),
+        "of the old authority"
+    );
 }
 
 #[test]
 fn clients_come_and_go() {
     let place = Place::new();
-    place.run(&["keys", "init", "keys", "--clients", "2"]).well();
+    place
+        .run(&["keys", "init", "keys", "--clients", "2"])
+        .well();
     place.run(&["keys", "add", "keys", "--clients", "2"]).well();
     assert!(place.path("keys/client-3.key").exists());
     place.run(&["keys", "revoke", "keys", "1", "3"]).well();
     let state = |place: &Place| -> Vec<(String, String)> {
-        let list = place.run(&["keys", "list", "keys", "--json"]).well().object();
+        let list = place
+            .run(&["keys", "list", "keys", "--json"])
+            .well()
+            .object();
         let text = |value: &serde_json::Value| value.as_str().expect("text").to_string();
         let certificates = list["certificates"].as_array().expect("a list");
-        certificates.iter().map(|one| (text(&one["name"]), text(&one["state"]))).collect()
+        certificates
+            .iter()
+            .map(|one| (text(&one["name"]), text(&one["state"])))
+            .collect()
     };
     let expected = [
         ("server", "good"),
@@ -67,7 +106,9 @@ fn clients_come_and_go() {
     assert!(said.contains("revoked already"), "{said}");
     let said = place.run(&["keys", "revoke", "keys", "9"]).badly(2);
     assert!(said.contains("client 9"), "{said}");
-    let said = place.run(&["keys", "add", "keys", "--client", "0"]).badly(2);
+    let said = place
+        .run(&["keys", "add", "keys", "--client", "0"])
+        .badly(2);
     assert!(said.contains("not revoked"), "{said}");
     let before = place.read("keys/client-1.pem");
     place.run(&["keys", "add", "keys", "--client", "1"]).well();
@@ -88,15 +129,31 @@ fn clients_come_and_go() {
 fn mistakes_are_one_clear_line() {
     let place = Place::new();
     place.run(&["keys", "init", "keys"]).badly(2);
-    place.run(&["keys", "init", "keys", "--clients", "0"]).badly(2);
-    let said = place.run(&["keys", "init", "keys", "--clients", "1", "--host", "no such name"]).badly(2);
+    place
+        .run(&["keys", "init", "keys", "--clients", "0"])
+        .badly(2);
+    let said = place
+        .run(&[
+            "keys",
+            "init",
+            "keys",
+            "--clients",
+            "1",
+            "--host",
+            "no such name",
+        ])
+        .badly(2);
     assert!(said.contains("no such name"), "{said}");
     assert!(!place.path("keys").exists());
     let said = place.run(&["keys", "add", "keys"]).badly(2);
     assert!(said.contains("no authority"), "{said}");
     place.write("file", "");
-    place.run(&["keys", "init", "file", "--clients", "1"]).badly(1);
-    place.run(&["keys", "init", "keys", "--clients", "1"]).well();
+    place
+        .run(&["keys", "init", "file", "--clients", "1"])
+        .badly(1);
+    place
+        .run(&["keys", "init", "keys", "--clients", "1"])
+        .well();
     place.write("keys/revoked", "garbage\n");
     let said = place.run(&["keys", "list", "keys"]).badly(1);
     assert!(said.contains("revoked, line 1"), "{said}");

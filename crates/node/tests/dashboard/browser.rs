@@ -21,7 +21,9 @@ fn chromium() -> Option<PathBuf> {
     }
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
-        .flat_map(|folder| ["chromium", "chromium-browser", "google-chrome"].map(|name| folder.join(name)))
+        .flat_map(|folder| {
+            ["chromium", "chromium-browser", "google-chrome"].map(|name| folder.join(name))
+        })
         .find(|file| file.is_file())
 }
 
@@ -41,10 +43,22 @@ impl Page {
         let profile = TempDir::new().expect("a directory");
         let mut browser = Command::new("sh")
             // The shell turns stdin and stdout, which Rust can pipe, into the descriptors wanted.
-            .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null"])
+            .args([
+                "-c",
+                "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null",
+            ])
             .arg(binary)
-            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-            .args(["--no-first-run", "--disable-extensions", "--disable-background-networking"])
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+            ])
+            .args([
+                "--no-first-run",
+                "--disable-extensions",
+                "--disable-background-networking",
+            ])
             .args(["--remote-debugging-pipe", "--hide-scrollbars"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .stdin(Stdio::piped())
@@ -68,8 +82,16 @@ impl Page {
             "Target.attachToTarget",
             json!({ "targetId": target, "flatten": true }),
         );
-        page.session = attached["sessionId"].as_str().expect("a session").to_string();
-        for domain in ["Page.enable", "Runtime.enable", "Log.enable", "Network.enable"] {
+        page.session = attached["sessionId"]
+            .as_str()
+            .expect("a session")
+            .to_string();
+        for domain in [
+            "Page.enable",
+            "Runtime.enable",
+            "Log.enable",
+            "Network.enable",
+        ] {
             page.call(domain, json!({}));
         }
         page.call("Page.navigate", json!({ "url": url }));
@@ -87,7 +109,9 @@ impl Page {
         self.to.write_all(&bytes).expect("the browser listens");
         loop {
             let mut bytes = Vec::new();
-            self.from.read_until(0, &mut bytes).expect("the browser speaks");
+            self.from
+                .read_until(0, &mut bytes)
+                .expect("the browser speaks");
             assert_eq!(bytes.pop(), Some(0), "the browser has gone during {method}");
             let message: Value = serde_json::from_slice(&bytes).expect("JSON");
             if message["id"] == json!(self.next) {
@@ -103,7 +127,10 @@ impl Page {
             "Runtime.evaluate",
             json!({ "expression": expression, "returnByValue": true }),
         );
-        assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
+        assert!(
+            result.get("exceptionDetails").is_none(),
+            "{expression}: {result}"
+        );
         result["result"]["value"].clone()
     }
 
@@ -119,7 +146,10 @@ impl Page {
             if found == wanted {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "{id} is {found:?}, not {wanted:?}");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{id} is {found:?}, not {wanted:?}"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -138,7 +168,10 @@ impl Page {
             json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false }),
         );
         std::thread::sleep(Duration::from_millis(500));
-        let shot = self.call("Page.captureScreenshot", json!({ "captureBeyondViewport": true }));
+        let shot = self.call(
+            "Page.captureScreenshot",
+            json!({ "captureBeyondViewport": true }),
+        );
         let text = shot["data"].as_str().expect("a picture");
         std::fs::write(folder.join(format!("{name}.png.base64")), text).expect("written");
     }
@@ -197,9 +230,15 @@ fn the_page_lives_in_a_real_browser() {
     // Before the first round.
     page.wait("round", "0 of 100");
     assert_eq!(page.text("clients"), "0 of 3");
-    assert_eq!(page.evaluate("document.querySelectorAll('.absent').length"), 4);
+    assert_eq!(
+        page.evaluate("document.querySelectorAll('.absent').length"),
+        4
+    );
     let title = page.text("title");
-    assert_eq!(title, "soteriafl-sgd, logistic <b>regression</b>", "text, not markup");
+    assert_eq!(
+        title, "soteriafl-sgd, logistic <b>regression</b>",
+        "text, not markup"
+    );
     assert_eq!(page.text("epsilon"), "ε = 1.001", "never rounded down");
 
     // Rounds arrive.
@@ -215,12 +254,21 @@ fn the_page_lives_in_a_real_browser() {
     page.wait("round", "60 of 100");
     page.wait("link", "live");
     assert_eq!(page.text("up"), "1.8 MB");
-    assert_eq!(page.evaluate("document.querySelectorAll('.plot canvas').length"), 4);
+    assert_eq!(
+        page.evaluate("document.querySelectorAll('.plot canvas').length"),
+        4
+    );
     let behind = "document.querySelector('#rows tr').innerText.replace(/\\s+/g, ' ')";
     let row = page.evaluate(behind);
     let row = row.as_str().expect("a row");
-    assert!(row.starts_with("1 behind 55 5 60 5 600 kB 720 kB 0.6 "), "{row}");
-    assert_eq!(page.evaluate("document.querySelectorAll('#rows tr').length"), 3);
+    assert!(
+        row.starts_with("1 behind 55 5 60 5 600 kB 720 kB 0.6 "),
+        "{row}"
+    );
+    assert_eq!(
+        page.evaluate("document.querySelectorAll('#rows tr').length"),
+        3
+    );
     // The curves are really drawn: some pixels are not transparent.
     let drawn = "(() => { const c = document.querySelector('.plot canvas'); \
                  return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0); })()";
@@ -249,7 +297,10 @@ fn the_page_lives_in_a_real_browser() {
     });
     let _running = serve(&runtime, port, &many);
     page.wait("round", "80 of 100");
-    assert_eq!(page.evaluate("document.querySelectorAll('#rows tr').length"), 50);
+    assert_eq!(
+        page.evaluate("document.querySelectorAll('#rows tr').length"),
+        50
+    );
     assert!(page.text("more").contains("950 more"));
     page.picture("thousand", 1240, false);
     many.phase(Phase::Finished);

@@ -74,11 +74,17 @@ fn the_page_brings_everything_with_it() {
     ] {
         assert!(head.contains(expected), "{head}");
     }
-    assert!(!page.contains("://") || page.matches("://").count() == page.matches("http://www.w3.org/2000/svg").count());
+    assert!(
+        !page.contains("://")
+            || page.matches("://").count() == page.matches("http://www.w3.org/2000/svg").count()
+    );
     for file in ["uplot.css", "dashboard.css", "uplot.js", "dashboard.js"] {
         assert!(page.contains(file));
         let (head, text) = get(&place, &format!("/{file}"));
-        assert!(head.starts_with("http/1.1 200") && text.len() > 100, "{file}: {head}");
+        assert!(
+            head.starts_with("http/1.1 200") && text.len() > 100,
+            "{file}: {head}"
+        );
     }
     assert!(get(&place, "/nothing").0.starts_with("http/1.1 404"));
 }
@@ -162,7 +168,10 @@ fn prometheus_can_read_it() {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }
     assert!(text.contains("soteria_run_info{id=\"0123456789abcdef\""));
-    assert!(text.contains("# TYPE soteria_resident_memory_bytes gauge"), "{text}");
+    assert!(
+        text.contains("# TYPE soteria_resident_memory_bytes gauge"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -170,10 +179,16 @@ fn health_tells_trouble() {
     let feed = feed(1);
     let place = serve(&feed, &[]);
     let (head, body) = get(&place, "/healthz");
-    assert!(head.starts_with("http/1.1 200") && body.contains("\"ok\""), "{head}{body}");
+    assert!(
+        head.starts_with("http/1.1 200") && body.contains("\"ok\""),
+        "{head}{body}"
+    );
     feed.trouble(Some("the disk is full".into()));
     let (head, body) = get(&place, "/healthz");
-    assert!(head.starts_with("http/1.1 503") && body.contains("the disk is full"), "{head}{body}");
+    assert!(
+        head.starts_with("http/1.1 503") && body.contains("the disk is full"),
+        "{head}{body}"
+    );
     assert!(get(&place, "/metrics").1.contains("soteria_up 0.0"));
     feed.trouble(None);
     assert!(get(&place, "/healthz").0.starts_with("http/1.1 200"));
@@ -188,12 +203,26 @@ fn other_names_and_other_methods_are_refused() {
         head.split(' ').nth(1).expect("a code").to_string()
     };
     let with_host = |host: &str| {
-        code(format!("GET /api/status HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+        code(format!(
+            "GET /api/status HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        ))
     };
-    for good in ["127.0.0.1", "localhost", "LOCALHOST:1", "[::1]:8080", "fl.example.org", "192.0.2.1"] {
+    for good in [
+        "127.0.0.1",
+        "localhost",
+        "LOCALHOST:1",
+        "[::1]:8080",
+        "fl.example.org",
+        "192.0.2.1",
+    ] {
         assert_eq!(with_host(good), "200", "{good}");
     }
-    for bad in ["evil.example.org", "", "localhost.evil.example.org", "127.0.0.1.evil.example.org"] {
+    for bad in [
+        "evil.example.org",
+        "",
+        "localhost.evil.example.org",
+        "127.0.0.1.evil.example.org",
+    ] {
         assert_eq!(with_host(&format!("{bad}:{port}")), "421", "{bad}");
     }
     let twice = "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n";

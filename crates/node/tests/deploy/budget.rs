@@ -6,7 +6,11 @@ use soteria_node::deploy::store::LedgerRun;
 use crate::world::World;
 
 fn runs(count: u8, messages: u64) -> Vec<LedgerRun> {
-    let world = World::new(&["data.source=synthetic:3000x6", "privacy.sigma=0.1", "algorithm.rounds=20"]);
+    let world = World::new(&[
+        "data.source=synthetic:3000x6",
+        "privacy.sigma=0.1",
+        "algorithm.rounds=20",
+    ]);
     (0..count)
         .map(|number| LedgerRun {
             hash: [number; 32],
@@ -26,7 +30,10 @@ fn a_single_run_costs_its_whole_schedule() {
     // Not yet begun, all of it counts; begun, it counts once.
     let new = spent(&[], &[1; 32], Some(&one[0])).unwrap();
     assert_eq!(new.epsilon, found.epsilon);
-    assert_eq!(spent(&one, &[1; 32], Some(&one[0])).unwrap().epsilon, found.epsilon);
+    assert_eq!(
+        spent(&one, &[1; 32], Some(&one[0])).unwrap().epsilon,
+        found.epsilon
+    );
 }
 
 /// More runs cost more, never less than the exact cost of all their messages together, and fewer messages
@@ -48,8 +55,7 @@ fn several_runs_compose() {
         } = &all[0].price;
         let mixture = ShiftMixture::new(shifts.clone(), probabilities.clone()).unwrap();
         let event = Release::new(mixture, *sigma).unwrap().times(20 * count);
-        let exact =
-            soteria_accountant::epsilon(&[event], *delta, Adjacency::ReplaceOne).unwrap();
+        let exact = soteria_accountant::epsilon(&[event], *delta, Adjacency::ReplaceOne).unwrap();
         if count > 1 {
             // The mask of random-k is not in `exact`; without it the filter lies above.
             assert!(all[0].price.masked.is_none() || epsilon > 0.0);

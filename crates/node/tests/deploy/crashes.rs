@@ -44,7 +44,14 @@ fn run(world: &World) -> (Vec<u32>, u32) {
             return (bits(server.model().unwrap()), crashes);
         }
         for client in 0..world.clients() {
-            match turn(world, server, client, &mut parties[client], &mut over[client], &mut sent) {
+            match turn(
+                world,
+                server,
+                client,
+                &mut parties[client],
+                &mut over[client],
+                &mut sent,
+            ) {
                 Ok(()) => {}
                 Err(Trouble::Server(CoordinatorError::Store(_) | CoordinatorError::Failed)) => {
                     crashes += 1;
@@ -98,10 +105,18 @@ fn turn(
     if let Some((round, message)) = speak(server, participant).map_err(Trouble::Client)? {
         // Paid before it leaves, and the same whenever it leaves.
         let rows = world.client_stores[client].all_rows();
-        let row = rows.iter().find(|row| row.round == round).expect("an unpaid message");
+        let row = rows
+            .iter()
+            .find(|row| row.round == round)
+            .expect("an unpaid message");
         assert_eq!(row.message, message);
-        let first = sent.entry((client, round)).or_insert_with(|| message.clone());
-        assert_eq!(*first, message, "client {client} said two things in round {round}");
+        let first = sent
+            .entry((client, round))
+            .or_insert_with(|| message.clone());
+        assert_eq!(
+            *first, message,
+            "client {client} said two things in round {round}"
+        );
         server
             .submit(client as u32, message, NOW)
             .map_err(Trouble::Server)?;
@@ -126,11 +141,21 @@ fn every_step(overrides: &[&str]) {
                     client => world.client_stores[client - 1].plan(|current| *current = plan),
                 }
                 let (found, crashes) = run(&world);
-                assert_eq!(found, expected, "party {party}, step {step}, after: {after}");
+                assert_eq!(
+                    found, expected,
+                    "party {party}, step {step}, after: {after}"
+                );
                 for (client, store) in world.client_stores.iter().enumerate() {
                     let rows = store.all_rows();
-                    assert_eq!(rows.len(), world.resolved.rounds as usize, "client {client}");
-                    assert!(rows.iter().all(|row| row.key.is_none()), "keys outlive the run");
+                    assert_eq!(
+                        rows.len(),
+                        world.resolved.rounds as usize,
+                        "client {client}"
+                    );
+                    assert!(
+                        rows.iter().all(|row| row.key.is_none()),
+                        "keys outlive the run"
+                    );
                 }
                 if crashes == 0 {
                     break;
@@ -150,7 +175,10 @@ fn sgd_survives_a_failure_at_every_step() {
 
 #[test]
 fn svrg_survives_a_failure_at_every_step() {
-    every_step(&["algorithm.preset=soteriafl-svrg", "algorithm.snapshot_probability=0.4"]);
+    every_step(&[
+        "algorithm.preset=soteriafl-svrg",
+        "algorithm.snapshot_probability=0.4",
+    ]);
 }
 
 #[test]

@@ -102,7 +102,9 @@ impl Play {
             30..35 => {
                 self.server.tick(self.now).unwrap();
             }
-            _ => self.turn(client).unwrap_or_else(|trouble| panic!("{trouble:?}")),
+            _ => self
+                .turn(client)
+                .unwrap_or_else(|trouble| panic!("{trouble:?}")),
         }
     }
 
@@ -138,7 +140,10 @@ impl Play {
             return Ok(());
         }
         if self.over[client] {
-            return self.server.acknowledge(client as u32).map_err(Trouble::Server);
+            return self
+                .server
+                .acknowledge(client as u32)
+                .map_err(Trouble::Server);
         }
         let Some((participant, session)) = &mut self.parties[client] else {
             match self.world.participant(client).map_err(Trouble::Client)? {
@@ -221,9 +226,15 @@ fn stragglers_stay_in_step() {
                     let rows = play.world.client_stores[client].all_rows();
                     assert!(rows.len() <= 30);
                     missed += 30 - rows.len();
-                    let Some((participant, _)) = party else { continue };
+                    let Some((participant, _)) = party else {
+                        continue;
+                    };
                     if participant.replica().finished() {
-                        assert_eq!(bits(participant.replica().model()), model, "client {client}");
+                        assert_eq!(
+                            bits(participant.replica().model()),
+                            model,
+                            "client {client}"
+                        );
                     }
                 }
                 check_shifts(&play);
@@ -236,15 +247,22 @@ fn stragglers_stay_in_step() {
 /// The server's mean shift is the weighted mean of the clients' shifts, for clients that are still there.
 fn check_shifts(play: &Play) {
     let weights = play.world.problem.weights(&play.world.resolved);
-    let Some(expected) = play.server.shift() else { return };
+    let Some(expected) = play.server.shift() else {
+        return;
+    };
     let mut mean = vec![0.0f64; expected.len()];
     for (party, weight) in play.parties.iter().zip(weights) {
-        let Some((participant, _)) = party else { return };
+        let Some((participant, _)) = party else {
+            return;
+        };
         for (sum, &value) in mean.iter_mut().zip(participant.shift()) {
             *sum += weight * f64::from(value);
         }
     }
     for (found, expected) in mean.iter().zip(expected) {
-        assert!((found - f64::from(*expected)).abs() < 1e-4, "{found} {expected}");
+        assert!(
+            (found - f64::from(*expected)).abs() < 1e-4,
+            "{found} {expected}"
+        );
     }
 }

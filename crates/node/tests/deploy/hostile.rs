@@ -21,7 +21,9 @@ const NOW: Duration = Duration::ZERO;
 fn begun(world: &World) -> Coordinates {
     let mut coordinator = world.coordinator(NOW).unwrap();
     for client in 0..world.clients() {
-        coordinator.join(client as u32, world.records(client), NOW).unwrap();
+        coordinator
+            .join(client as u32, world.records(client), NOW)
+            .unwrap();
     }
     coordinator
 }
@@ -39,7 +41,10 @@ fn joins_are_checked() {
     let early = coordinator.submit(0, message.clone(), NOW).unwrap_err();
     assert!(matches!(early, CoordinatorError::NotJoined(0)));
     for (client, records) in [(3, 20), (u32::MAX, 20), (0, 0), (0, 4), (0, u64::MAX)] {
-        assert!(coordinator.join(client, records, NOW).is_err(), "{client} {records}");
+        assert!(
+            coordinator.join(client, records, NOW).is_err(),
+            "{client} {records}"
+        );
     }
     coordinator.join(0, world.records(0), NOW).unwrap();
     coordinator.join(0, world.records(0), NOW).unwrap();
@@ -58,13 +63,28 @@ fn the_first_message_of_a_round_stands() {
     let mut other = first.to_vec();
     let last = other.len() - 1;
     other[last] ^= 1;
-    assert_eq!(coordinator.submit(0, first.clone(), NOW).unwrap(), (Receipt::Received, false));
-    assert_eq!(coordinator.submit(0, first.clone(), NOW).unwrap(), (Receipt::Received, false));
+    assert_eq!(
+        coordinator.submit(0, first.clone(), NOW).unwrap(),
+        (Receipt::Received, false)
+    );
+    assert_eq!(
+        coordinator.submit(0, first.clone(), NOW).unwrap(),
+        (Receipt::Received, false)
+    );
     let error = coordinator.submit(0, other.into(), NOW).unwrap_err();
-    assert!(matches!(error, CoordinatorError::Conflict { client: 0, round: 0 }));
+    assert!(matches!(
+        error,
+        CoordinatorError::Conflict {
+            client: 0,
+            round: 0
+        }
+    ));
     coordinator.submit(1, honest(&world, 1), NOW).unwrap();
     let (receipt, closed) = coordinator.submit(2, honest(&world, 2), NOW).unwrap();
-    assert_eq!((receipt, closed), (Receipt::Closed { accepted: true }, true));
+    assert_eq!(
+        (receipt, closed),
+        (Receipt::Closed { accepted: true }, true)
+    );
     // Late: the recorded outcome, not an error.
     let (receipt, _) = coordinator.submit(0, first, NOW).unwrap();
     assert_eq!(receipt, Receipt::Closed { accepted: true });
@@ -114,7 +134,10 @@ fn implausible_messages_are_refused() {
 /// The message of an uncompressed client whose coordinates are all `value`.
 fn flat(round: u32, world: &World, value: f32) -> Bytes {
     let mut bytes = honest(world, 0).to_vec();
-    bytes[wire::HEADER_LEN..].as_chunks_mut::<4>().0.fill(value.to_le_bytes());
+    bytes[wire::HEADER_LEN..]
+        .as_chunks_mut::<4>()
+        .0
+        .fill(value.to_le_bytes());
     renumber(&mut bytes, round);
     bytes.into()
 }
@@ -133,31 +156,45 @@ fn one_client_does_not_switch_off_the_rules() {
     let mut coordinator = world.coordinator(NOW).unwrap();
     for records in [MOST_RECORDS + 1, 1 << 40, u64::MAX] {
         let error = coordinator.join(0, records, NOW).unwrap_err();
-        assert!(matches!(error, CoordinatorError::BadRecords { .. }), "{error}");
+        assert!(
+            matches!(error, CoordinatorError::BadRecords { .. }),
+            "{error}"
+        );
     }
     let world = World::new(&[compressor, "deployment.most_records=30"]);
     assert!(world.coordinator(NOW).unwrap().join(0, 31, NOW).is_err());
-    for most in [1 << 20, MOST_RECORDS, 1 << 40] {
+    for most in [1 << 12, 1 << 20] {
         let world = World::new(&[compressor, &format!("deployment.most_records={most}")]);
         let mut coordinator = world.coordinator(NOW).unwrap();
-        if coordinator.join(0, most, NOW).is_err() {
-            coordinator.join(0, world.records(0), NOW).unwrap();
-        }
+        coordinator.join(0, most, NOW).unwrap();
         for client in 1..3 {
-            coordinator.join(client, world.records(client as usize), NOW).unwrap();
+            coordinator
+                .join(client, world.records(client as usize), NOW)
+                .unwrap();
         }
-        let error = coordinator.submit(1, flat(0, &world, 1e6), NOW).unwrap_err();
-        assert!(matches!(error, CoordinatorError::Implausible { .. }), "{most}: {error}");
+        let error = coordinator
+            .submit(1, flat(0, &world, 1e6), NOW)
+            .unwrap_err();
+        assert!(
+            matches!(error, CoordinatorError::Implausible { .. }),
+            "{most}: {error}"
+        );
     }
 }
 
-/// A size for which the accountant finds no noise is refused; the run goes on with somebody else's.
+/// Whatever the configuration allows, sizes that would exhaust the accountant's memory are refused before it is asked.
 #[test]
-fn a_size_without_noise_is_refused() {
-    let world = World::with(&BASE.replace("sigma = 0.05", "epsilon = 1.0"), &["deployment.most_records=1099511627776"]);
+fn sizes_beyond_belief_are_refused() {
+    let world = World::with(
+        &BASE.replace("sigma = 0.05", "epsilon = 1.0"),
+        &["deployment.most_records=1099511627776"],
+    );
     let mut coordinator = world.coordinator(NOW).unwrap();
     let error = coordinator.join(0, 1 << 40, NOW).unwrap_err();
-    assert!(matches!(error, CoordinatorError::BadRecords { .. }), "{error}");
+    assert!(
+        matches!(error, CoordinatorError::BadRecords { .. }),
+        "{error}"
+    );
     coordinator.join(0, world.records(0), NOW).unwrap();
 }
 
@@ -172,32 +209,53 @@ fn messages_cannot_make_the_run_diverge() {
     ]);
     let mut coordinator = begun(&world);
     for value in [f32::MAX, -f32::MAX, 2.0 * LARGEST] {
-        let error = coordinator.submit(0, flat(0, &world, value), NOW).unwrap_err();
-        assert!(matches!(error, CoordinatorError::Implausible { .. }), "{error}");
+        let error = coordinator
+            .submit(0, flat(0, &world, value), NOW)
+            .unwrap_err();
+        assert!(
+            matches!(error, CoordinatorError::Implausible { .. }),
+            "{error}"
+        );
     }
     for restart in [false, true] {
         let round = coordinator.round();
-        coordinator.submit(0, flat(round, &world, LARGEST), NOW).unwrap();
+        coordinator
+            .submit(0, flat(round, &world, LARGEST), NOW)
+            .unwrap();
         if restart {
             coordinator = world.coordinator(NOW).unwrap();
-            coordinator.submit(0, flat(round, &world, LARGEST), NOW).unwrap();
+            coordinator
+                .submit(0, flat(round, &world, LARGEST), NOW)
+                .unwrap();
         }
-        coordinator.submit(1, flat(round, &world, 1.0), NOW).unwrap();
-        let (_, closed) = coordinator.submit(2, flat(round, &world, -1.0), NOW).unwrap();
+        coordinator
+            .submit(1, flat(round, &world, 1.0), NOW)
+            .unwrap();
+        let (_, closed) = coordinator
+            .submit(2, flat(round, &world, -1.0), NOW)
+            .unwrap();
         assert!(closed);
         let mut again = world.coordinator(NOW).unwrap();
         for coordinator in [&mut coordinator, &mut again] {
             let closed = coordinator.closed(round).unwrap();
             let accepted = [0, 1, 2].map(|client| closed.accepts(client));
             assert_eq!(accepted, [false, true, true]);
-            assert!(coordinator.model().unwrap().iter().all(|value| value.abs() < 100.0));
+            assert!(
+                coordinator
+                    .model()
+                    .unwrap()
+                    .iter()
+                    .all(|value| value.abs() < 100.0)
+            );
         }
         assert_eq!(coordinator.model(), again.model());
     }
     // What comes from everybody at once is left out too.
     let round = coordinator.round();
     for client in 0..3 {
-        coordinator.submit(client, flat(round, &world, LARGEST), NOW).unwrap();
+        coordinator
+            .submit(client, flat(round, &world, LARGEST), NOW)
+            .unwrap();
     }
     assert_eq!(coordinator.closed(round).unwrap().taken(), 0);
     assert_eq!(coordinator.round(), round + 1);
@@ -229,7 +287,13 @@ fn positions_ahead_of_the_server_are_refused() {
     }
     assert!(coordinator.catch_up(9, position(Some(0), None)).is_err());
     assert!(coordinator.catch_up(0, position(Some(0), Some(0))).is_ok());
-    assert!(coordinator.catch_up(0, position(None, None)).unwrap().snapshot.is_some());
+    assert!(
+        coordinator
+            .catch_up(0, position(None, None))
+            .unwrap()
+            .snapshot
+            .is_some()
+    );
 }
 
 /// What may have been spent counts the message for the open round.
@@ -246,7 +310,10 @@ fn the_open_round_counts_as_spent() {
             renumber(&mut message, round);
             coordinator.submit(client, message.into(), NOW).unwrap();
         }
-        assert_eq!((coordinator.round(), coordinator.messages()), (round + 1, 2));
+        assert_eq!(
+            (coordinator.round(), coordinator.messages()),
+            (round + 1, 2)
+        );
     }
     assert!(coordinator.finished());
 }
@@ -279,7 +346,10 @@ fn catching_up_does_not_skip_coins() {
             assert_eq!(again.catch_up(0, position).unwrap().from, from);
             let skipped = |coin: &u32| plan.public_seed.snapshot_coin(*coin, 0.4);
             let last = (have..round + 1).rev().find(skipped);
-            assert!(from >= have && last.is_none_or(|last| from <= last), "{have} {from} {last:?}");
+            assert!(
+                from >= have && last.is_none_or(|last| from <= last),
+                "{have} {from} {last:?}"
+            );
         }
     }
     // Outcomes of all rounds, however old.

@@ -52,9 +52,19 @@ fn averages_that_are_none_are_refused_and_cost_nothing() {
     infinite[last..].copy_from_slice(&f32::INFINITY.to_le_bytes());
     let mut long = average(&world, 0, 1.0);
     long.push(0);
-    for lie in [nan, infinite, long, Vec::new(), vec![1; 9], average(&world, 1, 1.0)] {
+    for lie in [
+        nan,
+        infinite,
+        long,
+        Vec::new(),
+        vec![1; 9],
+        average(&world, 1, 1.0),
+    ] {
         let error = participant.closed(0, true, &lie).unwrap_err();
-        assert!(matches!(error, ParticipantError::Average { round: 0, .. }), "{error}");
+        assert!(
+            matches!(error, ParticipantError::Average { round: 0, .. }),
+            "{error}"
+        );
         // Nothing has changed: the same message for the same round.
         assert_eq!(participant.message().unwrap().unwrap(), first);
     }
@@ -66,9 +76,14 @@ fn huge_values_end_the_run_before_another_message() {
     let world = World::new(&["algorithm.rounds=7", "algorithm.step_size=100"]);
     let mut participant = client(&world);
     participant.message().unwrap();
-    let error = participant.closed(0, true, &average(&world, 0, 3e38)).unwrap_err();
+    let error = participant
+        .closed(0, true, &average(&world, 0, 3e38))
+        .unwrap_err();
     assert!(matches!(error, ParticipantError::Diverged(0)), "{error}");
-    assert!(matches!(participant.message().unwrap_err(), ParticipantError::Failed));
+    assert!(matches!(
+        participant.message().unwrap_err(),
+        ParticipantError::Failed
+    ));
     // Started again, it still has said one thing in round 0.
     let mut again = client(&world);
     assert_eq!(again.message().unwrap().unwrap().0, 0);
@@ -83,7 +98,9 @@ fn far_models_give_finite_messages() {
         let world = World::new(&[&preset, "privacy.noise=secure"]);
         let mut participant = client(&world);
         for (round, value) in [(1, 1e30f32), (3, -3e38), (5, f32::MIN_POSITIVE)] {
-            participant.jump(state(&world, round, value), false).unwrap();
+            participant
+                .jump(state(&world, round, value), false)
+                .unwrap();
             let (made, message) = participant.message().unwrap().unwrap();
             assert_eq!(made, round);
             let plan = run::client_plan(&world.resolved, &world.problem).unwrap();
@@ -104,15 +121,27 @@ fn rounds_repeated_reordered_skipped_or_beyond_the_run_give_nothing_more() {
         made.push(participant.message().unwrap().unwrap());
         let gap = participant.closed(round + 1, true, &average(&world, round + 1, 0.1));
         assert!(matches!(gap, Err(ParticipantError::Gap { .. })));
-        participant.closed(round, round % 2 == 0, &average(&world, round, 0.1)).unwrap();
+        participant
+            .closed(round, round % 2 == 0, &average(&world, round, 0.1))
+            .unwrap();
         // The past again, with another average: nothing happens.
         for past in 0..=round {
-            participant.closed(past, false, &average(&world, past, 9.0)).unwrap();
+            participant
+                .closed(past, false, &average(&world, past, 9.0))
+                .unwrap();
         }
     }
     assert!(participant.message().unwrap().is_none(), "the run is over");
-    assert!(participant.closed(rounds, true, &average(&world, rounds, 0.1)).is_err());
-    assert!(participant.jump(state(&world, rounds + 1, 0.0), true).is_err());
+    assert!(
+        participant
+            .closed(rounds, true, &average(&world, rounds, 0.1))
+            .is_err()
+    );
+    assert!(
+        participant
+            .jump(state(&world, rounds + 1, 0.0), true)
+            .is_err()
+    );
     assert!(participant.jump(state(&world, 2, 0.0), true).is_err());
     assert!(participant.message().unwrap().is_none());
     assert_eq!(paid(&world), rounds as usize);
@@ -129,7 +158,9 @@ fn another_model_for_the_same_round_gets_the_stored_bytes() {
         let world = World::new(&[&preset]);
         let mut participant = client(&world);
         participant.message().unwrap();
-        participant.closed(0, true, &average(&world, 0, 0.1)).unwrap();
+        participant
+            .closed(0, true, &average(&world, 0, 0.1))
+            .unwrap();
         let (_, honest) = participant.message().unwrap().unwrap();
         drop(participant);
         // Started again, it is told that round 0 ended differently.
@@ -145,7 +176,10 @@ fn another_model_for_the_same_round_gets_the_stored_bytes() {
         let mut third = client(&world);
         third.closed(0, true, &average(&world, 0, -5.0)).unwrap();
         let error = third.closed(1, true, &average(&world, 1, 0.1)).unwrap_err();
-        assert!(matches!(error, ParticipantError::Past(1)), "{preset}: {error}");
+        assert!(
+            matches!(error, ParticipantError::Past(1)),
+            "{preset}: {error}"
+        );
     }
 }
 
@@ -178,7 +212,9 @@ fn false_outcomes_cost_nothing() {
         let mut participant = client(&world);
         for round in 0..world.resolved.rounds {
             participant.message().unwrap();
-            participant.closed(round, lie, &average(&world, round, 0.01)).unwrap();
+            participant
+                .closed(round, lie, &average(&world, round, 0.01))
+                .unwrap();
         }
         assert_eq!(paid(&world), world.resolved.rounds as usize);
     }
@@ -214,8 +250,15 @@ fn another_start_than_the_agreed_one_is_refused() {
     })
     .unwrap();
     assert!(participant.position().have.is_none());
-    assert!(participant.message().unwrap().is_none(), "no start, no message");
-    assert!(participant.closed(0, true, &average(&world, 0, 0.1)).is_err());
+    assert!(
+        participant.message().unwrap().is_none(),
+        "no start, no message"
+    );
+    assert!(
+        participant
+            .closed(0, true, &average(&world, 0, 0.1))
+            .is_err()
+    );
     let state = |value: f32| ServerState {
         shift: vec![0.0; world.start.len()],
         ..state(&world, 0, value)

@@ -50,7 +50,9 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
         let world = World::new(&[]);
         let mut coordinator = world.coordinator(Duration::ZERO).unwrap();
         for client in 0..2 {
-            coordinator.join(client, world.records(client as usize), Duration::ZERO).unwrap();
+            coordinator
+                .join(client, world.records(client as usize), Duration::ZERO)
+                .unwrap();
         }
         // Client 2 has not joined: everybody waits for the run to begin.
         let opened = desk::open(coordinator, Deaf, Instant::now());

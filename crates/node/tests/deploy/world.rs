@@ -203,7 +203,9 @@ impl Session {
             .catch_up(client as u32, position)
             .map_err(Trouble::Server)?;
         if let Some(state) = snapshot {
-            participant.jump(state.as_ref().clone(), accepted).map_err(Trouble::Client)?;
+            participant
+                .jump(state.as_ref().clone(), accepted)
+                .map_err(Trouble::Client)?;
         }
         Ok(Self { next: from })
     }

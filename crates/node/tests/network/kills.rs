@@ -22,7 +22,9 @@ fn survive(run: &Run, kills: u32, seed: u64) {
     let mut parties: Vec<Process> = (0..=run.clients).map(start).collect();
     let mut state = seed;
     let mut random = |bound: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (state >> 33) % bound
     };
     let mut done = 0;
@@ -39,11 +41,18 @@ fn survive(run: &Run, kills: u32, seed: u64) {
     }
     for (party, process) in parties.iter_mut().enumerate() {
         let code = process.code();
-        let log = if party == 0 { "serve.log".to_string() } else { format!("join-{}.log", party - 1) };
+        let log = if party == 0 {
+            "serve.log".to_string()
+        } else {
+            format!("join-{}.log", party - 1)
+        };
         assert_eq!(code, 0, "party {party}: {}", run.log(&log));
     }
     assert!(done >= kills.min(5), "the run was over after {done} kills");
-    assert!(run.model() == expected, "the model differs from the simulated one");
+    assert!(
+        run.model() == expected,
+        "the model differs from the simulated one"
+    );
     for client in 0..run.clients {
         let ledger = run.ledger(client);
         let messages = ledger["datasets"][0]["messages"].as_u64().unwrap();
@@ -61,11 +70,18 @@ fn killed_processes_go_on() {
 #[test]
 #[ignore = "takes minutes: `make soak`"]
 fn soak() {
-    let kills = std::env::var("SOTERIA_SOAK_KILLS").ok().and_then(|kills| kills.parse().ok());
+    let kills = std::env::var("SOTERIA_SOAK_KILLS")
+        .ok()
+        .and_then(|kills| kills.parse().ok());
     let kills: u32 = kills.unwrap_or(300);
-    for (number, preset) in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg", "soteriafl-saga"]
-        .into_iter()
-        .enumerate()
+    for (number, preset) in [
+        "soteriafl-gd",
+        "soteriafl-sgd",
+        "soteriafl-svrg",
+        "soteriafl-saga",
+    ]
+    .into_iter()
+    .enumerate()
     {
         let mut run = Run::new(&config(preset, 40 * kills));
         run.make_keys();

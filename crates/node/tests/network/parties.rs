@@ -50,7 +50,15 @@ impl Run {
     pub fn simulated(&self) -> Vec<u8> {
         let (config, out) = (self.path("run.toml"), self.path("simulated"));
         let seed = self.seed.unwrap_or(0).to_string();
-        let arguments = ["train", "--config", text(&config), "--seed", &seed, "--out", text(&out)];
+        let arguments = [
+            "train",
+            "--config",
+            text(&config),
+            "--seed",
+            &seed,
+            "--out",
+            text(&out),
+        ];
         assert!(soteria(&arguments).success());
         std::fs::read(out.join("model.safetensors")).unwrap()
     }
@@ -68,7 +76,12 @@ impl Run {
         let mut command = program();
         command.args(["serve", "--config", text(&self.path("run.toml"))]);
         command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
-        command.args(["--state", text(&self.path("server")), "--out", text(&self.path("out"))]);
+        command.args([
+            "--state",
+            text(&self.path("server")),
+            "--out",
+            text(&self.path("out")),
+        ]);
         self.protect(&mut command);
         Process::start(command, &self.path("serve.log"))
     }
@@ -122,7 +135,10 @@ pub struct Process(Child);
 impl Process {
     fn start(mut command: Command, log: &Path) -> Self {
         let log = File::options().create(true).append(true).open(log).unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         Self(command.spawn().unwrap())
     }
 
@@ -135,7 +151,13 @@ impl Process {
     /// SIGTERM.
     pub fn terminate(&self) {
         let id = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     pub fn ended(&mut self) -> Option<ExitStatus> {
@@ -149,7 +171,10 @@ impl Process {
             if let Some(status) = self.ended() {
                 return status.code().unwrap_or(-1);
             }
-            assert!(start.elapsed() < Duration::from_secs(240), "it does not end");
+            assert!(
+                start.elapsed() < Duration::from_secs(240),
+                "it does not end"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

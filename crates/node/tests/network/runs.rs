@@ -25,7 +25,12 @@ fn a_networked_run_over_tls_equals_a_simulated_one() {
     let mut server = run.serve();
     let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
     for (client, process) in clients.iter_mut().enumerate() {
-        assert_eq!(process.code(), 0, "{}", run.log(&format!("join-{client}.log")));
+        assert_eq!(
+            process.code(),
+            0,
+            "{}",
+            run.log(&format!("join-{client}.log"))
+        );
     }
     assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
     assert!(run.model() == run.simulated());
@@ -42,7 +47,14 @@ fn a_networked_run_over_tls_equals_a_simulated_one() {
     // The traffic that the table counts is that of the simulated run.
     let last = |name: &str| {
         let table = std::fs::read_to_string(run.path(name)).unwrap();
-        table.lines().last().unwrap().splitn(5, ',').take(4).collect::<Vec<_>>().join(",")
+        table
+            .lines()
+            .last()
+            .unwrap()
+            .splitn(5, ',')
+            .take(4)
+            .collect::<Vec<_>>()
+            .join(",")
     };
     assert_eq!(last("out/rounds.csv"), last("simulated/rounds.csv"));
 }
@@ -70,7 +82,14 @@ records = 40
     run.data = format!("csv:{}?header=no", run.path("own-{}.csv").display());
     for client in 0..3u32 {
         let rows: String = (0..40 + client)
-            .map(|row| format!("{},{},{}\n", row % 5, (row * client) % 7, ["no", "yes"][row as usize % 2]))
+            .map(|row| {
+                format!(
+                    "{},{},{}\n",
+                    row % 5,
+                    (row * client) % 7,
+                    ["no", "yes"][row as usize % 2]
+                )
+            })
             .collect();
         std::fs::write(run.path(&format!("own-{client}.csv")), rows).unwrap();
     }
@@ -79,8 +98,16 @@ records = 40
     // Too much for client 0: it says so and nothing has left.
     let mut refused = run.join_with(0, &["--max-epsilon", "0.5"]);
     assert_eq!(refused.code(), 3, "{}", run.log("join-0.log"));
-    assert!(run.log("join-0.log").contains("error: refused"), "{}", run.log("join-0.log"));
-    assert!(!run.log("serve.log").contains("joined"), "{}", run.log("serve.log"));
+    assert!(
+        run.log("join-0.log").contains("error: refused"),
+        "{}",
+        run.log("join-0.log")
+    );
+    assert!(
+        !run.log("serve.log").contains("joined"),
+        "{}",
+        run.log("serve.log")
+    );
     assert_eq!(run.ledger(0)["datasets"].as_array().unwrap().len(), 0);
     let mut clients: Vec<_> = (0..3)
         .map(|client| run.join_with(client, &["--max-epsilon", "1.0"]))
@@ -92,10 +119,16 @@ records = 40
     let summary = run.summary();
     assert_eq!(summary["privacy"]["claim"], "proved", "{summary}");
     assert_eq!(summary["privacy"]["noise"], "secure");
-    assert_eq!(summary["samples_per_client"], serde_json::json!([40, 41, 42]));
+    assert_eq!(
+        summary["samples_per_client"],
+        serde_json::json!([40, 41, 42])
+    );
     let ledger = run.ledger(2);
     let set = &ledger["datasets"][0];
-    assert_eq!((set["messages"].as_u64(), set["records"].as_u64()), (Some(5), Some(42)));
+    assert_eq!(
+        (set["messages"].as_u64(), set["records"].as_u64()),
+        (Some(5), Some(42))
+    );
     assert_eq!(set["claim"], "proved");
     let epsilon = set["epsilon"].as_f64().unwrap();
     assert!(epsilon > 0.9 && epsilon <= 1.0, "{epsilon}");
@@ -117,14 +150,22 @@ fn unproved_runs_are_refused() {
     run.seed = None;
     let mut client = run.join(0);
     assert_eq!(client.code(), 3, "{}", run.log("join-0.log"));
-    assert!(run.log("join-0.log").contains("test"), "{}", run.log("join-0.log"));
+    assert!(
+        run.log("join-0.log").contains("test"),
+        "{}",
+        run.log("join-0.log")
+    );
 
     let mut run = Run::new(&format!("{SMALL}[privacy]\nnoise = \"float\"\n"));
     run.seed = None;
     let _server = run.serve();
     let mut client = run.join(0);
     assert_eq!(client.code(), 3, "{}", run.log("join-0.log"));
-    assert!(run.log("join-0.log").contains("not secure"), "{}", run.log("join-0.log"));
+    assert!(
+        run.log("join-0.log").contains("not secure"),
+        "{}",
+        run.log("join-0.log")
+    );
 }
 
 #[test]
@@ -132,10 +173,16 @@ fn one_state_has_one_process_and_one_identity() {
     let run = Run::new(SMALL);
     let _server = run.serve();
     let _first = run.join(0);
-    eventually("client 0 has joined", || run.log("serve.log").contains("joined"));
+    eventually("client 0 has joined", || {
+        run.log("serve.log").contains("joined")
+    });
     let mut second = run.join(0);
     assert_eq!(second.code(), 1);
-    assert!(run.log("join-0.log").contains("in use"), "{}", run.log("join-0.log"));
+    assert!(
+        run.log("join-0.log").contains("in use"),
+        "{}",
+        run.log("join-0.log")
+    );
     let mut server = run.serve();
     assert_eq!(server.code(), 1);
     // A client that this run does not have.
@@ -151,7 +198,9 @@ fn a_quorum_ends_the_run_without_a_straggler() {
     ));
     let mut server = run.serve();
     let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
-    eventually("a round has closed", || run.log("serve.log").contains("round=1"));
+    eventually("a round has closed", || {
+        run.log("serve.log").contains("round=1")
+    });
     clients[2].kill();
     for client in &mut clients[..2] {
         assert_eq!(client.code(), 0);
@@ -169,7 +218,9 @@ fn both_sides_stop_when_told_and_go_on_later() {
     let run = Run::new(&SMALL.replace("rounds = 12", "rounds = 300"));
     let mut server = run.serve();
     let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
-    eventually("some rounds have closed", || run.log("serve.log").contains("round=3 "));
+    eventually("some rounds have closed", || {
+        run.log("serve.log").contains("round=3 ")
+    });
     server.terminate();
     assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
     clients[1].terminate();
@@ -194,6 +245,9 @@ fn messages_are_small() {
         };
         // gRPC frames a message by five bytes.
         let bytes = request.encoded_len() + 5;
-        assert!(bytes as f64 <= 1.03 * (4 * k) as f64 + 64.0, "k = {k}: {bytes}");
+        assert!(
+            bytes as f64 <= 1.03 * (4 * k) as f64 + 64.0,
+            "k = {k}: {bytes}"
+        );
     }
 }

@@ -173,7 +173,8 @@ struct Server {
 
 impl Server {
     fn start(place: &Path, config: &Path, keys: &Path) -> Result<Self, Failure> {
-        let fail = |error: std::io::Error| Failure::Failed(format!("cannot start a server: {error}"));
+        let fail =
+            |error: std::io::Error| Failure::Failed(format!("cannot start a server: {error}"));
         // Asked for and given back: somebody else could take it, and then the server says so.
         let address = TcpListener::bind(("127.0.0.1", 0))
             .and_then(|listener| listener.local_addr())
@@ -207,7 +208,11 @@ impl Server {
             .unwrap_or_default()
             .split_whitespace()
             .collect();
-        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
+        let ticks = |index: usize| {
+            fields
+                .get(index)
+                .and_then(|field| field.parse::<f64>().ok())
+        };
         (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
     }
 
@@ -412,7 +417,9 @@ impl OneClient {
             }
         }
         let run = self.run.clone();
-        self.stub.acknowledge(rpc::AcknowledgeRequest { run }).await?;
+        self.stub
+            .acknowledge(rpc::AcknowledgeRequest { run })
+            .await?;
         Ok(taken)
     }
 
@@ -420,7 +427,9 @@ impl OneClient {
         self.message[2..6].copy_from_slice(&round.to_le_bytes());
         let run = self.run.clone();
         let message = self.message.clone().freeze();
-        self.stub.submit(rpc::SubmitRequest { run, message }).await?;
+        self.stub
+            .submit(rpc::SubmitRequest { run, message })
+            .await?;
         Ok(())
     }
 
