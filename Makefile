@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 
 .NOTPARALLEL:
-.PHONY: help build test check-format lint doc examples fmt bench soak demo-network clean
+.PHONY: help build test check-format lint doc examples fmt bench bands soak demo-network clean
 
 help: ## Show this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ soak: ## Kill networked processes for minutes (SOTERIA_SOAK_KILLS, default 300 p
 demo-network: ## A coordinator and three clients over TLS; one is killed in the middle; the result is the same
 	$(CARGO) build --release --locked
 	TARGET_DIR=$(TARGET_DIR) ./examples/deployment/demo.sh
+
+bands: build ## Runs as published against the authors' values, in full (MNIST in SOTERIA_DATA or the cache)
+	$(TARGET_DIR)/release/soteria reproduce a9a --epsilon 1,5 --modes published --check --out $(TARGET_DIR)/bands/a9a
+	$(TARGET_DIR)/release/soteria reproduce mnist --epsilon 1,2 --seeds 3 --modes published --check --out $(TARGET_DIR)/bands/mnist
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -84,6 +84,19 @@ pub fn masked_laws(
     }
     let nodes = grid::nodes(&Pair::directions(&mixture, adjacency)[0], step, scale);
     let dots = grid::dots(&nodes, step, |epsilon| curve.excess(epsilon));
+    // A shift of very many times the noise has losses that no memory holds in steps of this size; who
+    // states the shift (a peer, by its number of records) must not choose how much is allocated.
+    const LONGEST: i64 = 1 << 27;
+    let ends = dots.first().zip(dots.last());
+    if let Some(length) = ends.map(|(first, last)| last.index - first.index)
+        && length > LONGEST
+    {
+        return Err(EventError::OutOfRange {
+            name: "losses of a round, in steps of the grid",
+            range: "0 to 2^27",
+            value: length as f64,
+        });
+    }
     Ok(match adjacency {
         Adjacency::ReplaceOne => vec![grid::connect(dots, step)],
         // H_g(Q||P) = 1 - g + g H_{1/g}(P||Q): the add direction mirrors the remove direction.

@@ -57,6 +57,7 @@ impl Problem {
             regularizer: None,
             shift_step: Some(step),
             noise: Noise::Float,
+            shared_coordinates: false,
             public_seed: PublicSeed(0),
         });
         let sampling = if full {
@@ -85,6 +86,7 @@ impl Problem {
             step_size: 0.1,
             schedule: Schedule::Constant,
             momentum: 0.0,
+            smoothing: None,
             shift_step: Some(step),
             regularizer: None,
             rounds,

@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         shift_step: Some(shift_step(compressor.omega())),
         compressor: compressor.clone(),
         noise: Noise::Secure,
+        shared_coordinates: false,
         public_seed: PublicSeed(1),
     };
     let server_plan = ServerPlan {
@@ -35,6 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         step_size: 0.5,
         schedule: Schedule::Constant,
         momentum: 0.0,
+        smoothing: None,
         shift_step: plan.shift_step,
         regularizer: None,
         rounds: 3,

@@ -256,12 +256,11 @@ impl Compressor {
         }
     }
 
-    /// Draws the coordinates that will travel. Call after the model of the round is known, with a
-    /// stream that nothing else uses.
-    pub fn select(&self, rng: &mut SecretRng, selection: &mut Selection) {
+    /// Derives the coordinates that will travel from `seed`: a fresh one, drawn after the model of the
+    /// round is known from a stream that nothing else uses, or a public one.
+    pub fn select(&self, seed: IndexSeed, selection: &mut Selection) {
         selection.seed = match self.kind {
             CompressorKind::RandK { k } => {
-                let seed = IndexSeed::draw(rng);
                 seed.choose(
                     k,
                     self.dimension,
@@ -412,7 +411,8 @@ mod tests {
     fn compress_once(compressor: &Compressor, x: &[f32], round: u32, update: &mut Update) {
         let key = SecretKey::simulated(11, 0);
         let mut selection = Selection::default();
-        compressor.select(&mut key.stream(round, Purpose::Indices), &mut selection);
+        let seed = IndexSeed::draw(&mut key.stream(round, Purpose::Indices));
+        compressor.select(seed, &mut selection);
         let chosen: Vec<f32> = match selection.coordinates() {
             Coordinates::All => x.to_vec(),
             Coordinates::Selected(indices) => indices.iter().map(|&i| x[i as usize]).collect(),

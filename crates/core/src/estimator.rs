@@ -27,8 +27,6 @@ use std::sync::Arc;
 
 use crate::data::Dataset;
 use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
-use crate::random::SecretRng;
-use crate::sampling::Sampling;
 
 pub(crate) use collector::Sum;
 pub use collector::{Collector, Grids, Term};
@@ -62,6 +60,8 @@ pub struct RoundInput<'a> {
     pub data: &'a Dataset,
     /// The model `x^t`.
     pub model: &'a Arc<Vec<f32>>,
+    /// The records drawn for this round: ascending, unless they were drawn with replacement.
+    pub batch: &'a [u32],
     /// The coordinates on which the estimate is wanted.
     pub coordinates: Coordinates<'a>,
     /// How records are clipped.
@@ -73,13 +73,7 @@ pub struct RoundInput<'a> {
 /// A local gradient estimator with its state.
 pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        coins: &mut SecretRng,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    );
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector);
 
     /// A round in which the client takes no part: public state follows the others.
     fn sit_out(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
@@ -123,27 +117,11 @@ fn take_floats(bytes: &[u8]) -> Vec<f32> {
 
 /// The local full gradient or a minibatch of it (GD, SGD).
 #[derive(Debug)]
-pub struct Minibatch {
-    sampling: Sampling,
-}
-
-impl Minibatch {
-    /// An estimator that looks at the records `sampling` draws.
-    pub fn new(sampling: Sampling) -> Self {
-        Self { sampling }
-    }
-}
+pub struct Minibatch;
 
 impl Estimator for Minibatch {
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        coins: &mut SecretRng,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    ) {
-        let rows = scratch.draw(&self.sampling, input.data, coins);
-        for chunk in rows.chunks(CHUNK) {
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
+        for chunk in input.batch.chunks(CHUNK) {
             let records = Records {
                 data: input.data,
                 rows: chunk,
@@ -168,7 +146,6 @@ impl Estimator for Minibatch {
                 workspace,
             );
         }
-        scratch.rows = rows;
     }
 }
 
@@ -177,20 +154,10 @@ impl Estimator for Minibatch {
 pub struct Scratch {
     /// Scratch memory for objectives.
     pub workspace: Workspace,
-    rows: Vec<u32>,
     norms: Vec<f64>,
     scales: Vec<f32>,
     batch: Factored,
     reference: Factored,
-}
-
-impl Scratch {
-    /// Draws a batch; the caller gives the vector back to `rows`.
-    fn draw(&mut self, sampling: &Sampling, data: &Dataset, coins: &mut SecretRng) -> Vec<u32> {
-        let mut rows = std::mem::take(&mut self.rows);
-        sampling.draw(data.rows(), coins, &mut rows);
-        rows
-    }
 }
 
 /// Record gradients in factored form, each with its clip weight.

@@ -57,6 +57,7 @@
 //!     regularizer: None,
 //!     shift_step,
 //!     noise: Noise::Float,
+//!     shared_coordinates: false,
 //!     public_seed: PublicSeed(7),
 //! });
 //! let clients = (0..).zip(shards).map(|(id, shard)| {
@@ -71,6 +72,7 @@
 //!     step_size: 2.0,
 //!     schedule: Schedule::Constant,
 //!     momentum: 0.0,
+//!     smoothing: None,
 //!     shift_step,
 //!     regularizer: None,
 //!     rounds,

@@ -15,12 +15,11 @@
 
 pub mod secure;
 
-use rand_distr::{Distribution, StandardNormal};
 use zeroize::Zeroize;
 
 use crate::estimator::{Collector, Grids, Sum};
 use crate::objective::{Coordinates, Workspace};
-use crate::random::SecretRng;
+use crate::random::{NORMAL_BLOCK, SecretRng, fill_standard_normal};
 use secure::{GridPlan, NoiseError, RoundedGaussian};
 
 /// Which noise is added.
@@ -60,6 +59,9 @@ enum Kind {
         step: f64,
     },
 }
+
+/// See [`Mechanism::draw`].
+pub const NOISE_STEP: usize = NORMAL_BLOCK;
 
 /// A value that has passed the mechanism and may be sent. Post-processing keeps it released.
 #[derive(Debug)]
@@ -105,27 +107,41 @@ impl Mechanism {
         Ok(Self { sigma, kind })
     }
 
+    /// Most records whose integers of the full-batch term add up without saturation; `None` if there
+    /// is no such term, or no grid.
+    pub fn reference_capacity(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Secure { grids, .. } => grids.reference.map(|grid| grid.capacity()),
+            _ => None,
+        }
+    }
+
     /// The noise's standard deviation per coordinate.
     pub fn sigma(&self) -> f64 {
         self.sigma
     }
 
-    /// The noise of one round, drawn in one batch before any record is touched, so that the time a
+    /// The noise of one round, drawn in one batch before any record is read, so that the time a
     /// sampler takes cannot depend on the data.
+    ///
+    /// With floating point noise `meanwhile` is called after every [`NOISE_STEP`] numbers: memory
+    /// that will be needed can be asked for while the processor is busy with something else.
     pub fn draw(
         &self,
         coordinates: usize,
         rng: &mut SecretRng,
         workspace: &mut Workspace,
+        mut meanwhile: impl FnMut(),
     ) -> RoundNoise {
         match &self.kind {
             Kind::Silent => RoundNoise::Silent,
             Kind::Float => {
                 let sigma = round_up(self.sigma);
                 let mut noise = workspace.take(coordinates);
-                for value in &mut noise {
-                    let standard: f32 = StandardNormal.sample(rng);
-                    *value = sigma * standard;
+                for values in noise.chunks_mut(NOISE_STEP) {
+                    fill_standard_normal(rng, values);
+                    values.iter_mut().for_each(|value| *value *= sigma);
+                    meanwhile();
                 }
                 RoundNoise::Float(noise)
             }

@@ -17,9 +17,11 @@
 
 mod client;
 mod server;
+mod smooth;
 
 pub use client::{Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch};
 pub use server::{Closed, Schedule, Server, ServerError, ServerPlan, ServerState};
+pub use smooth::Smoothing;
 
 /// Number of a round, from 0.
 pub type Round = u32;

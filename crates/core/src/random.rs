@@ -6,20 +6,27 @@
 //! one independent ChaCha20 stream per (round, [`Purpose`]), so results depend neither on threads
 //! nor on the order in which clients run.
 //!
-//! **Public** randomness is known to everybody: the start and the shared snapshot coin come from a
-//! [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
+//! **Public** randomness is known to everybody: the start, the shared snapshot coin and coordinates
+//! that all clients share come from a [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
 //! (`data/draw.rs`).
 //!
-//! An [`IndexSeed`] stands between: the client draws it from its secret key *after* it has the
+//! An [`IndexSeed`] stands between: unless coordinates are shared, the client draws it from its secret key *after* it has the
 //! model and sends it, so that both sides derive the same coordinates. It is a block of ChaCha20
 //! output of its own stream, and tells nothing about the streams that make noise and coins.
 //!
 //! The rules that turn bits into numbers are written here and pinned by test vectors, because they
 //! are a wire contract: [`below`] is Lemire's multiply-shift with rejection.
 
+mod normal;
+
 use chacha20::{ChaCha8Rng, ChaCha20Rng};
 use rand::{Rng, SeedableRng, TryRng};
 use zeroize::Zeroize;
+
+use crate::linalg::vectorised;
+
+pub(crate) use normal::BLOCK as NORMAL_BLOCK;
+pub use normal::fill_standard_normal;
 
 /// What a secret stream is for. The numbers are part of the simulator's contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +122,8 @@ pub enum PublicPurpose {
     Start = 1,
     /// The shared snapshot coin of SVRG.
     Snapshot = 2,
+    /// Coordinates that all clients send alike.
+    Coordinates = 3,
 }
 
 /// The run's public seed.
@@ -129,6 +138,14 @@ impl PublicSeed {
         let mut rng = ChaCha8Rng::from_seed(key);
         rng.set_stream((u64::from(index) << 8) | purpose as u64);
         rng
+    }
+
+    /// The seed of the coordinates that all clients send in `round`.
+    pub fn coordinates(&self, round: u32) -> IndexSeed {
+        let mut seed = [0; IndexSeed::LEN];
+        self.stream(PublicPurpose::Coordinates, round)
+            .fill_bytes(&mut seed);
+        IndexSeed(seed)
     }
 
     /// The shared snapshot coin of SVRG in `round`: heads with probability `probability`.
@@ -172,28 +189,93 @@ impl IndexSeed {
         marks.resize(dimension.div_ceil(64), 0);
         let mut key = *b"soteria random-k................";
         key[16..].copy_from_slice(&self.0);
-        let mut rng = ChaCha8Rng::from_seed(key);
-        for last in dimension - count..dimension {
-            let draw = below(&mut rng, last as u32 + 1) as usize;
-            let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
-            let mark = if taken { last } else { draw };
-            marks[mark / 64] |= 1 << (mark % 64);
-        }
-        chosen.clear();
-        for (word, &bits) in marks.iter().enumerate() {
-            let mut bits = bits;
-            while bits != 0 {
-                chosen.push(word as u32 * 64 + bits.trailing_zeros());
-                bits &= bits - 1;
+        let mut words = Words::new(ChaCha8Rng::from_seed(key));
+        // For the bit instructions.
+        vectorised(
+            #[inline(always)]
+            || {
+                for last in dimension - count..dimension {
+                    let draw = below_of_words(
+                        #[inline(always)]
+                        || words.next(),
+                        last as u32 + 1,
+                    ) as usize;
+                    let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
+                    let mark = if taken { last } else { draw };
+                    marks[mark / 64] |= 1 << (mark % 64);
+                }
+                list_marks(marks, count, chosen);
+            },
+        );
+    }
+}
+
+/// Writes the places of the marked bits, `count` of them, in ascending order.
+///
+/// A fixed number of steps per word, most of which are needed: how many bits a word has is random,
+/// and a loop that ends when they are used up would be guessed wrong nearly every time.
+#[inline(always)]
+fn list_marks(marks: &[u64], count: usize, chosen: &mut Vec<u32>) {
+    const STEPS: usize = 6;
+    chosen.clear();
+    chosen.resize(count + STEPS, 0);
+    let mut place = 0;
+    for (word, &bits) in marks.iter().enumerate() {
+        let (mut bits, first) = (bits, word as u32 * 64);
+        let end = place + bits.count_ones() as usize;
+        loop {
+            let slots: &mut [u32; STEPS] = chosen[place..]
+                .first_chunk_mut()
+                .expect("there is room for the steps that are not needed");
+            for slot in slots {
+                *slot = first + (bits.trailing_zeros() & 63);
+                bits &= bits.wrapping_sub(1);
+            }
+            place += STEPS;
+            if place >= end {
+                break;
             }
         }
+        place = end;
+    }
+    chosen.truncate(count);
+}
+
+/// The words of a generator one after the other, made many at a time.
+struct Words<R> {
+    rng: R,
+    words: [u8; 256],
+    next: usize,
+}
+
+impl<R: Rng> Words<R> {
+    fn new(rng: R) -> Self {
+        let words = [0; 256];
+        let next = words.len();
+        Self { rng, words, next }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> u32 {
+        if self.next == self.words.len() {
+            self.rng.fill_bytes(&mut self.words);
+            self.next = 0;
+        }
+        let word = self.words[self.next..].first_chunk().expect("whole words");
+        self.next += 4;
+        u32::from_le_bytes(*word)
     }
 }
 
 /// A uniform integer in `0..bound`, without bias. Part of the wire contract.
 pub fn below<R: Rng + ?Sized>(rng: &mut R, bound: u32) -> u32 {
+    below_of_words(|| rng.next_u32(), bound)
+}
+
+#[inline(always)]
+fn below_of_words(mut next: impl FnMut() -> u32, bound: u32) -> u32 {
     loop {
-        let product = u64::from(rng.next_u32()) * u64::from(bound);
+        let product = u64::from(next()) * u64::from(bound);
         let low = product as u32;
         // The threshold is below the bound, so the division is rarely needed.
         if low >= bound || low >= bound.wrapping_neg() % bound {
@@ -250,6 +332,15 @@ mod tests {
             )
         );
         assert_eq!(format!("{key:?}"), "SecretKey(..)");
+    }
+
+    /// Anybody with the public seed knows them, and they change with round and seed.
+    #[test]
+    fn shared_coordinates_follow_the_public_seed() {
+        let seed = PublicSeed(7);
+        assert_eq!(seed.coordinates(3), PublicSeed(7).coordinates(3));
+        assert_ne!(seed.coordinates(3), seed.coordinates(4));
+        assert_ne!(seed.coordinates(3), PublicSeed(8).coordinates(3));
     }
 
     #[test]

@@ -3,6 +3,13 @@
 //! Theorem 2 and Corollaries 1 to 3, with their constants where the paper gives them. Notation:
 //! `n` clients of `m` records, dimension `d`, compression `omega`, smoothness `L`, clip `G`,
 //! `tau = (1 + omega)^(3/2) / sqrt(n)`. The noise constant is `c = 48` throughout, as in the authors' experiments.
+//! Whole schedules with their utility bounds are [`Choice`]s; Tables 1 and 2 for given numbers are [`Tables`].
+
+mod bounds;
+mod tables;
+
+pub use bounds::{Choice, DIRECT_NOISE_CONSTANT};
+pub use tables::{Row, Tables};
 
 /// The constant of Theorem 1 in the authors' experiments.
 pub const NOISE_CONSTANT: f64 = 48.0;
@@ -101,11 +108,7 @@ impl Problem {
         let first = (budget * 2.0 * (1.0 + self.omega) * self.smoothness * potential
             / (3.0 * beta * noise))
             .sqrt();
-        let variance = match estimator {
-            Estimator::Sgd => (self.records - batch) * self.clip.powi(2) / (self.records * batch),
-            _ => 0.0,
-        };
-        first.max(variance * budget / noise)
+        first.max(self.variance(estimator, batch) * budget / noise)
     }
 
     /// `G_A^2/4 + G_B^2` of Lemma 1.
@@ -170,31 +173,17 @@ mod tests {
     }
 
     fn check(problem: Problem, estimator: Estimator) {
-        let Problem {
-            clients: n,
-            omega: w,
-            smoothness: l,
-            records: m,
-            ..
-        } = problem;
-        let b = problem.batch(estimator);
-        let p = b / m;
-        let (beta, eta) = (
-            problem.beta(estimator, b, p),
-            problem.step_size(estimator, b, p),
-        );
-        let (c1, c3, c4, theta) = match estimator {
-            Estimator::Gd | Estimator::Sgd => (0.0, 0.0, 0.0, 1.0),
-            Estimator::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
-            Estimator::Saga => (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m)),
+        let batch = problem.batch(estimator);
+        let choice = Choice {
+            batch,
+            step_size: problem.step_size(estimator, batch, batch / problem.records),
+            ..problem.choose(estimator, 1.0)
         };
-        let alpha = 3.0 * beta * c1 / (2.0 * (1.0 + w) * theta * l * l);
-        let base = 1.0 + 2.0 * alpha * c4 + 4.0 * beta * (1.0 + w);
-        let first = 1.0 / ((base + 2.0 * alpha * c3 / (eta * eta)) * l);
-        let second = (beta * n).sqrt() / (base.sqrt() * (1.0 + w) * l);
+        let (first, second) = problem.step_limits(&choice, estimator);
         assert!(
-            eta <= first.min(second) * (1.0 + 1e-12),
-            "{estimator:?} {problem:?}: {eta} > {first}, {second}"
+            choice.step_size <= first.min(second) * (1.0 + 1e-12),
+            "{estimator:?} {problem:?}: {} > {first}, {second}",
+            choice.step_size
         );
     }
 

@@ -10,6 +10,7 @@
 //! body.
 
 use crate::compress::{Compressor, CompressorKind, DecodeError, Update};
+use crate::linalg::vectorised;
 
 /// Version of the format.
 pub const VERSION: u8 = 1;
@@ -119,7 +120,15 @@ const PAIRS: u8 = 18;
 
 /// Values of an average that must be written: all but the zero whose bits are zero.
 pub fn nonzero(average: &[f32]) -> usize {
-    average.iter().filter(|value| value.to_bits() != 0).count()
+    vectorised(
+        #[inline(always)]
+        || {
+            average
+                .iter()
+                .map(|value| usize::from(value.to_bits() != 0))
+                .sum()
+        },
+    )
 }
 
 /// Writes the average that closed `round`, in its cheapest form.

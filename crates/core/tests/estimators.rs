@@ -11,7 +11,7 @@ use soteria_core::data::Dataset;
 use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Activation, Network, Objective, Regularizer};
 use soteria_core::privacy::Noise;
-use soteria_core::protocol::{Client, EstimatorPlan, Schedule, shift_step};
+use soteria_core::protocol::{Client, EstimatorPlan, Schedule, Smoothing, shift_step};
 use soteria_core::random::{PublicSeed, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
 
@@ -137,6 +137,17 @@ fn setting(
         1 => plan.regularizer = Some(regularizer),
         _ => {}
     }
+    plan.shared_coordinates = stream.pick(3) == 0;
+    server.smoothing = [
+        None,
+        None,
+        Some(Smoothing {
+            rows: 2,
+            columns: 2,
+            units: 1,
+            passes: 2,
+        }),
+    ][stream.pick(3)];
     let name = format!(
         "{model:?} {estimator:?} {sampling:?} {:?} {:?} shift {:?} estimate {:?} {regularizer:?} {:?} {:?}",
         plan.compressor,

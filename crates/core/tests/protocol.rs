@@ -357,3 +357,25 @@ fn impossible_clients_are_refused() {
         assert!(matches!(result, Err(ClientError::Unsupported(_))));
     }
 }
+
+/// SAGA's integer mean must not saturate: what is added is taken away again.
+#[test]
+fn saga_refuses_more_records_than_its_mean_can_hold() {
+    let (rows, labels) = table(2, 9, 4, 2);
+    let all = dense(&rows, &labels, 2);
+    let build = |records: usize, sigma: f64| {
+        let mut plan = client_plan(logistic(4), CompressorKind::Identity);
+        plan.clipping = Clipping::Record(1.0);
+        plan.noise = Noise::Secure;
+        plan.estimator = EstimatorPlan::Saga {
+            difference_clip: Some(1e-4),
+        };
+        let data = Arc::new(all.select(&vec![0; records]));
+        let key = SecretKey::simulated(3, 0);
+        Client::new(7, Arc::new(plan), data, POISSON, sigma, key).map(|_| ())
+    };
+    // A record measures 2^51.7 steps, of which 2^11.3 fit into 63 bits.
+    let result = build(5000, 2f64.powi(-44));
+    assert!(matches!(result, Err(ClientError::TooMany { client: 7, most, .. }) if most < 5000));
+    assert!(build(5000, 2f64.powi(-34)).is_ok());
+}

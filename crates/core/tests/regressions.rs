@@ -28,6 +28,7 @@ fn plan(
         regularizer: None,
         shift_step: None,
         noise,
+        shared_coordinates: false,
         public_seed: PublicSeed(1),
     })
 }

@@ -59,7 +59,7 @@
     const words = { waiting: "waiting for clients", running: "training", finished: "finished", stopping: "stopping" };
     say("title", about.algorithm + (about.model ? ", " + about.model : ""));
     document.title = (status.phase === "running" ? status.round + "/" + about.rounds : words[status.phase]) + " · SoteriaFL";
-    say("subtitle", words[status.phase] + " · run " + about.run + " · " + count(about.clients) + " clients · " + count(about.dimension) + " parameters");
+    say("subtitle", words[status.phase] + " · run " + about.run.slice(0, 16) + " · " + count(about.clients) + " clients · " + count(about.dimension) + " parameters");
     $("trouble").hidden = status.trouble === null;
     say("trouble", status.trouble === null ? "" : "The coordinator cannot go on: " + status.trouble);
     say("round", count(status.round) + " of " + count(about.rounds));
@@ -94,9 +94,9 @@
     return count(status.arrived) + " of " + count(status.about.clients) + " messages of the next are here" + open;
   }
   function perMessage() {
-    const taken = points.reduce((sum, point) => sum + point.taken, 0);
-    const last = points[points.length - 1];
-    return last && taken && points.length === last.round + 1 ? bytes(last.uplink_bytes / taken) + " a message" : "";
+    const last = points[points.length - 1], before = points[points.length - 2];
+    if (!last || !before || last.round !== before.round + 1 || !last.taken) return "";
+    return bytes((last.uplink_bytes - before.uplink_bytes) / last.taken) + " a message";
   }
   function newest(key) {
     for (let i = points.length - 1; i >= 0; i--) if (points[i][key] !== null) return points[i][key];
@@ -224,9 +224,10 @@
     draw();
   });
   events.addEventListener("points", event => {
-    const fresh = JSON.parse(event.data);
-    const first = fresh.length ? fresh[0].round : Infinity;
-    points = points.filter(point => point.round < first).concat(fresh);
+    /* New rounds, and rounds of which something was measured later. */
+    const byRound = new Map(points.map(point => [point.round, point]));
+    for (const point of JSON.parse(event.data)) byRound.set(point.round, point);
+    points = Array.from(byRound.values()).sort((a, b) => a.round - b.round);
     draw();
   });
   events.addEventListener("status", event => {

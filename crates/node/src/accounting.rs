@@ -137,7 +137,7 @@ pub fn noise(resolved: &Resolved, dimension: usize, records: usize) -> Result<f6
     }
 }
 
-/// A number of records, at most [`RATIO`] times smaller, with at least as much noise: one of few, so that it is
+/// A number of records, at most `RATIO` times smaller, with at least as much noise: one of few, so that it is
 /// computed once for many clients. The same number where noise need not grow as records become fewer.
 pub fn with_more_noise(resolved: &Resolved, records: usize) -> usize {
     let Some(batch) = resolved.batch.filter(|_| monotone(resolved)) else {
@@ -204,6 +204,12 @@ fn settle_one(
     })
 }
 
+/// Whether random-k amplification may be counted. Shared coordinates are known beforehand: nothing is
+/// hidden (A12).
+pub fn may_amplify(resolved: &Resolved) -> bool {
+    resolved.amplification && !resolved.shared_coordinates
+}
+
 fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
     Ok(Question {
         release: mechanism.release(1.0).map_err(AccountError::from)?,
@@ -215,7 +221,7 @@ fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, Priv
         } else {
             Method::Pld
         },
-        amplification: resolved.amplification,
+        amplification: may_amplify(resolved),
     })
 }
 

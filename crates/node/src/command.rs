@@ -2,22 +2,29 @@
 
 pub mod account;
 pub mod bench;
+pub mod compare;
 pub mod completions;
 pub mod data;
 pub mod evaluate;
 pub mod join;
 pub mod keys;
 pub mod ledger;
+pub mod plan;
 pub mod report;
+pub mod reproduce;
 pub mod serve;
 pub mod train;
 
 use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::accounting::PrivacyError;
 use crate::config::ConfigError;
-use crate::output::OutputError;
+use crate::output::{OutputError, write_whole};
 use crate::problem::ProblemError;
+use crate::report::Figure;
 use soteria_core::data::DataError;
 
 /// What goes wrong in a command, by its exit code.
@@ -120,6 +127,54 @@ fn write_stdout(bytes: &[u8]) -> io::Result<()> {
 /// Writes a line to stderr; if nobody can read it, nothing is lost that a panic would save.
 pub fn complain(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A flag that Ctrl-C sets. A second Ctrl-C ends the program at once. Without a handler the default applies.
+pub(crate) fn watch_interrupts() -> Arc<AtomicBool> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let _ = ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(1);
+        }
+    });
+    interrupted
+}
+
+/// How many threads this machine can run at a time.
+fn all_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Makes the directory of an experiment, or takes one that an earlier call has begun. Any other with files in it is refused.
+fn experiment_directory(path: &Path) -> Result<(), Failure> {
+    let wrap = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+    if !path.join("jobs").is_dir() {
+        match crate::output::check_empty(path, false) {
+            Err(OutputError::NotEmpty(_)) => {
+                return Err(Failure::Usage {
+                    message: format!("{} exists and holds something else", path.display()),
+                    hint: Some("give another --out".to_string()),
+                });
+            }
+            other => other?,
+        }
+        std::fs::create_dir_all(path.join("jobs")).map_err(wrap)?;
+    }
+    Ok(())
+}
+
+/// Writes a figure as SVG and as a picture of twice its size.
+fn write_figure(folder: &Path, name: &str, figure: &Figure) -> Result<(), Failure> {
+    let picture = figure
+        .to_png(2.0)
+        .map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+    for (ending, bytes) in [("svg", figure.to_svg().as_bytes()), ("png", &picture)] {
+        let path = folder.join(format!("{name}.{ending}"));
+        write_whole(&path, bytes)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
 }
 
 /// How much is said on stderr.

@@ -5,6 +5,7 @@
 //! stand. [`Config`] is what it means, with `"auto"` still in it. `Resolved` (see [`resolve`]) has
 //! no `"auto"` left; only that can run, and it is what `config.toml` beside the results holds.
 
+mod best;
 mod document;
 mod read;
 pub mod resolve;
@@ -230,6 +231,9 @@ pub struct Config {
     pub step_size: Auto<Theory<f64>>,
     pub schedule: Auto<Schedule>,
     pub momentum: Auto<f64>,
+    pub smoothing: Auto<u32>,
+    pub shared_coordinates: Auto<bool>,
+    pub values: Auto<usize>,
     pub rounds: Auto<Theory<u32>>,
     pub participation: f64,
     pub noise_target: NoiseTarget,

@@ -61,6 +61,21 @@ pub fn from_bytes(bytes: &[u8]) -> Option<Vec<f32>> {
     })
 }
 
+/// Another party's words as they may be shown: control characters, with which a terminal could be
+/// steered, and characters that turn the direction of writing are escaped.
+pub fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || turns(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -76,4 +91,18 @@ pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
         *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
     }
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_cannot_steer_a_terminal() {
+        let shown = printable("a\u{1b}[2Jb\r\n\u{9b}c\u{202e}d\u{7f} e\u{e9}");
+        assert_eq!(
+            shown,
+            "a\\u{1b}[2Jb\\u{d}\\u{a}\\u{9b}c\\u{202e}d\\u{7f} e\u{e9}"
+        );
+    }
 }

@@ -2,9 +2,11 @@
 
 pub mod accounting;
 pub mod command;
+pub mod comparison;
 pub mod config;
 pub mod dashboard;
 pub mod deploy;
+pub mod experiment;
 pub mod fetch;
 pub mod logs;
 pub mod model_file;
@@ -12,4 +14,5 @@ pub mod net;
 pub mod output;
 pub mod problem;
 pub mod report;
+pub mod reproduce;
 pub mod run;

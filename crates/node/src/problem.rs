@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rand_distr::{Distribution, StandardNormal};
 use soteria_core::data::{Constants, DataDirectories, DataError, Dataset, Scale, Scaling, Source};
 use soteria_core::objective::{Logistic, Network, Objective, Regularizer};
+use soteria_core::protocol::Smoothing;
 use soteria_core::random::{PublicPurpose, PublicSeed};
 
 use crate::config::resolve::{Resolved, Shape};
@@ -129,6 +130,7 @@ impl Problem {
             records,
             model,
             smoothness,
+            image: image_side(self.shards[0].columns()).is_some(),
         })
     }
 
@@ -205,6 +207,21 @@ impl Model {
 }
 
 impl Model {
+    /// The smoothing of the first layer, where it reads square images and `passes` is not zero.
+    pub fn smoothing(&self, passes: u32) -> Option<Smoothing> {
+        let Model::Network(network) = self else {
+            return None;
+        };
+        let first = network.layers().into_iter().next()?;
+        let side = image_side(first.inputs).filter(|_| passes > 0)?;
+        Some(Smoothing {
+            rows: side,
+            columns: side,
+            units: first.outputs,
+            passes,
+        })
+    }
+
     /// The loss behind this model.
     pub fn objective(&self) -> Arc<dyn Objective> {
         match self {
@@ -212,6 +229,12 @@ impl Model {
             Model::Network(network) => Arc::new(network.clone()),
         }
     }
+}
+
+/// The side of square images with this many pixels.
+pub fn image_side(pixels: usize) -> Option<usize> {
+    let side = pixels.isqrt();
+    (side * side == pixels).then_some(side)
 }
 
 /// The regularizer of this form.

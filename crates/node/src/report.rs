@@ -17,7 +17,9 @@ mod decimate;
 mod figure;
 mod files;
 mod page;
+mod png;
 mod setup;
+mod story;
 mod svg;
 mod text;
 mod ticks;
@@ -25,6 +27,8 @@ mod ticks;
 pub use charts::MAX_POINTS;
 pub use figure::{Figure, Panel, Series};
 pub use files::{ReportError, Row, RunFiles};
+pub use png::PictureError;
+pub use story::{Part, Story, Table};
 
 /// The report of a run: one HTML file that needs nothing beside it.
 pub fn html(run: &RunFiles) -> String {

@@ -13,7 +13,7 @@ use soteria_core::simulate::Simulation;
 
 use crate::config::resolve::Resolved;
 use crate::config::{EstimatorName, NoiseName, NoiseTarget, Scope, ShiftChoice};
-use crate::problem::{Problem, ProblemError, regularizer};
+use crate::problem::{Model, Problem, ProblemError, regularizer};
 
 /// What all clients of this run share.
 ///
@@ -73,6 +73,7 @@ pub fn plan_for(
             (_, NoiseName::Float) => Noise::Float,
             (_, NoiseName::Secure) => Noise::Secure,
         },
+        shared_coordinates: resolved.shared_coordinates,
         public_seed: PublicSeed(resolved.seed),
     })
 }
@@ -102,12 +103,17 @@ pub fn server(
     problem: &Problem,
     plan: &ClientPlan,
 ) -> Result<Server, ProblemError> {
-    let server = server_plan(resolved, plan, problem.weights(resolved));
+    let server = server_plan(resolved, &problem.model, plan, problem.weights(resolved));
     Ok(Server::new(server, problem.start(resolved)?))
 }
 
 /// What the server must know.
-pub fn server_plan(resolved: &Resolved, plan: &ClientPlan, weights: Vec<f64>) -> ServerPlan {
+pub fn server_plan(
+    resolved: &Resolved,
+    model: &Model,
+    plan: &ClientPlan,
+    weights: Vec<f64>,
+) -> ServerPlan {
     ServerPlan {
         compressor: plan.compressor.clone(),
         weights,
@@ -118,6 +124,7 @@ pub fn server_plan(resolved: &Resolved, plan: &ClientPlan, weights: Vec<f64>) ->
         regularizer: (!resolved.regularizer_at_client)
             .then(|| regularizer(resolved.regularizer, resolved.lambda))
             .filter(|regularizer| *regularizer != soteria_core::objective::Regularizer::None),
+        smoothing: model.smoothing(resolved.smoothing),
         rounds: resolved.rounds,
     }
 }

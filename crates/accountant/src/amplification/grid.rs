@@ -71,7 +71,7 @@ pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
 /// A dot `(g, U - max(0, 1 - g))` with `g = e^{index * step}`.
 #[derive(Clone, Copy)]
 pub(super) struct Dot {
-    index: i64,
+    pub(super) index: i64,
     excess: f64,
 }
 

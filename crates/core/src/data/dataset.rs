@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::rows::is_acceptable;
 use super::{DataError, DenseRows, Features};
+use crate::linalg::{LINE, prefetch};
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]
@@ -148,6 +149,39 @@ impl Dataset {
         &self.squared_norms
     }
 
+    /// Asks for the numbers that say where these rows are and what they are, ahead of
+    /// [`fetch`](Self::fetch).
+    pub(crate) fn fetch_places(&self, rows: &[u32]) {
+        for &row in rows {
+            let row = row as usize;
+            prefetch(&self.squared_norms[row..=row]);
+            prefetch(&self.labels[row..=row]);
+            if let Features::Sparse(sparse) = &self.features {
+                prefetch(&sparse.starts()[row..row + 2]);
+            }
+        }
+    }
+
+    /// Asks for these rows, which lie anywhere in memory, while something else is computed. Changes
+    /// nothing but time.
+    #[inline]
+    pub(crate) fn fetch(&self, rows: &[u32]) {
+        for &row in rows {
+            match &self.features {
+                Features::Sparse(sparse) => {
+                    let row = sparse.row(row as usize);
+                    prefetch(row.indices);
+                    prefetch(row.values);
+                }
+                Features::Dense(dense) => {
+                    // The start is enough: the processor sees where a long row goes on.
+                    let row = dense.row(row as usize);
+                    prefetch(&row[..row.len().min(4 * LINE)]);
+                }
+            }
+        }
+    }
+
     /// What the classes are called in the source: "-1", "+1" for a9a; digits for MNIST.
     pub fn label_names(&self) -> &[String] {
         &self.label_names
@@ -203,11 +237,18 @@ impl Dataset {
     ///
     /// Dense rows take it in whole. Sparse rows are only multiplied, and the rest becomes the offset:
     /// `(row + offset - center) * factor = row * factor + (offset - center) * factor`.
+    ///
+    /// With `most`, rows and offset are cut off there, each value by itself.
     pub(super) fn affine(
         mut self,
         center: impl Fn(usize) -> f64,
         factor: impl Fn(usize) -> f64,
+        most: Option<f32>,
     ) -> Result<Dataset, DataError> {
+        let cut = |value: f64| match most {
+            Some(most) => value.clamp(-f64::from(most), f64::from(most)) as f32,
+            None => value as f32,
+        };
         let offset = |column: usize| {
             self.offset
                 .as_ref()
@@ -220,12 +261,12 @@ impl Dataset {
         let sparse = matches!(self.features, Features::Sparse(_));
         self.features = self.features.map(|column, value| {
             let moved = if sparse { 0.0 } else { moved[column] };
-            ((f64::from(value) + moved) * factors[column]) as f32
+            cut((f64::from(value) + moved) * factors[column])
         })?;
         let rest = moved
             .iter()
             .zip(&factors)
-            .map(|(moved, factor)| if sparse { (moved * factor) as f32 } else { 0.0 });
+            .map(|(moved, factor)| if sparse { cut(moved * factor) } else { 0.0 });
         let rest: Vec<f32> = rest.collect();
         self.with_offset(rest)
     }

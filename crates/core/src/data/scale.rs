@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{DataError, Dataset, Features, draw};
+use super::{DataError, Dataset, Features, LARGEST_VALUE, draw};
 
 /// A rule for scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Scale {
         let (center, factor) = match self {
             Scale::None => return Ok(Scaling::identity()),
             Scale::Spectral => {
-                let largest = largest_singular_value(data);
+                let largest = largest_singular_value(&[data]);
                 if largest == 0.0 {
                     return Err(refuse(self, "all features of all records are zero"));
                 }
@@ -177,6 +177,17 @@ impl Scaling {
 
     /// Scales every row.
     pub fn apply(&self, data: Dataset) -> Result<Dataset, DataError> {
+        self.apply_up_to(data, None)
+    }
+
+    /// Scales every row and cuts values off at `2^63`, so that no record makes it fail, whatever the
+    /// constants: a function of each record alone. (Of sparse rows the stored value and the constant that
+    /// is added to all rows are cut off, so that their sum stays below `2^64`.)
+    pub fn apply_clamped(&self, data: Dataset) -> Result<Dataset, DataError> {
+        self.apply_up_to(data, Some(LARGEST_VALUE / 2.0))
+    }
+
+    fn apply_up_to(&self, data: Dataset, most: Option<f32>) -> Result<Dataset, DataError> {
         for constants in [&self.center, &self.factor] {
             if let Constants::PerFeature(values) = constants
                 && values.len() != data.columns()
@@ -195,6 +206,7 @@ impl Scaling {
         data.affine(
             |column| self.center.at(column),
             |column| self.factor.at(column),
+            most,
         )
     }
 }
@@ -357,17 +369,16 @@ impl Columns<'_> {
     }
 }
 
-/// The largest singular value of the matrix of all rows, offset included.
+/// The largest singular value of the matrix of all rows of `parts`, offsets included.
 ///
 /// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no longer
-/// grows in its 13th digit.
-fn largest_singular_value(data: &Dataset) -> f64 {
+/// grows in its 13th digit. The parts must have the same columns.
+pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
     const MOST_ITERATIONS: usize = 5_000;
+    let columns = parts.first().map_or(0, |part| part.columns());
     let mut random = draw::generator("spectral start", 0);
-    let mut direction: Vec<f64> = (0..data.columns())
-        .map(|_| draw::open_unit(&mut random))
-        .collect();
-    let mut image = vec![0.0; data.rows()];
+    let mut direction: Vec<f64> = (0..columns).map(|_| draw::open_unit(&mut random)).collect();
+    let mut images: Vec<Vec<f64>> = parts.iter().map(|part| vec![0.0; part.rows()]).collect();
     let mut before = 0.0;
     for _ in 0..MOST_ITERATIONS {
         let length = norm(&direction);
@@ -375,13 +386,19 @@ fn largest_singular_value(data: &Dataset) -> f64 {
             return 0.0;
         }
         direction.iter_mut().for_each(|value| *value /= length);
-        multiply(data, &direction, &mut image);
-        let square = image.iter().map(|value| value * value).sum::<f64>();
+        let mut square = 0.0;
+        for (part, image) in parts.iter().zip(&mut images) {
+            multiply(part, &direction, image);
+            square += image.iter().map(|value| value * value).sum::<f64>();
+        }
         if (square - before).abs() <= 1e-13 * square {
             return square.sqrt();
         }
         before = square;
-        multiply_transposed(data, &image, &mut direction);
+        direction.fill(0.0);
+        for (part, image) in parts.iter().zip(&images) {
+            add_transposed(part, image, &mut direction);
+        }
     }
     before.sqrt()
 }
@@ -414,9 +431,8 @@ fn dot(features: &Features, row: usize, direction: &[f64]) -> f64 {
     sum
 }
 
-/// `direction = A^T image`.
-fn multiply_transposed(data: &Dataset, image: &[f64], direction: &mut [f64]) {
-    direction.fill(0.0);
+/// `direction += A^T image`.
+fn add_transposed(data: &Dataset, image: &[f64], direction: &mut [f64]) {
     for (row, weight) in image.iter().enumerate() {
         data.features().visit_row(row, |column, value| {
             direction[column] += f64::from(value) * weight
@@ -516,11 +532,11 @@ mod tests {
         let exact =
             ((trace + (trace * trace - 4.0 * determinant * determinant).sqrt()) / 2.0).sqrt();
         let data = dense(2, &[a as f32, b as f32, c as f32, d as f32]);
-        assert!((largest_singular_value(&data) / exact - 1.0).abs() < 1e-12);
+        assert!((largest_singular_value(&[&data]) / exact - 1.0).abs() < 1e-12);
         // An offset of ones on zero rows: a matrix of ones, whose singular value is sqrt(rows * columns).
         let ones = sparse(3, &[0.0; 15]).with_offset(vec![1.0; 3]).unwrap();
-        assert!((largest_singular_value(&ones) - 15f64.sqrt()).abs() < 1e-12);
-        assert_eq!(largest_singular_value(&sparse(3, &[0.0; 15])), 0.0);
+        assert!((largest_singular_value(&[&ones]) - 15f64.sqrt()).abs() < 1e-12);
+        assert_eq!(largest_singular_value(&[&sparse(3, &[0.0; 15])]), 0.0);
     }
 
     #[test]
@@ -528,7 +544,7 @@ mod tests {
         for data in both() {
             let offset = data.with_offset(vec![0.5, 0.0, -1.0, 2.0]).unwrap();
             let scaled = Scale::Spectral.fit(&offset).unwrap().apply(offset).unwrap();
-            let mean_square = largest_singular_value(&scaled).powi(2) / 3.0;
+            let mean_square = largest_singular_value(&[&scaled]).powi(2) / 3.0;
             assert!((mean_square - 4.0).abs() < 1e-5, "{mean_square}");
         }
     }
@@ -565,6 +581,20 @@ mod tests {
             huge.apply(sparse(4, &VALUES)),
             Err(DataError::NotFinite { .. })
         ));
+        // Cut off instead: no record makes it fail, with or without a centre.
+        let far = Scaling::constants(Constants::Same(-1e30), Constants::Same(1e30)).unwrap();
+        for (scaling, most) in [(&huge, 2f64.powi(63)), (&far, 2f64.powi(64))] {
+            for data in both() {
+                let scaled = scaling.apply_clamped(data).unwrap();
+                assert!((0..3).all(|row| scaled.full_row(row).iter().all(|x| x.abs() <= most)));
+            }
+        }
+        for data in both() {
+            assert_eq!(
+                scaling.apply_clamped(data.clone()).unwrap(),
+                scaling.apply(data).unwrap()
+            );
+        }
         assert!(Scale::Spectral.fit(&dense(1, &[0.0])).is_err());
         assert!(Scale::Standard.fit(&dense(1, &[2.0])).is_err());
         assert!("auto".parse::<Scale>().is_err());

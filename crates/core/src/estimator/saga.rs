@@ -11,12 +11,9 @@ use super::{
     take_floats,
 };
 use crate::objective::Objective;
-use crate::random::SecretRng;
-use crate::sampling::Sampling;
 
 /// Option III of Algorithm 3.
 pub struct Saga {
-    sampling: Sampling,
     difference_clip: Option<f64>,
     table: Option<Table>,
 }
@@ -28,9 +25,8 @@ struct Table {
 
 impl Saga {
     /// An estimator whose table is filled at the first model it sees.
-    pub fn new(sampling: Sampling, difference_clip: Option<f64>) -> Self {
+    pub fn new(difference_clip: Option<f64>) -> Self {
         Self {
-            sampling,
             difference_clip,
             table: None,
         }
@@ -38,22 +34,14 @@ impl Saga {
 }
 
 impl Estimator for Saga {
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        coins: &mut SecretRng,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    ) {
-        // Only sampling with replacement visits a record twice.
-        let repeats = matches!(self.sampling, Sampling::WithReplacement { .. });
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
         let table = self
             .table
             .get_or_insert_with(|| Table::fill(input, scratch, sum));
         // The mean of the table as it was before this round's visits.
         sum.add_mean(&table.mean, input.coordinates);
-        let mut rows = scratch.draw(&self.sampling, input.data, coins);
-        for chunk in rows.chunks(CHUNK) {
+        let repeats = !input.batch.is_sorted_by(|one, next| one < next);
+        for chunk in input.batch.chunks(CHUNK) {
             scratch.load(input, chunk, table, sum);
             let clipped =
                 clip_differences(input, chunk, self.difference_clip, sum.alone(), scratch);
@@ -64,6 +52,7 @@ impl Estimator for Saga {
         }
         if repeats {
             // A record that was visited twice is remembered once.
+            let mut rows = input.batch.to_vec();
             rows.sort_unstable();
             rows.dedup();
             for chunk in rows.chunks(CHUNK) {
@@ -71,7 +60,6 @@ impl Estimator for Saga {
                 table.remember(input, chunk, scratch, sum);
             }
         }
-        scratch.rows = rows;
     }
 
     /// Factors, then weights, then the mean: what was remembered depends on secret coins, and in

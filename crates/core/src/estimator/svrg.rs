@@ -11,12 +11,9 @@ use super::{
     put_floats, take_floats,
 };
 use crate::objective::{Objective, Records};
-use crate::random::SecretRng;
-use crate::sampling::Sampling;
 
 /// Option II of Algorithm 3.
 pub struct Svrg {
-    sampling: Sampling,
     difference_clip: Option<f64>,
     snapshot: Option<Snapshot>,
 }
@@ -31,9 +28,8 @@ struct Snapshot {
 
 impl Svrg {
     /// An estimator whose snapshot is the first model it sees.
-    pub fn new(sampling: Sampling, difference_clip: Option<f64>) -> Self {
+    pub fn new(difference_clip: Option<f64>) -> Self {
         Self {
-            sampling,
             difference_clip,
             snapshot: None,
         }
@@ -41,21 +37,14 @@ impl Svrg {
 }
 
 impl Estimator for Svrg {
-    fn estimate(
-        &mut self,
-        input: RoundInput<'_>,
-        coins: &mut SecretRng,
-        scratch: &mut Scratch,
-        sum: &mut Collector,
-    ) {
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
         let snapshot = self
             .snapshot
             .get_or_insert_with(|| Snapshot::at(input.model));
         if std::mem::take(&mut snapshot.fresh) {
             snapshot.refresh(input, scratch, sum);
         }
-        let rows = scratch.draw(&self.sampling, input.data, coins);
-        for chunk in rows.chunks(CHUNK) {
+        for chunk in input.batch.chunks(CHUNK) {
             let alone = sum.alone();
             scratch.batch.compute(
                 input,
@@ -83,7 +72,6 @@ impl Estimator for Svrg {
         if let Some(mean) = &snapshot.mean {
             sum.add_mean(mean, input.coordinates);
         }
-        scratch.rows = rows;
         self.sit_out(input.model, input.snapshot);
     }
 

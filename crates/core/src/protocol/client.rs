@@ -10,8 +10,8 @@ use crate::estimator::{
 };
 use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
 use crate::privacy::secure::NoiseError;
-use crate::privacy::{Mechanism, Noise, Released, TermBound};
-use crate::random::{PublicSeed, Purpose, SecretKey, unit};
+use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
+use crate::random::{IndexSeed, PublicSeed, Purpose, SecretKey, unit};
 use crate::sampling::Sampling;
 use crate::wire;
 
@@ -53,7 +53,11 @@ pub struct ClientPlan {
     pub shift_step: Option<f64>,
     /// Kind of noise.
     pub noise: Noise,
-    /// The run's public seed (snapshot coins).
+    /// Whether all clients send the same coordinates, drawn from the public seed. Sound where every
+    /// record is clipped on what travels (Proposition 6 of `docs/privacy.md`); random-k
+    /// amplification must then not be claimed.
+    pub shared_coordinates: bool,
+    /// The run's public seed (snapshot coins, shared coordinates).
     pub public_seed: PublicSeed,
 }
 
@@ -95,6 +99,18 @@ pub enum ClientError {
         /// The batch asked for.
         batch: f64,
     },
+    /// More records than SAGA's integer mean can hold.
+    #[error(
+        "client {client} has {records} records; with this little noise saga adds up {most} at most"
+    )]
+    TooMany {
+        /// Which client.
+        client: ClientId,
+        /// Its records.
+        records: usize,
+        /// How many there may be.
+        most: u64,
+    },
     /// A combination that no proof covers and that the code therefore does not have.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -128,6 +144,7 @@ pub struct ClientState {
 /// Buffers of one thread, shared by all clients that it runs.
 #[derive(Default)]
 pub struct RoundScratch {
+    rows: Vec<u32>,
     estimator: Scratch,
     selection: Selection,
 }
@@ -193,11 +210,22 @@ impl Client {
             plan.compressor.values()
         };
         let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        // SAGA takes away from its mean what it has added, which is exact as long as nothing saturates.
+        if matches!(plan.estimator, EstimatorPlan::Saga { .. })
+            && let Some(most) = mechanism.reference_capacity()
+            && records as u64 > most
+        {
+            return Err(ClientError::TooMany {
+                client: id,
+                records,
+                most,
+            });
+        }
         let (clipping, difference_clip) = tighten(&plan)?;
         let estimator: Box<dyn Estimator> = match plan.estimator {
-            EstimatorPlan::Minibatch => Box::new(Minibatch::new(sampling)),
-            EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(sampling, difference_clip)),
-            EstimatorPlan::Saga { .. } => Box::new(Saga::new(sampling, difference_clip)),
+            EstimatorPlan::Minibatch => Box::new(Minibatch),
+            EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
+            EstimatorPlan::Saga { .. } => Box::new(Saga::new(difference_clip)),
         };
         let shift = if plan.shift_step.is_some() {
             vec![0.0; dimension]
@@ -313,14 +341,17 @@ impl Client {
             return false;
         }
         let mut selection = std::mem::take(&mut scratch.selection);
-        compressor.select(
-            &mut self.key.stream(round, Purpose::Indices),
-            &mut selection,
-        );
+        let seed = if plan.shared_coordinates {
+            plan.public_seed.coordinates(round)
+        } else {
+            IndexSeed::draw(&mut self.key.stream(round, Purpose::Indices))
+        };
+        compressor.select(seed, &mut selection);
         let mut released = self.release(
             round,
             model,
             selection.coordinates(),
+            &mut scratch.rows,
             &mut scratch.estimator,
         );
         if !self.shift.is_empty() {
@@ -347,15 +378,23 @@ impl Client {
         round: Round,
         model: &Arc<Vec<f32>>,
         coordinates: Coordinates<'_>,
+        rows: &mut Vec<u32>,
         scratch: &mut Scratch,
     ) -> Released {
         let plan = &self.plan;
         let dimension = plan.objective.dimension();
         let count = coordinates.count(dimension);
+        let records = self.data.rows();
+        let mut coins = self.key.stream(round, Purpose::Sampling);
+        self.sampling.draw(records, &mut coins, rows);
         let mut noise_stream = self.key.stream(round, Purpose::Noise);
+        let mut ahead = Ahead::new(&self.data, rows, count.div_ceil(NOISE_STEP));
         let noise = self
             .mechanism
-            .draw(count, &mut noise_stream, &mut scratch.workspace);
+            .draw(count, &mut noise_stream, &mut scratch.workspace, || {
+                ahead.step()
+            });
+        ahead.finish();
         // Clipping the whole estimate needs all of its coordinates.
         let computed = if plan.estimate_clip.is_some() {
             Coordinates::All
@@ -366,11 +405,11 @@ impl Client {
             objective: plan.objective.as_ref(),
             data: &self.data,
             model,
+            batch: rows,
             coordinates: computed,
             clipping: self.clipping,
             snapshot: plan.snapshot_coin(round),
         };
-        let records = self.data.rows();
         let (batch, all) = (self.sampling.divisor(records), records as f64);
         let mut sum = self.mechanism.collector(
             computed.count(dimension),
@@ -378,9 +417,7 @@ impl Client {
             all,
             &mut scratch.workspace,
         );
-        let mut coins = self.key.stream(round, Purpose::Sampling);
-        self.estimator
-            .estimate(input, &mut coins, scratch, &mut sum);
+        self.estimator.estimate(input, scratch, &mut sum);
         if let Some(clip) = plan.estimate_clip {
             sum = clip_estimate(
                 sum,
@@ -399,6 +436,39 @@ impl Client {
             scratch.workspace.put(gradient);
         }
         released
+    }
+}
+
+/// Asks for the first rows of a batch a few at a time, so that they are near when they are read.
+struct Ahead<'a> {
+    data: &'a Dataset,
+    rows: &'a [u32],
+    per_step: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// More rows than this would push each other out of the cache.
+    const MOST: usize = 128;
+
+    fn new(data: &'a Dataset, batch: &'a [u32], steps: usize) -> Self {
+        let rows = &batch[..batch.len().min(Self::MOST)];
+        data.fetch_places(rows);
+        Self {
+            data,
+            rows,
+            per_step: rows.len().div_ceil(steps.max(1)),
+        }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        let (now, later) = self.rows.split_at(self.per_step.min(self.rows.len()));
+        self.data.fetch(now);
+        self.rows = later;
+    }
+
+    fn finish(self) {
+        self.data.fetch(self.rows);
     }
 }
 

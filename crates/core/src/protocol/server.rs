@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{ClientId, Round};
+use super::{ClientId, Round, Smoothing};
 use crate::compress::{Compressor, DecodeError, Update};
+
+use crate::linalg::vectorised;
 use crate::objective::{Coordinates, Regularizer};
 use crate::wire;
 
@@ -50,6 +52,8 @@ pub struct ServerPlan {
     pub shift_step: Option<f64>,
     /// The public regularizer, when the server adds its exact gradient.
     pub regularizer: Option<Regularizer>,
+    /// Averages the direction over neighbouring pixels; `None` is the paper's step.
+    pub smoothing: Option<Smoothing>,
     /// Total number of rounds.
     pub rounds: Round,
 }
@@ -125,6 +129,7 @@ pub struct Server {
     shift: Vec<f32>,
     velocity: Vec<f32>,
     average: Vec<f32>,
+    line: Vec<f32>,
     round: Round,
     last: Option<ClientId>,
     taken: usize,
@@ -134,7 +139,7 @@ impl Server {
     /// A server that starts at `start`.
     ///
     /// # Panics
-    /// If `start` does not have the compressor's dimension.
+    /// If `start` does not have the compressor's dimension, or the smoothed layer is larger than it.
     pub fn new(plan: ServerPlan, start: Vec<f32>) -> Self {
         let dimension = plan.compressor.dimension();
         assert_eq!(
@@ -142,6 +147,12 @@ impl Server {
             dimension,
             "the start must have one number per parameter"
         );
+        if let Some(smoothing) = &plan.smoothing {
+            assert!(
+                smoothing.weights() <= dimension,
+                "the smoothed layer must be part of the model"
+            );
+        }
         let zeros = |needed: bool| {
             if needed {
                 vec![0.0; dimension]
@@ -153,6 +164,7 @@ impl Server {
             shift: zeros(plan.shift_step.is_some()),
             velocity: zeros(plan.momentum != 0.0),
             average: vec![0.0; dimension],
+            line: Vec::new(),
             model: Arc::new(start),
             plan,
             round: 0,
@@ -306,7 +318,7 @@ impl Server {
         Ok(())
     }
 
-    /// Closes the round: `x -= eta (s + average + grad R(x))`, `s += gamma average`.
+    /// Closes the round: `x -= eta K (s + average + grad R(x))` (`K` the smoothing, or nothing), `s += gamma average`.
     ///
     /// # Errors
     /// When the run has ended.
@@ -319,13 +331,20 @@ impl Server {
         let nonzero = wire::nonzero(&self.average);
         let step = (plan.step_size * plan.schedule.factor(self.round, plan.rounds)) as f32;
         let shift_step = plan.shift_step.unwrap_or(0.0) as f32;
-        if plan.regularizer.is_none() && plan.momentum == 0.0 && !self.shift.is_empty() {
+        let plain = plan.regularizer.is_none() && plan.momentum == 0.0 && plan.smoothing.is_none();
+        if plain && !self.shift.is_empty() {
             // The usual case in one pass over memory.
-            for ((x, s), v) in model.iter_mut().zip(&mut self.shift).zip(&mut self.average) {
-                *x -= step * (*s + *v);
-                *s += shift_step * *v;
-                *v = 0.0;
-            }
+            let state = model.iter_mut().zip(&mut self.shift);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((x, s), v) in state.zip(&mut self.average) {
+                        *x -= step * (*s + *v);
+                        *s += shift_step * *v;
+                        *v = 0.0;
+                    }
+                },
+            );
         } else {
             self.step(step, shift_step);
         }
@@ -349,6 +368,9 @@ impl Server {
         }
         if let Some(regularizer) = &self.plan.regularizer {
             regularizer.add_gradient(model, Coordinates::All, 1.0, &mut self.average);
+        }
+        if let Some(smoothing) = &self.plan.smoothing {
+            smoothing.apply(&mut self.average, &mut self.line);
         }
         if self.plan.momentum != 0.0 {
             let momentum = self.plan.momentum as f32;

@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use rand_distr::{Distribution, StandardNormal};
 use soteria_core::compress::{Compressor, CompressorKind, Selection, Update};
 use soteria_core::data::{Dataset, DenseRows, Features, SparseRows};
 use soteria_core::estimator::Clipping;
@@ -17,9 +16,9 @@ use soteria_core::objective::{
 };
 use soteria_core::privacy::Noise;
 use soteria_core::protocol::{
-    Client, ClientPlan, EstimatorPlan, Round, RoundScratch, Schedule, Server, ServerPlan,
+    Client, ClientPlan, EstimatorPlan, Round, RoundScratch, Schedule, Server, ServerPlan, Smoothing,
 };
-use soteria_core::random::{PublicSeed, Purpose, SecretKey, unit};
+use soteria_core::random::{IndexSeed, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit};
 use soteria_core::sampling::Sampling;
 use soteria_core::wire;
 
@@ -90,6 +89,7 @@ pub fn client_plan(objective: Arc<dyn Objective>, kind: CompressorKind) -> Clien
         regularizer: None,
         shift_step: None,
         noise: Noise::Float,
+        shared_coordinates: false,
         public_seed: PublicSeed(3),
     }
 }
@@ -102,6 +102,7 @@ pub fn server_plan(plan: &ClientPlan, clients: usize, rounds: Round) -> ServerPl
         step_size: 0.3,
         schedule: Schedule::Constant,
         momentum: 0.0,
+        smoothing: None,
         shift_step: plan.shift_step,
         regularizer: None,
         rounds,
@@ -276,6 +277,9 @@ impl Setting {
             if let Some(regularizer) = plan.regularizer {
                 add(&mut direction, 1.0, &regularizer_gradient(regularizer, &x));
             }
+            if let Some(smoothing) = plan.smoothing {
+                direction = smoothed(smoothing, &direction);
+            }
             for (velocity, v) in velocity.iter_mut().zip(&direction) {
                 *velocity = plan.momentum * *velocity + v;
             }
@@ -369,8 +373,11 @@ impl TwinClient {
         let plan = &setting.plan;
         let d = x.len();
         let mut selection = Selection::default();
-        let mut stream = self.key.stream(round, Purpose::Indices);
-        plan.compressor.select(&mut stream, &mut selection);
+        let seed = match plan.shared_coordinates {
+            true => plan.public_seed.coordinates(round),
+            false => IndexSeed::draw(&mut self.key.stream(round, Purpose::Indices)),
+        };
+        plan.compressor.select(seed, &mut selection);
         let chosen: Vec<usize> = match selection.coordinates() {
             Coordinates::All => (0..d).collect(),
             Coordinates::Selected(chosen) => chosen.iter().map(|&i| i as usize).collect(),
@@ -385,11 +392,11 @@ impl TwinClient {
         let mut noise = self.key.stream(round, Purpose::Noise);
         let scale = d as f64 / chosen.len() as f64 / plan.compressor.participation();
         let mut v = vec![0.0; d];
-        for &i in &chosen {
-            let xi: f32 = match plan.noise {
-                Noise::None => 0.0,
-                _ => StandardNormal.sample(&mut noise),
-            };
+        let mut standard = vec![0.0; chosen.len()];
+        if plan.noise != Noise::None {
+            fill_standard_normal(&mut noise, &mut standard);
+        }
+        for (&i, xi) in chosen.iter().zip(standard) {
             v[i] = scale * (g[i] + setting.sigma * f64::from(xi) - self.shift[i]);
         }
         v
@@ -549,4 +556,40 @@ pub fn decoded(compressor: &Compressor, round: Round, bytes: &[u8]) -> Update {
         Ok(true)
     );
     update
+}
+
+/// The smoothing by its definition: one matrix `(1, 2, 1)/4` per axis, pass after pass.
+fn smoothed(smoothing: Smoothing, direction: &[f64]) -> Vec<f64> {
+    let Smoothing {
+        rows,
+        columns,
+        units,
+        passes,
+    } = smoothing;
+    let mut values = direction.to_vec();
+    for _ in 0..passes {
+        for (dr, dc) in [(1, 0), (0, 1)] {
+            let old = values.clone();
+            let at = |row: isize, column: isize, unit: usize| {
+                let inside =
+                    (0..rows as isize).contains(&row) && (0..columns as isize).contains(&column);
+                match inside {
+                    true => old[(row as usize * columns + column as usize) * units + unit],
+                    false => 0.0,
+                }
+            };
+            for row in 0..rows as isize {
+                for column in 0..columns as isize {
+                    for unit in 0..units {
+                        let sum = at(row - dr, column - dc, unit)
+                            + 2.0 * at(row, column, unit)
+                            + at(row + dr, column + dc, unit);
+                        values[(row as usize * columns + column as usize) * units + unit] =
+                            sum / 4.0;
+                    }
+                }
+            }
+        }
+    }
+    values
 }

@@ -119,9 +119,18 @@ enum ScopeChoice {
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum AdjacencyChoice {
+pub(super) enum AdjacencyChoice {
     ReplaceOne,
     ZeroOut,
+}
+
+impl From<AdjacencyChoice> for Adjacency {
+    fn from(choice: AdjacencyChoice) -> Self {
+        match choice {
+            AdjacencyChoice::ReplaceOne => Adjacency::ReplaceOne,
+            AdjacencyChoice::ZeroOut => Adjacency::ZeroOut,
+        }
+    }
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,10 +186,7 @@ impl QuestionOptions {
             release,
             rounds: self.rounds,
             delta: self.delta,
-            adjacency: match self.adjacency {
-                AdjacencyChoice::ReplaceOne => Adjacency::ReplaceOne,
-                AdjacencyChoice::ZeroOut => Adjacency::ZeroOut,
-            },
+            adjacency: self.adjacency.into(),
             method: match self.accountant {
                 AccountantChoice::Pld => Method::Pld,
                 AccountantChoice::Rdp => Method::Rdp,
@@ -455,7 +461,7 @@ fn number(text: &str) -> Result<f64, String> {
         .map_err(|_| "expected a number".to_owned())
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+pub(super) fn positive(text: &str) -> Result<f64, String> {
     let value = number(text)?;
     if value.is_finite() && value > 0.0 {
         Ok(value)
@@ -464,7 +470,7 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-fn fraction(text: &str) -> Result<f64, String> {
+pub(super) fn fraction(text: &str) -> Result<f64, String> {
     number(text)?;
     positive(text)
         .ok()
@@ -472,7 +478,7 @@ fn fraction(text: &str) -> Result<f64, String> {
         .ok_or("expected a number in (0, 1]".to_owned())
 }
 
-fn delta(text: &str) -> Result<f64, String> {
+pub(super) fn delta(text: &str) -> Result<f64, String> {
     number(text)?;
     positive(text)
         .ok()
@@ -480,7 +486,7 @@ fn delta(text: &str) -> Result<f64, String> {
         .ok_or("expected a number in (0, 1)".to_owned())
 }
 
-fn count(text: &str) -> Result<u64, String> {
+pub(super) fn count(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()
         .filter(|count| *count > 0)

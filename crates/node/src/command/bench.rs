@@ -294,7 +294,9 @@ impl Bench<'_> {
 
     fn network(&mut self) -> Result<(), Failure> {
         for load in network::loads(self.options.quick) {
-            self.held.push(network::measure(load, self.verbosity)?);
+            let held = network::measure(load, self.verbosity)?;
+            self.verbosity.say(held.to_text());
+            self.held.push(held);
         }
         Ok(())
     }

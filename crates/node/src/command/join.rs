@@ -12,13 +12,13 @@ use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Priced, Refusal};
+use crate::deploy::budget::{self, Limits, Priced, Refusal, adjacency_name};
 use crate::deploy::description::Description;
-use crate::deploy::hex;
-use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts};
-use crate::deploy::records::{self, Records};
+use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_secret};
+use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
+use crate::deploy::{Hash, hex, printable};
 use crate::logs::LogOptions;
 use crate::net::dial::{Security, Target};
 use crate::net::follow::{self, Caller, FollowError, Patience};
@@ -62,6 +62,12 @@ pub struct Options {
     /// Most that these records may have spent at the end of the run
     #[arg(long, value_name = "E")]
     max_epsilon: Option<f64>,
+    /// Largest delta of a run, and of the ledger's sum
+    #[arg(long, value_name = "D", default_value_t = budget::MAX_DELTA)]
+    max_delta: f64,
+    /// Judge every run for neighbours of this kind; without it, for the run's own
+    #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
+    adjacency: Option<String>,
     /// Do not ask, even at a terminal
     #[arg(long)]
     yes: bool,
@@ -92,6 +98,12 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             "--max-epsilon expects a number >= 0, found {limit}"
         )));
     }
+    if !(options.max_delta > 0.0 && options.max_delta < 1.0) {
+        return Err(Failure::usage(format!(
+            "--max-delta expects a number between 0 and 1, found {}",
+            options.max_delta
+        )));
+    }
     let security = match &options.tls {
         Some(directory) => Security::Tls(
             tls::client(directory, options.client)
@@ -101,11 +113,16 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     };
     let target = Target::new(&options.server, &security)
         .map_err(|error| Failure::usage(error.to_string()))?;
-    if options.test_seed.is_some() && !target.is_loopback() {
-        return Err(Failure::usage(
-            "--test-seed is for a server on this machine",
-        ));
-    }
+    let target = match options.test_seed {
+        Some(_) if !target.is_loopback() => {
+            return Err(Failure::usage(
+                "--test-seed is for a server on this machine",
+            ));
+        }
+        // Its name says so; its address will have to.
+        Some(_) => target.only_loopback(),
+        None => target,
+    };
     let store = ClientSqlite::open(&options.state)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -137,10 +154,13 @@ async fn take_part(
 ) -> Result<(), Failure> {
     let mut caller = Caller::new(target, options.client);
     let known = store.runs()?;
+    // Before the server can say anything about them.
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+    let own = records::source_digest(&share.source, &directories)?;
     let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
         return ended(options, known.last(), verbosity);
     };
-    let agreed = Agreed::reach(options, &share, &text, &known, verbosity)?;
+    let agreed = Agreed::reach(options, &share, own, &text, &known, verbosity)?;
     let Agreed {
         description,
         records,
@@ -243,6 +263,7 @@ impl Agreed {
     fn reach(
         options: &Options,
         share: &Share,
+        own: Hash,
         text: &str,
         known: &[LedgerRun],
         verbosity: Verbosity,
@@ -255,16 +276,15 @@ impl Agreed {
                 None => "refused: --test-seed is given, but this is no test run".to_string(),
             }));
         }
+        let same = known.iter().filter(|run| run.data == own);
+        records::check_shape(share, &outline, same.map(|run| run.description.as_str()))?;
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-        let records = records::load(share, &outline, &directories)?;
+        let records = records::load(share, own, &outline, &directories)?;
         let rows = records.data.rows();
         let description = Description::parse(text, rows).map_err(unusable)?;
-        let mut price = budget::price(&description, rows)?;
+        let price = budget::price(&description, rows)?;
         budget::check_claim(&description, &price)?;
         let sigma = price.sigma;
-        if description.test_seed.is_some() && price.claim == "proved" {
-            price.claim = "test seed".to_string();
-        }
         let hash = *description.hash();
         if let Some(known) = known.iter().find(|known| known.hash == hash) {
             if known.client != options.client {
@@ -273,7 +293,8 @@ impl Agreed {
                     known.client, options.client
                 )));
             }
-            if known.data != records.digest || known.price.sigma.to_bits() != sigma.to_bits() {
+            // The description is the same by its hash, so the noise is, with as many records.
+            if known.data != records.digest || known.price.records != rows as u64 {
                 return Err(Failure::usage(
                     "this state has joined this run with other records",
                 ));
@@ -288,9 +309,14 @@ impl Agreed {
             messages: 0,
             finished: false,
         };
-        show(&description, &run, known, verbosity)?;
-        let total = budget::spent(known, &run.data, Some(&run))?;
-        budget::check_limit(&total, options.max_epsilon)?;
+        let limits = Limits {
+            epsilon: options.max_epsilon,
+            delta: options.max_delta,
+            replace_one: options.adjacency.is_some(),
+        };
+        show(&description, &run, known, limits.replace_one, verbosity)?;
+        let total = budget::spent(known, &run.data, Some(&run), limits.replace_one)?;
+        budget::check_limits(&total, &run.price, description.test_seed.is_some(), &limits)?;
         let joined = known.iter().any(|known| known.hash == hash);
         if options.max_epsilon.is_none() && !options.yes && !joined {
             ask()?;
@@ -309,11 +335,13 @@ fn show(
     description: &Description,
     run: &LedgerRun,
     known: &[LedgerRun],
+    replace_one: bool,
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
     let Priced {
         records,
         epsilon,
+        epsilon_replace_one,
         delta,
         zero_out,
         claim,
@@ -325,7 +353,11 @@ fn show(
             round_up(epsilon, 4).to_string()
         })
     };
-    let adjacency = if *zero_out { "zero-out" } else { "replace-one" };
+    let beside = if *zero_out {
+        format!("; {} replace-one", epsilon_text(*epsilon_replace_one))
+    } else {
+        String::new()
+    };
     verbosity.say(format!(
         "run {}: {} with {} parameters, client {} of {}, {records} records, {rounds} messages",
         &hex(&run.hash)[..16],
@@ -335,16 +367,22 @@ fn show(
         description.resolved.clients,
     ));
     verbosity.say(format!(
-        "this run costs epsilon {} at delta {delta}, {adjacency} (claim: {claim})",
-        epsilon_text(*epsilon)
+        "this run costs epsilon {} at delta {delta}, {}{beside} (claim: {claim})",
+        epsilon_text(*epsilon),
+        adjacency_name(*zero_out),
     ));
-    let before = budget::spent(known, &run.data, None)?;
-    let total = budget::spent(known, &run.data, Some(run))?;
+    for warning in &description.warnings {
+        verbosity.warn(printable(warning));
+    }
+    let before = budget::spent(known, &run.data, None, replace_one)?;
+    let total = budget::spent(known, &run.data, Some(run), replace_one)?;
     verbosity.say(format!(
-        "these records have spent epsilon {} so far in {} runs; with all of this run {}",
+        "these records have spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
         epsilon_text(before.epsilon),
         before.runs,
         epsilon_text(total.epsilon),
+        total.delta,
+        adjacency_name(total.zero_out),
     ));
     Ok(())
 }
@@ -391,8 +429,9 @@ fn participant(
     let awaits_start = start.is_none().then_some(description.start);
     let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
     // Weights are the server's business: a replica is given averages.
-    let server_plan = setup::server_plan(resolved, &plan, weights(resolved, &[1]));
-    let (test_seed, id) = (options.test_seed, options.client);
+    let server_plan =
+        setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
+    let (test_seed, id, run) = (options.test_seed, options.client, *description.hash());
     Participant::new(Parts {
         store,
         run: *description.hash(),
@@ -400,9 +439,9 @@ fn participant(
         compressor: plan.compressor.clone(),
         replica: Server::new(server_plan, start),
         awaits_start,
-        secrets: Box::new(move |_| match test_seed {
+        secrets: Box::new(move |round, model| match test_seed {
             Some(seed) => Ok(SecretKey::simulated(seed, id)),
-            None => SecretKey::from_operating_system(),
+            None => fresh_secret(&run, round, model),
         }),
         checkpoint_every: CHECKPOINT_EVERY,
     })
@@ -435,12 +474,19 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 fn unusable(error: impl std::fmt::Display) -> Failure {
+    let error = printable(&error.to_string());
     Failure::Failed(format!("the server's run cannot be joined: {error}"))
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Failure::Failed(error.to_string())
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        Failure::usage(error.to_string())
     }
 }
 
@@ -453,7 +499,9 @@ impl From<FollowError> for Failure {
 impl From<Refusal> for Failure {
     fn from(error: Refusal) -> Self {
         match error {
-            Refusal::Unproved(_) | Refusal::Budget { .. } => Failure::Refused(error.to_string()),
+            Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => {
+                Failure::Refused(error.to_string())
+            }
             Refusal::Privacy(error) => error.into(),
             other => Failure::Failed(other.to_string()),
         }

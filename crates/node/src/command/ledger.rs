@@ -1,6 +1,5 @@
 //! `soteria ledger`: what a client's records have spent.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -8,14 +7,15 @@ use serde_json::json;
 use soteria_accountant::round_up;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Spent};
+use crate::deploy::budget::{self, Spent, adjacency_name};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun};
 use crate::deploy::{Hash, hex};
 
 /// Show what a client's records have spent, run by run and altogether
 ///
-/// The ledger belongs to a data set, which is known by a digest of its records. Every message that was ever
+/// The ledger belongs to a data set, which is known by a digest of its records; data sets are shown by
+/// numbers, in the order in which they first took part, for a digest would let others test guesses. Every message that was ever
 /// made counts, whether the server took it or not.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -40,24 +40,27 @@ pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
     }
     let mut store = ClientSqlite::open_to_read(&options.state)?;
     let runs = store.runs()?;
-    let mut sets: BTreeMap<Hash, Vec<LedgerRun>> = BTreeMap::new();
-    for run in &runs {
-        sets.entry(run.data).or_default().push(run.clone());
+    let mut sets: Vec<(Hash, Vec<LedgerRun>)> = Vec::new();
+    for run in runs {
+        match sets.iter_mut().find(|(data, _)| *data == run.data) {
+            Some((_, runs)) => runs.push(run),
+            None => sets.push((run.data, vec![run])),
+        }
     }
     let mut totals = Vec::new();
-    for (data, runs) in &sets {
-        totals.push((data, runs, budget::spent(runs, data, None)?));
+    for (number, (data, runs)) in (1..).zip(&sets) {
+        totals.push((number, runs, budget::spent(runs, data, None, false)?));
     }
     let shown = if options.json {
         let sets: Vec<_> = totals
             .iter()
-            .map(|(data, runs, spent)| set_json(data, runs, spent))
+            .map(|(number, runs, spent)| set_json(*number, runs, spent))
             .collect();
         format!("{:#}\n", json!({ "datasets": sets }))
     } else {
         totals
             .iter()
-            .map(|(data, runs, spent)| set_text(data, runs, spent))
+            .map(|(number, runs, spent)| set_text(*number, runs, spent))
             .collect()
     };
     print(&shown)
@@ -69,11 +72,7 @@ fn claimed(runs: &[LedgerRun]) -> bool {
         .all(|run| run.price.claim == "proved" || run.messages == 0)
 }
 
-fn adjacency(zero_out: bool) -> &'static str {
-    if zero_out { "zero-out" } else { "replace-one" }
-}
-
-fn set_json(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> serde_json::Value {
+fn set_json(number: u32, runs: &[LedgerRun], spent: &Spent) -> serde_json::Value {
     let entries: Vec<_> = runs
         .iter()
         .map(|run| {
@@ -84,30 +83,31 @@ fn set_json(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> serde_json::Value
                 "rounds": run.price.rounds,
                 "finished": run.finished,
                 "epsilon": run.price.epsilon,
+                "epsilon_replace_one": run.price.epsilon_replace_one,
                 "delta": run.price.delta,
-                "adjacency": adjacency(run.price.zero_out),
+                "adjacency": adjacency_name(run.price.zero_out),
                 "sigma": run.price.sigma,
                 "claim": run.price.claim,
             })
         })
         .collect();
     json!({
-        "data": hex(data),
+        "data": number,
         "records": runs.first().map(|run| run.price.records),
         "messages": runs.iter().map(|run| run.messages).sum::<u64>(),
         "epsilon": spent.epsilon,
         "delta": spent.delta,
-        "adjacency": adjacency(spent.zero_out),
+        "adjacency": adjacency_name(spent.zero_out),
         "method": spent.method,
         "claim": if claimed(runs) { "proved" } else { "some messages carry no claim" },
         "runs": entries,
     })
 }
 
-fn set_text(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> String {
+fn set_text(number: u32, runs: &[LedgerRun], spent: &Spent) -> String {
     let mut text = String::new();
     let records = runs.first().map_or(0, |run| run.price.records);
-    let _ = writeln!(text, "records {} ({records} of them)", &hex(data)[..16]);
+    let _ = writeln!(text, "data set {number}: {records} records");
     for run in runs {
         let epsilon = run.price.epsilon.map_or("unknown".to_string(), |epsilon| {
             round_up(epsilon, 4).to_string()
@@ -130,7 +130,7 @@ fn set_text(data: &Hash, runs: &[LedgerRun], spent: &Spent) -> String {
             "  spent: epsilon {} at delta {}, {} ({}){}",
             round_up(epsilon, 4),
             spent.delta,
-            adjacency(spent.zero_out),
+            adjacency_name(spent.zero_out),
             spent.method,
             if claimed(runs) {
                 ""

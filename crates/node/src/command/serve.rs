@@ -30,7 +30,7 @@ use crate::net::listen::{self, Limits, Security};
 use crate::net::service::Service;
 use crate::net::tls;
 use crate::output::{self, Ending, RunDirectory};
-use crate::problem::{Model, Problem, constant_feature};
+use crate::problem::{Model, Problem, constant_feature, image_side};
 use crate::run as setup;
 
 /// How long the server waits at most for clients to take note of the end.
@@ -248,6 +248,7 @@ impl Plan {
             dimension: model.objective().dimension(),
             records: vec![records; config.clients()?],
             model: kind,
+            image: image_side(shape.features).is_some(),
             smoothness: None,
         })?;
         let mut plan = Self {
@@ -548,6 +549,19 @@ impl<S: ServerStore> Observer<S> for Watch {
                     }
                 }
             });
+            // Rounds that are not measured have a time and traffic too.
+            if let Some(closed) = fresh {
+                let sums = coordinator.sums();
+                self.feed.append(Point {
+                    round,
+                    uplink_bytes: sums.uplink,
+                    downlink_bytes: sums.downlink,
+                    seconds: coordinator.last_seconds(),
+                    taken: closed.taken(),
+                    epsilon: spent,
+                    ..Point::default()
+                });
+            }
             let mut ending = lock(&self.ending);
             ending.model = coordinator.model().cloned();
             if ending.privacy.is_none() {

@@ -3,15 +3,14 @@
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use soteria_core::data::DataDirectories;
 use soteria_core::simulate::{EvaluationPlan, Metrics, Traffic};
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, watch_interrupts};
 use crate::accounting::Privacy;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, Document, NoiseTarget};
@@ -213,18 +212,6 @@ fn output_directory(options: &Options, resolved: &Resolved) -> Result<PathBuf, F
             Ok(path)
         }
     }
-}
-
-fn watch_interrupts() -> Arc<AtomicBool> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupted);
-    // A second Ctrl-C ends the program at once. Without a handler the default applies.
-    let _ = ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(1);
-        }
-    });
-    interrupted
 }
 
 /// Says what was chosen and why, before the first round.

@@ -57,6 +57,11 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     ("algorithm.fraction", "auto, or a number in (0, 1]"),
     ("algorithm.k", "auto, or how many coordinates travel"),
+    (
+        "algorithm.values",
+        "auto, or how many values each client may send in the whole run",
+    ),
+    ("algorithm.coordinates", "auto | own | shared"),
     ("algorithm.levels", "a positive integer (qsgd)"),
     ("algorithm.shift", "auto | off, or a number >= 0"),
     ("algorithm.step_size", "auto | theory, or a positive number"),
@@ -65,6 +70,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "auto | constant | cosine | inverse-sqrt",
     ),
     ("algorithm.momentum", "auto, or a number in [0, 1)"),
+    (
+        "algorithm.smoothing",
+        "auto, or how often (an integer from 0 to 64)",
+    ),
     ("algorithm.rounds", "auto | theory, or a positive integer"),
     ("algorithm.participation", "a probability in (0, 1]"),
     ("privacy.epsilon", "a positive number, or \"none\""),
@@ -263,6 +272,11 @@ impl Document {
         }
         self.entries.insert(key, (value, place));
         Ok(())
+    }
+
+    /// Takes a key out, and says whether it was there.
+    pub fn remove(&mut self, key: &str) -> bool {
+        self.entries.remove(key).is_some()
     }
 
     /// Whether a key was given.

@@ -71,6 +71,12 @@ impl Config {
             )?,
             fraction: d.read("algorithm.fraction", Auto::Auto, auto(probability))?,
             k: d.read("algorithm.k", Auto::Auto, auto(count))?,
+            values: d.read("algorithm.values", Auto::Auto, auto(count))?,
+            shared_coordinates: d.read(
+                "algorithm.coordinates",
+                Auto::Auto,
+                auto(choice(COORDINATES)),
+            )?,
             levels: d.read("algorithm.levels", 16, |value| {
                 count(value)?.try_into().ok()
             })?,
@@ -93,6 +99,15 @@ impl Config {
                 "algorithm.momentum",
                 Auto::Auto,
                 auto(|value| not_negative(value).filter(|m| *m < 1.0)),
+            )?,
+            smoothing: d.read(
+                "algorithm.smoothing",
+                Auto::Auto,
+                auto(|value| {
+                    not_negative(value)
+                        .filter(|n| n.fract() == 0.0 && *n <= 64.0)
+                        .map(|n| n as u32)
+                }),
             )?,
             rounds: d.read(
                 "algorithm.rounds",
@@ -208,6 +223,7 @@ pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
     ("qsgd", CompressorName::Qsgd),
     ("natural", CompressorName::Natural),
 ];
+pub(super) const COORDINATES: &[(&str, bool)] = &[("own", false), ("shared", true)];
 pub(super) const SCHEDULES: &[(&str, Schedule)] = &[
     ("constant", Schedule::Constant),
     ("cosine", Schedule::Cosine),

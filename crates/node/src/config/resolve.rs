@@ -3,7 +3,7 @@
 //! Under a named preset `auto` follows the paper: batch and snapshot probability from its
 //! corollaries (with `L = 1`, so that no private data decides), its shift step, 5% of the
 //! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
-//! most for: full gradients, random-k, every record clipped on the coordinates that travel.
+//! most for (`best.rs`).
 
 use soteria_core::compress::{Compressor, CompressorKind};
 use soteria_core::data::{Partition, Source};
@@ -11,6 +11,7 @@ use soteria_core::objective::Activation;
 use soteria_core::protocol::{Schedule, shift_step};
 use soteria_core::theory;
 
+use super::best::share;
 use super::document::ConfigError;
 use super::{
     AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
@@ -45,6 +46,8 @@ pub struct Resolved {
     pub step_size: f64,
     pub schedule: Schedule,
     pub momentum: f64,
+    pub smoothing: u32,
+    pub shared_coordinates: bool,
     pub rounds: u32,
     pub participation: f64,
     pub noise_target: NoiseTarget,
@@ -80,6 +83,8 @@ pub struct Shape {
     pub model: ModelKind,
     /// Smoothness of the loss on these records, where it is known.
     pub smoothness: Option<f64>,
+    /// Whether a record has as many features as a square image has pixels.
+    pub image: bool,
 }
 
 impl Config {
@@ -149,20 +154,26 @@ impl Config {
             }
             Preset::CdpSgd => EstimatorName::Sgd,
         });
-        let compressor = self.compressor_kind(d)?;
+        let compressor = self.compressor_kind(shape)?;
         let checked = Compressor::new(compressor, d, self.participation)
             .map_err(|error| ConfigError::conflict(format!("`algorithm.compressor`: {error}")))?;
         let omega = checked.omega();
-        let shift = self.shift.or(match self.preset {
-            Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
-            _ => ShiftChoice::Off,
-        });
         let clip_scope = self
             .clip_scope
             .or_else(|| self.scope(estimator, compressor));
         let clip = self
             .clip
             .or_else(|| self.clip_rule(shape.model, clip_scope, &checked));
+        let shared = self
+            .shared_coordinates
+            .or_else(|| self.sharing_rule(shape.model, clip_scope));
+        let shift = self.shift.or(match self.preset {
+            // Coordinates that all clients share leave no difference between clients to learn.
+            Preset::Auto if shared => ShiftChoice::Off,
+            Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
+            _ => ShiftChoice::Off,
+        });
+        let smoothing = self.smoothing(shape)?;
         let problem = theory::Problem {
             clients: shape.records.len() as f64,
             records: smallest as f64,
@@ -208,7 +219,7 @@ impl Config {
         };
         let rounds = match self
             .rounds
-            .or_else(|| Theory::Given(self.rounds_rule(shape.model)))
+            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
         {
             Theory::Given(rounds) => rounds,
             // The potential of the start is not public; the theory's order of magnitude is taken at 1.
@@ -243,8 +254,14 @@ impl Config {
             compressor,
             shift,
             step_size,
-            schedule: self.schedule.or(Schedule::Constant),
-            momentum: self.momentum.or(0.0),
+            schedule: self.schedule.or(if shared {
+                Schedule::Cosine
+            } else {
+                Schedule::Constant
+            }),
+            momentum: self.momentum.or(if shared { 0.8 } else { 0.0 }),
+            smoothing,
+            shared_coordinates: shared,
             rounds,
             participation: self.participation,
             noise_target: self.noise_target,
@@ -267,12 +284,14 @@ impl Config {
             eval_every: self.eval_every,
             step_size_from_data,
         };
+        self.check_values(&resolved, d)?;
         resolved.check(smallest)?;
         let warnings = self.warnings(&resolved, smallest);
         Ok((resolved, warnings))
     }
 
-    fn compressor_kind(&self, dimension: usize) -> Result<CompressorKind, ConfigError> {
+    fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
+        let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) => CompressorName::Identity,
@@ -291,56 +310,14 @@ impl Config {
                     ));
                 }
                 (Auto::Given(k), Auto::Auto) => CompressorKind::RandK { k },
-                (Auto::Auto, fraction) => {
-                    let k = (fraction.or(0.05) * dimension as f64).floor() as usize;
-                    CompressorKind::RandK { k: k.max(1) }
-                }
+                (Auto::Auto, Auto::Given(fraction)) => CompressorKind::RandK {
+                    k: share(fraction, dimension),
+                },
+                (Auto::Auto, Auto::Auto) => CompressorKind::RandK {
+                    k: self.message_size(shape),
+                },
             },
         })
-    }
-
-    fn scope(&self, estimator: EstimatorName, compressor: CompressorKind) -> Scope {
-        let minibatch = matches!(estimator, EstimatorName::Gd | EstimatorName::Sgd);
-        match (self.preset, compressor) {
-            (Preset::Auto, CompressorKind::RandK { .. }) if minibatch => Scope::Selected,
-            _ => Scope::Record,
-        }
-    }
-
-    fn clip_rule(&self, model: ModelKind, scope: Scope, compressor: &Compressor) -> f64 {
-        if self.preset != Preset::Auto {
-            return if model == ModelKind::Logistic {
-                0.5
-            } else {
-                1.0
-            };
-        }
-        let whole = if model == ModelKind::Logistic {
-            2.0
-        } else {
-            0.2
-        };
-        match (scope, compressor.fraction()) {
-            // A gradient that is spread over its coordinates shows this share of its norm.
-            (Scope::Selected, Some(fraction)) => whole * fraction.sqrt(),
-            _ => whole,
-        }
-    }
-
-    fn step_rule(&self, model: ModelKind) -> f64 {
-        match (self.preset, model) {
-            (Preset::Auto, ModelKind::Logistic) => 0.7,
-            (Preset::Auto, _) => 12.0,
-            _ => 0.3,
-        }
-    }
-
-    fn rounds_rule(&self, model: ModelKind) -> u32 {
-        match (self.preset, model) {
-            (Preset::Auto, ModelKind::Logistic) => 300,
-            (Preset::Auto, _) => 150,
-            _ => 100,
-        }
     }
 
     fn batch_size(
@@ -396,7 +373,10 @@ impl Config {
             }
         };
         if !matches!(resolved.compressor, CompressorKind::RandK { .. }) {
-            unused(&["algorithm.fraction", "algorithm.k"], "only rand-k has it");
+            unused(
+                &["algorithm.fraction", "algorithm.k", "algorithm.coordinates"],
+                "only rand-k has it",
+            );
         }
         if !matches!(resolved.compressor, CompressorKind::Qsgd { .. }) {
             unused(&["algorithm.levels"], "only qsgd has it");
@@ -437,6 +417,23 @@ impl Resolved {
             return Err(ConfigError::with_hint(
                 "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
                 "use clip_scope = \"record\" with svrg and saga",
+            ));
+        }
+        let random_k = matches!(self.compressor, CompressorKind::RandK { .. });
+        if self.shared_coordinates
+            && random_k
+            && self.amplification
+            && self.clip_scope != Scope::Selected
+        {
+            // Amplification needs coordinates that the client draws itself, after it has the model.
+            return Err(ConfigError::with_hint(
+                "`algorithm.coordinates = \"shared\"` rules out random-k amplification",
+                "use privacy.clip_scope = \"selected\" (gd and sgd), or privacy.amplification = \"off\"",
+            ));
+        }
+        if self.shared_coordinates && random_k && self.step_size_from_data {
+            return Err(ConfigError::conflict(
+                "`algorithm.step_size = \"theory\"` rests on clients that draw their coordinates independently, not on `algorithm.coordinates = \"shared\"`",
             ));
         }
         if self.accountant == AccountantName::Paper

@@ -6,8 +6,8 @@ use soteria_core::compress::CompressorKind;
 use soteria_core::data::Partition;
 
 use super::read::{
-    ACCOUNTANTS, ACTIVATIONS, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS, SCHEDULES, SCOPES,
-    name,
+    ACCOUNTANTS, ACTIVATIONS, COORDINATES, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS,
+    SCHEDULES, SCOPES, name,
 };
 use super::resolve::Resolved;
 use super::{EstimatorName, Init, ModelKind, NoiseTarget, ScaleChoice, ShiftChoice};
@@ -145,9 +145,14 @@ impl Resolved {
         }
         match self.compressor {
             CompressorKind::Identity => lines.push(("compressor", text("identity"))),
-            CompressorKind::RandK { k } => {
-                lines.extend([("compressor", text("rand-k")), ("k", k.to_string())])
-            }
+            CompressorKind::RandK { k } => lines.extend([
+                ("compressor", text("rand-k")),
+                ("k", k.to_string()),
+                (
+                    "coordinates",
+                    text(name(COORDINATES, self.shared_coordinates)),
+                ),
+            ]),
             CompressorKind::Qsgd { levels } => {
                 lines.extend([("compressor", text("qsgd")), ("levels", levels.to_string())])
             }
@@ -171,6 +176,7 @@ impl Resolved {
         ));
         lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
         lines.push(("momentum", number(self.momentum)));
+        lines.push(("smoothing", self.smoothing.to_string()));
         lines.push(("rounds", self.rounds.to_string()));
         lines.push(("participation", number(self.participation)));
         lines

@@ -34,13 +34,16 @@ struct State {
     history: History,
 }
 
-/// The points of the curves. Each has a number that only grows, so that a viewer can ask for what it lacks.
+/// The points of the curves, by round. Each carries the count of changes up to its own last one, so that a
+/// viewer can ask for what it lacks.
 #[derive(Default)]
 struct History {
-    points: Vec<Point>,
+    points: Vec<(Point, u64)>,
     /// Rounds between two kept points; the last point always stays.
     stride: u32,
-    /// Grows with every change that is not an appended point.
+    /// Changes so far.
+    changes: u64,
+    /// Grows when points go.
     generation: u64,
 }
 
@@ -105,15 +108,16 @@ impl Feed {
         });
     }
 
-    /// Adds a closed round to the curves and makes it the newest.
+    /// Adds a closed round to the curves, or to a round that is there what was measured of it later.
     pub fn append(&self, point: Point) {
-        if point.round > 0 {
+        let mut state = self.lock();
+        if point.round > state.status.round {
+            state.status.round = point.round;
+            state.status.arrived = 0;
+        }
+        if state.history.push(point) && point.round > 0 {
             self.shared.seconds.observe(point.seconds);
         }
-        let mut state = self.lock();
-        state.status.round = state.status.round.max(point.round);
-        state.status.arrived = 0;
-        state.history.push(point);
     }
 
     /// Replaces the curves by stored rounds, in order: what a coordinator knows after a restart.
@@ -121,14 +125,14 @@ impl Feed {
         let mut state = self.lock();
         let generation = state.history.generation + 1;
         state.history = History {
-            points: Vec::new(),
             stride: 1,
             generation,
+            ..History::default()
         };
         for point in points {
             state.history.push(point);
         }
-        if let Some(last) = state.history.points.last() {
+        if let Some(last) = state.history.last() {
             state.status.round = state.status.round.max(last.round);
         }
     }
@@ -156,7 +160,7 @@ impl Feed {
     /// The state now, with at most `rows` clients.
     pub fn snapshot(&self, rows: usize) -> Snapshot {
         let state = self.lock();
-        let last = state.history.points.last().copied();
+        let last = state.history.last();
         state
             .status
             .snapshot(&self.shared.about, last, unix_time(), rows)
@@ -180,25 +184,22 @@ impl Feed {
         json
     }
 
-    /// All points, or those after what a viewer has; with the mark for the next question.
+    /// All points, or those that changed since a viewer asked; with the mark for its next question.
     pub(super) fn points_since(&self, mark: Option<Mark>) -> (bool, Vec<Point>, Mark) {
         let state = self.lock();
         let history = &state.history;
         let next = Mark {
             generation: history.generation,
-            round: history.points.last().map_or(0, |point| point.round),
-            empty: history.points.is_empty(),
+            changes: history.changes,
         };
-        match mark {
-            Some(mark) if mark.generation == history.generation && !mark.empty => {
-                let first = history
-                    .points
-                    .partition_point(|point| point.round <= mark.round);
-                (false, history.points[first..].to_vec(), next)
-            }
-            Some(mark) if mark == next => (false, Vec::new(), next),
-            _ => (true, history.points.clone(), next),
-        }
+        let known = mark.filter(|mark| mark.generation == history.generation);
+        let since = known.map_or(0, |mark| mark.changes);
+        let changed = history.points.iter().filter(|(_, change)| *change > since);
+        (
+            known.is_none(),
+            changed.map(|(point, _)| *point).collect(),
+            next,
+        )
     }
 
     pub(super) fn with_metrics<T>(
@@ -214,7 +215,7 @@ impl Feed {
         let state = self.lock();
         read(
             &state.status,
-            state.history.points.last().copied(),
+            state.history.last(),
             &self.shared.seconds,
             door.as_deref(),
         )
@@ -232,36 +233,48 @@ impl Feed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     generation: u64,
-    round: u32,
-    empty: bool,
+    changes: u64,
 }
 
 impl History {
-    fn push(&mut self, point: Point) {
-        // A round that is told twice is told better the second time.
-        while self
+    fn last(&self) -> Option<Point> {
+        self.points.last().map(|(point, _)| *point)
+    }
+
+    /// Says whether the round is new.
+    fn push(&mut self, point: Point) -> bool {
+        self.changes += 1;
+        let place = self
             .points
-            .last()
-            .is_some_and(|last| last.round >= point.round)
-        {
-            self.points.pop();
-            self.generation += 1;
+            .partition_point(|(known, _)| known.round < point.round);
+        if let Some((known, change)) = self.points.get_mut(place) {
+            // A round that was thinned out is not worth a place between others.
+            if known.round == point.round {
+                *known = Point {
+                    test_loss: point.test_loss.or(known.test_loss),
+                    test_accuracy: point.test_accuracy.or(known.test_accuracy),
+                    epsilon: point.epsilon.or(known.epsilon),
+                    ..*known
+                };
+                *change = self.changes;
+            }
+            return false;
         }
         // The newest point stands even between two kept ones, until the next comes.
-        if let [.., before, last] = self.points[..]
+        if let [.., (last, _)] = self.points[..]
             && last.round % self.stride != 0
-            && last.round > before.round
         {
             self.points.pop();
         }
-        self.points.push(point);
+        self.points.push((point, self.changes));
         if self.points.len() > POINTS {
             self.stride = self.stride.saturating_mul(2);
             let (stride, newest) = (self.stride, point.round);
             self.points
-                .retain(|point| point.round % stride == 0 || point.round == newest);
+                .retain(|(point, _)| point.round % stride == 0 || point.round == newest);
             self.generation += 1;
         }
+        true
     }
 }
 
@@ -296,10 +309,19 @@ mod tests {
         feed.append(point(0));
         feed.append(point(1));
         let (whole, points, mark) = feed.points_since(Some(mark));
-        assert_eq!((whole, rounds(&points)), (true, vec![0, 1]));
+        assert_eq!((whole, rounds(&points)), (false, vec![0, 1]));
         feed.append(point(2));
         let (whole, points, mark) = feed.points_since(Some(mark));
         assert_eq!((whole, rounds(&points)), (false, vec![2]));
+        // Round 1 is measured after round 2 has closed.
+        let measured = Point {
+            test_accuracy: Some(0.5),
+            ..point(1)
+        };
+        feed.append(measured);
+        let (whole, points, mark) = feed.points_since(Some(mark));
+        assert_eq!((whole, points), (false, vec![measured]));
+        assert_eq!(rounds(&feed.points_since(None).1), [0, 1, 2]);
         feed.restore([point(0), point(1)]);
         let (whole, points, _) = feed.points_since(Some(mark));
         assert_eq!((whole, rounds(&points)), (true, vec![0, 1]));
@@ -318,6 +340,7 @@ mod tests {
                     seen.clear();
                 }
                 seen.extend(rounds(&points));
+                assert!(rounds(&points).len() <= POINTS);
                 mark = Some(next);
             }
         }

@@ -58,7 +58,7 @@ pub struct Client {
     pub joined: bool,
     /// Rounds it has completed: the last one whose result it has is this minus one.
     pub round: Round,
-    /// Its messages that were taken.
+    /// Its messages that were taken, since this server process started; so for what follows.
     pub taken: u32,
     /// Rounds that closed without it.
     pub missed: u32,
@@ -66,7 +66,7 @@ pub struct Client {
     pub bytes_up: u64,
     /// Bytes to it.
     pub bytes_down: u64,
-    /// What it has spent as the run defines it; `None` without a claim or when it keeps that to itself.
+    /// What it has spent at most as the run defines it; `None` without a claim.
     pub epsilon: Option<f64>,
     /// When it was last heard of, in seconds since 1970.
     pub last_seen: Option<f64>,

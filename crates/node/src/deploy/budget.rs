@@ -15,6 +15,8 @@
 //!
 //! The tail bound holds for each order `a` with `delta/K`, hence for all of them with `delta`.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 use soteria_accountant::amplification::masked_curve;
 use soteria_accountant::event::{Adjacency, RandomK};
@@ -52,6 +54,9 @@ pub struct Priced {
     pub zero_out: bool,
     /// What the whole run costs; `None` where nobody can say.
     pub epsilon: Option<f64>,
+    /// The same for neighbours that differ by a replaced record, whatever the run's own are.
+    #[serde(default)]
+    pub epsilon_replace_one: Option<f64>,
     /// `"proved"`, or why there is no claim.
     pub claim: String,
 }
@@ -65,11 +70,27 @@ pub enum Refusal {
     Unproved(String),
     /// It would cost too much.
     #[error(
-        "refused: with this run these records would have spent epsilon {total}, more than --max-epsilon {limit}; nothing has been sent"
+        "refused: with this run these records would have spent epsilon {total} at delta {delta}, {adjacency}, more than --max-epsilon {limit}; nothing has been sent"
     )]
     Budget {
         /// What the records would have spent.
         total: f64,
+        /// At which delta.
+        delta: f64,
+        /// For which neighbours.
+        adjacency: &'static str,
+        /// What was allowed.
+        limit: f64,
+    },
+    /// Its epsilon would mean little.
+    #[error(
+        "refused: epsilon at delta {delta} ({adjacency}) lets a record be published with that probability, more than --max-delta {limit}; nothing has been sent"
+    )]
+    Delta {
+        /// The run's delta.
+        delta: f64,
+        /// For which neighbours.
+        adjacency: &'static str,
         /// What was allowed.
         limit: f64,
     },
@@ -81,7 +102,27 @@ pub enum Refusal {
     Ledger(String),
 }
 
-/// The price of a run for a client with `records` records.
+/// Largest delta that a client takes unless told otherwise.
+pub const MAX_DELTA: f64 = 1e-3;
+
+/// What a client lets its records spend.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Most epsilon; `None` for no limit.
+    pub epsilon: Option<f64>,
+    /// Largest delta of a run or of the sum.
+    pub delta: f64,
+    /// Whether to judge every run for replaced records, also one that speaks of zeroed ones.
+    pub replace_one: bool,
+}
+
+/// The name of an adjacency.
+pub fn adjacency_name(zero_out: bool) -> &'static str {
+    if zero_out { "zero-out" } else { "replace-one" }
+}
+
+/// The price of a run for a client with `records` records. Noise from a test seed hides nothing: such
+/// a run has no epsilon, and the ledger counts it as unknown.
 ///
 /// # Errors
 /// When the run has no noise level.
@@ -99,8 +140,16 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
     });
     let masked = release
         .and_then(|release| release.amplification)
-        .filter(|_| run.amplification)
+        .filter(|_| accounting::may_amplify(run))
         .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
+    let epsilon_replace_one = if run.zero_out && privacy.epsilon.is_some() {
+        let mut other = run.clone();
+        (other.zero_out, other.noise_target) = (false, NoiseTarget::Sigma(sigma));
+        Privacy::settle(&other, dimension, &[records], false)?.epsilon
+    } else {
+        privacy.epsilon
+    };
+    let secret = description.test_seed.is_none();
     Ok(Priced {
         records: records as u64,
         shifts,
@@ -110,8 +159,12 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         rounds: u64::from(run.rounds),
         delta: run.delta,
         zero_out: run.zero_out,
-        epsilon: privacy.epsilon,
-        claim: privacy.claim,
+        epsilon: privacy.epsilon.filter(|_| secret),
+        epsilon_replace_one: epsilon_replace_one.filter(|_| secret),
+        claim: match privacy.claim.as_str() {
+            "proved" if !secret => "test seed".to_string(),
+            _ => privacy.claim,
+        },
     })
 }
 
@@ -135,11 +188,17 @@ pub fn check_claim(description: &Description, price: &Priced) -> Result<(), Refu
 }
 
 /// What the records `data` have spent in `runs`, with all of the run `whole` counted, if given,
-/// whether its messages were made or not.
+/// whether its messages were made or not. Neighbours differ by a replaced record if `replace_one` says
+/// so or any of the runs speaks of such.
 ///
 /// # Errors
 /// When some mechanism cannot be accounted.
-pub fn spent(runs: &[LedgerRun], data: &Hash, whole: Option<&LedgerRun>) -> Result<Spent, Refusal> {
+pub fn spent(
+    runs: &[LedgerRun],
+    data: &Hash,
+    whole: Option<&LedgerRun>,
+    replace_one: bool,
+) -> Result<Spent, Refusal> {
     let mut parts: Vec<(&Priced, u64)> = runs
         .iter()
         .filter(|run| run.data == *data && whole.is_none_or(|whole| whole.hash != run.hash))
@@ -150,11 +209,12 @@ pub fn spent(runs: &[LedgerRun], data: &Hash, whole: Option<&LedgerRun>) -> Resu
         parts.push((&whole.price, whole.price.rounds));
     }
     let delta = parts.iter().map(|part| part.0.delta).fold(1.0, f64::min);
-    let zero_out = !parts.is_empty() && parts.iter().all(|part| part.0.zero_out);
+    let zero_out = !parts.is_empty() && !replace_one && parts.iter().all(|part| part.0.zero_out);
     let (epsilon, method) = match parts[..] {
         [] => (Some(0.0), "nothing sent"),
         // A schedule that was fixed beforehand; one that stopped early costs no more than all of it.
-        [(price, _)] => (price.epsilon, "exact, the whole run"),
+        [(price, _)] if zero_out || !price.zero_out => (price.epsilon, "exact, the whole run"),
+        [(price, _)] => (price.epsilon_replace_one, "exact, the whole run"),
         _ => (filter(&parts, delta, zero_out)?, "renyi filter"),
     };
     Ok(Spent {
@@ -181,18 +241,44 @@ pub struct Spent {
     pub runs: usize,
 }
 
-/// Refuses a run whose whole cost, on top of what was spent, exceeds `limit`.
+/// Refuses a run whose whole cost, on top of what was spent, exceeds the limits. `spent` has all of the
+/// run `price` in it. A test run is not held to the limit on epsilon, which it cannot keep: whoever gave
+/// its seed knows that it hides nothing.
 ///
 /// # Errors
 /// When it does.
-pub fn check_limit(spent: &Spent, limit: Option<f64>) -> Result<(), Refusal> {
-    let Some(limit) = limit else { return Ok(()) };
+pub fn check_limits(
+    spent: &Spent,
+    price: &Priced,
+    test: bool,
+    limits: &Limits,
+) -> Result<(), Refusal> {
+    let adjacency = adjacency_name(spent.zero_out);
+    let delta = spent.delta.max(price.delta);
+    // Written so that no odd number passes.
+    if !matches!(
+        delta.partial_cmp(&limits.delta),
+        Some(Ordering::Less | Ordering::Equal)
+    ) {
+        return Err(Refusal::Delta {
+            delta,
+            adjacency,
+            limit: limits.delta,
+        });
+    }
+    let Some(limit) = limits.epsilon.filter(|_| !test) else {
+        return Ok(());
+    };
     let total = spent.epsilon.unwrap_or(f64::INFINITY);
     if total <= limit {
         return Ok(());
     }
-    let total = soteria_accountant::round_up(total, 4);
-    Err(Refusal::Budget { total, limit })
+    Err(Refusal::Budget {
+        total: soteria_accountant::round_up(total, 4),
+        delta: spent.delta,
+        adjacency,
+        limit,
+    })
 }
 
 /// The Renyi filter's epsilon.

@@ -205,6 +205,7 @@ pub struct Coordinator<S> {
     evaluations: Vec<Evaluation>,
     news: Vec<News>,
     snapshot_every: Round,
+    last_seconds: f64,
     failed: bool,
 }
 
@@ -254,6 +255,7 @@ impl<S: ServerStore> Coordinator<S> {
             news: Vec::new(),
             snapshot_every: snapshot_every.max(1),
             description,
+            last_seconds: 0.0,
             failed: false,
         };
         match record.description {
@@ -333,6 +335,11 @@ impl<S: ServerStore> Coordinator<S> {
     /// Sums over closed rounds.
     pub fn sums(&self) -> Sums {
         self.sums
+    }
+
+    /// How long the last round was open that closed in this process.
+    pub fn last_seconds(&self) -> f64 {
+        self.last_seconds
     }
 
     /// Measurements so far.
@@ -676,7 +683,12 @@ impl<S: ServerStore> Coordinator<S> {
     }
 
     fn server(&self, weights: Vec<f64>) -> Server {
-        let plan = run::server_plan(&self.description.resolved, &self.plan, weights);
+        let plan = run::server_plan(
+            &self.description.resolved,
+            &self.description.model,
+            &self.plan,
+            weights,
+        );
         Server::new(plan, self.start.clone())
     }
 
@@ -849,6 +861,7 @@ impl<S: ServerStore> Coordinator<S> {
         running.open.fill(None);
         let seconds = now.saturating_sub(running.opened).as_secs_f64();
         (running.received, running.opened) = (0, now);
+        self.last_seconds = seconds;
         if state.is_some() {
             let last = self.snapshots.last().copied().unwrap_or(0);
             self.snapshots.retain(|&kept| kept == 0 || kept >= last);

@@ -14,7 +14,7 @@ use soteria_core::data::{Constants, DataError, Scaling, Schema, Source};
 use super::{Hash, digest, hex, unhex};
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Document, Init, ModelKind, ScaleChoice};
-use crate::problem::{Model, ProblemError, build_model};
+use crate::problem::{Model, ProblemError, build_model, image_side};
 
 /// Bytes of the run's name in messages.
 pub const RUN_ID_LEN: usize = 16;
@@ -24,6 +24,9 @@ pub const LARGEST_MODEL: usize = 1 << 28;
 
 /// Most clients of a run.
 pub const MOST_CLIENTS: usize = 1 << 24;
+
+/// Largest scaling constant, and the inverse of the smallest factor.
+const LARGEST_CONSTANT: f64 = (1u64 << 62) as f64;
 
 /// Longest text that a client reads.
 pub const LONGEST: usize = 1 << 20;
@@ -47,6 +50,12 @@ pub enum DescriptionError {
     /// Only constants are taken for scaling.
     #[error("deployment takes scaling constants only, not `data.scale = \"{0}\"`")]
     Scale(&'static str),
+    /// Scaling constants that no features need.
+    #[error("the run description scales by constants beyond 2^62")]
+    Constants,
+    /// It names a file.
+    #[error("the run description names a file or folder, which is refused")]
+    Path,
     /// The step size depends on somebody's records.
     #[error("deployment needs a step size as a number, not \"theory\", which looks at records")]
     StepSize,
@@ -76,6 +85,8 @@ pub struct Description {
     pub start: Hash,
     /// The seed of all secrets in a test; such a run claims nothing.
     pub test_seed: Option<u64>,
+    /// What its reader should hear, e.g. of a large delta.
+    pub warnings: Vec<String>,
 }
 
 impl Description {
@@ -113,6 +124,7 @@ impl Description {
             model: model.clone(),
             start,
             test_seed,
+            warnings: Vec::new(),
         })
     }
 
@@ -133,16 +145,9 @@ impl Description {
         let number = |key: &str| head.get(key).and_then(toml::Value::as_integer);
         let string = |key: &str| head.get(key).and_then(toml::Value::as_str);
         let size = |key: &str| number(key).and_then(|value| usize::try_from(value).ok());
-        let labels: Option<Vec<String>> = head.get("labels").and_then(|value| {
-            let names = value.as_array()?.iter();
-            names
-                .map(|name| name.as_str().map(str::to_string))
-                .collect()
-        });
-        let (Some(features), Some(dimension), Some(labels), Some(start), Some(nonce)) = (
-            size("features"),
+        let (Some(shape), Some(dimension), Some(start), Some(nonce)) = (
+            RecordShape::of(text),
             size("dimension"),
-            labels,
             string("start").and_then(unhex::<32>),
             string("nonce").and_then(unhex::<16>),
         ) else {
@@ -151,9 +156,8 @@ impl Description {
         let test_seed = string("test_seed").and_then(|seed| seed.parse().ok());
         let document = Document::from_text(rest, "run description")?;
         let config = Config::read(&document)?;
-        let model_kind = config.model_for(labels.len())?;
+        let model_kind = config.model_for(shape.labels.len())?;
         let clients = config.clients()?;
-        let shape = RecordShape { features, labels };
         let model = shape.model(&config, model_kind)?;
         // Before anything of this size is made.
         if model.objective().dimension() != dimension
@@ -162,10 +166,11 @@ impl Description {
         {
             return Err(malformed("its numbers contradict each other"));
         }
-        let (resolved, _) = config.resolve(&Shape {
+        let (resolved, warnings) = config.resolve(&Shape {
             dimension,
             records: vec![records; clients],
             model: model_kind,
+            image: image_side(shape.features).is_some(),
             smoothness: None,
         })?;
         let again =
@@ -173,11 +178,21 @@ impl Description {
         if again != text {
             return Err(malformed("it is not canonical"));
         }
-        if !matches!(
-            resolved.scale,
-            ScaleChoice::None | ScaleChoice::Constant { .. }
-        ) {
-            return Err(DescriptionError::Scale("that of this run"));
+        match resolved.scale {
+            ScaleChoice::None => {}
+            // Judged as they are written; what they do to a record must not be heard of.
+            ScaleChoice::Constant { center, factor }
+                if center.abs() <= LARGEST_CONSTANT
+                    && (1.0 / LARGEST_CONSTANT..=LARGEST_CONSTANT).contains(&factor) => {}
+            ScaleChoice::Constant { .. } => return Err(DescriptionError::Constants),
+            _ => return Err(DescriptionError::Scale("that of this run")),
+        }
+        // A server has no business with files of its clients.
+        if matches!(resolved.init, Init::File(_))
+            || resolved.test.is_some()
+            || without_folder(&resolved.source) != resolved.source
+        {
+            return Err(DescriptionError::Path);
         }
         Ok(Self {
             text: again,
@@ -187,6 +202,11 @@ impl Description {
             model,
             start,
             test_seed,
+            // Every key is given in a resolved configuration, whether it is used or not.
+            warnings: warnings
+                .into_iter()
+                .filter(|warning| !warning.contains("is ignored"))
+                .collect(),
         })
     }
 
@@ -246,6 +266,19 @@ impl Description {
 }
 
 impl RecordShape {
+    /// The shape that a description's text names.
+    pub fn of(text: &str) -> Option<Self> {
+        let head: toml::Table = text.split_once(DIVIDER)?.0.parse().ok()?;
+        let features = head.get("features")?.as_integer()?;
+        let labels = head.get("labels")?.as_array()?.iter();
+        Some(Self {
+            features: usize::try_from(features).ok()?,
+            labels: labels
+                .map(|name| name.as_str().map(str::to_string))
+                .collect::<Option<_>>()?,
+        })
+    }
+
     /// The model for such records.
     ///
     /// # Errors

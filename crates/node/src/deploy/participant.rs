@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use soteria_core::compress::{Compressor, DecodeError, Update};
 use soteria_core::protocol::{Client, Round, RoundScratch, Server, ServerError, ServerState};
 use soteria_core::random::{EntropyError, SecretKey};
@@ -29,8 +30,32 @@ use super::{Hash, digest};
 /// Rounds between checkpoints.
 pub const CHECKPOINT_EVERY: Round = 64;
 
-/// Where a round's secret comes from: drawn after the round's model has arrived.
-pub type Secrets = Box<dyn FnMut(Round) -> Result<SecretKey, EntropyError> + Send>;
+/// Where a round's secret comes from: drawn after the round's model, whose digest is given, has arrived.
+pub type Secrets = Box<dyn FnMut(Round, &Hash) -> Result<SecretKey, EntropyError> + Send>;
+
+/// A fresh secret of the operating system, bound to what it is for: two copies of a machine whose
+/// generators are in the same state still do not use one noise for two models.
+///
+/// # Errors
+/// When the operating system has none.
+pub fn fresh_secret(run: &Hash, round: Round, model: &Hash) -> Result<SecretKey, EntropyError> {
+    Ok(bind(
+        &SecretKey::from_operating_system()?,
+        run,
+        round,
+        model,
+    ))
+}
+
+/// `SHA-256(bytes || run || round || model)`.
+fn bind(drawn: &SecretKey, run: &Hash, round: Round, model: &Hash) -> SecretKey {
+    let mut hasher = Sha256::new();
+    hasher.update(drawn.expose());
+    hasher.update(run);
+    hasher.update(round.to_le_bytes());
+    hasher.update(model);
+    SecretKey::kept(hasher.finalize().into())
+}
 
 /// Why a participant stops. Nothing that a server says makes it send more.
 #[derive(Debug, thiserror::Error)]
@@ -358,11 +383,12 @@ impl<S: ClientStore> Participant<S> {
 
     /// Makes the message of the open round and stores it.
     fn make(&mut self, round: Round) -> Result<Pending, ParticipantError> {
-        let key = (self.secrets)(round)?;
+        let model = Arc::clone(self.replica.model());
+        let name = digest(&model);
+        let key = (self.secrets)(round, &name)?;
         let kept = self.client.remembers_coins().then(|| *key.expose());
         let (mut message, mut update) = (Vec::new(), Update::default());
         self.client.renew(key);
-        let model = Arc::clone(self.replica.model());
         let present =
             self.client
                 .message(round, &model, &mut self.scratch, &mut message, &mut update);
@@ -370,7 +396,7 @@ impl<S: ClientStore> Participant<S> {
             round,
             message,
             key: kept,
-            model: digest(&model),
+            model: name,
             accepted: None,
         };
         self.store.pay(&self.run, &row, self.outcome)?;
@@ -443,5 +469,27 @@ impl<S: ClientStore> Participant<S> {
             (self.outcome, self.last_checkpoint) = (None, round);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A generator that repeats itself gives one secret per run, round and model, and the same for the same.
+    #[test]
+    fn secrets_are_bound_to_what_they_are_for() {
+        let drawn = SecretKey::kept([9; 32]);
+        let secret = |run, round, model| *bind(&drawn, &[run; 32], round, &[model; 32]).expose();
+        let first = secret(1, 2, 3);
+        assert_eq!(first, secret(1, 2, 3));
+        for other in [
+            secret(0, 2, 3),
+            secret(1, 0, 3),
+            secret(1, 2, 0),
+            *drawn.expose(),
+        ] {
+            assert_ne!(other, first);
+        }
     }
 }

@@ -1,41 +1,113 @@
-//! A client's own records: loaded as the run wants them, and known by a digest.
+//! A client's own records: loaded as the run wants them, and known by a digest that no run can change.
 //!
-//! The digest names the data set in the ledger. It is that of the records as they are read, each
-//! hashed alone and the hashes sorted: the order of rows, the file format and the run's scaling do not
-//! change it. What it cannot see: a data set with one row added or changed is another one to it,
-//! although nearly everything in it has been spent before. Whoever lets records grow must count their
-//! cost together, by keeping one state directory and adding up its ledger.
+//! The digest names the data set in the ledger. It is taken of the whole source before the server has
+//! said anything: of every record the nonzero values with their places and the label, each record hashed
+//! alone and the hashes sorted. The order of rows and the file format do not change it; and nothing in a
+//! description can: not the number of features, the spelling of classes, the scaling, the limit on rows,
+//! nor the seed that deals the parts of `SOURCE:i/n`, whose ledger is that of the whole source. Synthetic
+//! records, which are nobody's, are known by their source's name.
+//!
+//! What it cannot see: a data set with one row added or changed is another one to it, although nearly
+//! everything in it has been spent before. Whoever lets records grow must count their cost together, by
+//! keeping one state directory and adding up its ledger.
 
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Share};
+use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Share, Source};
 
 use super::Hash;
-use super::description::Description;
+use super::description::{Description, RecordShape};
+
+/// Most values of sparse rows that a centre may make dense.
+const LARGEST_DENSE: usize = 1 << 29;
 
 /// Records ready to train on.
 pub struct Records {
     /// Scaled, with the constant feature where the model has one.
     pub data: Arc<Dataset>,
-    /// Digest of the records as they were read.
+    /// Digest of the source that they are from.
     pub digest: Hash,
 }
 
-/// Loads `share` as `description` asks.
+/// The digest of all records of a source, as its owner has them.
 ///
 /// # Errors
-/// When the records cannot be read or do not have the run's features and classes.
-pub fn load(
+/// When they cannot be read.
+pub fn source_digest(source: &Source, directories: &DataDirectories) -> Result<Hash, DataError> {
+    match source {
+        Source::Synthetic(_) => Ok(Sha256::digest(source.to_string().as_bytes()).into()),
+        _ => Ok(digest(&source.load(directories, 0)?.train)),
+    }
+}
+
+/// Why records cannot take part. After a server has spoken nothing is said about any record: which
+/// descriptions fail would tell about it, and so would a log.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The records are of another kind.
+    #[error(
+        "these records do not have the features and classes that the run's description names, or cannot be dealt as it says"
+    )]
+    Unfit,
+    /// Another run on the same records had other features or classes.
+    #[error(
+        "this run names other features or classes than the runs that these records have joined before"
+    )]
+    OtherShape,
+    /// The files have changed.
+    #[error("the records have changed since they were read first")]
+    Changed,
+}
+
+/// Refuses a run whose features or classes are not those of an earlier run on the same records, or not
+/// those that the client wrote itself. It compares texts; no record is looked at.
+///
+/// # Errors
+/// When it does.
+pub fn check_shape<'a>(
     share: &Share,
     description: &Description,
+    earlier: impl Iterator<Item = &'a str>,
+) -> Result<(), LoadError> {
+    let own = match &share.source {
+        Source::Libsvm { features, .. } => *features,
+        _ => None,
+    };
+    let agrees = own.is_none_or(|features| features == description.shape.features);
+    for text in earlier {
+        if RecordShape::of(text).as_ref() != Some(&description.shape) {
+            return Err(LoadError::OtherShape);
+        }
+    }
+    if agrees {
+        Ok(())
+    } else {
+        Err(LoadError::OtherShape)
+    }
+}
+
+/// Loads `share`, whose source has the digest `own`, as `description` asks.
+///
+/// # Errors
+/// When the records do not have the run's features and classes, or have changed.
+pub fn load(
+    share: &Share,
+    own: Hash,
+    description: &Description,
     directories: &DataDirectories,
-) -> Result<Records, DataError> {
+) -> Result<Records, LoadError> {
+    let unfit = |_: DataError| LoadError::Unfit;
     let run = &description.resolved;
-    let mut whole = share
+    let loaded = share
         .source
-        .load_as(&description.schema(), directories, run.seed)?
-        .train;
+        .load_as(&description.schema(), directories, run.seed);
+    let mut whole = loaded.map_err(unfit)?.train;
+    // Files can change under one's hands; the ledger must know what is trained on.
+    if !matches!(share.source, Source::Synthetic(_)) && digest(&whole) != own {
+        return Err(LoadError::Changed);
+    }
     if let (Some(_), Some(rows)) = (share.part, run.rows)
         && rows < whole.rows()
     {
@@ -45,20 +117,33 @@ pub fn load(
         Some((part, parts)) => run.partition.part(data, part, parts, run.seed),
         None => Ok(data.clone()),
     };
-    let digest = digest(&part(&whole)?);
     // In the order of a simulated run: scaling looks at all rows when it decides how to store them.
     if description.intercept() {
         whole = whole.with_intercept();
     }
-    whole = description.scaling()?.apply(whole)?;
+    let scaling = description.scaling().map_err(unfit)?;
+    // A centre may make sparse rows dense, depending on them; whether that fits must not.
+    let size = whole.rows().saturating_mul(whole.columns());
+    if scaling.center().at(0) != 0.0
+        && matches!(whole.features(), Features::Sparse(_))
+        && size > LARGEST_DENSE
+    {
+        return Err(LoadError::Unfit);
+    }
+    whole = scaling.apply_clamped(whole).map_err(unfit)?;
     Ok(Records {
-        data: Arc::new(part(&whole)?),
-        digest,
+        data: Arc::new(part(&whole).map_err(unfit)?),
+        digest: own,
     })
 }
 
-/// The digest of unscaled records.
+/// The digest of unscaled records, whatever their columns and classes were fixed to.
 pub fn digest(data: &Dataset) -> Hash {
+    let names: Vec<Vec<u8>> = data
+        .label_names()
+        .iter()
+        .map(|name| canonical(name))
+        .collect();
     let mut rows: Vec<Hash> = (0..data.rows())
         .map(|row| {
             let mut hasher = Sha256::new();
@@ -80,15 +165,21 @@ pub fn digest(data: &Dataset) -> Hash {
                 }
             }
             let label = data.labels()[row] as usize;
-            let name = data.label_names().get(label).map_or("", String::as_str);
             hasher.update(u64::MAX.to_le_bytes());
-            hasher.update(name.as_bytes());
+            hasher.update(names.get(label).map_or(&[][..], Vec::as_slice));
             hasher.finalize().into()
         })
         .collect();
     rows.sort_unstable();
     let mut hasher = Sha256::new();
-    hasher.update((data.columns() as u64).to_le_bytes());
     rows.iter().for_each(|row| hasher.update(row));
     hasher.finalize().into()
+}
+
+/// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.
+fn canonical(name: &str) -> Vec<u8> {
+    match name.parse::<f64>() {
+        Ok(value) if value.is_finite() => [&b"number "[..], &(value + 0.0).to_le_bytes()].concat(),
+        _ => [b"text ", name.as_bytes()].concat(),
+    }
 }

@@ -1,7 +1,9 @@
 //! Stores in SQLite: `server.sqlite` or `client.sqlite` in the state directory, readable by any tool.
 //!
 //! Write-ahead log, `synchronous = FULL`: a committed transaction survives the process and the power.
-//! Deleted bytes are overwritten (`secure_delete`). A file `lock` keeps a second process away; readers
+//! Deleted bytes are overwritten (`secure_delete`), and a client's log, which still holds them, is moved
+//! into the file and cut after every erasure and when the state is opened. Files are readable by their
+//! owner alone, also in a directory that was there before. A file `lock` keeps a second process away; readers
 //! such as `soteria ledger` need no lock.
 
 use std::fs::{self, File, TryLockError};
@@ -51,12 +53,8 @@ impl Database {
         };
         create_private(directory).map_err(|error| failed(directory, error.to_string()))?;
         let lock_path = directory.join("lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(|error| failed(&lock_path, error.to_string()))?;
+        let lock =
+            open_private(&lock_path).map_err(|error| failed(&lock_path, error.to_string()))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -65,6 +63,13 @@ impl Database {
             Err(TryLockError::Error(error)) => return Err(failed(&lock_path, error.to_string())),
         }
         let path = directory.join(name);
+        // SQLite gives the log and its index the rights of the file; those of an older process are seen to.
+        for beside in ["", "-wal", "-shm"] {
+            let file = directory.join(format!("{name}{beside}"));
+            if beside.is_empty() || file.exists() {
+                open_private(&file).map_err(|error| failed(&file, error.to_string()))?;
+            }
+        }
         let connection = Connection::open(&path).map_err(|error| wrap(&path, &error))?;
         let database = Self {
             path,
@@ -153,6 +158,21 @@ impl Database {
         query(&self.connection).map_err(|error| self.wrap(&error))
     }
 
+    /// Moves the log into the file and cuts it: the log still holds what has been erased. Says whether
+    /// that was possible; a reader that takes its time can be in the way.
+    fn cut_log(&self) -> Result<bool, StoreError> {
+        let busy: i64 = self.query(|connection| {
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+        })?;
+        if busy != 0 {
+            tracing::warn!(
+                path = %self.path.display(),
+                "a reader keeps erased bytes in the log; cutting it is tried again"
+            );
+        }
+        Ok(busy == 0)
+    }
+
     fn floats(&self, bytes: &[u8]) -> Result<Vec<f32>, StoreError> {
         from_bytes(bytes).ok_or_else(|| self.corrupt("a vector of odd length"))
     }
@@ -168,16 +188,60 @@ fn wrap(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// A directory that only its owner can read, where the system knows such.
+/// A directory that only its owner can read, where the system knows such, and that survives a loss of
+/// power. One that exists is left as it is, with a warning if others can look into it.
 fn create_private(directory: &Path) -> std::io::Result<()> {
     if directory.is_dir() {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            if fs::metadata(directory)?.permissions().mode() & 0o077 != 0 {
+                tracing::warn!(
+                    directory = %directory.display(),
+                    "others have rights on this state directory: chmod 700"
+                );
+            }
+        }
         return Ok(());
     }
+    let missing: Vec<&Path> = directory
+        .ancestors()
+        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+        .collect();
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(directory)
+    builder.create(directory)?;
+    // A directory is an entry in another one, which must be durable too.
+    #[cfg(unix)]
+    for made in missing {
+        let parent = match made.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        File::open(parent)?.sync_all()?;
+    }
+    #[cfg(not(unix))]
+    drop(missing);
+    Ok(())
+}
+
+/// A file that only its owner can read, made if it is not there.
+fn open_private(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        if file.metadata()?.permissions().mode() & 0o077 != 0 {
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        }
+    }
+    Ok(file)
 }
 
 /// A server's journal on disk.
@@ -385,7 +449,11 @@ fn insert_state(transaction: &Transaction<'_>, state: &ServerState) -> rusqlite:
 }
 
 /// A client's journal and ledger on disk.
-pub struct ClientSqlite(Database);
+pub struct ClientSqlite {
+    database: Database,
+    /// Whether the log may hold what has been erased.
+    uncut: bool,
+}
 
 impl ClientSqlite {
     /// Opens or makes it.
@@ -393,7 +461,9 @@ impl ClientSqlite {
     /// # Errors
     /// When another process has it, or it is no such state.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        Database::open(directory, "client.sqlite", CLIENT_SCHEMA).map(Self)
+        let database = Database::open(directory, "client.sqlite", CLIENT_SCHEMA)?;
+        let uncut = !database.cut_log()?;
+        Ok(Self { database, uncut })
     }
 
     /// Opens one that exists, to read its ledger, whoever works with it.
@@ -401,7 +471,23 @@ impl ClientSqlite {
     /// # Errors
     /// When there is none.
     pub fn open_to_read(directory: &Path) -> Result<Self, StoreError> {
-        Database::open_to_read(directory, "client.sqlite").map(Self)
+        let database = Database::open_to_read(directory, "client.sqlite")?;
+        Ok(Self {
+            database,
+            uncut: false,
+        })
+    }
+
+    /// Waits for no reader, for tests.
+    #[doc(hidden)]
+    pub fn impatient(&self) {
+        let _ = self.database.connection.busy_timeout(Duration::ZERO);
+    }
+
+    /// After an erasure, or after one whose traces could not be removed at once.
+    fn cut_log(&mut self) -> Result<(), StoreError> {
+        self.uncut = !self.database.cut_log()?;
+        Ok(())
     }
 
     fn change_run(
@@ -410,7 +496,10 @@ impl ClientSqlite {
         before: Option<(Round, bool)>,
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> Result<(), StoreError> {
-        self.0.change(|transaction| {
+        if self.uncut {
+            self.cut_log()?;
+        }
+        self.database.change(|transaction| {
             if let Some((round, accepted)) = before {
                 transaction
                     .prepare_cached(
@@ -425,7 +514,7 @@ impl ClientSqlite {
 
 impl ClientStore for ClientSqlite {
     fn runs(&mut self) -> Result<Vec<LedgerRun>, StoreError> {
-        let found: Vec<(LedgerRun, String)> = self.0.query(|connection| {
+        let found: Vec<(LedgerRun, String)> = self.database.query(|connection| {
             connection
                 .prepare(
                     "SELECT hash, description, client, data, price, finished,
@@ -450,16 +539,16 @@ impl ClientStore for ClientSqlite {
             .into_iter()
             .map(|(run, price)| {
                 let price = serde_json::from_str(&price)
-                    .map_err(|error| self.0.corrupt(error.to_string()))?;
+                    .map_err(|error| self.database.corrupt(error.to_string()))?;
                 Ok(LedgerRun { price, ..run })
             })
             .collect()
     }
 
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
-        let price =
-            serde_json::to_string(&run.price).map_err(|error| self.0.corrupt(error.to_string()))?;
-        self.0.change(|transaction| {
+        let price = serde_json::to_string(&run.price)
+            .map_err(|error| self.database.corrupt(error.to_string()))?;
+        self.database.change(|transaction| {
             transaction
                 .execute(
                     "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, 0)",
@@ -511,7 +600,8 @@ impl ClientStore for ClientSqlite {
                 ],
             )?;
             erase(transaction, run, server.round)
-        })
+        })?;
+        self.cut_log()
     }
 
     fn finish(&mut self, run: &Hash, before: Option<(Round, bool)>) -> Result<(), StoreError> {
@@ -520,15 +610,12 @@ impl ClientStore for ClientSqlite {
             transaction.execute("DELETE FROM states WHERE run = ?1", [run])?;
             erase(transaction, run, Round::MAX)
         })?;
-        // The log still holds what was erased: it goes into the file now, and is cut.
-        self.0.query(|connection| {
-            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        })
+        self.cut_log()
     }
 
     fn state(&mut self, run: &Hash) -> Result<Option<Checkpoint>, StoreError> {
         type Blobs = (Round, [Vec<u8>; 5]);
-        let found: Option<Blobs> = self.0.query(|connection| {
+        let found: Option<Blobs> = self.database.query(|connection| {
             connection
                 .prepare_cached(
                     "SELECT round, model, shift, velocity, own_shift, memory FROM states WHERE run = ?1",
@@ -545,19 +632,19 @@ impl ClientStore for ClientSqlite {
         Ok(Some(Checkpoint {
             server: ServerState {
                 round,
-                model: self.0.floats(&model)?,
-                shift: self.0.floats(&shift)?,
-                velocity: self.0.floats(&velocity)?,
+                model: self.database.floats(&model)?,
+                shift: self.database.floats(&shift)?,
+                velocity: self.database.floats(&velocity)?,
             },
             client: ClientState {
-                shift: self.0.floats(&own_shift)?,
+                shift: self.database.floats(&own_shift)?,
                 memory,
             },
         }))
     }
 
     fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {
-        self.0.query(|connection| {
+        self.database.query(|connection| {
             connection
                 .prepare_cached(
                     "SELECT round, message, secret, model, accepted FROM messages

@@ -3,7 +3,7 @@
 //!
 //! Calls wait in a short queue, so a flood of them costs senders time, not the server memory. When the
 //! coordinator can no longer keep its state, the desk closes, every waiting call fails, and
-//! [`Desk::ended`] says why.
+//! [`Opened::ended`] says why.
 
 use std::sync::Arc;
 use std::time::Instant;

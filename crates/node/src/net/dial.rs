@@ -61,6 +61,8 @@ pub struct Target {
     host: String,
     port: u16,
     security: Secured,
+    /// Whether the address behind the name must be of this machine, too.
+    local: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -115,8 +117,17 @@ impl Target {
         Ok(Self {
             host,
             port: uri.port_u16().unwrap_or(DEFAULT_PORT),
+            local: matches!(security, Secured::Plain),
             security,
         })
+    }
+
+    /// The same, and connections to other machines are given up, whatever `localhost` stands for.
+    pub fn only_loopback(self) -> Self {
+        Self {
+            local: true,
+            ..self
+        }
     }
 
     /// Whether the server is on this machine, as far as its name says.
@@ -150,6 +161,7 @@ impl Target {
     async fn open(&self) -> io::Result<TokioIo<Stream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
+        check_peer(self.local, stream.peer_addr()?.ip())?;
         let Secured::Tls(tls) = &self.security else {
             return Ok(TokioIo::new(Stream::Plain(stream)));
         };
@@ -161,6 +173,14 @@ impl Target {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(TokioIo::new(Stream::Tls(Box::new(stream))))
+    }
+}
+
+/// Names are what a resolver makes of them; the address that answered is what counts.
+fn check_peer(local: bool, peer: IpAddr) -> io::Result<()> {
+    match local && !peer.to_canonical().is_loopback() {
+        true => Err(io::Error::other(format!("{peer} is not this machine"))),
+        false => Ok(()),
     }
 }
 
@@ -262,5 +282,25 @@ impl AsyncWrite for Stream {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `localhost` may be anything in a hosts file: plain text, and secrets from a seed, stay on this machine.
+    #[test]
+    fn the_address_counts_not_the_name() {
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        for here in ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"] {
+            check_peer(true, at(here)).unwrap();
+        }
+        for abroad in ["10.0.0.1", "192.0.2.7", "2001:db8::1", "0.0.0.0"] {
+            assert!(check_peer(true, at(abroad)).is_err(), "{abroad}");
+            check_peer(false, at(abroad)).unwrap();
+        }
+        let plain = Target::new("http://localhost:1", &Security::Plain).unwrap();
+        assert!(plain.local);
     }
 }

@@ -14,9 +14,9 @@ use tonic::{Code, Request, Status, Streaming};
 use super::dial::{self, Target};
 use super::rpc::coordinator_client::CoordinatorClient;
 use super::rpc::{self, progress::Event};
-use crate::deploy::from_bytes;
 use crate::deploy::participant::{Participant, ParticipantError, Position};
 use crate::deploy::store::ClientStore;
+use crate::deploy::{from_bytes, printable};
 
 /// How long a call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -57,8 +57,12 @@ impl From<Status> for FollowError {
             | Code::Unauthenticated
             | Code::AlreadyExists
             | Code::Unimplemented
-            | Code::OutOfRange => FollowError::Refused(status.message().to_string()),
-            _ => FollowError::Passing(format!("{} ({})", status.message(), status.code())),
+            | Code::OutOfRange => FollowError::Refused(printable(status.message())),
+            _ => FollowError::Passing(format!(
+                "{} ({})",
+                printable(status.message()),
+                status.code()
+            )),
         }
     }
 }

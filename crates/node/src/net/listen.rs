@@ -72,9 +72,10 @@ impl Limits {
         Self {
             connections: 2 * clients + 64,
             per_client: 4,
-            handshakes: 512,
+            // All clients may come at once, for example after a restart of the server.
+            handshakes: (clients + 64).clamp(512, 4096),
             handshake_timeout: Duration::from_secs(10),
-            grace: Duration::from_secs(1),
+            grace: Duration::from_secs(2),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! or word processor shows: attributes only (no style sheet, no script, no font file), on white.
 //! Points that an axis cannot show (not finite, or not positive on a logarithmic axis) leave a gap.
 
+use super::png::{self, PictureError};
 use super::svg;
 
 /// A figure: a title over panels that share one legend.
@@ -46,6 +47,10 @@ pub struct Series {
     pub color: Option<String>,
     /// Whether the line is dashed, for references rather than results.
     pub dashed: bool,
+    /// Whether the line is thicker than others, for the one to look at.
+    pub bold: bool,
+    /// What the curve belongs to: a page can show and hide the curves of a group together. Empty: none.
+    pub group: String,
 }
 
 impl Series {
@@ -116,5 +121,13 @@ impl Figure {
     /// The figure as one SVG file.
     pub fn to_svg(&self) -> String {
         svg::draw(self)
+    }
+
+    /// The figure as a picture, with `scale` pixels for each unit of the SVG.
+    ///
+    /// # Errors
+    /// When the picture would be empty or too large.
+    pub fn to_png(&self, scale: f32) -> Result<Vec<u8>, PictureError> {
+        png::rasterise(&self.to_svg(), scale)
     }
 }

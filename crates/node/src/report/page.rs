@@ -9,11 +9,13 @@ use super::setup::{Settings, number_at, numbers_at, text_at, title};
 use super::text::{self, escape, push, script_json};
 use super::{charts, claim, setup};
 
-const STYLE: &str = include_str!("../../assets/report.css");
+pub(super) const STYLE: &str = include_str!("../../assets/report.css");
 const SCRIPT: &str = include_str!("../../assets/report.js");
-const UPLOT_STYLE: &str = include_str!("../../../../third-party/uplot/uPlot.min.css");
-const UPLOT_SCRIPT: &str = include_str!("../../../../third-party/uplot/uPlot.iife.min.js");
-const UPLOT_LICENCE: &str = include_str!("../../../../third-party/uplot/LICENSE");
+pub(super) const AXES_SCRIPT: &str = include_str!("../../assets/axes.js");
+pub(super) const UPLOT_STYLE: &str = include_str!("../../../../third-party/uplot/uPlot.min.css");
+pub(super) const UPLOT_SCRIPT: &str =
+    include_str!("../../../../third-party/uplot/uPlot.iife.min.js");
+pub(super) const UPLOT_LICENCE: &str = include_str!("../../../../third-party/uplot/LICENSE");
 
 pub(super) fn html(run: &RunFiles) -> String {
     let mut out = String::with_capacity(256 * 1024);
@@ -39,7 +41,7 @@ pub(super) fn html(run: &RunFiles) -> String {
         &mut out,
         format_args!(
             "</main>\n<script type=\"application/json\" id=\"run-data\">{}</script>\n\
-         <script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}\n*/\n{UPLOT_SCRIPT}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+         <script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}\n*/\n{UPLOT_SCRIPT}</script>\n<script>\n{AXES_SCRIPT}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
             script_json(&charts::data(run))
         ),
     );

@@ -459,7 +459,8 @@ impl Series {
             push(
                 out,
                 format_args!(
-                    "<path d=\"{line}\" stroke=\"{color}\" stroke-width=\"2\" stroke-linejoin=\"round\"{}/>\n",
+                    "<path d=\"{line}\" stroke=\"{color}\" stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>\n",
+                    if self.bold { 3 } else { 2 },
                     dash(self)
                 ),
             );

@@ -3,6 +3,7 @@
 mod account;
 mod data;
 mod evaluate;
+mod experiments;
 mod failures;
 mod keys;
 mod program;

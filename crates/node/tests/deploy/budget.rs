@@ -1,16 +1,37 @@
 //! What several runs on the same records cost together.
 
-use soteria_node::deploy::budget::{Priced, Refusal, check_limit, price, spent};
+use soteria_node::deploy::Hash;
+use soteria_node::deploy::budget::{self, Limits, MAX_DELTA, Priced, Refusal, Spent, price};
 use soteria_node::deploy::store::LedgerRun;
 
 use crate::world::World;
 
+fn spent(runs: &[LedgerRun], data: &Hash, whole: Option<&LedgerRun>) -> Result<Spent, Refusal> {
+    budget::spent(runs, data, whole, false)
+}
+
+const OPEN: Limits = Limits {
+    epsilon: None,
+    delta: MAX_DELTA,
+    replace_one: false,
+};
+
+fn check_limit(spent: &Spent, epsilon: Option<f64>) -> Result<(), Refusal> {
+    let price = Priced {
+        delta: spent.delta,
+        ..Priced::default()
+    };
+    budget::check_limits(spent, &price, false, &Limits { epsilon, ..OPEN })
+}
+
+const LARGE: [&str; 3] = [
+    "data.source=synthetic:3000x6",
+    "privacy.sigma=0.1",
+    "algorithm.rounds=20",
+];
+
 fn runs(count: u8, messages: u64) -> Vec<LedgerRun> {
-    let world = World::new(&[
-        "data.source=synthetic:3000x6",
-        "privacy.sigma=0.1",
-        "algorithm.rounds=20",
-    ]);
+    let world = World::with_secrets(&LARGE, true);
     (0..count)
         .map(|number| LedgerRun {
             hash: [number; 32],
@@ -92,7 +113,7 @@ fn limits_count_what_was_spent_before() {
 /// A run without noise costs what nobody can say, and no limit allows it.
 #[test]
 fn what_cannot_be_accounted_is_never_within_a_limit() {
-    let world = World::new(&["privacy.sigma=0"]);
+    let world = World::with_secrets(&["privacy.sigma=0"], true);
     let price = price(&world.description, 20).unwrap();
     assert_eq!((price.epsilon, price.claim.as_str()), (None, "no noise"));
     let run = LedgerRun {
@@ -110,4 +131,102 @@ fn what_cannot_be_accounted_is_never_within_a_limit() {
     };
     let found = spent(&[before], &after.data, Some(&after)).unwrap();
     assert_eq!(found.epsilon, None);
+}
+
+/// A server that names a large delta gets a small epsilon for no noise at all; the client refuses, in a new
+/// run and in the ledger's sum, and says at which delta and for which neighbours it judges.
+#[test]
+fn a_large_delta_is_refused() {
+    let world = World::with_secrets(&[&LARGE[..], &["privacy.delta=0.05"]].concat(), true);
+    let run = world.ledger_run(0);
+    let found = spent(&[], &run.data, Some(&run)).unwrap();
+    let error = budget::check_limits(&found, &run.price, false, &OPEN).unwrap_err();
+    assert!(matches!(error, Refusal::Delta { .. }), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("delta 0.05") && said.contains("replace-one"),
+        "{said}"
+    );
+    // A smaller delta in the ledger does not hide it.
+    let before = LedgerRun {
+        data: run.data,
+        ..runs(1, 20).remove(0)
+    };
+    let found = spent(&[before], &run.data, Some(&run)).unwrap();
+    assert!(budget::check_limits(&found, &run.price, false, &OPEN).is_err());
+    let told = Limits {
+        delta: 0.05,
+        ..OPEN
+    };
+    budget::check_limits(&found, &run.price, false, &told).unwrap();
+    // Whoever reads the description hears of it.
+    let warnings = &world.description.warnings;
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.contains("privacy.delta")),
+        "{warnings:?}"
+    );
+}
+
+/// A run may speak of zeroed records; a client may judge it for replaced ones, at the very noise.
+#[test]
+fn the_client_chooses_the_neighbours() {
+    let world = World::with_secrets(
+        &[&LARGE[..], &["privacy.adjacency=zero-out"]].concat(),
+        true,
+    );
+    let run = world.ledger_run(0);
+    let own = spent(&[], &run.data, Some(&run)).unwrap();
+    let strict = budget::spent(&[], &run.data, Some(&run), true).unwrap();
+    assert!(own.zero_out && !strict.zero_out);
+    // The same noise and the same clip: as if the run had said replace-one.
+    assert_eq!(strict.epsilon, runs(1, 0)[0].price.epsilon);
+    assert!(strict.epsilon.unwrap() > own.epsilon.unwrap());
+    let limits = Limits {
+        epsilon: own.epsilon,
+        ..OPEN
+    };
+    budget::check_limits(&own, &run.price, false, &limits).unwrap();
+    let error = budget::check_limits(&strict, &run.price, false, &limits).unwrap_err();
+    assert!(error.to_string().contains("replace-one"), "{error}");
+}
+
+/// Noise that anybody can compute hides nothing: the ledger knows no epsilon from then on.
+#[test]
+fn a_test_seed_is_booked_as_unknown() {
+    let world = World::new(&LARGE);
+    let run = LedgerRun {
+        messages: 1,
+        ..world.ledger_run(0)
+    };
+    assert_eq!(
+        (run.price.epsilon, run.price.claim.as_str()),
+        (None, "test seed")
+    );
+    let limits = Limits {
+        epsilon: Some(1e6),
+        ..OPEN
+    };
+    let total = spent(&[], &run.data, Some(&run)).unwrap();
+    budget::check_limits(&total, &run.price, true, &limits).unwrap();
+    let next = LedgerRun {
+        data: run.data,
+        ..runs(1, 0).remove(0)
+    };
+    let total = spent(&[run], &next.data, Some(&next)).unwrap();
+    assert_eq!(total.epsilon, None);
+    assert!(budget::check_limits(&total, &next.price, false, &limits).is_err());
+}
+
+/// Prices are read back from a ledger as they were written, to the last bit.
+#[test]
+fn prices_survive_their_text() {
+    let mut price = runs(1, 0).remove(0).price;
+    for step in 0..2000u32 {
+        price.sigma = 0.1 * f64::from(step).sqrt() / 3.0;
+        let text = serde_json::to_string(&price).unwrap();
+        let read: Priced = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.sigma.to_bits(), price.sigma.to_bits());
+    }
 }

@@ -134,7 +134,7 @@ fn every_step(overrides: &[&str]) {
     for party in 0..=world.clients() {
         for after in [false, true] {
             for step in 0.. {
-                let world = World::new(overrides);
+                let world = world.anew();
                 let plan = Plan::at(step, after);
                 match party {
                     0 => world.server_store.plan(|current| *current = plan),

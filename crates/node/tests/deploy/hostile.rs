@@ -110,7 +110,7 @@ fn implausible_messages_are_refused() {
             match compressor.as_str() {
                 // The exponent of the first coordinate, as far up as it goes.
                 "algorithm.compressor=natural" => {
-                    (bad[wire::HEADER_LEN], bad[wire::HEADER_LEN + 1]) = (0xfe, 0x01);
+                    (bad[wire::HEADER_LEN], bad[wire::HEADER_LEN + 1]) = (0xfc, 0x01);
                 }
                 "algorithm.compressor=qsgd" => {
                     bad[wire::HEADER_LEN..wire::HEADER_LEN + 4]
@@ -187,7 +187,11 @@ fn one_client_does_not_switch_off_the_rules() {
 fn sizes_beyond_belief_are_refused() {
     let world = World::with(
         &BASE.replace("sigma = 0.05", "epsilon = 1.0"),
-        &["deployment.most_records=1099511627776"],
+        &[
+            "deployment.most_records=1099511627776",
+            "privacy.accountant=pld",
+            "privacy.amplification=auto",
+        ],
     );
     let mut coordinator = world.coordinator(NOW).unwrap();
     let error = coordinator.join(0, 1 << 40, NOW).unwrap_err();
@@ -362,7 +366,7 @@ fn catching_up_does_not_skip_coins() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// Arbitrary bytes, with and without an honest header, are answered and change nothing.
     #[test]
@@ -375,8 +379,9 @@ proptest! {
             static WORLD: World = World::new(&[]);
         }
         WORLD.with(|world| {
-            let mut coordinator = begun(&World::new(&[]));
-            let mut message = honest(world, 0).to_vec();
+            let world = world.anew();
+            let mut coordinator = begun(&world);
+            let mut message = honest(&world, 0).to_vec();
             message.truncate(cut);
             message.extend(bytes);
             let _ = coordinator.submit(client, message.into(), NOW);

@@ -241,11 +241,11 @@ fn another_start_than_the_agreed_one_is_refused() {
         client: core,
         compressor: plan.compressor.clone(),
         replica: Server::new(
-            run::server_plan(&world.resolved, &plan, vec![1.0]),
+            run::server_plan(&world.resolved, &world.problem.model, &plan, vec![1.0]),
             vec![0.0; world.start.len()],
         ),
         awaits_start: Some(digest(&vec![0.25; world.start.len()])),
-        secrets: Box::new(|_| Ok(SecretKey::simulated(1, 0))),
+        secrets: Box::new(|_, _| Ok(SecretKey::simulated(1, 0))),
         checkpoint_every: 3,
     })
     .unwrap();
@@ -278,6 +278,7 @@ fn a_changed_description_is_another_run() {
         ("sigma = 0.05", "sigma = 0.04"),
         ("clip = 1.0", "clip = 2.0"),
         ("batch = 5.0", "batch = 6.0"),
+        ("accountant = \"rdp\"", "accountant = \"pld\""),
         ("seed = 11", "seed = 12"),
     ] {
         assert!(text.contains(from), "{from} in {text}");

@@ -4,7 +4,9 @@
 mod budget;
 mod crashes;
 mod faults;
+mod files;
 mod hostile;
 mod lies;
+mod records;
 mod streams;
 mod world;

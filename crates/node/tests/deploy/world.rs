@@ -1,7 +1,7 @@
 //! A small run with all its parties: the same configuration simulated, and by coordinator and
 //! participants over stores that outlive them.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use soteria_core::simulate::EvaluationPlan;
 use soteria_node::accounting::Privacy;
 use soteria_node::config::resolve::Resolved;
 use soteria_node::config::{Config, Document};
-use soteria_node::deploy::budget;
+use soteria_node::deploy::budget::{self, Priced};
 use soteria_node::deploy::coordinator::{CatchUp, Coordinator, CoordinatorError};
 use soteria_node::deploy::description::{Description, RecordShape};
 use soteria_node::deploy::memory::{ClientMemory, ServerMemory};
@@ -22,15 +22,30 @@ use soteria_node::deploy::store::{ClientStore, LedgerRun};
 use soteria_node::problem::{Problem, regularizer};
 use soteria_node::run;
 
-pub struct World {
+/// What the run is.
+pub struct Setting {
     pub problem: Problem,
     pub resolved: Resolved,
     pub description: Description,
     pub sigmas: Vec<f64>,
     pub start: Vec<f32>,
+    prices: Vec<Priced>,
+}
+
+/// The run, and what its parties have stored.
+pub struct World {
+    setting: Arc<Setting>,
     pub server_store: ServerMemory,
     pub client_stores: Vec<ClientMemory>,
     pub checkpoint_every: u32,
+}
+
+impl Deref for World {
+    type Target = Setting;
+
+    fn deref(&self) -> &Setting {
+        &self.setting
+    }
 }
 
 pub type Coordinates = Coordinator<ServerMemory>;
@@ -50,16 +65,28 @@ rounds = 7
 [privacy]
 sigma = 0.05
 clip = 1.0
+accountant = "rdp"
+amplification = "off"
 [run]
 seed = 11
 "#;
 
 impl World {
     pub fn new(overrides: &[&str]) -> Self {
-        Self::with(BASE, overrides)
+        Self::build(BASE, overrides, false)
     }
 
+    /// A run of another configuration than the usual one.
     pub fn with(base: &str, overrides: &[&str]) -> Self {
+        Self::build(base, overrides, false)
+    }
+
+    /// A run whose secrets nobody knows, if `secret`; otherwise they are those of the simulated run.
+    pub fn with_secrets(overrides: &[&str], secret: bool) -> Self {
+        Self::build(BASE, overrides, secret)
+    }
+
+    fn build(base: &str, overrides: &[&str], secret: bool) -> Self {
         let mut document = Document::from_text(base, "world").unwrap();
         for assignment in overrides {
             document.set(assignment).unwrap();
@@ -77,23 +104,44 @@ impl World {
             features: shard.columns() - usize::from(intercept),
             labels: shard.label_names().to_vec(),
         };
-        let seed = Some(resolved.seed);
+        let seed = (!secret).then_some(resolved.seed);
         let nonce = [7; 16];
         let described =
             Description::new(&resolved, shape, &problem.model, &start, seed, nonce).unwrap();
         // What a client reads is what was described.
         let description = Description::parse(described.text(), records[0]).unwrap();
         assert_eq!(description.hash(), described.hash());
-        Self {
+        let prices = records
+            .iter()
+            .map(|&rows| budget::price(&description, rows).unwrap());
+        let setting = Setting {
+            prices: prices.collect(),
             sigmas: privacy.sigmas,
-            client_stores: records.iter().map(|_| ClientMemory::default()).collect(),
-            server_store: ServerMemory::default(),
             problem,
             resolved,
             description,
             start,
+        };
+        Self::of(Arc::new(setting))
+    }
+
+    fn of(setting: Arc<Setting>) -> Self {
+        let stores = setting
+            .problem
+            .shards
+            .iter()
+            .map(|_| ClientMemory::default());
+        Self {
+            client_stores: stores.collect(),
+            server_store: ServerMemory::default(),
+            setting,
             checkpoint_every: 3,
         }
+    }
+
+    /// The same run, of which nothing has happened.
+    pub fn anew(&self) -> Self {
+        Self::of(Arc::clone(&self.setting))
     }
 
     pub fn clients(&self) -> usize {
@@ -122,13 +170,12 @@ impl World {
     }
 
     pub fn ledger_run(&self, client: usize) -> LedgerRun {
-        let rows = self.problem.shards[client].rows();
         LedgerRun {
             hash: *self.description.hash(),
             description: self.description.text().to_string(),
             client: client as u32,
             data: [client as u8; 32],
-            price: budget::price(&self.description, rows).unwrap(),
+            price: self.prices[client].clone(),
             messages: 0,
             finished: false,
         }
@@ -156,7 +203,7 @@ impl World {
         )
         .unwrap();
         let replica = Server::new(
-            run::server_plan(&self.resolved, &plan, vec![1.0]),
+            run::server_plan(&self.resolved, &self.problem.model, &plan, vec![1.0]),
             self.description.compute_start().unwrap(),
         );
         Participant::new(Parts {
@@ -166,7 +213,7 @@ impl World {
             compressor: plan.compressor.clone(),
             replica,
             awaits_start: None,
-            secrets: Box::new(move |_| Ok(SecretKey::simulated(seed, id))),
+            secrets: Box::new(move |_, _| Ok(SecretKey::simulated(seed, id))),
             checkpoint_every: self.checkpoint_every,
         })
         .map(Some)

@@ -198,6 +198,19 @@ impl Rows<'_> {
     }
 }
 
+/// Where columns come from.
+pub(super) trait Columns {
+    /// One input in every record.
+    fn column(&mut self, input: usize) -> &Column;
+}
+
+impl Columns for Tile<'_> {
+    #[inline(always)]
+    fn column(&mut self, input: usize) -> &Column {
+        Tile::column(self, input)
+    }
+}
+
 /// The column gathered last: chosen weights of one input follow each other.
 pub(super) struct Gathered<'a> {
     rows: &'a Rows<'a>,
@@ -213,9 +226,11 @@ impl<'a> Gathered<'a> {
             column: [0.0; BLOCK],
         }
     }
+}
 
+impl Columns for Gathered<'_> {
     #[inline(always)]
-    pub(super) fn column(&mut self, input: usize) -> &Column {
+    fn column(&mut self, input: usize) -> &Column {
         if self.input != Some(input) {
             self.input = Some(input);
             self.rows.gather(input, &mut self.column);
@@ -252,13 +267,23 @@ impl Chosen {
         }
         let mut pairs = workspace.take_indices(2 * (middle - start));
         let (first, outputs) = (layer.weights.start as u32, layer.outputs as u32);
-        // A product instead of a division: `(weight + 1/2) / outputs` is at least `1/2 / outputs`
-        // away from every integer, and the rounding errors are far below that.
-        let inverse = 1.0 / f64::from(outputs);
-        for (pair, &coordinate) in pairs.chunks_exact_mut(2).zip(&chosen[start..middle]) {
-            let weight = coordinate - first;
-            let input = ((f64::from(weight) + 0.5) * inverse) as u32;
-            (pair[0], pair[1]) = (input, weight - input * outputs);
+        let (targets, _) = pairs.as_chunks_mut::<2>();
+        let weights = chosen[start..middle]
+            .iter()
+            .map(|coordinate| coordinate - first);
+        if outputs.is_power_of_two() {
+            let digits = outputs.trailing_zeros();
+            for (pair, weight) in targets.iter_mut().zip(weights) {
+                *pair = [weight >> digits, weight & (outputs - 1)];
+            }
+        } else {
+            // A product instead of a division: `(weight + 1/2) / outputs` is at least
+            // `1/2 / outputs` away from every integer, and the rounding errors are far below that.
+            let inverse = 1.0 / f64::from(outputs);
+            for (pair, weight) in targets.iter_mut().zip(weights) {
+                let input = ((f64::from(weight) + 0.5) * inverse) as u32;
+                *pair = [input, weight - input * outputs];
+            }
         }
         let mut biases = workspace.take_indices(end - middle);
         for (output, &coordinate) in biases.iter_mut().zip(&chosen[middle..end]) {

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::super::{Gradients, Records, Workspace};
-use super::columns::{self, Chosen, Gathered, Inputs, Tile};
+use super::columns::{self, Chosen, Columns, Gathered, Inputs, Tile};
 use super::{BLOCK, FactorPlace, Network};
 use crate::linalg::{LINE, aligned, kernels, vectorised};
 
@@ -158,7 +158,7 @@ pub(super) fn selected(
                 #[inline(always)]
                 || match (&inputs, right) {
                     (Inputs::Tile(tile), _) => {
-                        add_squares(&chosen, errors, norms, |input| *tile.column(input));
+                        add_squares(&chosen, errors, norms, *tile);
                     }
                     (Inputs::Rows(rows), Some(right)) if l > 0 => {
                         let changes = Tile::of_errors(len, place, left, Some(right), right_scratch);
@@ -171,8 +171,7 @@ pub(super) fn selected(
                         add_squared_differences(&chosen, inputs, (errors, changes), norms);
                     }
                     (Inputs::Rows(rows), _) => {
-                        let mut gathered = Gathered::new(rows);
-                        add_squares(&chosen, errors, norms, |input| *gathered.column(input));
+                        add_squares(&chosen, errors, norms, Gathered::new(rows));
                     }
                 },
             );
@@ -188,16 +187,14 @@ pub(super) fn selected(
 const RUN: usize = 32;
 
 #[inline(always)]
-fn add_squares(
-    chosen: &Chosen,
-    errors: Tile<'_>,
-    norms: &mut [f64],
-    mut column: impl FnMut(usize) -> [f32; BLOCK],
-) {
+fn add_squares(chosen: &Chosen, errors: Tile<'_>, norms: &mut [f64], mut columns: impl Columns) {
     for weights in chosen.weights().chunks(RUN) {
         let mut run = [0.0f32; BLOCK];
         for &[input, output] in weights {
-            let (column, errors) = (column(input as usize), errors.column(output as usize));
+            let (column, errors) = (
+                columns.column(input as usize),
+                errors.column(output as usize),
+            );
             for j in 0..BLOCK {
                 let entry = column[j] * errors[j];
                 run[j] = entry.mul_add(entry, run[j]);

@@ -6,7 +6,7 @@ use super::super::{Outcome, PreparedKey, Records, Workspace};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
 use crate::linalg::kernels::{self, NO_ROW, padded};
-use crate::linalg::{LINE, aligned, elementary, prefetch, vectorised};
+use crate::linalg::{LINE, aligned, elementary, vectorised};
 
 /// Where everything stands in the two scratch buffers of a pass.
 #[derive(Clone, Debug)]
@@ -98,7 +98,6 @@ pub(super) fn run(
         );
     }
     let all = records;
-    fetch(all, 0);
     let plan = &network.pass;
     let backward = factors.is_some();
     let key = prepared_key(network, model, records, backward, workspace.phase());
@@ -119,7 +118,10 @@ pub(super) fn run(
             data: records.data,
             rows,
         };
-        fetch(all, b + 1);
+        if let Some(next) = all.rows.chunks(BLOCK).nth(b + 1) {
+            all.data.fetch_places(next);
+            all.data.fetch(next);
+        }
         forward(network, prepared, records, block);
         let place = b * BLOCK..b * BLOCK + rows.len();
         let outcomes = outcomes
@@ -154,30 +156,6 @@ fn prepared_key(
     let kind = usize::from(sparse) + 2 * usize::from(backward);
     let network = std::ptr::from_ref(network).addr();
     (phase, [network, model.as_ptr().addr(), offset, kind])
-}
-
-/// Asks for the rows of block `b`, which lie anywhere in memory, while something else is computed.
-fn fetch(records: Records<'_>, b: usize) {
-    if let Some(rows) = records.rows.chunks(BLOCK).nth(b) {
-        let (norms, labels) = (records.data.squared_norms(), records.data.labels());
-        for &row in rows {
-            let place = row as usize;
-            prefetch(&norms[place..=place]);
-            prefetch(&labels[place..=place]);
-            match records.data.features() {
-                Features::Sparse(sparse) => {
-                    let row = sparse.row(row as usize);
-                    prefetch(row.indices);
-                    prefetch(row.values);
-                }
-                Features::Dense(dense) => {
-                    // The start is enough: the processor sees where a long row goes on.
-                    let row = dense.row(row as usize);
-                    prefetch(&row[..row.len().min(4 * LINE)]);
-                }
-            }
-        }
-    }
 }
 
 /// Packs and transposes weights, once per call.

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::super::{Gradients, Records, Workspace};
-use super::columns::{self, Chosen, Gathered, Inputs, Tile};
+use super::columns::{self, Chosen, Columns, Gathered, Inputs, Tile};
 use super::{BLOCK, Network};
 use crate::data::{Features, SparseRows};
 use crate::linalg::kernels::{self, LANES, NO_ROW, padded};
@@ -204,15 +204,10 @@ pub(super) fn selected(
                 || {
                     match &inputs {
                         Inputs::Tile(tile) => {
-                            add_products(&chosen, b == 0, partial, errors, |input| {
-                                *tile.column(input)
-                            })
+                            add_products(&chosen, b == 0, partial, errors, *tile);
                         }
                         Inputs::Rows(rows) => {
-                            let mut gathered = Gathered::new(rows);
-                            add_products(&chosen, b == 0, partial, errors, |input| {
-                                *gathered.column(input)
-                            });
+                            add_products(&chosen, b == 0, partial, errors, Gathered::new(rows));
                         }
                     }
                     for (output, total) in totals.iter_mut().enumerate() {
@@ -222,9 +217,14 @@ pub(super) fn selected(
             );
         }
         let (weights, biases) = sum[chosen.places.clone()].split_at_mut(chosen.weights().len());
-        for (sum, &partial) in weights.iter_mut().zip(partial.as_chunks().0) {
-            *sum += kernels::sum_lanes(partial);
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (sum, &partial) in weights.iter_mut().zip(partial.as_chunks().0) {
+                    *sum += kernels::sum_lanes(partial);
+                }
+            },
+        );
         for (sum, &output) in biases.iter_mut().zip(chosen.biases()) {
             *sum += totals[output as usize];
         }
@@ -244,11 +244,14 @@ fn add_products(
     first: bool,
     partial: &mut [f32],
     errors: Tile<'_>,
-    mut column: impl FnMut(usize) -> [f32; BLOCK],
+    mut columns: impl Columns,
 ) {
     let (partial, _) = partial.as_chunks_mut::<LANES>();
     for (sums, &[input, output]) in partial.iter_mut().zip(chosen.weights()) {
-        let (column, errors) = (column(input as usize), errors.column(output as usize));
+        let (column, errors) = (
+            columns.column(input as usize),
+            errors.column(output as usize),
+        );
         let mut both = [if first { [0.0; LANES] } else { *sums }, [0.0; LANES]];
         for pair in 0..BLOCK / (2 * LANES) {
             for half in 0..2 {

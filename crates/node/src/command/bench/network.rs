@@ -44,6 +44,13 @@ pub struct Load {
     pub rounds: Round,
 }
 
+impl Load {
+    /// How many coordinates travel.
+    fn k(&self) -> usize {
+        ((self.fraction * DIMENSION as f64) as usize).max(1)
+    }
+}
+
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Held {
@@ -151,11 +158,11 @@ fn configuration(load: Load) -> String {
     // The records are only there to give the model its shape; clients bring their own numbers.
     format!(
         "[data]\nsource = \"synthetic:{}x784x10\"\nclients = {}\n[model]\nkind = \"mlp\"\nhidden = [64]\n\
-         [algorithm]\npreset = \"soteriafl-sgd\"\nbatch = 5\nfraction = {}\nrounds = {}\nstep_size = 0.001\n\
+         [algorithm]\npreset = \"soteriafl-sgd\"\nbatch = 5\nk = {}\nrounds = {}\nstep_size = 0.001\n\
          [privacy]\nsigma = 0.1\n[run]\neval_every = 0\n",
         RECORDS * load.clients as usize,
         load.clients,
-        load.fraction,
+        load.k(),
         load.rounds
     )
 }
@@ -285,12 +292,11 @@ async fn drive(load: Load, keys: &Path, server: &Server) -> Result<Held, Failure
                 journal.processor = Some(server.processor());
             }
             if journal.heard[load.rounds as usize].is_some() {
-                return (server.processor(), server.memory());
+                return Ok((server.processor(), server.memory()));
             }
         }
     };
-    let (watched, (processor, memory)) = tokio::join!(watch, sample);
-    watched?;
+    let ((), (processor, memory)) = tokio::try_join!(watch, sample)?;
     let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
     let first = |round: Round| journal.heard[round as usize].map(|times| times.0);
     let counted = f64::from(load.rounds - WARM);
@@ -361,7 +367,7 @@ async fn describe(keys: &Path, server: &Server) -> Result<Description, Failure> 
 
 /// A message of round 0: version, kind, round, dimension, seed, values (docs/architecture.md).
 fn prepared(load: Load) -> BytesMut {
-    let k = ((load.fraction * DIMENSION as f64).round() as usize).max(1);
+    let k = load.k();
     let mut message = BytesMut::with_capacity(26 + 4 * k);
     message.extend_from_slice(&[1, 2]);
     message.extend_from_slice(&0u32.to_le_bytes());

@@ -1,0 +1,171 @@
+//! What `preset = "auto"` chooses, and what it reaches on the paper's a9a problem with a proof.
+
+use std::ops::ControlFlow;
+
+use soteria_core::compress::CompressorKind;
+use soteria_core::data::DataDirectories;
+use soteria_core::protocol::Schedule;
+use soteria_core::simulate::EvaluationPlan;
+use soteria_node::accounting::Privacy;
+use soteria_node::config::resolve::{Resolved, Shape};
+use soteria_node::config::{Config, ModelKind, Scope, ShiftChoice};
+use soteria_node::config::{ConfigError, Document};
+use soteria_node::problem::{Problem, regularizer};
+use soteria_node::run;
+
+fn config(settings: &[&str]) -> Config {
+    let mut document = Document::default();
+    for assignment in settings {
+        document.set(assignment).unwrap();
+    }
+    Config::read(&document).unwrap()
+}
+
+/// The paper's MNIST network at ten clients, without the data.
+fn mnist(settings: &[&str]) -> Result<Resolved, ConfigError> {
+    let shape = Shape {
+        dimension: 50_890,
+        records: vec![6000; 10],
+        model: ModelKind::Mlp,
+        smoothness: None,
+        image: true,
+    };
+    let mut all = vec!["data.source=mnist", "privacy.delta=1e-3"];
+    all.extend(settings);
+    Ok(config(&all).resolve(&shape)?.0)
+}
+
+/// Smoothing is for images: auto leaves it out elsewhere, and asking for it is an error.
+#[test]
+fn smoothing_needs_square_images() {
+    let shape = Shape {
+        dimension: 709,
+        records: vec![100; 4],
+        model: ModelKind::Mlp,
+        smoothness: None,
+        image: false,
+    };
+    assert_eq!(config(&[]).resolve(&shape).unwrap().0.smoothing, 0);
+    let refused = config(&["algorithm.smoothing=2"]).resolve(&shape);
+    let said = refused.unwrap_err().to_string();
+    assert!(
+        said.contains("`algorithm.smoothing` is 2") && said.contains("square"),
+        "{said}"
+    );
+}
+
+/// Never more values than were published: (150, 200, 300, 500, 1000) rounds of 2544.
+#[test]
+fn networks_of_images_get_the_documented_choice() {
+    for (epsilon, rounds) in [(1, 150), (2, 200), (4, 300), (8, 500), (16, 900)] {
+        let chosen = mnist(&[&format!("privacy.epsilon={epsilon}")]).unwrap();
+        assert_eq!(chosen.compressor, CompressorKind::RandK { k: 2544 });
+        assert_eq!(chosen.rounds, rounds);
+        assert!(chosen.shared_coordinates && chosen.shift == ShiftChoice::Off);
+        assert_eq!(chosen.clip_scope, Scope::Selected);
+        assert_eq!((chosen.smoothing, chosen.momentum), (3, 0.8));
+        assert_eq!(chosen.schedule, Schedule::Cosine);
+        assert_eq!(chosen.batch, None);
+        let bold = f64::from(epsilon).powf(0.3);
+        let share = (2544.0f64 / 50_890.0).sqrt();
+        assert_eq!(chosen.step_size, 12.0);
+        assert!((chosen.clip - 0.2 * bold * share).abs() < 1e-12);
+    }
+    let given = mnist(&["algorithm.smoothing=0", "algorithm.coordinates=own"]).unwrap();
+    assert!(!given.shared_coordinates && given.smoothing == 0);
+    assert!(matches!(given.shift, ShiftChoice::Step(_)));
+    assert_eq!(given.schedule, Schedule::Constant);
+    let named = mnist(&["algorithm.preset=soteriafl-gd"]).unwrap();
+    assert!(!named.shared_coordinates && named.smoothing == 0 && named.momentum == 0.0);
+}
+
+#[test]
+fn values_are_dealt_to_rounds_and_never_exceeded() {
+    let few = mnist(&["algorithm.values=60000"]).unwrap();
+    assert_eq!(
+        (few.compressor, few.rounds),
+        (CompressorKind::RandK { k: 50_890 }, 1)
+    );
+    for values in [1, 2544, 50_889, 100_000, 381_600, 10_000_000] {
+        let chosen = mnist(&[&format!("algorithm.values={values}")]).unwrap();
+        let CompressorKind::RandK { k } = chosen.compressor else {
+            panic!("{:?}", chosen.compressor)
+        };
+        let sent = k * chosen.rounds as usize;
+        assert!(
+            sent <= values && 10 * sent >= 8 * values,
+            "{values}: {sent}"
+        );
+    }
+    let rounds = mnist(&["algorithm.values=1000000", "algorithm.rounds=100"]).unwrap();
+    assert_eq!(rounds.compressor, CompressorKind::RandK { k: 10_000 });
+    let refused = mnist(&[
+        "algorithm.values=1000",
+        "algorithm.rounds=2",
+        "algorithm.k=501",
+    ]);
+    let said = refused.unwrap_err().to_string();
+    assert!(
+        said.contains("1000 values") && said.contains("1002"),
+        "{said}"
+    );
+}
+
+#[test]
+fn shared_coordinates_are_refused_where_a_proof_needs_secret_ones() {
+    let said = mnist(&["algorithm.coordinates=shared", "privacy.clip_scope=record"])
+        .unwrap_err()
+        .to_string();
+    assert!(said.contains("amplification"), "{said}");
+    let off = [
+        "algorithm.coordinates=shared",
+        "privacy.clip_scope=record",
+        "privacy.amplification=off",
+    ];
+    assert!(mnist(&off).unwrap().shared_coordinates);
+    assert!(mnist(&["model.kind=logistic", "data.source=a9a"]).is_ok());
+}
+
+/// The paper's a9a objective (lambda 0.2, its published scale), replace-one, delta 1e-3, in at most the published
+/// number of values (25, 100 and 150 rounds of 6): the loss that was asked for, which lies far from what the
+/// runs scatter by (0.0005), so that the fixed seeds decide nothing.
+#[test]
+fn a9a_reaches_its_goals_with_a_proof() {
+    for (epsilon, values, goal) in [(1, 150, 0.59), (5, 600, 0.58), (10, 900, 0.576)] {
+        let config = config(&[
+            "data.rows=32560",
+            "data.factor=0.741531",
+            "model.lambda=0.2",
+            "privacy.delta=1e-3",
+            &format!("privacy.epsilon={epsilon}"),
+            &format!("algorithm.values={values}"),
+        ]);
+        let problem = Problem::load(&config, &DataDirectories::new(Vec::new())).unwrap();
+        let (mut resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
+        let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
+        let privacy = Privacy::settle(&resolved, 124, &records, false).unwrap();
+        assert_eq!(privacy.claim, "proved");
+        assert!(privacy.epsilon.unwrap() <= f64::from(epsilon) && !privacy.amplified);
+        let weights = problem.weights(&resolved);
+        let plan = EvaluationPlan {
+            objective: problem.objective.as_ref(),
+            regularizer: regularizer(resolved.regularizer, resolved.lambda),
+            weights: &weights,
+            test: None,
+            every: 0,
+            from: 0,
+        };
+        for seed in 0..3 {
+            resolved.seed = seed;
+            let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas).unwrap();
+            let mut loss = f64::NAN;
+            simulation.run(1, &plan, |progress, _| {
+                if let Some(metrics) = progress.metrics {
+                    loss = metrics.loss;
+                }
+                ControlFlow::Continue(())
+            });
+            assert!(loss <= goal, "epsilon {epsilon}, seed {seed}: {loss}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The ledger's name for records does not depend on what a server says.
+
+use std::path::Path;
+
+use soteria_core::data::{DataDirectories, Share};
+use soteria_node::config::{Config, Document};
+use soteria_node::deploy::Hash;
+use soteria_node::deploy::description::{Description, DescriptionError, RecordShape};
+use soteria_node::deploy::records::{self, LoadError, Records};
+
+/// A description as some server might write it, for a logistic model without intercept.
+pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Description {
+    let text = "[data]\nsource = \"libsvm:d.txt\"\nclients = 2\n[model]\nkind = \"logistic\"\nintercept = false\n[algorithm]\npreset = \"soteriafl-sgd\"\nbatch = 2\nrounds = 3\n[privacy]\nsigma = 0.5\nclip = 1.0\n";
+    let mut document = Document::from_text(text, "server").unwrap();
+    for assignment in more {
+        document.set(assignment).unwrap();
+    }
+    let config = Config::read(&document).unwrap();
+    let shape = RecordShape {
+        features,
+        labels: labels.map(str::to_string).to_vec(),
+    };
+    let kind = config.model_for(2).unwrap();
+    let model = shape.model(&config, kind).unwrap();
+    let dimension = model.objective().dimension();
+    let (resolved, _) = config
+        .resolve(&soteria_node::config::resolve::Shape {
+            dimension,
+            records: vec![4; 2],
+            model: kind,
+            image: false,
+            smoothness: None,
+        })
+        .unwrap();
+    let start = vec![0.0; dimension];
+    Description::new(&resolved, shape, &model, &start, None, [3; 16]).unwrap()
+}
+
+pub const ROWS: &str =
+    "+1 1:0.5 3:2\n-1 2:1.5\n+1 1:3 2:0\n-1 3:-1\n1 2:7\n-1.0 1:4\n+1 3:9\n-1 2:2 3:2\n";
+
+fn read(path: &Path, part: &str, description: &Description) -> Records {
+    let share: Share = format!("libsvm:{}{part}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let own = records::source_digest(&share.source, &directories).unwrap();
+    records::load(&share, own, description, &directories).unwrap()
+}
+
+/// One file, told by a server to have more features, classes spelled otherwise, other seeds, partitions,
+/// limits and scalings: it is one data set in the ledger.
+#[test]
+fn no_description_makes_another_data_set_of_the_same_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let labels = ["-1", "+1"];
+    let descriptions = [
+        (describe(3, labels, &[]), ""),
+        (describe(11, labels, &[]), ""),
+        (describe(3, ["-1", "1.0"], &[]), ""),
+        (describe(3, ["1", "-1"], &[]), ""),
+        (describe(3, labels, &["run.seed=1"]), ":0/2"),
+        (describe(3, labels, &["run.seed=2"]), ":0/2"),
+        (describe(3, labels, &["run.seed=3"]), ":1/2"),
+        (describe(3, labels, &["data.partition=sorted"]), ":0/2"),
+        (describe(3, labels, &["data.rows=4"]), ":0/2"),
+    ];
+    let digests: Vec<Hash> = descriptions
+        .iter()
+        .map(|(description, part)| read(&path, part, description).digest)
+        .collect();
+    assert!(digests.iter().all(|digest| *digest == digests[0]));
+    // Nor does the order of rows; another record or label does.
+    let turned: Vec<&str> = ROWS.lines().rev().collect();
+    let other = directory.path().join("other.txt");
+    std::fs::write(&other, turned.join("\n")).unwrap();
+    assert_eq!(read(&other, "", &descriptions[0].0).digest, digests[0]);
+    for changed in [ROWS.replace("2:7", "2:8"), ROWS.replace("+1 3:9", "-1 3:9")] {
+        std::fs::write(&other, changed).unwrap();
+        assert_ne!(read(&other, "", &descriptions[0].0).digest, digests[0]);
+    }
+}
+
+/// What is trained on is what the ledger knows.
+#[test]
+fn records_that_change_after_the_ledger_was_asked_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let share: Share = format!("libsvm:{}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let own = records::source_digest(&share.source, &directories).unwrap();
+    std::fs::write(&path, ROWS.replace("2:7", "2:8")).unwrap();
+    let description = describe(3, ["-1", "+1"], &[]);
+    let found = records::load(&share, own, &description, &directories).err();
+    assert_eq!(found, Some(LoadError::Changed));
+}
+
+/// Scaling by any constants that a description may name succeeds on any records: joining tells nothing
+/// about how large they are.
+#[test]
+fn no_scaling_constant_makes_records_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, format!("{ROWS}-1 1:1e19\n")).unwrap();
+    for power in [1, 20, 40, 61, 62] {
+        let factor = format!("data.factor={}", 2f64.powi(power));
+        for center in ["data.center=0", "data.center=-3.5e18"] {
+            let description = describe(3, ["-1", "+1"], &["data.scale=constant", &factor, center]);
+            Description::parse(description.text(), 9).unwrap();
+            assert_eq!(read(&path, "", &description).data.rows(), 9);
+        }
+    }
+    for (factor, center) in [
+        ("1e19", "0"),
+        ("1e-19", "0"),
+        ("1", "1e19"),
+        ("1", "-1e300"),
+    ] {
+        let (factor, center) = (
+            format!("data.factor={factor}"),
+            format!("data.center={center}"),
+        );
+        let description = describe(3, ["-1", "+1"], &["data.scale=constant", &factor, &center]);
+        assert!(
+            Description::parse(description.text(), 9).is_err(),
+            "{factor} {center}"
+        );
+    }
+}
+
+/// Features and classes are compared text with text once records have joined a run; and what does not fit says
+/// nothing about the records.
+#[test]
+fn the_shape_of_records_is_not_for_a_server_to_try() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let share: Share = format!("libsvm:{}", path.display()).parse().unwrap();
+    let first = describe(3, ["-1", "+1"], &[]);
+    let earlier = || [first.text()].into_iter();
+    records::check_shape(&share, &first, earlier()).unwrap();
+    for other in [
+        describe(4, ["-1", "+1"], &[]),
+        describe(2, ["-1", "+1"], &[]),
+        describe(3, ["-1", "1"], &[]),
+        describe(3, ["-1", "2"], &[]),
+    ] {
+        records::check_shape(&share, &other, [].into_iter()).unwrap();
+        let found = records::check_shape(&share, &other, earlier());
+        assert_eq!(found, Err(LoadError::OtherShape));
+    }
+    let own: Share = format!("libsvm:{}?features=5", path.display())
+        .parse()
+        .unwrap();
+    assert!(records::check_shape(&own, &first, [].into_iter()).is_err());
+    let directories = DataDirectories::default();
+    let digest = records::source_digest(&share.source, &directories).unwrap();
+    for other in [
+        describe(2, ["-1", "+1"], &[]),
+        describe(3, ["-1", "2"], &[]),
+    ] {
+        let error = records::load(&share, digest, &other, &directories)
+            .err()
+            .unwrap();
+        assert_eq!(error, LoadError::Unfit);
+        assert!(
+            !error.to_string().contains(|c: char| c.is_ascii_digit()),
+            "{error}"
+        );
+    }
+}
+
+/// A description that names a file of the client is refused before anything is opened.
+#[test]
+fn descriptions_name_no_files() {
+    let good = describe(3, ["-1", "+1"], &[]);
+    Description::parse(good.text(), 8).unwrap();
+    for (from, to) in [
+        ("init = \"zeros\"", "init = \"file:/etc/hostname\""),
+        ("libsvm:d.txt", "libsvm:/etc/hostname"),
+        ("libsvm:d.txt", "libsvm:../d.txt"),
+    ] {
+        let text = good.text().replace(from, to);
+        assert_ne!(text, good.text(), "{from}");
+        let error = Description::parse(&text, 8).unwrap_err();
+        assert!(matches!(error, DescriptionError::Path), "{to}: {error}");
+    }
+}
