@@ -24,28 +24,20 @@ use super::averaging::{self, LARGEST};
 use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
+use super::sizes::{Settled, Size, Sizes};
 use super::store::{
     ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums, accepts,
+    count_taken,
 };
-use crate::accounting::{self, Privacy};
+use crate::accounting::Privacy;
 use crate::problem::{ProblemError, weights};
 use crate::run;
 
 /// Rounds between dense states.
 pub const SNAPSHOT_EVERY: Round = 64;
 
-/// Records that a client can have where `deployment.most_records` does not say.
-pub const MOST_RECORDS: u64 = 10_000_000;
-
-/// Records that no configuration makes believable: the accountant's grids grow with this number, and at 2^40 a
-/// single one would take a terabyte.
-const BELIEVABLE: u64 = 1 << 28;
-
 /// Bytes of accepted sets of older rounds kept in memory.
 const OUTCOMES: usize = 16 << 20;
-
-/// Noise levels kept, by number of records.
-const NOISES: usize = 4096;
 
 /// Closed rounds kept in memory for those who are nearly up to date: by number and by bytes.
 const RECENT_ROUNDS: usize = 64;
@@ -89,6 +81,9 @@ pub enum CoordinatorError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The noise for this number of records has not been computed yet, and whoever answers does not do it.
+    #[error("the noise of a client with {0} records is not known yet")]
+    Uncalibrated(u64),
     /// Not all clients have joined yet.
     #[error("the run has not begun")]
     NotBegun,
@@ -198,7 +193,13 @@ pub struct Coordinator<S> {
     outcomes: BTreeMap<Round, Vec<u8>>,
     snapshots: Vec<Round>,
     recent: VecDeque<Arc<ClosedRound>>,
-    noise: BTreeMap<usize, Option<f64>>,
+    sizes: Arc<Sizes>,
+    /// Whether somebody else computes noise.
+    elsewhere: bool,
+    /// Whether everybody has joined and the noise is to be computed.
+    unsettled: bool,
+    /// Messages of each client that were taken.
+    taken: Vec<u32>,
     /// The dense state that was read last.
     dense: Option<Arc<ServerState>>,
     sums: Sums,
@@ -248,7 +249,10 @@ impl<S: ServerStore> Coordinator<S> {
             outcomes: BTreeMap::new(),
             snapshots: vec![0],
             recent: VecDeque::new(),
-            noise: BTreeMap::new(),
+            sizes: Arc::new(Sizes::new(&description.resolved, description.dimension())),
+            elsewhere: false,
+            unsettled: false,
+            taken: vec![0; clients],
             dense: None,
             sums: Sums::default(),
             evaluations: Vec::new(),
@@ -269,6 +273,27 @@ impl<S: ServerStore> Coordinator<S> {
         Ok(coordinator)
     }
 
+    /// The same, but what takes the accountant's time is left to whoever calls: [`join`](Self::join) refuses
+    /// numbers of records whose noise is not among [`sizes`](Self::sizes) yet, and after the last one the run
+    /// waits for [`begin`](Self::begin) with what [`to_settle`](Self::to_settle) asks for.
+    #[must_use]
+    pub fn settled_elsewhere(self) -> Self {
+        Self {
+            elsewhere: true,
+            ..self
+        }
+    }
+
+    /// Numbers of records and their noise, as far as they are known.
+    pub fn sizes(&self) -> &Arc<Sizes> {
+        &self.sizes
+    }
+
+    /// Once, when everybody has joined: the numbers of records for which [`Sizes::settle`] is to be called.
+    pub fn to_settle(&mut self) -> Option<Vec<usize>> {
+        std::mem::take(&mut self.unsettled).then(|| self.records())
+    }
+
     /// The run's description.
     pub fn description(&self) -> &Description {
         &self.description
@@ -282,6 +307,11 @@ impl<S: ServerStore> Coordinator<S> {
     /// How many have joined.
     pub fn joined(&self) -> usize {
         self.joined
+    }
+
+    /// Messages of each client that were taken, over all rounds.
+    pub fn taken(&self) -> &[u32] {
+        &self.taken
     }
 
     /// The last round that closed, if it is at hand.
@@ -381,25 +411,20 @@ impl<S: ServerStore> Coordinator<S> {
                 })
             };
         }
-        let run = &self.description.resolved;
-        let most = run
-            .most_records
-            .map_or(MOST_RECORDS, |most| (most as u64).min(BELIEVABLE));
-        let reason = if records == 0 || records > most {
-            Some("expected at least one, and at most deployment.most_records")
-        } else if run.batch.is_some_and(|batch| batch > records as f64) {
-            Some("fewer than the batch")
-        } else if self.sigma(records as usize).is_none() {
-            Some("no noise level can be computed for that many")
-        } else {
-            None
+        let size = match self.elsewhere {
+            true => self.sizes.look_up(records),
+            false => self.sizes.compute(records),
         };
-        if let Some(reason) = reason {
-            return Err(CoordinatorError::BadRecords {
-                client,
-                found: records,
-                reason,
-            });
+        match size {
+            Size::Noise(_) => {}
+            Size::Unknown => return Err(CoordinatorError::Uncalibrated(records)),
+            Size::Refused(reason) => {
+                return Err(CoordinatorError::BadRecords {
+                    client,
+                    found: records,
+                    reason,
+                });
+            }
         }
         self.failed = true;
         self.store.join(client, records)?;
@@ -409,7 +434,10 @@ impl<S: ServerStore> Coordinator<S> {
         });
         self.joined += 1;
         if self.joined == self.members.len() {
-            self.begin(now)?;
+            self.unsettled = true;
+            if !self.elsewhere {
+                self.settle(now)?;
+            }
         }
         self.failed = false;
         Ok(())
@@ -668,18 +696,10 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// At least the noise of a client with `records` records, if there is any; computed once per size.
-    fn sigma(&mut self, records: usize) -> Option<f64> {
-        let (run, dimension) = (&self.description.resolved, self.description.dimension());
-        if self.noise.len() > NOISES {
-            self.noise.clear();
-        }
-        [accounting::with_more_noise(run, records), records]
-            .into_iter()
-            .find_map(|size| {
-                let compute = || accounting::noise(run, dimension, size).ok();
-                *self.noise.entry(size).or_insert_with(compute)
-            })
+    /// Clients' numbers of records, once everybody has joined.
+    fn records(&self) -> Vec<usize> {
+        let members = self.members.iter().flatten();
+        members.map(|member| member.records as usize).collect()
     }
 
     fn server(&self, weights: Vec<f64>) -> Server {
@@ -692,28 +712,37 @@ impl<S: ServerStore> Coordinator<S> {
         Server::new(plan, self.start.clone())
     }
 
+    fn settle(&mut self, now: Duration) -> Result<(), CoordinatorError> {
+        match self.to_settle() {
+            Some(records) => self.begin(self.sizes.settle(&records), now),
+            None => Ok(()),
+        }
+    }
+
     /// Everybody is there: weights, noise and rules follow from the numbers of records.
-    fn begin(&mut self, now: Duration) -> Result<(), CoordinatorError> {
+    ///
+    /// # Errors
+    /// When there is no noise for one of them.
+    pub fn begin(&mut self, settled: Settled, now: Duration) -> Result<(), CoordinatorError> {
+        if self.begun() || self.joined < self.members.len() {
+            return Ok(());
+        }
+        let records = self.records();
+        let Settled { sigmas, privacy } = settled;
         let resolved = &self.description.resolved;
-        let members = self.members.iter().flatten();
-        let records: Vec<usize> = members.map(|member| member.records as usize).collect();
-        let dimension = self.description.dimension();
-        // What is shown; the rules do not depend on it.
-        let privacy = Privacy::settle(resolved, dimension, &records, false).ok();
         let sampling = run::sampling(resolved);
         let (clients, rounds) = (records.len(), resolved.rounds);
         let mut rules = Vec::with_capacity(clients);
-        for (client, &records) in records.iter().enumerate() {
-            let sigma = self.sigma(records).ok_or(CoordinatorError::BadRecords {
+        for (client, (&records, sigma)) in records.iter().zip(sigmas).enumerate() {
+            let sigma = sigma.map_err(|reason| CoordinatorError::BadRecords {
                 client: client as ClientId,
                 found: records as u64,
-                reason: "no noise level can be computed for that many",
+                reason,
             })?;
             rules.push(Rule::new(
                 &self.plan, &sampling, records, sigma, clients, rounds,
             ));
         }
-        let resolved = &self.description.resolved;
         self.running = Some(Running {
             server: self.server(weights(resolved, &records)),
             rules,
@@ -767,12 +796,15 @@ impl<S: ServerStore> Coordinator<S> {
         for bytes in record.averages {
             self.note_average(bytes as usize);
         }
+        self.taken = record.taken;
+        self.taken.resize(self.members.len(), 0);
         self.snapshots = record.snapshots;
         self.evaluations = record.evaluations;
         if self.joined < self.members.len() {
             return Ok(());
         }
-        self.begin(now)?;
+        self.unsettled = true;
+        self.settle(now)?;
         let last = self.snapshots.last().copied().unwrap_or(0);
         let state = self.store.snapshot(last)?;
         if let Some(running) = &mut self.running {
@@ -870,6 +902,7 @@ impl<S: ServerStore> Coordinator<S> {
         self.sums.values += closed.values;
         self.sums.uplink += closed.uplink;
         self.sums.downlink += closed.average.len() as u64 * self.members.len() as u64;
+        count_taken(&mut self.taken, &closed.accepted);
         self.note_average(closed.average.len());
         self.announce(self.sums, closed.taken(), seconds, round + 1);
         remember(&mut self.recent, Arc::new(closed));

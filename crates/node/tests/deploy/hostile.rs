@@ -6,9 +6,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use soteria_core::wire;
 use soteria_node::deploy::averaging::LARGEST;
-use soteria_node::deploy::coordinator::{CoordinatorError, MOST_RECORDS, Receipt};
+use soteria_node::deploy::coordinator::{CoordinatorError, Receipt};
 use soteria_node::deploy::description::Description;
 use soteria_node::deploy::participant::Position;
+use soteria_node::deploy::sizes::{MOST_RECORDS, Size};
 use soteria_node::run;
 
 use crate::world::{BASE, Coordinates, World};
@@ -200,6 +201,69 @@ fn sizes_beyond_belief_are_refused() {
         "{error}"
     );
     coordinator.join(0, world.records(0), NOW).unwrap();
+}
+
+/// Where somebody else has the time for the accountant, joining and the last joining cost none of it.
+#[test]
+fn noise_can_be_computed_elsewhere() {
+    let world = World::with(&BASE.replace("sigma = 0.05", "epsilon = 4.0"), &[]);
+    let mut coordinator = world.coordinator(NOW).unwrap().settled_elsewhere();
+    for client in 0..3 {
+        let records = world.records(client as usize);
+        if coordinator.sizes().look_up(records) == Size::Unknown {
+            let error = coordinator.join(client, records, NOW).unwrap_err();
+            assert!(
+                matches!(error, CoordinatorError::Uncalibrated(_)),
+                "{error}"
+            );
+            coordinator.sizes().compute(records);
+        }
+        assert_eq!(coordinator.joined(), client as usize);
+        coordinator.join(client, records, NOW).unwrap();
+    }
+    assert!(!coordinator.begun());
+    let records = coordinator.to_settle().unwrap();
+    assert!(coordinator.to_settle().is_none());
+    let settled = coordinator.sizes().settle(&records);
+    assert_eq!(settled.privacy.as_ref().unwrap().sigmas, world.sigmas);
+    let sigmas: Vec<f64> = settled.sigmas.iter().map(|sigma| sigma.unwrap()).collect();
+    assert!(
+        sigmas
+            .iter()
+            .zip(&world.sigmas)
+            .all(|(more, own)| more >= own)
+    );
+    coordinator.begin(settled, NOW).unwrap();
+    assert!(coordinator.begun() && coordinator.privacy().is_some());
+    // Nobody refuses what can be refused at once any later.
+    for records in [0, 4, u64::MAX] {
+        assert!(matches!(
+            coordinator.sizes().look_up(records),
+            Size::Refused(_)
+        ));
+    }
+}
+
+/// Whose messages were taken is counted over all rounds, also after a restart.
+#[test]
+fn taken_messages_are_counted_across_restarts() {
+    let world = World::new(&[
+        "deployment.quorum=2",
+        "deployment.deadline=10",
+        "algorithm.rounds=3",
+    ]);
+    let mut coordinator = begun(&world);
+    for (round, absent) in [2, 0, 2].into_iter().enumerate() {
+        for client in (0..3).filter(|client| *client != absent) {
+            let mut message = honest(&world, client as usize).to_vec();
+            renumber(&mut message, round as u32);
+            coordinator.submit(client, message.into(), NOW).unwrap();
+        }
+        let late = NOW + Duration::from_secs(11 * (round as u64 + 1));
+        assert!(coordinator.tick(late).unwrap());
+    }
+    assert_eq!(coordinator.taken(), [2, 3, 1]);
+    assert_eq!(world.coordinator(NOW).unwrap().taken(), [2, 3, 1]);
 }
 
 /// Without clipping there is no rule, but no message leads out of the range of numbers: larger ones are refused, and

@@ -41,7 +41,10 @@ fn a_networked_run_over_tls_equals_a_simulated_one() {
     assert!(run.path("out/report.html").exists());
     // Nobody can say what noise costs that anybody can compute.
     let set = &run.ledger(0)["datasets"][0];
-    assert!(set["epsilon"].is_null() && set["runs"][0]["epsilon"].is_null(), "{set}");
+    assert!(
+        set["epsilon"].is_null() && set["runs"][0]["epsilon"].is_null(),
+        "{set}"
+    );
     // What is over stays over, at once.
     let start = Instant::now();
     assert_eq!(run.serve().code(), 0);
@@ -187,7 +190,9 @@ fn no_description_makes_the_ledger_forget() {
     let limit = ["--max-epsilon", "1.05"];
     let mut server = run.serve();
     let mut first = run.join_with(0, &limit);
-    eventually("client 0 has joined", || run.log("serve.log").contains("joined"));
+    eventually("client 0 has joined", || {
+        run.log("serve.log").contains("joined")
+    });
     first.kill();
     let mut clients: Vec<_> = (0..2).map(|client| run.join_with(client, &limit)).collect();
     for client in &mut clients {
@@ -201,7 +206,12 @@ fn no_description_makes_the_ledger_forget() {
         ("\"+1\"]", "\"1.0\"]", "", 2),
         ("seed = 0", "seed = 1", "", 3),
         ("seed = 0", "seed = 2", ":0/2", 3),
-        ("epsilon = 1.0\ndelta = 1e-3", "sigma = 1e-4\ndelta = 0.05", "", 3),
+        (
+            "epsilon = 1.0\ndelta = 1e-3",
+            "sigma = 1e-4\ndelta = 0.05",
+            "",
+            3,
+        ),
     ];
     let data = run.data.clone();
     for (from, to, part, code) in changes {
