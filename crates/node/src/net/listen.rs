@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use soteria_core::protocol::ClientId;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -41,6 +41,9 @@ use super::tls::ServerTls;
 
 /// How often open connections are compared with the list of revoked certificates.
 pub const SWEEP: Duration = Duration::from_secs(1);
+
+/// Bytes that are read from a client at a time; TLS by itself asks for 4 KB.
+const READ_AHEAD: usize = 16 << 10;
 
 /// How connections are protected.
 #[derive(Clone, Debug)]
@@ -74,7 +77,7 @@ impl Limits {
             per_client: 4,
             // All clients may come at once, for example after a restart of the server.
             handshakes: (clients + 64).clamp(512, 4096),
-            handshake_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(2),
         }
     }
@@ -292,6 +295,7 @@ impl Door {
         let greeted = match &self.security {
             Security::Plain => Ok(Transport::Plain(stream)),
             Security::Tls(tls) => {
+                let stream = BufReader::with_capacity(READ_AHEAD, stream);
                 let handshake = TlsAcceptor::from(Arc::clone(&tls.config)).accept(stream);
                 match tokio::time::timeout(self.limits.handshake_timeout, handshake).await {
                     Ok(result) => result.map(|stream| Transport::Tls(Box::new(stream))),
@@ -473,7 +477,7 @@ impl Drop for Held {
 
 enum Transport {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
 impl Connected for Connection {
