@@ -1,6 +1,9 @@
 //! The accountant against independent computations of the same numbers.
 
-use soteria_accountant::event::{Adjacency, Event, Release, ShiftMixture};
+use soteria_accountant::assess::{Method, Question};
+use soteria_accountant::event::{
+    Adjacency, ClipScope, Estimator, Event, Mechanism, Release, ShiftMixture,
+};
 use soteria_accountant::{delta, epsilon};
 
 fn mixture(parts: &[(f64, f64)]) -> ShiftMixture {
@@ -282,4 +285,75 @@ fn aligned_shifts_in_the_plane_attain_the_line() {
             "{epsilon}: {actual} {bound}"
         );
     }
+}
+
+/// `P(X = j)` of a binomial law, for `j = 0..=trials`, from the logarithms of factorials.
+fn binomial(trials: u64, rate: f64) -> Vec<f64> {
+    let factorial = |n: u64| libm::lgamma(n as f64 + 1.0);
+    let log = |j: u64| {
+        let ways = factorial(trials) - factorial(j) - factorial(trials - j);
+        ways + j as f64 * rate.ln() + (trials - j) as f64 * (-rate).ln_1p()
+    };
+    (0..=trials).map(|j| log(j).exp()).collect()
+}
+
+/// The delta of one Gaussian shift of `mu` standard deviations.
+fn gaussian_delta(mu: f64, epsilon: f64) -> f64 {
+    let tail = |x: f64| 0.5 * libm::erfc(x / std::f64::consts::SQRT_2);
+    if mu == 0.0 {
+        return 0.0;
+    }
+    let second = (epsilon + tail(epsilon / mu + mu / 2.0).ln()).exp();
+    tail(epsilon / mu - mu / 2.0) - second
+}
+
+/// A record whose whole gradient lies on one coordinate travels in a binomial number of rounds, and
+/// then it is one Gaussian shift: an exact law that no bound may undercut. With small fractions its
+/// losses lie so far out that the envelope's Gaussian tails underflow.
+#[test]
+fn random_k_of_tiny_fractions_costs_at_least_one_coordinate() {
+    let mut amplified = 0;
+    for fraction in [1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 0.03] {
+        for (rounds, delta) in [(1, 1e-6), (1, 1e-3), (10, 1e-5), (100, 1e-5), (100, 1e-3)] {
+            for sigma in [0.2, 0.7, 2.0, 10.0] {
+                for (adjacency, shift) in [(Adjacency::ZeroOut, 1.0), (Adjacency::ReplaceOne, 2.0)]
+                {
+                    let mechanism = Mechanism {
+                        estimator: Estimator::Gd,
+                        records: 1,
+                        batch: 1.0,
+                        clip: 1.0,
+                        clip_scope: ClipScope::Record,
+                        rand_k: Some(fraction),
+                    };
+                    let question = Question {
+                        release: mechanism.release(1.0).unwrap(),
+                        rounds,
+                        delta,
+                        adjacency,
+                        method: Method::Pld,
+                        amplification: true,
+                    };
+                    // Too little noise may be refused, but not misjudged.
+                    let Ok(cost) = question.assess(sigma) else {
+                        continue;
+                    };
+                    amplified += u32::from(cost.amplified);
+                    let claimed = cost.epsilon;
+                    let visits = binomial(rounds, fraction).into_iter().enumerate();
+                    let exact: f64 = visits
+                        .map(|(j, probability)| {
+                            let mu = shift * (j as f64).sqrt() / sigma;
+                            probability * gaussian_delta(mu, claimed)
+                        })
+                        .sum();
+                    assert!(
+                        exact <= delta * (1.0 + 1e-6),
+                        "k/d {fraction}, {rounds} rounds, sigma {sigma}, {adjacency:?}: epsilon {claimed} has delta {exact}, not {delta}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(amplified > 150, "{amplified}");
 }

@@ -29,6 +29,7 @@ pub mod idx;
 mod input;
 mod labels;
 pub mod libsvm;
+pub(crate) mod packed;
 mod partition;
 mod rows;
 mod scale;

@@ -11,7 +11,7 @@
 //! because `mul_add` without FMA instructions is a library call.
 //!
 //! This is the one file with `unsafe`: the call of the general matrix product in [`matmul`], whose
-//! bounds are checked first, and the prefetch instruction.
+//! bounds are checked first, the prefetch instruction, and advice about pages of memory.
 #![allow(unsafe_code)]
 
 pub(crate) mod elementary;
@@ -134,6 +134,37 @@ pub(crate) fn prefetch<T>(values: &[T]) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values;
+}
+
+/// An empty vector with room for `len` values that will be read at random: on pages of two megabytes, where the
+/// system has them. With small ones nearly every row of a large set costs a walk through the page tables.
+pub(crate) fn with_room_on_large_pages<T>(len: usize) -> Vec<T> {
+    const LARGE: usize = 2 << 20;
+    let bytes = len.saturating_mul(size_of::<T>());
+    if bytes < LARGE / 2 {
+        return Vec::with_capacity(len);
+    }
+    // Whole pages, with room for what the allocator keeps for itself.
+    let whole = bytes.saturating_add(64).next_multiple_of(LARGE) - 64;
+    let vector = Vec::with_capacity(whole / size_of::<T>());
+    advise_large_pages(vector.as_ptr(), vector.capacity());
+    vector
+}
+
+fn advise_large_pages<T>(start: *const T, len: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::mm::{Advice, madvise};
+        const PAGE: usize = 4096;
+        let before = start.addr() % PAGE;
+        let page = start.cast::<u8>().wrapping_sub(before).cast_mut();
+        let bytes = len * size_of::<T>() + before;
+        // SAFETY: the advice changes how pages are backed, never what they hold; where it is
+        // refused nothing happens.
+        let _ = unsafe { madvise(page.cast(), bytes, Advice::LinuxHugepage) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, len);
 }
 
 /// Numbers per cache line.

@@ -19,7 +19,9 @@ mod client;
 mod server;
 mod smooth;
 
-pub use client::{Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch};
+pub use client::{
+    Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch, suits_secure_noise,
+};
 pub use server::{Closed, Schedule, Server, ServerError, ServerPlan, ServerState};
 pub use smooth::Smoothing;
 

@@ -742,6 +742,68 @@ fn dense_and_sparse_networks_agree_to_the_bit() {
     }
 }
 
+/// Parts of a data set with few different values keep their rows in a second, shorter form.
+#[test]
+fn packed_rows_give_the_same_bits() {
+    let (rows, columns) = (300u32, 150usize);
+    let mut stream = Stream(3);
+    let stored: Vec<Vec<u32>> = (0..rows).map(|_| stream.choice(columns, 2.0)).collect();
+    let mut starts = vec![0];
+    for row in &stored {
+        starts.push(starts[starts.len() - 1] + row.len());
+    }
+    let indices: Vec<u32> = stored.concat();
+    assert!(indices.len() > 20_000, "too few to be packed");
+    let values = indices
+        .iter()
+        .map(|_| (stream.next() * 100.0).round() / 3.0);
+    let values = values.collect();
+    let features = SparseRows::new(columns, starts, indices, values).unwrap();
+    let labels: Vec<u32> = (0..rows).map(|row| row % 2).collect();
+    let plain = Dataset::new(Features::Sparse(features), labels, 2).unwrap();
+    let offset = stream.numbers(columns, 0.3);
+    let networks = [
+        network_case(columns, &[64], 2, Activation::Relu),
+        network_case(columns, &[9, 5], 2, Activation::Sigmoid),
+    ];
+    let logistic = Case {
+        name: "logistic".to_owned(),
+        objective: Box::new(Logistic::new(columns)),
+        columns,
+        classes: 2,
+        loss: Box::new(|_, _, _| unreachable!("not compared with loops here")),
+    };
+    let all: Vec<u32> = (0..rows).collect();
+    for case in networks.into_iter().chain([logistic]) {
+        for plain in [
+            plain.clone(),
+            plain.clone().with_offset(offset.clone()).unwrap(),
+        ] {
+            let packed = plain.select(&all);
+            assert!(plain == packed);
+            let batch: Vec<u32> = (0..131).map(|j| j * 37 % rows).collect();
+            let (factors, outcomes) = case.factors(&plain, &batch);
+            assert_eq!(case.factors(&packed, &batch), (factors.clone(), outcomes));
+            let weights = Stream(5).numbers(batch.len(), 1.0);
+            let gradients = Gradients {
+                factors: &factors,
+                weights: &weights,
+            };
+            for chosen in [1.0, 3.0, 20.0, 300.0] {
+                let chosen = Stream(6).choice(case.objective.dimension(), chosen);
+                for coordinates in [Coordinates::All, Coordinates::Selected(&chosen)] {
+                    let sums = [&plain, &packed]
+                        .map(|data| case.sum(data, &batch, gradients, coordinates));
+                    assert_eq!(sums[0], sums[1], "{}", case.name);
+                    let norms = [&plain, &packed]
+                        .map(|data| case.norms(data, &batch, gradients, None, coordinates));
+                    assert_eq!(norms[0], norms[1], "{}", case.name);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn an_empty_batch_is_nothing() {
     for case in cases() {

@@ -451,6 +451,15 @@ fn unbounded_records_are_refused() {
     let mut selected = plan(estimators(1.0)[2]);
     selected.clipping = Clipping::Selected(1.0);
     assert!(unsupported(build(selected, 0.1)));
+    // Roundings among the smallest numbers could double a record.
+    for clip in [1e-26, 1e-13, 1e13] {
+        let mut tiny = plan(EstimatorPlan::Minibatch);
+        tiny.clipping = Clipping::Record(clip);
+        assert!(unsupported(build(tiny, 0.1)), "{clip}");
+        let difference_clip = Some(clip);
+        let saga = plan(EstimatorPlan::Saga { difference_clip });
+        assert!(unsupported(build(saga, 0.1)), "{clip}");
+    }
     for sigma in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e30] {
         let result = build(plan(EstimatorPlan::Minibatch), sigma);
         assert!(matches!(result, Err(ClientError::Noise(_))), "{sigma}");

@@ -6,35 +6,44 @@
 /// Relative precision of the tangent point; the envelope's error is its square.
 const TANGENT: f64 = 1e-8;
 
+/// Values below this are not told from zero: Gaussian tails underflow there, first the slope's sign and
+/// then the value itself. It is added where it matters, and far below any delta.
+const TINY: f64 = 1e-280;
+
 /// Envelope at `mean` of a nondecreasing function on `[0, end]` that vanishes at 0 and is convex up
 /// to some point and concave from there.
 ///
 /// Its envelope is the tangent from the origin up to the tangent point, then the function itself.
-/// The sign of `s v'(s) - v(s)` tells on which side of the tangent point `s` lies. `function` returns
-/// `(v(s), s v'(s))`.
+/// The sign of `s v'(s) - v(s)` tells on which side of the tangent point `s` lies, except where both
+/// have underflowed: that is the foot of the function, always on the left. `function` returns
+/// `(v(s), s v'(s))`. Whatever the signs say, the result is not below the chord to `end`.
 pub(super) fn s_shaped(function: impl Fn(f64) -> (f64, f64), mean: f64, end: f64) -> f64 {
     if mean <= 0.0 {
         return 0.0;
     }
-    let (value, scaled_slope) = function(mean);
-    if mean >= end || scaled_slope <= value {
-        return value;
+    if mean >= end {
+        return function(mean).0;
     }
-    let (value, scaled_slope) = function(end);
-    if scaled_slope >= value {
-        return mean / end * value;
+    let left_of_tangent = |(value, scaled_slope): (f64, f64)| value < TINY || scaled_slope > value;
+    let at_end = function(end);
+    let chord = mean / end * at_end.0 + TINY;
+    let at_mean = function(mean);
+    if !left_of_tangent(at_mean) {
+        return at_mean.0.max(chord);
+    }
+    if left_of_tangent(at_end) {
+        return chord;
     }
     let (mut low, mut high) = (mean, end);
     while high > low * (1.0 + TANGENT) {
         let middle = (low * high).sqrt();
-        let (value, scaled_slope) = function(middle);
-        if scaled_slope > value {
+        if left_of_tangent(function(middle)) {
             low = middle;
         } else {
             high = middle;
         }
     }
-    mean / low * function(low).0
+    (mean / low * function(low).0).max(chord)
 }
 
 /// A cell `(low, high]` of rho with the function's value at its upper end, its largest there.
@@ -191,5 +200,22 @@ mod tests {
             }
         }
         assert_eq!(stepped(f64::sqrt, 1.0), 1.0);
+    }
+
+    #[test]
+    fn a_foot_that_underflows_is_no_plateau() {
+        // exp(-1/x) is zero in double precision below 1/746 and has its tangent point at 1.
+        let foot = |x: f64| ((-1.0 / x).exp(), (-1.0 / x).exp() / x);
+        for mean in [1e-9, 1e-6, 1e-4, 1.0 / 745.0, 1e-2, 0.3] {
+            for end in [0.5, 1.0, 40.0] {
+                let tangent = f64::min(1.0, end);
+                let exact = mean / tangent * foot(tangent).0;
+                let ours = s_shaped(foot, mean, end);
+                assert!(
+                    (ours / exact - 1.0).abs() < 1e-6,
+                    "{mean} {end}: {ours} {exact}"
+                );
+            }
+        }
     }
 }

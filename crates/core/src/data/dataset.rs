@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::packed::{Entries, RowSource, with_rows};
 use super::rows::is_acceptable;
 use super::{DataError, DenseRows, Features};
 use crate::linalg::{LINE, prefetch};
@@ -169,9 +170,7 @@ impl Dataset {
         for &row in rows {
             match &self.features {
                 Features::Sparse(sparse) => {
-                    let row = sparse.row(row as usize);
-                    prefetch(row.indices);
-                    prefetch(row.values);
+                    with_rows!(sparse, |rows| rows.row(row as usize).fetch());
                 }
                 Features::Dense(dense) => {
                     // The start is enough: the processor sees where a long row goes on.

@@ -6,6 +6,8 @@
 use std::fmt;
 
 use super::DataError;
+use super::packed::{Packed, PackedRows};
+use crate::linalg::with_room_on_large_pages;
 
 /// Largest absolute value of a feature, 2^64. Nothing that was measured is larger, and the rounding of
 /// products with such numbers would be hard to bound.
@@ -35,12 +37,14 @@ pub struct DenseRows {
 /// Rows with only some values stored; the others are zero (compressed sparse rows).
 ///
 /// Row `i` is `indices[starts[i]..starts[i + 1]]` with the values at the same places; its indices ascend.
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub struct SparseRows {
     columns: usize,
     starts: Vec<usize>,
     indices: Vec<u32>,
     values: Vec<f32>,
+    /// The same values for loops that read rows at random, in parts that were selected.
+    packed: Option<Packed>,
 }
 
 /// One sparse row: `values[p]` stands in column `indices[p]`.
@@ -104,6 +108,7 @@ impl Features {
                 starts,
                 indices,
                 mut values,
+                packed: _,
             }) => {
                 for (value, &index) in values.iter_mut().zip(&indices) {
                     *value = change(index as usize, *value);
@@ -192,7 +197,7 @@ impl DenseRows {
     }
 
     fn select(&self, rows: &[u32]) -> DenseRows {
-        let mut values = Vec::with_capacity(rows.len() * self.columns);
+        let mut values = with_room_on_large_pages(rows.len() * self.columns);
         rows.iter()
             .for_each(|&row| values.extend_from_slice(self.row(row as usize)));
         DenseRows {
@@ -209,6 +214,15 @@ impl DenseRows {
             values.push(1.0);
         }
         DenseRows { columns, values }
+    }
+}
+
+impl PartialEq for SparseRows {
+    fn eq(&self, other: &Self) -> bool {
+        self.columns == other.columns
+            && self.starts == other.starts
+            && self.indices == other.indices
+            && self.values == other.values
     }
 }
 
@@ -270,6 +284,7 @@ impl SparseRows {
             starts,
             indices,
             values,
+            packed: None,
         })
     }
 
@@ -307,6 +322,13 @@ impl SparseRows {
         }
     }
 
+    /// The rows in packed form, if they are kept in it, too.
+    #[inline]
+    pub(crate) fn packed(&self) -> Option<PackedRows<'_>> {
+        let packed = self.packed.as_ref()?;
+        Some(PackedRows::new(&self.starts, packed))
+    }
+
     fn select(&self, rows: &[u32]) -> SparseRows {
         let stored = rows
             .iter()
@@ -315,8 +337,9 @@ impl SparseRows {
         let mut selected = SparseRows {
             columns: self.columns,
             starts: Vec::with_capacity(rows.len() + 1),
-            indices: Vec::with_capacity(stored),
-            values: Vec::with_capacity(stored),
+            indices: with_room_on_large_pages(stored),
+            values: with_room_on_large_pages(stored),
+            packed: None,
         };
         selected.starts.push(0);
         for &row in rows {
@@ -325,6 +348,7 @@ impl SparseRows {
             selected.values.extend_from_slice(row.values);
             selected.starts.push(selected.values.len());
         }
+        selected.packed = Packed::new(self.columns, &selected.indices, &selected.values);
         selected
     }
 
@@ -334,6 +358,7 @@ impl SparseRows {
             starts: Vec::with_capacity(self.starts.len()),
             indices: Vec::with_capacity(self.indices.len() + self.rows()),
             values: Vec::with_capacity(self.values.len() + self.rows()),
+            packed: None,
         };
         extended.starts.push(0);
         for row in (0..self.rows()).map(|row| self.row(row)) {

@@ -9,7 +9,7 @@
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
 
-use crate::data::SparseRow;
+use crate::data::packed::Entries;
 
 /// Numbers per vector register of AVX2; shorter and longer registers work too.
 pub(crate) const LANES: usize = 8;
@@ -82,42 +82,37 @@ pub(crate) fn add_scaled(target: &mut [f32], scale: f32, source: &[f32]) {
     }
 }
 
-/// The indexed numbers' product with a dense vector, in four interleaved partial sums.
+/// A sparse row's product with a dense vector, in four interleaved partial sums.
 #[inline(always)]
-pub(crate) fn sparse_dot(indices: &[u32], values: &[f32], dense: &[f32]) -> f32 {
-    let (index_chunks, index_rest) = indices.as_chunks::<4>();
-    let (value_chunks, value_rest) = values.as_chunks::<4>();
+pub(crate) fn sparse_dot(row: impl Entries, dense: &[f32]) -> f32 {
+    let (fours, remaining) = row.fours();
     let mut sums = [0.0f32; 4];
-    for (index, value) in index_chunks.iter().zip(value_chunks) {
+    for four in fours {
         for lane in 0..4 {
-            sums[lane] = value[lane].mul_add(dense[index[lane] as usize], sums[lane]);
+            let (index, value) = four[lane];
+            sums[lane] = value.mul_add(dense[index as usize], sums[lane]);
         }
     }
     // Not lane by lane: a lane that is only known at run time would send the sums through memory.
     let mut rest = 0.0f32;
-    for (&index, &value) in index_rest.iter().zip(value_rest) {
+    for (index, value) in remaining {
         rest = value.mul_add(dense[index as usize], rest);
     }
     rest + ((sums[0] + sums[1]) + (sums[2] + sums[3]))
 }
 
-/// `target[index] += scale * value` for every indexed number.
+/// `target[index] += scale * value` for every entry of a row.
 #[inline(always)]
-pub(crate) fn add_scaled_sparse(target: &mut [f32], scale: f32, indices: &[u32], values: &[f32]) {
-    let mut add = |index: u32, value: f32| {
+pub(crate) fn add_scaled_sparse(target: &mut [f32], scale: f32, row: impl Entries) {
+    let mut add = |(index, value): (u32, f32)| {
         let slot = &mut target[index as usize];
         *slot = scale.mul_add(value, *slot);
     };
-    let (index_chunks, index_rest) = indices.as_chunks::<4>();
-    let (value_chunks, value_rest) = values.as_chunks::<4>();
-    for (index, value) in index_chunks.iter().zip(value_chunks) {
-        for lane in 0..4 {
-            add(index[lane], value[lane]);
-        }
+    let (fours, rest) = row.fours();
+    for four in fours {
+        four.into_iter().for_each(&mut add);
     }
-    for (&index, &value) in index_rest.iter().zip(value_rest) {
-        add(index, value);
-    }
+    rest.for_each(add);
 }
 
 /// How a matrix of `columns` columns is cut into panels of 64, 32, 16 and 8: `(first, width)`, the
@@ -231,12 +226,6 @@ fn panel<const WIDTH: usize>(values: &[f32], start: usize) -> [f32; WIDTH] {
 /// The widest panel for sparse rows: its sums fill half of the registers.
 pub(crate) const SPARSE_PANEL: usize = 64;
 
-/// A sparse row without entries.
-pub(crate) const NO_ROW: SparseRow<'static> = SparseRow {
-    indices: &[],
-    values: &[],
-};
-
 /// The most rows of one [`sparse_rows_times_matrix`].
 pub(crate) const MOST_ROWS: usize = 128;
 
@@ -252,7 +241,7 @@ const SLAB: usize = 32 * 1024 / 4;
 /// rows share what has been brought near.
 #[inline(always)]
 pub(crate) fn sparse_rows_times_matrix(
-    rows: &[SparseRow<'_>],
+    rows: &[impl Entries],
     matrix: &[f32],
     columns: usize,
     targets: &mut [f32],
@@ -271,7 +260,7 @@ pub(crate) fn sparse_rows_times_matrix(
 
 #[inline(always)]
 fn sparse_rows_times_panel<const WIDTH: usize>(
-    rows: &[SparseRow<'_>],
+    rows: &[impl Entries],
     matrix: &[f32],
     columns: usize,
     first: usize,
@@ -288,7 +277,7 @@ fn sparse_rows_times_panel<const WIDTH: usize>(
                 .expect("targets are padded to whole panels");
             let mut sums = *target;
             let mut taken = *done;
-            for (&index, &value) in row.indices[taken..].iter().zip(&row.values[taken..]) {
+            for (index, value) in row.entries(taken) {
                 // Indices ascend: the first one outside belongs to the next slab.
                 let Some(weights) = slab.get(index as usize) else {
                     break;
@@ -321,7 +310,7 @@ fn slabs<const WIDTH: usize>(rows: usize, inputs: usize) -> impl Iterator<Item =
 /// sparse rows and dense ones, in the packed form and the slabs of [`sparse_rows_times_matrix`].
 #[inline(always)]
 pub(crate) fn add_outer_products(
-    rows: &[SparseRow<'_>],
+    rows: &[impl Entries],
     errors: &[f32],
     columns: usize,
     target: &mut [f32],
@@ -340,7 +329,7 @@ pub(crate) fn add_outer_products(
 
 #[inline(always)]
 fn add_outer_products_to_panel<const WIDTH: usize>(
-    rows: &[SparseRow<'_>],
+    rows: &[impl Entries],
     errors: &[f32],
     columns: usize,
     first: usize,
@@ -353,7 +342,7 @@ fn add_outer_products_to_panel<const WIDTH: usize>(
         for ((row, done), errors) in rows.iter().zip(&mut done).zip(errors.chunks_exact(columns)) {
             let errors: [f32; WIDTH] = panel(errors, first);
             let mut taken = *done;
-            for (&index, &value) in row.indices[taken..].iter().zip(&row.values[taken..]) {
+            for (index, value) in row.entries(taken) {
                 let Some(sums) = slab.get_mut(index as usize) else {
                     break;
                 };
@@ -500,6 +489,7 @@ pub(crate) fn sum(values: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::SparseRow;
 
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let next = |i: u32| i.wrapping_add(seed).wrapping_mul(2_654_435_769) >> 8;

@@ -88,7 +88,7 @@ impl<'a> RowView<'a> {
             Row::Dense(row) => linalg::dot(row, &weights[..row.len()]),
             Row::Sparse(row) => linalg::vectorised(
                 #[inline(always)]
-                || linalg::kernels::sparse_dot(row.indices, row.values, weights),
+                || linalg::kernels::sparse_dot(row, weights),
             ),
         };
         self.offset.map_or(stored, |offset| {

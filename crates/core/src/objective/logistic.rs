@@ -15,9 +15,10 @@
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
 use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use crate::data::packed::{Entries, RowSource, with_rows};
 use crate::data::{Dataset, Features};
-use crate::linalg::kernels::{self, NO_ROW};
-use crate::linalg::{elementary, prefetch, vectorised};
+use crate::linalg::kernels;
+use crate::linalg::{elementary, vectorised};
 
 /// Rows that are asked for together.
 const BLOCK: usize = 64;
@@ -168,15 +169,13 @@ fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f3
         }
         Features::Sparse(sparse) => {
             // Rows lie anywhere in memory: all are asked for before the first is read.
-            let mut found = [NO_ROW; BLOCK];
-            for (slot, &row) in found.iter_mut().zip(records.rows) {
-                *slot = sparse.row(row as usize);
-                prefetch(slot.indices);
-                prefetch(slot.values);
-            }
-            for (margin, row) in margins.iter_mut().zip(&found) {
-                *margin = constant + kernels::sparse_dot(row.indices, row.values, model);
-            }
+            with_rows!(sparse, |rows| {
+                let found = rows.block::<BLOCK>(records.rows);
+                found.iter().for_each(|row| row.fetch());
+                for (margin, &row) in margins.iter_mut().zip(&found) {
+                    *margin = constant + kernels::sparse_dot(row, model);
+                }
+            });
         }
     }
 }
@@ -213,10 +212,9 @@ fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
         total += scale;
         match records.data.features() {
             Features::Dense(dense) => kernels::add_scaled(sum, scale, dense.row(row as usize)),
-            Features::Sparse(sparse) => {
-                let row = sparse.row(row as usize);
-                kernels::add_scaled_sparse(sum, scale, row.indices, row.values);
-            }
+            Features::Sparse(sparse) => with_rows!(sparse, |rows| {
+                kernels::add_scaled_sparse(sum, scale, rows.row(row as usize));
+            }),
         }
     }
     if let Some(offset) = records.data.offset() {
@@ -268,17 +266,18 @@ fn add_selected(
         (Features::Sparse(sparse), Way::Table) => {
             let table = position_table(records.data.columns(), chosen, workspace);
             let mut total = 0.0;
-            for (j, &row) in records.rows.iter().enumerate() {
-                let scale = gradients.weights[j] * gradients.factors[j];
-                total += scale;
-                let row = sparse.row(row as usize);
-                for (&index, &value) in row.indices.iter().zip(row.values) {
-                    let position = table[index as usize] as usize;
-                    if position > 0 {
-                        sum[position - 1] = scale.mul_add(value, sum[position - 1]);
+            with_rows!(sparse, |rows| {
+                for (j, &row) in records.rows.iter().enumerate() {
+                    let scale = gradients.weights[j] * gradients.factors[j];
+                    total += scale;
+                    for (index, value) in rows.row(row as usize).entries(0) {
+                        let position = table[index as usize] as usize;
+                        if position > 0 {
+                            sum[position - 1] = scale.mul_add(value, sum[position - 1]);
+                        }
                     }
                 }
-            }
+            });
             if let Some(offset) = records.data.offset() {
                 for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
                     *sum = total.mul_add(offset[coordinate as usize], *sum);

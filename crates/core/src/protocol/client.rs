@@ -203,6 +203,7 @@ impl Client {
             ));
         }
         let terms = secure_terms(&plan, &sampling, records)?;
+        let (clipping, difference_clip) = tighten(&plan)?;
         let dimension = plan.objective.dimension();
         let coordinates = if two_terms {
             dimension
@@ -221,7 +222,6 @@ impl Client {
                 most,
             });
         }
-        let (clipping, difference_clip) = tighten(&plan)?;
         let estimator: Box<dyn Estimator> = match plan.estimator {
             EstimatorPlan::Minibatch => Box::new(Minibatch),
             EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
@@ -472,14 +472,22 @@ impl<'a> Ahead<'a> {
     }
 }
 
+/// Whether secure noise can vouch for a clip of this size: see [`tighten`].
+pub fn suits_secure_noise(clip: f64) -> bool {
+    const FARTHEST: f64 = (1u64 << 40) as f64;
+    (1.0 / FARTHEST..=FARTHEST).contains(&clip)
+}
+
 /// The bounds to which records are really clipped.
 ///
 /// With secure noise they lie a little below the promised ones, so that a record's vector on *all*
 /// coordinates obeys its bound in exact arithmetic, as random-k amplification needs: the integer
 /// check sees only the coordinates that travel. A norm is known to a relative 2^-40, weights are
 /// rounded down, and a coordinate is at most three rounded `f32` operations away from its exact
-/// value: an error below 3 * 2^-24 of the gradient's norm, so 2^-20 of the clip is enough. A
-/// difference has the errors of two gradients, each of norm at most the clip.
+/// value: with an offset apart from the rows an error below 12 * 2^-24 of the gradient's norm, so
+/// 2^-20 of the clip is enough. A difference has the errors of two gradients, each of norm at most
+/// the clip. Roundings are relative only above the smallest numbers, where a server could push them
+/// by tiny clips and huge features: clips outside [2^-40, 2^40] are refused.
 fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
     let difference_clip = match plan.estimator {
         EstimatorPlan::Minibatch => None,
@@ -493,11 +501,20 @@ fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
     }
     const SLACK: f64 = 1.0 / (1u64 << 20) as f64;
     let (clipping, clip) = match plan.clipping {
-        Clipping::None => (Clipping::None, 0.0),
+        Clipping::None => return Ok((Clipping::None, difference_clip)),
         Clipping::Record(clip) => (Clipping::Record(clip * (1.0 - SLACK)), clip),
         Clipping::Selected(clip) => (Clipping::Selected(clip * (1.0 - SLACK)), clip),
     };
-    match difference_clip.map(|difference| difference * (1.0 - SLACK) - clip * SLACK) {
+    if ![Some(clip), difference_clip]
+        .into_iter()
+        .flatten()
+        .all(suits_secure_noise)
+    {
+        return Err(ClientError::Unsupported(
+            "secure noise needs clips between 2^-40 and 2^40",
+        ));
+    }
+    match difference_clip.map(|difference| difference * (1.0 - SLACK) - 2.0 * clip * SLACK) {
         Some(tightened) if tightened <= 0.0 => Err(ClientError::Unsupported(
             "secure noise needs a difference_clip above 2^-19 of the clip",
         )),

@@ -8,7 +8,7 @@
 use soteria_core::compress::{Compressor, CompressorKind};
 use soteria_core::data::{Partition, Source};
 use soteria_core::objective::Activation;
-use soteria_core::protocol::{Schedule, shift_step};
+use soteria_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteria_core::theory;
 
 use super::best::share;
@@ -448,6 +448,17 @@ impl Resolved {
             return Err(ConfigError::conflict(
                 "`privacy.noise = \"secure\"` needs clipped records and Poisson sampling",
             ));
+        }
+        let clips = [
+            ("privacy.clip", Some(self.clip)),
+            ("privacy.difference_clip", self.difference_clip),
+        ];
+        for (key, clip) in clips {
+            if let Some(clip) = clip.filter(|&clip| secure && !suits_secure_noise(clip)) {
+                return Err(ConfigError::conflict(format!(
+                    "`{key}` = {clip:e} is outside of [2^-40, 2^40], where `privacy.noise = \"secure\"` has a proof"
+                )));
+            }
         }
         if secure && two_terms && self.difference_clip.is_none() {
             return Err(ConfigError::conflict(

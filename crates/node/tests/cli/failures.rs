@@ -107,6 +107,10 @@ fn wrong_configurations_are_refused() {
         (&["privacy.delta=1"], &["`privacy.delta`"]),
         (&["privacy.clip=0"], &["`privacy.clip`"]),
         (
+            &["privacy.noise=secure", "privacy.clip=1e-26"],
+            &["`privacy.clip`", "1e-26", "2^-40"],
+        ),
+        (
             &["privacy.adjacency=both"],
             &["`privacy.adjacency`", "replace-one | zero-out"],
         ),

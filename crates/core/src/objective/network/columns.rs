@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
-use crate::data::{Features, SparseRow, SparseRows};
-use crate::linalg::{kernels::NO_ROW, prefetch, vectorised};
+use crate::data::packed::{Entries, RowSource, with_rows};
+use crate::data::{Features, SparseRow};
+use crate::linalg::vectorised;
 
 /// One number per record of a block. Where there are fewer records, errors are zeros and inputs are
 /// any numbers.
@@ -94,7 +95,7 @@ impl<'a> Tile<'a> {
 
     #[inline(always)]
     fn of_sparse(
-        sparse: &SparseRows,
+        sparse: impl RowSource,
         rows: &[u32],
         offset: Option<&[f32]>,
         scratch: &'a mut [f32],
@@ -105,12 +106,9 @@ impl<'a> Tile<'a> {
         }
         for (j, &row) in rows.iter().enumerate() {
             if let Some(&next) = rows.get(j + 1) {
-                let next = sparse.row(next as usize);
-                prefetch(next.indices);
-                prefetch(next.values);
+                sparse.row(next as usize).fetch();
             }
-            let row = sparse.row(row as usize);
-            for (&index, &value) in row.indices.iter().zip(row.values) {
+            for (index, value) in sparse.row(row as usize).entries(0) {
                 // Where there is no offset a store would do, but the load fetches the line early,
                 // while a store waits for it at the end of the queue.
                 columns[index as usize][j] += value;
@@ -145,14 +143,17 @@ impl<'a> Inputs<'a> {
         match records.data.features() {
             Features::Sparse(sparse) if !scratch.is_empty() => Inputs::Tile(vectorised(
                 #[inline(always)]
-                || Tile::of_sparse(sparse, records.rows, offset, scratch),
+                || {
+                    with_rows!(sparse, |rows| Tile::of_sparse(
+                        rows,
+                        records.rows,
+                        offset,
+                        scratch
+                    ))
+                },
             )),
             Features::Sparse(sparse) => {
-                let mut rows = [NO_ROW; BLOCK];
-                for (slot, &row) in rows.iter_mut().zip(records.rows) {
-                    *slot = sparse.row(row as usize);
-                }
-                Inputs::Rows(Rows::Sparse(rows, offset))
+                Inputs::Rows(Rows::Sparse(sparse.block(records.rows), offset))
             }
             Features::Dense(dense) => {
                 let mut rows = [&[] as &[f32]; BLOCK];

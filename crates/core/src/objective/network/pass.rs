@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::super::{Outcome, PreparedKey, Records, Workspace};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
-use crate::linalg::kernels::{self, NO_ROW, padded};
+use crate::data::packed::{RowSource, with_rows};
+use crate::linalg::kernels::{self, padded};
 use crate::linalg::{LINE, aligned, elementary, vectorised};
 
 /// Where everything stands in the two scratch buffers of a pass.
@@ -228,12 +229,10 @@ fn first_layer(records: Records<'_>, weights: &[f32], start: &[f32], target: &mu
                 }
                 // Where the rows begin is looked up for all of them before any is read: the
                 // lookups then wait for memory together.
-                let mut rows = [NO_ROW; BLOCK];
-                let rows = &mut rows[..records.len()];
-                for (slot, &row) in rows.iter_mut().zip(records.rows) {
-                    *slot = sparse.row(row as usize);
-                }
-                kernels::sparse_rows_times_matrix(rows, weights, start.len(), target);
+                with_rows!(sparse, |rows| {
+                    let block = &rows.block::<BLOCK>(records.rows)[..records.len()];
+                    kernels::sparse_rows_times_matrix(block, weights, start.len(), target);
+                });
             }
             Features::Dense(dense) => kernels::rows_times_matrix(
                 records.len(),

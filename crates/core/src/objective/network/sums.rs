@@ -6,8 +6,9 @@
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Columns, Gathered, Inputs, Tile};
 use super::{BLOCK, Network};
+use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Features, SparseRows};
-use crate::linalg::kernels::{self, LANES, NO_ROW, padded};
+use crate::linalg::kernels::{self, LANES, padded};
 use crate::linalg::{LINE, Matrix, aligned, matmul, vectorised};
 
 /// Over all coordinates: for every layer `sum_j a_j (w_j delta_j)^T`, block by block.
@@ -106,12 +107,10 @@ fn add_sparse(
         vectorised(
             #[inline(always)]
             || {
-                let mut sparse_rows = [NO_ROW; BLOCK];
-                let sparse_rows = &mut sparse_rows[..rows.len()];
-                for (slot, &row) in sparse_rows.iter_mut().zip(rows) {
-                    *slot = sparse.row(row as usize);
-                }
-                kernels::add_outer_products(sparse_rows, scaled, width, packed);
+                with_rows!(sparse, |all| {
+                    let block = &all.block::<BLOCK>(rows)[..rows.len()];
+                    kernels::add_outer_products(block, scaled, width, packed);
+                });
             },
         );
     }

@@ -1,0 +1,298 @@
+//! Sparse rows once more, in four bytes a value instead of eight, for the loops that read them at random.
+//!
+//! The rows of a random batch come from main memory, and waiting for them is a good part of a round. Pictures have at
+//! most 256 different values and so do features that are yes or no: then a value is a byte that names it, and with
+//! the column in two bytes more it fits into one word. What is read back is the stored value to the bit.
+
+use super::{SparseRow, SparseRows};
+use crate::linalg::{prefetch, with_room_on_large_pages};
+
+/// How many different values there may be.
+const VALUES: usize = 256;
+
+/// Parts with fewer stored values stay near the processor anyway.
+const FEWEST: usize = 1 << 14;
+
+/// The stored values of [`SparseRows`], in the same order: the column in the lower half of a word, the number of the
+/// value in the upper half.
+#[derive(Clone)]
+pub(super) struct Packed {
+    entries: Vec<u32>,
+    values: Box<[f32; VALUES]>,
+}
+
+impl Packed {
+    /// None if there are too many columns or different values, or too few stored values to be worth it.
+    pub(super) fn new(columns: usize, indices: &[u32], values: &[f32]) -> Option<Packed> {
+        if columns > usize::from(u16::MAX) + 1 || values.len() < FEWEST {
+            return None;
+        }
+        let mut dictionary = Dictionary::new();
+        let mut entries = with_room_on_large_pages(values.len());
+        for (&index, &value) in indices.iter().zip(values) {
+            entries.push(index | u32::from(dictionary.number(value)?) << 16);
+        }
+        let values = Box::new(dictionary.values);
+        Some(Packed { entries, values })
+    }
+}
+
+/// The values met so far, found again by their bits.
+struct Dictionary {
+    values: [f32; VALUES],
+    len: usize,
+    /// The number of a value plus one, at the place of its hash or after it; zero where there is none.
+    slots: [u16; Self::SLOTS],
+}
+
+impl Dictionary {
+    const SLOTS: usize = 4 * VALUES;
+
+    fn new() -> Self {
+        Dictionary {
+            values: [0.0; VALUES],
+            len: 0,
+            slots: [0; Self::SLOTS],
+        }
+    }
+
+    /// The number of a value, a new one if it was not there; none once all numbers are given away.
+    #[inline]
+    fn number(&mut self, value: f32) -> Option<u8> {
+        let hash = value.to_bits().wrapping_mul(0x9E37_79B1) as usize >> 22;
+        for slot in (hash..).map(|place| place % Self::SLOTS) {
+            match self.slots[slot] {
+                0 if self.len == VALUES => return None,
+                0 => {
+                    self.values[self.len] = value;
+                    self.len += 1;
+                    self.slots[slot] = self.len as u16;
+                    return Some((self.len - 1) as u8);
+                }
+                number if self.values[usize::from(number) - 1].to_bits() == value.to_bits() => {
+                    return Some((number - 1) as u8);
+                }
+                _ => {}
+            }
+        }
+        unreachable!("most slots are free")
+    }
+}
+
+/// One row in packed form.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedRow<'a> {
+    entries: &'a [u32],
+    values: &'a [f32; VALUES],
+}
+
+/// A sparse row, however it is stored.
+pub(crate) trait Entries: Copy {
+    /// A row without entries.
+    const NONE: Self;
+
+    /// Columns, ascending, and values from the entry `first` on.
+    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)>;
+
+    /// All entries, four at a time, and the rest of them.
+    fn fours(
+        self,
+    ) -> (
+        impl Iterator<Item = [(u32, f32); 4]>,
+        impl Iterator<Item = (u32, f32)>,
+    );
+
+    /// Asks for the row while something else is computed. Changes nothing but time.
+    fn fetch(self);
+}
+
+impl Entries for SparseRow<'_> {
+    const NONE: Self = SparseRow {
+        indices: &[],
+        values: &[],
+    };
+
+    #[inline(always)]
+    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
+        let (indices, values) = (&self.indices[first..], &self.values[first..]);
+        indices.iter().copied().zip(values.iter().copied())
+    }
+
+    #[inline(always)]
+    fn fours(
+        self,
+    ) -> (
+        impl Iterator<Item = [(u32, f32); 4]>,
+        impl Iterator<Item = (u32, f32)>,
+    ) {
+        let (indices, _) = self.indices.as_chunks::<4>();
+        let (values, _) = self.values.as_chunks::<4>();
+        let fours = indices.iter().zip(values);
+        let fours = fours.map(|(index, value)| std::array::from_fn(|p| (index[p], value[p])));
+        (fours, self.entries(self.indices.len() / 4 * 4))
+    }
+
+    #[inline(always)]
+    fn fetch(self) {
+        prefetch(self.indices);
+        prefetch(self.values);
+    }
+}
+
+impl PackedRow<'_> {
+    #[inline(always)]
+    fn unpack(self, entry: u32) -> (u32, f32) {
+        (entry & 0xffff, self.values[(entry >> 16 & 0xff) as usize])
+    }
+}
+
+impl Entries for PackedRow<'_> {
+    const NONE: Self = PackedRow {
+        entries: &[],
+        values: &[0.0; VALUES],
+    };
+
+    #[inline(always)]
+    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
+        let entries = self.entries[first..].iter();
+        entries.map(move |&entry| self.unpack(entry))
+    }
+
+    #[inline(always)]
+    fn fours(
+        self,
+    ) -> (
+        impl Iterator<Item = [(u32, f32); 4]>,
+        impl Iterator<Item = (u32, f32)>,
+    ) {
+        let (fours, _) = self.entries.as_chunks::<4>();
+        let fours = fours.iter();
+        let fours = fours.map(move |four| {
+            four.map(
+                #[inline(always)]
+                |entry| self.unpack(entry),
+            )
+        });
+        (fours, self.entries(self.entries.len() / 4 * 4))
+    }
+
+    #[inline(always)]
+    fn fetch(self) {
+        prefetch(self.entries);
+    }
+}
+
+/// Where sparse rows come from.
+pub(crate) trait RowSource: Copy {
+    /// One row.
+    type Row: Entries;
+
+    /// The row of this number.
+    fn row(self, row: usize) -> Self::Row;
+
+    /// The given rows in a block; rows beyond them are empty.
+    #[inline(always)]
+    fn block<const BLOCK: usize>(self, rows: &[u32]) -> [Self::Row; BLOCK] {
+        let mut block = [Self::Row::NONE; BLOCK];
+        for (slot, &row) in block.iter_mut().zip(rows) {
+            *slot = self.row(row as usize);
+        }
+        block
+    }
+}
+
+impl<'a> RowSource for &'a SparseRows {
+    type Row = SparseRow<'a>;
+
+    #[inline(always)]
+    fn row(self, row: usize) -> SparseRow<'a> {
+        SparseRows::row(self, row)
+    }
+}
+
+/// Rows in packed form.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedRows<'a> {
+    starts: &'a [usize],
+    packed: &'a Packed,
+}
+
+impl<'a> PackedRows<'a> {
+    pub(super) fn new(starts: &'a [usize], packed: &'a Packed) -> Self {
+        PackedRows { starts, packed }
+    }
+}
+
+impl<'a> RowSource for PackedRows<'a> {
+    type Row = PackedRow<'a>;
+
+    #[inline(always)]
+    fn row(self, row: usize) -> PackedRow<'a> {
+        PackedRow {
+            entries: &self.packed.entries[self.starts[row]..self.starts[row + 1]],
+            values: &self.packed.values,
+        }
+    }
+}
+
+/// Runs the same code for packed rows, where there are any, and for plain ones.
+macro_rules! with_rows {
+    ($sparse:expr, |$rows:ident| $work:expr) => {
+        match $sparse.packed() {
+            Some($rows) => $work,
+            None => {
+                let $rows = $sparse;
+                $work
+            }
+        }
+    };
+}
+pub(crate) use with_rows;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many rows as the stored values need, of 7 values each.
+    fn rows(values: Vec<f32>) -> SparseRows {
+        let starts = (0..=values.len() / 7).map(|row| 7 * row).collect();
+        let indices = (0..values.len()).map(|p| (p % 7 * 9000) as u32).collect();
+        SparseRows::new(65536, starts, indices, values).unwrap()
+    }
+
+    #[test]
+    fn packed_rows_are_the_rows_to_the_bit() {
+        let stored = FEWEST.next_multiple_of(7);
+        let values = |different: usize| {
+            let value = |p: usize| match p % different {
+                0 => -0.0,
+                number => (number as f32).sin(),
+            };
+            rows((0..stored).map(value).collect())
+        };
+        for different in [1, 2, 255, 256] {
+            let plain = values(different);
+            let packed = Packed::new(65536, plain.indices(), plain.values()).unwrap();
+            let packed = PackedRows::new(plain.starts(), &packed);
+            for row in 0..plain.rows() {
+                for first in [0, 3, 7] {
+                    let bits = |(index, value): (u32, f32)| (index, value.to_bits());
+                    let found: Vec<_> = packed.row(row).entries(first).map(bits).collect();
+                    let expected: Vec<_> = plain.row(row).entries(first).map(bits).collect();
+                    assert_eq!(found, expected);
+                }
+                let (fours, rest) = packed.row(row).fours();
+                let found: Vec<_> = fours.flatten().chain(rest).collect();
+                let (fours, rest) = plain.row(row).fours();
+                let expected: Vec<_> = fours.flatten().chain(rest).collect();
+                assert_eq!(found, expected);
+                assert_eq!(expected, plain.row(row).entries(0).collect::<Vec<_>>());
+            }
+        }
+        let plain = values(257);
+        assert!(Packed::new(65536, plain.indices(), plain.values()).is_none());
+        let plain = values(3);
+        assert!(Packed::new(65537, plain.indices(), plain.values()).is_none());
+        assert!(Packed::new(9, &[8; FEWEST - 1], &[1.0; FEWEST - 1]).is_none());
+    }
+}
