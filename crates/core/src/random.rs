@@ -189,20 +189,29 @@ impl IndexSeed {
         marks.resize(dimension.div_ceil(64), 0);
         let mut key = *b"soteria random-k................";
         key[16..].copy_from_slice(&self.0);
-        let mut words = Words::new(ChaCha8Rng::from_seed(key));
+        let mut rng = ChaCha8Rng::from_seed(key);
+        let mut words = [0; 256];
         // For the bit instructions.
         vectorised(
             #[inline(always)]
             || {
-                for last in dimension - count..dimension {
-                    let draw = below_of_words(
-                        #[inline(always)]
-                        || words.next(),
-                        last as u32 + 1,
-                    ) as usize;
-                    let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
-                    let mark = if taken { last } else { draw };
-                    marks[mark / 64] |= 1 << (mark % 64);
+                let mut last = dimension - count;
+                while last < dimension {
+                    rng.fill_bytes(&mut words);
+                    for word in words.as_chunks().0 {
+                        if last == dimension {
+                            break;
+                        }
+                        let Some(draw) = below_of_word(u32::from_le_bytes(*word), last as u32 + 1)
+                        else {
+                            continue;
+                        };
+                        let draw = draw as usize;
+                        let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
+                        let mark = if taken { last } else { draw };
+                        marks[mark / 64] |= 1 << (mark % 64);
+                        last += 1;
+                    }
                 }
                 list_marks(marks, count, chosen);
             },
@@ -241,47 +250,22 @@ fn list_marks(marks: &[u64], count: usize, chosen: &mut Vec<u32>) {
     chosen.truncate(count);
 }
 
-/// The words of a generator one after the other, made many at a time.
-struct Words<R> {
-    rng: R,
-    words: [u8; 256],
-    next: usize,
-}
-
-impl<R: Rng> Words<R> {
-    fn new(rng: R) -> Self {
-        let words = [0; 256];
-        let next = words.len();
-        Self { rng, words, next }
-    }
-
-    #[inline(always)]
-    fn next(&mut self) -> u32 {
-        if self.next == self.words.len() {
-            self.rng.fill_bytes(&mut self.words);
-            self.next = 0;
-        }
-        let word = self.words[self.next..].first_chunk().expect("whole words");
-        self.next += 4;
-        u32::from_le_bytes(*word)
-    }
-}
-
 /// A uniform integer in `0..bound`, without bias. Part of the wire contract.
 pub fn below<R: Rng + ?Sized>(rng: &mut R, bound: u32) -> u32 {
-    below_of_words(|| rng.next_u32(), bound)
-}
-
-#[inline(always)]
-fn below_of_words(mut next: impl FnMut() -> u32, bound: u32) -> u32 {
     loop {
-        let product = u64::from(next()) * u64::from(bound);
-        let low = product as u32;
-        // The threshold is below the bound, so the division is rarely needed.
-        if low >= bound || low >= bound.wrapping_neg() % bound {
-            return (product >> 32) as u32;
+        if let Some(number) = below_of_word(rng.next_u32(), bound) {
+            return number;
         }
     }
+}
+
+/// What a random word says, or nothing: then the next one is asked.
+#[inline(always)]
+fn below_of_word(word: u32, bound: u32) -> Option<u32> {
+    let product = u64::from(word) * u64::from(bound);
+    let low = product as u32;
+    // The threshold is below the bound, so the division is rarely needed.
+    (low >= bound || low >= bound.wrapping_neg() % bound).then_some((product >> 32) as u32)
 }
 
 /// A uniform number in `[0, 1)` with 53 bits.
