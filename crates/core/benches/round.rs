@@ -87,6 +87,7 @@ impl Problem {
             schedule: Schedule::Constant,
             momentum: 0.0,
             smoothing: None,
+            equalizing: None,
             shift_step: Some(step),
             regularizer: None,
             rounds,

@@ -37,6 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         schedule: Schedule::Constant,
         momentum: 0.0,
         smoothing: None,
+        equalizing: None,
         shift_step: plan.shift_step,
         regularizer: None,
         rounds: 3,

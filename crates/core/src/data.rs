@@ -19,6 +19,7 @@
 //! its mechanism. Its `Debug` therefore prints sizes, never values.
 
 pub mod a9a;
+mod cosine;
 pub mod csv;
 mod dataset;
 mod directories;
@@ -36,6 +37,7 @@ mod scale;
 mod source;
 mod synthetic;
 
+pub use cosine::Cosine;
 pub use dataset::Dataset;
 pub use directories::DataDirectories;
 pub use error::{DataError, Place};

@@ -73,6 +73,7 @@
 //!     schedule: Schedule::Constant,
 //!     momentum: 0.0,
 //!     smoothing: None,
+//!     equalizing: None,
 //!     shift_step,
 //!     regularizer: None,
 //!     rounds,

@@ -16,12 +16,14 @@
 //! give the same bits.
 
 mod client;
+mod equalize;
 mod server;
 mod smooth;
 
 pub use client::{
     Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch, suits_secure_noise,
 };
+pub use equalize::{Block, Equalizing};
 pub use server::{Closed, Schedule, Server, ServerError, ServerPlan, ServerState};
 pub use smooth::Smoothing;
 

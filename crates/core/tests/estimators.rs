@@ -11,7 +11,9 @@ use soteria_core::data::Dataset;
 use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Activation, Network, Objective, Regularizer};
 use soteria_core::privacy::Noise;
-use soteria_core::protocol::{Client, EstimatorPlan, Schedule, Smoothing, shift_step};
+use soteria_core::protocol::{
+    Block, Client, Equalizing, EstimatorPlan, Schedule, Smoothing, shift_step,
+};
 use soteria_core::random::{PublicSeed, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
 
@@ -148,6 +150,15 @@ fn setting(
             passes: 2,
         }),
     ][stream.pick(3)];
+    let equalizing = Equalizing {
+        blocks: vec![Block {
+            start: 0,
+            rows: 2,
+            columns: 2,
+        }],
+        floor: 1.0,
+    };
+    server.equalizing = (stream.pick(3) == 0).then_some(equalizing);
     let name = format!(
         "{model:?} {estimator:?} {sampling:?} {:?} {:?} shift {:?} estimate {:?} {regularizer:?} {:?} {:?}",
         plan.compressor,

@@ -8,11 +8,20 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
+use soteria_core::data::Cosine;
+use soteria_core::objective::Network;
+
 use crate::problem::Model;
 
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
-/// scaling, so that `weight . x + bias` is the model's output.
-pub fn to_bytes(model: &Model, parameters: &[f32], intercept: f64) -> Result<Vec<u8>, String> {
+/// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
+/// composed with it, so that the file's model reads scaled features as they are.
+pub fn to_bytes(
+    model: &Model,
+    parameters: &[f32],
+    basis: Option<Cosine>,
+    intercept: f64,
+) -> Result<Vec<u8>, String> {
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     let description = match model {
         Model::Logistic {
@@ -32,6 +41,11 @@ pub fn to_bytes(model: &Model, parameters: &[f32], intercept: f64) -> Result<Vec
             json!({ "kind": "logistic", "inputs": inputs })
         }
         Model::Network(network) => {
+            let composed = basis.map(|basis| compose(network, parameters, basis));
+            let (network, parameters) = match &composed {
+                Some(composed) => (&composed.0, &composed.1[..]),
+                None => (network, parameters),
+            };
             let layers = network.layers();
             for (number, layer) in layers.iter().enumerate() {
                 let prefix = if layers.len() == 1 {
@@ -79,11 +93,30 @@ pub fn to_bytes(model: &Model, parameters: &[f32], intercept: f64) -> Result<Vec
     safetensors::serialize(views, Some(metadata)).map_err(|error| error.to_string())
 }
 
+/// The network that reads pixels, and its parameters: `W = B V` in the first layer, all else as it was.
+fn compose(network: &Network, parameters: &[f32], basis: Cosine) -> (Network, Vec<f32>) {
+    let layers = network.layers();
+    let first = &layers[0];
+    let hidden: Vec<usize> = layers[1..].iter().map(|layer| layer.inputs).collect();
+    let classes = layers.last().map_or(first.outputs, |layer| layer.outputs);
+    let whole = Network::new(basis.pixels(), &hidden, classes, network.activation())
+        .expect("a network with more inputs is one");
+    let mut composed = basis.weights(&parameters[first.weights.clone()], first.outputs);
+    composed.extend_from_slice(&parameters[first.weights.end..]);
+    (whole, composed)
+}
+
 /// Writes the file, whole or not at all.
 ///
 /// # Errors
 /// When the model cannot be encoded or the file not written.
-pub fn write(path: &Path, model: &Model, parameters: &[f32], intercept: f64) -> Result<(), String> {
-    let bytes = to_bytes(model, parameters, intercept)?;
+pub fn write(
+    path: &Path,
+    model: &Model,
+    parameters: &[f32],
+    basis: Option<Cosine>,
+    intercept: f64,
+) -> Result<(), String> {
+    let bytes = to_bytes(model, parameters, basis, intercept)?;
     crate::output::write_whole(path, &bytes).map_err(|error| format!("{}: {error}", path.display()))
 }

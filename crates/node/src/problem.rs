@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rand_distr::{Distribution, StandardNormal};
-use soteria_core::data::{Constants, DataDirectories, DataError, Dataset, Scale, Scaling, Source};
+use soteria_core::data::{
+    Constants, Cosine, DataDirectories, DataError, Dataset, Scale, Scaling, Source,
+};
 use soteria_core::objective::{Logistic, Network, Objective, Regularizer};
-use soteria_core::protocol::Smoothing;
+use soteria_core::protocol::{Block, Equalizing, Smoothing};
 use soteria_core::random::{PublicPurpose, PublicSeed};
 
 use crate::config::resolve::{Resolved, Shape};
@@ -39,6 +41,8 @@ pub struct Problem {
     pub model: Model,
     /// How features were scaled.
     pub scaling: Scaling,
+    /// The basis that scaled features were written in.
+    pub basis: Option<Cosine>,
     /// Value of the constant feature after scaling.
     pub intercept: f64,
 }
@@ -91,7 +95,19 @@ impl Problem {
         let value = constant_feature(&scaling, train.columns());
         train = scaling.apply(train)?;
         test = test.map(|test| scaling.apply(test)).transpose()?;
-        let model = build_model(config, kind, train.columns(), train.classes(), intercept)?;
+        let basis = config.basis_for(kind, train.columns())?;
+        let model = build_model(
+            config,
+            kind,
+            train.columns(),
+            basis,
+            train.classes(),
+            intercept,
+        )?;
+        if let Some(basis) = basis {
+            train = basis.apply(train)?;
+            test = test.map(|test| basis.apply(test)).transpose()?;
+        }
         let shards = config
             .partition
             .split(&train, config.clients()?, config.seed)?;
@@ -101,16 +117,29 @@ impl Problem {
             objective: model.objective(),
             model,
             scaling,
+            basis,
             intercept: if intercept { value } else { 0.0 },
         })
+    }
+
+    /// Features of a record as it was read, the constant included.
+    pub fn features(&self) -> usize {
+        self.basis
+            .map_or(self.shards[0].columns(), |basis| basis.pixels())
     }
 
     /// What resolving the configuration needs to know.
     ///
     /// # Errors
-    /// When logistic regression meets more than two classes.
+    /// When logistic regression meets more than two classes, or the configuration asks for another basis than
+    /// the records were loaded in.
     pub fn shape(&self, config: &Config) -> Result<Shape, ConfigError> {
         let model = config.model_for(self.shards[0].classes())?;
+        if config.basis_for(model, self.features())? != self.basis {
+            return Err(ConfigError::conflict(
+                "`data.basis` is not the one that the records were loaded in",
+            ));
+        }
         let regularizer = regularizer(config.regularizer_for(model), config.lambda);
         let smoothness = match &self.model {
             Model::Logistic { features, .. } => {
@@ -130,7 +159,9 @@ impl Problem {
             records,
             model,
             smoothness,
-            image: image_side(self.shards[0].columns()).is_some(),
+            image: self.basis.is_none() && image_side(self.features()).is_some(),
+            basis: self.basis,
+            whole: self.model.whole(self.basis),
         })
     }
 
@@ -222,6 +253,40 @@ impl Model {
         })
     }
 
+    /// The layers whose direction is equalised down to `floor`; none at 0.
+    pub fn equalizing(&self, floor: f64) -> Option<Equalizing> {
+        let Model::Network(network) = self else {
+            return None;
+        };
+        let blocks = network.layers().into_iter().flat_map(|layer| {
+            let weights = Block {
+                start: layer.weights.start,
+                rows: layer.inputs,
+                columns: layer.outputs,
+            };
+            let biases = Block {
+                start: layer.biases.start,
+                rows: layer.outputs,
+                columns: 1,
+            };
+            [weights, biases]
+        });
+        let blocks = blocks.collect();
+        (floor > 0.0).then_some(Equalizing { blocks, floor })
+    }
+
+    /// How many parameters it would have if it read features as they are, not written in `basis`.
+    pub fn whole(&self, basis: Option<Cosine>) -> usize {
+        let dimension = self.objective().dimension();
+        match (self, basis) {
+            (Model::Network(network), Some(basis)) => {
+                let units = network.layers().first().map_or(0, |layer| layer.outputs);
+                dimension + (basis.pixels() - basis.coefficients()) * units
+            }
+            _ => dimension,
+        }
+    }
+
     /// The loss behind this model.
     pub fn objective(&self) -> Arc<dyn Objective> {
         match self {
@@ -263,7 +328,7 @@ fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scal
     }
 }
 
-/// The model for records of `columns` features, the constant included.
+/// The model for records of `columns` features, the constant included, before they are written in `basis`.
 ///
 /// # Errors
 /// When the sizes do not make a model.
@@ -271,6 +336,7 @@ pub fn build_model(
     config: &Config,
     kind: ModelKind,
     columns: usize,
+    basis: Option<Cosine>,
     classes: usize,
     intercept: bool,
 ) -> Result<Model, ProblemError> {
@@ -284,7 +350,9 @@ pub fn build_model(
         ModelKind::Softmax => &[],
         ModelKind::Mlp => &config.hidden,
     };
-    Network::new(columns, hidden, classes, config.activation)
+    let inputs = basis.map_or(columns, |basis| basis.coefficients());
+    let activation = config.activation_for(basis.is_some());
+    Network::new(inputs, hidden, classes, activation)
         .map(Model::Network)
         .map_err(|error| ProblemError::Model(format!("`model`: {error}")))
 }

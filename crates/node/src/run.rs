@@ -125,6 +125,7 @@ pub fn server_plan(
             .then(|| regularizer(resolved.regularizer, resolved.lambda))
             .filter(|regularizer| *regularizer != soteria_core::objective::Regularizer::None),
         smoothing: model.smoothing(resolved.smoothing),
+        equalizing: model.equalizing(resolved.equalize),
         rounds: resolved.rounds,
     }
 }

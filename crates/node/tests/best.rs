@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use soteria_core::compress::CompressorKind;
 use soteria_core::data::DataDirectories;
+use soteria_core::objective::Activation;
 use soteria_core::protocol::Schedule;
 use soteria_core::simulate::EvaluationPlan;
 use soteria_node::accounting::Privacy;
@@ -23,16 +24,20 @@ fn config(settings: &[&str]) -> Config {
 
 /// The paper's MNIST network at ten clients, without the data.
 fn mnist(settings: &[&str]) -> Result<Resolved, ConfigError> {
+    let mut all = vec!["data.source=mnist", "privacy.delta=1e-3"];
+    all.extend(settings);
+    let config = config(&all);
+    let basis = config.basis_for(ModelKind::Mlp, 784)?;
     let shape = Shape {
-        dimension: 50_890,
+        dimension: basis.map_or(784, |basis| basis.coefficients()) * 64 + 714,
         records: vec![6000; 10],
         model: ModelKind::Mlp,
         smoothness: None,
-        image: true,
+        image: basis.is_none(),
+        basis,
+        whole: 50_890,
     };
-    let mut all = vec!["data.source=mnist", "privacy.delta=1e-3"];
-    all.extend(settings);
-    Ok(config(&all).resolve(&shape)?.0)
+    Ok(config.resolve(&shape)?.0)
 }
 
 /// Smoothing is for images: auto leaves it out elsewhere, and asking for it is an error.
@@ -44,8 +49,14 @@ fn smoothing_needs_square_images() {
         model: ModelKind::Mlp,
         smoothness: None,
         image: false,
+        basis: None,
+        whole: 709,
     };
-    assert_eq!(config(&[]).resolve(&shape).unwrap().0.smoothing, 0);
+    let plain = config(&[]).resolve(&shape).unwrap().0;
+    assert_eq!(
+        (plain.smoothing, plain.equalize, plain.basis),
+        (0, 0.0, None)
+    );
     let refused = config(&["algorithm.smoothing=2"]).resolve(&shape);
     let said = refused.unwrap_err().to_string();
     assert!(
@@ -57,8 +68,75 @@ fn smoothing_needs_square_images() {
 /// Never more values than were published: (150, 200, 300, 500, 1000) rounds of 2544.
 #[test]
 fn networks_of_images_get_the_documented_choice() {
-    for (epsilon, rounds) in [(1, 150), (2, 200), (4, 300), (8, 500), (16, 900)] {
+    for (epsilon, published, rounds) in [
+        (1, 150, 53),
+        (2, 200, 71),
+        (4, 300, 107),
+        (8, 500, 178),
+        (16, 1000, 357),
+    ] {
         let chosen = mnist(&[&format!("privacy.epsilon={epsilon}")]).unwrap();
+        assert_eq!(chosen.basis, Some(10));
+        assert_eq!(chosen.compressor, CompressorKind::RandK { k: 7114 });
+        assert_eq!(chosen.rounds, rounds);
+        assert!(7114 * rounds <= 2544 * published);
+        assert_eq!((chosen.shift, chosen.batch), (ShiftChoice::Off, None));
+        assert_eq!(chosen.clip_scope, Scope::Selected);
+        assert_eq!((chosen.clip, chosen.equalize), (0.5, 0.002));
+        assert_eq!((chosen.smoothing, chosen.momentum), (0, 0.8));
+        assert_eq!(chosen.schedule, Schedule::Cosine);
+        assert_eq!(chosen.activation, Activation::Tanh);
+        let step = 0.3 / (1.0 + f64::from(epsilon) / 32.0);
+        assert!((chosen.step_size - step).abs() < 1e-12);
+    }
+    let named = mnist(&["algorithm.preset=soteriafl-gd"]).unwrap();
+    assert_eq!((named.basis, named.equalize), (None, 0.0));
+    assert_eq!(named.activation, Activation::Sigmoid);
+    let plain = mnist(&["algorithm.equalize=0"]).unwrap();
+    let same = 100.0 * mnist(&[]).unwrap().step_size;
+    assert!(plain.equalize == 0.0 && (plain.step_size - same).abs() < 1e-9 * same);
+}
+
+/// A basis is for networks that read square images, and equalising for networks that are not too wide.
+#[test]
+fn a_basis_needs_images_and_equalising_a_network() {
+    for (settings, columns, said) in [
+        (["data.basis=cosine:4"], 123, "square images, not 123"),
+        (["data.basis=cosine:29"], 784, "expected 1 to 28"),
+    ] {
+        let error = config(&settings).basis_for(ModelKind::Mlp, columns);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("`data.basis`") && error.contains(said),
+            "{error}"
+        );
+    }
+    let logistic = config(&["data.basis=cosine:4"]).basis_for(ModelKind::Logistic, 784);
+    assert!(logistic.unwrap_err().to_string().contains("softmax or mlp"));
+    let small = config(&["data.source=idx:x"]).basis_for(ModelKind::Mlp, 64);
+    assert_eq!(small.unwrap(), None);
+    let wide = mnist(&["model.hidden=[1000]", "algorithm.equalize=0.1"]).unwrap_err();
+    assert!(wide.to_string().contains("at most 512 units"), "{wide}");
+    for wrong in [
+        "data.basis=cosine:0",
+        "data.basis=sine:3",
+        "algorithm.equalize=-1",
+    ] {
+        let mut document = Document::default();
+        document.set(wrong).unwrap();
+        assert!(Config::read(&document).is_err(), "{wrong}");
+    }
+}
+
+/// Networks that read pixels keep 5% messages, shared coordinates and smoothing.
+#[test]
+fn without_a_basis_images_are_smoothed() {
+    for (epsilon, rounds) in [(1, 150), (2, 200), (4, 300), (8, 500), (16, 1000)] {
+        let chosen = mnist(&["data.basis=none", &format!("privacy.epsilon={epsilon}")]).unwrap();
+        assert_eq!(
+            (chosen.equalize, chosen.activation),
+            (0.0, Activation::Sigmoid)
+        );
         assert_eq!(chosen.compressor, CompressorKind::RandK { k: 2544 });
         assert_eq!(chosen.rounds, rounds);
         assert!(chosen.shared_coordinates && chosen.shift == ShiftChoice::Off);
@@ -71,7 +149,12 @@ fn networks_of_images_get_the_documented_choice() {
         assert_eq!(chosen.step_size, 12.0);
         assert!((chosen.clip - 0.2 * bold * share).abs() < 1e-12);
     }
-    let given = mnist(&["algorithm.smoothing=0", "algorithm.coordinates=own"]).unwrap();
+    let given = mnist(&[
+        "data.basis=none",
+        "algorithm.smoothing=0",
+        "algorithm.coordinates=own",
+    ])
+    .unwrap();
     assert!(!given.shared_coordinates && given.smoothing == 0);
     assert!(matches!(given.shift, ShiftChoice::Step(_)));
     assert_eq!(given.schedule, Schedule::Constant);
@@ -81,6 +164,12 @@ fn networks_of_images_get_the_documented_choice() {
 
 #[test]
 fn values_are_dealt_to_rounds_and_never_exceeded() {
+    let few = mnist(&["algorithm.values=20000"]).unwrap();
+    assert_eq!(
+        (few.compressor, few.rounds),
+        (CompressorKind::RandK { k: 7114 }, 2)
+    );
+    let mnist = |settings: &[&str]| mnist(&[settings, &["data.basis=none"]].concat());
     let few = mnist(&["algorithm.values=60000"]).unwrap();
     assert_eq!(
         (few.compressor, few.rounds),

@@ -8,6 +8,7 @@ use crate::data::Dataset;
 use crate::estimator::{
     Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg,
 };
+use crate::linalg::prefetch_places;
 use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
@@ -417,6 +418,10 @@ impl Client {
             all,
             &mut scratch.workspace,
         );
+        if let (Coordinates::Selected(chosen), false) = (coordinates, self.shift.is_empty()) {
+            // What will be subtracted lies anywhere in the shift, too.
+            prefetch_places(&self.shift, chosen);
+        }
         self.estimator.estimate(input, scratch, &mut sum);
         if let Some(clip) = plan.estimate_clip {
             sum = clip_estimate(

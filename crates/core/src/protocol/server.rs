@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{ClientId, Round, Smoothing};
+use super::{ClientId, Equalizing, Round, Smoothing};
 use crate::compress::{Compressor, DecodeError, Update};
 
 use crate::linalg::vectorised;
@@ -54,6 +54,9 @@ pub struct ServerPlan {
     pub regularizer: Option<Regularizer>,
     /// Averages the direction over neighbouring pixels; `None` is the paper's step.
     pub smoothing: Option<Smoothing>,
+    /// Equalises the direction's singular values, layer by layer; `None` is the paper's step. The direction is then
+    /// `1 - momentum` of the velocity: an average of gradients, which is what the floor is compared with.
+    pub equalizing: Option<Equalizing>,
     /// Total number of rounds.
     pub rounds: Round,
 }
@@ -139,7 +142,7 @@ impl Server {
     /// A server that starts at `start`.
     ///
     /// # Panics
-    /// If `start` does not have the compressor's dimension, or the smoothed layer is larger than it.
+    /// If `start` does not have the compressor's dimension, or a smoothed or equalised layer is larger than it.
     pub fn new(plan: ServerPlan, start: Vec<f32>) -> Self {
         let dimension = plan.compressor.dimension();
         assert_eq!(
@@ -151,6 +154,12 @@ impl Server {
             assert!(
                 smoothing.weights() <= dimension,
                 "the smoothed layer must be part of the model"
+            );
+        }
+        if let Some(equalizing) = &plan.equalizing {
+            assert!(
+                equalizing.end() <= dimension,
+                "equalised layers must be part of the model"
             );
         }
         let zeros = |needed: bool| {
@@ -318,7 +327,7 @@ impl Server {
         Ok(())
     }
 
-    /// Closes the round: `x -= eta K (s + average + grad R(x))` (`K` the smoothing, or nothing), `s += gamma average`.
+    /// Closes the round: `x -= eta K (s + average + grad R(x))` (`K` the smoothing, equalising or nothing), `s += gamma average`.
     ///
     /// # Errors
     /// When the run has ended.
@@ -331,7 +340,10 @@ impl Server {
         let nonzero = wire::nonzero(&self.average);
         let step = (plan.step_size * plan.schedule.factor(self.round, plan.rounds)) as f32;
         let shift_step = plan.shift_step.unwrap_or(0.0) as f32;
-        let plain = plan.regularizer.is_none() && plan.momentum == 0.0 && plan.smoothing.is_none();
+        let plain = plan.regularizer.is_none()
+            && plan.momentum == 0.0
+            && plan.smoothing.is_none()
+            && plan.equalizing.is_none();
         if plain && !self.shift.is_empty() {
             // The usual case in one pass over memory.
             let state = model.iter_mut().zip(&mut self.shift);
@@ -378,6 +390,11 @@ impl Server {
                 *velocity = momentum * *velocity + *v;
                 *v = *velocity;
             }
+        }
+        if let Some(equalizing) = &self.plan.equalizing {
+            let share = (1.0 - self.plan.momentum) as f32;
+            self.average.iter_mut().for_each(|v| *v *= share);
+            equalizing.apply(&mut self.average);
         }
         for (x, v) in model.iter_mut().zip(&mut self.average) {
             *x -= step * *v;

@@ -16,7 +16,8 @@ use soteria_core::objective::{
 };
 use soteria_core::privacy::Noise;
 use soteria_core::protocol::{
-    Client, ClientPlan, EstimatorPlan, Round, RoundScratch, Schedule, Server, ServerPlan, Smoothing,
+    Client, ClientPlan, Equalizing, EstimatorPlan, Round, RoundScratch, Schedule, Server,
+    ServerPlan, Smoothing,
 };
 use soteria_core::random::{IndexSeed, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit};
 use soteria_core::sampling::Sampling;
@@ -103,6 +104,7 @@ pub fn server_plan(plan: &ClientPlan, clients: usize, rounds: Round) -> ServerPl
         schedule: Schedule::Constant,
         momentum: 0.0,
         smoothing: None,
+        equalizing: None,
         shift_step: plan.shift_step,
         regularizer: None,
         rounds,
@@ -283,6 +285,14 @@ impl Setting {
             for (velocity, v) in velocity.iter_mut().zip(&direction) {
                 *velocity = plan.momentum * *velocity + v;
             }
+            let direction = match &plan.equalizing {
+                Some(equalizing) => {
+                    let share = 1.0 - plan.momentum;
+                    let average: Vec<f64> = velocity.iter().map(|v| share * v).collect();
+                    equalized(equalizing, &average)
+                }
+                None => velocity.clone(),
+            };
             let t = f64::from(round);
             let factor = match plan.schedule {
                 Schedule::Constant => 1.0,
@@ -291,7 +301,7 @@ impl Setting {
                 }
                 Schedule::InverseSqrt => (t + 1.0).powf(-0.5),
             };
-            add(&mut x, -plan.step_size * factor, &velocity);
+            add(&mut x, -plan.step_size * factor, &direction);
             add(&mut s, plan.shift_step.unwrap_or(0.0), &mean);
         }
         let shifts = clients.into_iter().map(|client| client.shift).collect();
@@ -556,6 +566,32 @@ pub fn decoded(compressor: &Compressor, round: Round, bytes: &[u8]) -> Update {
         Ok(true)
     );
     update
+}
+
+/// Equalising by its definition, for blocks of two columns: the root of a positive 2x2 matrix `A` is
+/// `(A + r I) / sqrt(trace A + 2 r)` with `r = sqrt(det A)`.
+fn equalized(equalizing: &Equalizing, direction: &[f64]) -> Vec<f64> {
+    let mut values = direction.to_vec();
+    for block in &equalizing.blocks {
+        assert_eq!(block.columns, 2);
+        let rows = &mut values[block.start..block.end()];
+        let (mut a, mut b, mut c) = (equalizing.floor.powi(2), 0.0, equalizing.floor.powi(2));
+        for row in rows.chunks_exact(2) {
+            a += row[0] * row[0];
+            b += row[0] * row[1];
+            c += row[1] * row[1];
+        }
+        let r = (a * c - b * b).sqrt();
+        let scale = (a + c + 2.0 * r).sqrt();
+        let (a, b, c) = ((a + r) / scale, b / scale, (c + r) / scale);
+        let determinant = a * c - b * b;
+        for row in rows.chunks_exact_mut(2) {
+            let (x, y) = (row[0], row[1]);
+            row[0] = (c * x - b * y) / determinant;
+            row[1] = (a * y - b * x) / determinant;
+        }
+    }
+    values
 }
 
 /// The smoothing by its definition: one matrix `(1, 2, 1)/4` per axis, pass after pass.

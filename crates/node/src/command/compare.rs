@@ -12,7 +12,7 @@ use super::{
     Failure, Verbosity, all_cores, experiment_directory, print, watch_interrupts, write_figure,
 };
 use crate::comparison::{Comparison, Contender, TUNING};
-use crate::config::{Config, Document};
+use crate::config::{Config, Document, Preset};
 use crate::experiment::{Curve, Job, Measure, Outcome, Pool, Setting, Statistic};
 use crate::output::write_whole;
 use crate::problem::Problem;
@@ -181,7 +181,8 @@ fn settings(
     verbosity: Verbosity,
 ) -> Result<Vec<Tried>, Failure> {
     let directories = DataDirectories::from_environment(options.data.as_deref());
-    let mut problems: BTreeMap<u64, Arc<Problem>> = BTreeMap::new();
+    // The system's own choice may write records in another basis than the named algorithms.
+    let mut problems: BTreeMap<(u64, bool), Arc<Problem>> = BTreeMap::new();
     let steps: Vec<Option<f64>> = match &options.tune {
         Some(Grid(steps)) => steps.iter().copied().map(Some).collect(),
         None => vec![None],
@@ -203,7 +204,7 @@ fn settings(
                 let setting = match shared.as_ref().filter(|_| !own) {
                     Some(setting) => Arc::clone(setting),
                     None => {
-                        let key = if own { seed } else { 0 };
+                        let key = (if own { seed } else { 0 }, config.preset == Preset::Auto);
                         let problem = match problems.get(&key) {
                             Some(problem) => Arc::clone(problem),
                             None => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use soteria_core::data::{DataDirectories, Dataset, Schema};
+use soteria_core::data::{Cosine, DataDirectories, Dataset, Schema};
 use soteria_core::objective::{Objective, Outcome, Records, Workspace};
 use soteria_core::protocol::Round;
 use soteria_core::random::SecretKey;
@@ -146,6 +146,7 @@ struct Plan {
     shape: RecordShape,
     model: Model,
     test: Option<Arc<Dataset>>,
+    basis: Option<Cosine>,
     intercept: f64,
     /// Whether scaling constants were computed from records.
     data_dependent: bool,
@@ -197,11 +198,12 @@ impl Plan {
         let plan = Self {
             resolved,
             shape: RecordShape {
-                features: records.columns() - usize::from(intercept),
+                features: problem.features() - usize::from(intercept),
                 labels: label_names(records),
             },
             model: problem.model,
             test: problem.test.map(Arc::new),
+            basis: problem.basis,
             intercept: problem.intercept,
             data_dependent: problem.scaling.data_dependent(),
         };
@@ -243,12 +245,15 @@ impl Plan {
         };
         let kind = config.model_for(shape.labels.len())?;
         let model = shape.model(config, kind)?;
+        let basis = shape.basis(config, kind)?;
         let records = config.records.unwrap_or(1);
         let (resolved, warnings) = config.resolve(&Shape {
             dimension: model.objective().dimension(),
             records: vec![records; config.clients()?],
             model: kind,
-            image: image_side(shape.features).is_some(),
+            image: basis.is_none() && image_side(shape.features).is_some(),
+            basis,
+            whole: model.whole(basis),
             smoothness: None,
         })?;
         let mut plan = Self {
@@ -256,6 +261,7 @@ impl Plan {
             shape,
             model,
             test: None,
+            basis,
             intercept: 0.0,
             data_dependent: false,
         };
@@ -271,7 +277,11 @@ impl Plan {
             if outline.intercept() {
                 test = test.with_intercept();
             }
-            plan.test = Some(Arc::new(scaling.apply(test)?));
+            test = scaling.apply(test)?;
+            if let Some(basis) = basis {
+                test = basis.apply(test)?;
+            }
+            plan.test = Some(Arc::new(test));
         }
         Ok((plan, warnings))
     }
@@ -748,8 +758,8 @@ fn finish(
         interrupted: false,
     };
     let summary = ending.summary();
-    let bytes =
-        model_file::to_bytes(&plan.model, &model, plan.intercept).map_err(Failure::Failed)?;
+    let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept)
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     if options.json {
         print(&format!("{summary:#}\n"))

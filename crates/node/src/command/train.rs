@@ -156,6 +156,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let model = model_file::to_bytes(
         &problem.model,
         simulation.server().model(),
+        problem.basis,
         problem.intercept,
     )
     .map_err(Failure::Failed)?;

@@ -15,10 +15,27 @@
 //! ([smoothing](soteria_core::protocol::Smoothing)) takes off the noise is pure gain.
 
 use soteria_core::compress::{Compressor, CompressorKind};
+use soteria_core::data::Cosine;
+use soteria_core::objective::Activation;
 
 use super::document::ConfigError;
 use super::resolve::{Resolved, Shape};
 use super::{Auto, Config, EstimatorName, ModelKind, NoiseTarget, Preset, Scope, Theory};
+
+/// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
+const FREQUENCIES: usize = 10;
+
+/// Size of a singular value of the direction, averaged over some rounds, that counts fully.
+const FLOOR: f64 = 0.002;
+
+/// The step that goes with it in a short run.
+const STEP: f64 = 0.3;
+
+/// Momentum of networks.
+pub(super) const MOMENTUM: f64 = 0.8;
+
+/// Units of a hidden layer whose direction is still equalised: eigenvectors cost their third power.
+const WIDEST: usize = 512;
 
 impl Config {
     /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
@@ -26,12 +43,15 @@ impl Config {
         let messages = match (shape.model, self.noise_target) {
             (ModelKind::Logistic, _) => 300.0,
             // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
-            // epsilon 1, 500 at 8.
-            (_, NoiseTarget::Epsilon(epsilon)) => 100.0 + 50.0 * epsilon.min(16.0),
+            // epsilon 1, 500 at 8, 1000 at 16.
+            (_, NoiseTarget::Epsilon(epsilon)) => {
+                let epsilon = epsilon.min(16.0);
+                100.0 + 50.0 * epsilon + 12.5 * (epsilon - 8.0).max(0.0)
+            }
             _ => 150.0,
         };
         self.values
-            .or_else(|| messages as usize * share(0.05, shape.dimension))
+            .or_else(|| messages as usize * share(0.05, shape.whole))
     }
 
     /// How many coordinates travel in a message when nobody says.
@@ -46,9 +66,12 @@ impl Config {
             return share(0.05, dimension);
         }
         let values = self.budget(shape);
+        let whole = self.whole_gradients(shape);
         let rounds = match (self.rounds, self.values) {
             (Auto::Given(Theory::Given(rounds)), Auto::Given(_)) => rounds as usize,
+            (Auto::Given(_), _) if whole => return dimension,
             (Auto::Given(_), _) => return share(0.05, dimension),
+            (Auto::Auto, _) if whole => return values.clamp(1, dimension),
             (Auto::Auto, _) => {
                 let passes = values as f64 / dimension as f64;
                 let enough = if shape.model == ModelKind::Logistic {
@@ -67,6 +90,78 @@ impl Config {
         self.preset == Preset::Auto && model == ModelKind::Mlp && scope == Scope::Selected
     }
 
+    /// The basis that records of `columns` features are written in.
+    ///
+    /// # Errors
+    /// When one is given that is not for these records or this model.
+    pub fn basis_for(
+        &self,
+        model: ModelKind,
+        columns: usize,
+    ) -> Result<Option<Cosine>, ConfigError> {
+        match self.basis {
+            Auto::Given(None) => Ok(None),
+            Auto::Given(Some(frequencies)) => {
+                if model == ModelKind::Logistic {
+                    return Err(ConfigError::with_hint(
+                        format!(
+                            "`data.basis = \"cosine:{frequencies}\"` needs a softmax or mlp model"
+                        ),
+                        "leave it out, or set it to \"none\"",
+                    ));
+                }
+                let basis = Cosine::new(columns, frequencies);
+                basis.map(Some).map_err(|error| {
+                    ConfigError::with_hint(
+                        format!("`data.basis`: {error}"),
+                        "leave it out, or set it to \"none\"",
+                    )
+                })
+            }
+            Auto::Auto => Ok(Cosine::new(columns, FREQUENCIES)
+                .ok()
+                .filter(|_| self.preset == Preset::Auto && model == ModelKind::Mlp)
+                .filter(|_| self.source.is_images())),
+        }
+    }
+
+    /// The activation of hidden units. A network of tanh units computes what one of sigmoid units does
+    /// (`tanh(z) = 2 sigmoid(2z) - 1`), but its units are centred, which a short run notices.
+    pub fn activation_for(&self, basis: bool) -> Activation {
+        self.activation.or(if self.preset == Preset::Auto && basis {
+            Activation::Tanh
+        } else {
+            Activation::Sigmoid
+        })
+    }
+
+    /// The floor down to which singular values of the direction are equalised; 0 is the plain step.
+    pub(super) fn equalizing(&self, shape: &Shape) -> Result<f64, ConfigError> {
+        let floor = self.equalize.or(if self.whole_gradients(shape) {
+            FLOOR
+        } else {
+            0.0
+        });
+        let widest = self.hidden.iter().copied().max().unwrap_or(0);
+        if floor > 0.0 && (shape.model != ModelKind::Mlp || widest > WIDEST) {
+            if self.equalize == Auto::Auto {
+                return Ok(0.0);
+            }
+            return Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.equalize` is {floor}, but it needs an mlp with hidden layers of at most {WIDEST} units"
+                ),
+                "leave it out, or set it to 0",
+            ));
+        }
+        Ok(floor)
+    }
+
+    /// Whether the best run is one of few whole gradients: in a basis of few numbers they fit into messages.
+    fn whole_gradients(&self, shape: &Shape) -> bool {
+        self.preset == Preset::Auto && shape.basis.is_some() && shape.model == ModelKind::Mlp
+    }
+
     /// How often the first layer's direction is smoothed.
     pub(super) fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
         let network = shape.model != ModelKind::Logistic;
@@ -80,7 +175,7 @@ impl Config {
         if passes > 0 && !(network && shape.image) {
             return Err(ConfigError::with_hint(
                 format!(
-                    "`algorithm.smoothing` is {passes}, but it needs a softmax or mlp model of square images"
+                    "`algorithm.smoothing` is {passes}, but it needs a softmax or mlp model that reads the pixels of square images"
                 ),
                 "leave it out, or set it to 0",
             ));
@@ -98,7 +193,8 @@ impl Config {
     }
 
     /// The bound on each record.
-    pub(super) fn clip_rule(&self, model: ModelKind, scope: Scope, compressor: &Compressor) -> f64 {
+    pub(super) fn clip_rule(&self, shape: &Shape, scope: Scope, compressor: &Compressor) -> f64 {
+        let model = shape.model;
         if self.preset != Preset::Auto {
             return if model == ModelKind::Logistic {
                 0.5
@@ -109,6 +205,7 @@ impl Config {
         let whole = match model {
             ModelKind::Logistic => 2.0,
             ModelKind::Softmax => 0.2,
+            ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
             ModelKind::Mlp => 0.2 * self.clip_growth(),
         };
         match (scope, compressor.fraction()) {
@@ -119,8 +216,21 @@ impl Config {
     }
 
     /// The step size.
-    pub(super) fn step_rule(&self, model: ModelKind) -> f64 {
-        match (self.preset, model) {
+    pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
+        match (self.preset, shape.model) {
+            // Below the floor an equalised step is a plain one of this size.
+            (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
+                let step = match self.noise_target {
+                    // With epsilon runs get longer, and steps shorter.
+                    NoiseTarget::Epsilon(epsilon) => STEP / (1.0 + epsilon.min(16.0) / 32.0),
+                    _ => STEP,
+                };
+                if floor > 0.0 {
+                    step
+                } else {
+                    (1.0 - MOMENTUM) * step / FLOOR
+                }
+            }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
             (Preset::Auto, _) => 12.0,
             _ => 0.3,

@@ -29,10 +29,11 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.factor",
         "a positive number, with scale = \"constant\"",
     ),
+    ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.weighting", "records | equal"),
     ("model.kind", "auto | logistic | softmax | mlp"),
     ("model.hidden", "a list of layer sizes"),
-    ("model.activation", "sigmoid | tanh | relu"),
+    ("model.activation", "auto | sigmoid | tanh | relu"),
     ("model.intercept", "true | false"),
     ("model.regularizer", "auto | none | l2 | nonconvex"),
     ("model.lambda", "a number >= 0"),
@@ -73,6 +74,10 @@ pub const KEYS: &[(&str, &str)] = &[
     (
         "algorithm.smoothing",
         "auto, or how often (an integer from 0 to 64)",
+    ),
+    (
+        "algorithm.equalize",
+        "auto, or a number >= 0 (0: not at all)",
     ),
     ("algorithm.rounds", "auto | theory, or a positive integer"),
     ("algorithm.participation", "a probability in (0, 1]"),

@@ -37,6 +37,7 @@ impl Config {
                 Partition::from_name(value.as_str()?, alpha).ok()
             })?,
             scale: scale(d)?,
+            basis: d.read("data.basis", Auto::Auto, auto(basis))?,
             equal_weights: d.read(
                 "data.weighting",
                 false,
@@ -46,7 +47,7 @@ impl Config {
             hidden: d.read("model.hidden", vec![64], |value| {
                 value.as_array()?.iter().map(count).collect()
             })?,
-            activation: d.read("model.activation", Activation::Sigmoid, choice(ACTIVATIONS))?,
+            activation: d.read("model.activation", Auto::Auto, auto(choice(ACTIVATIONS)))?,
             intercept: d.read("model.intercept", true, Value::as_bool)?,
             regularizer: d.read("model.regularizer", Auto::Auto, auto(choice(REGULARIZERS)))?,
             lambda: d.read("model.lambda", 0.001, not_negative)?,
@@ -109,6 +110,7 @@ impl Config {
                         .map(|n| n as u32)
                 }),
             )?,
+            equalize: d.read("algorithm.equalize", Auto::Auto, auto(not_negative))?,
             rounds: d.read(
                 "algorithm.rounds",
                 Auto::Auto,
@@ -303,6 +305,18 @@ fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_integer()?)
         .ok()
         .filter(|count| *count > 0)
+}
+
+fn basis(value: &Value) -> Option<Option<usize>> {
+    let text = value.as_str()?;
+    match text.split_once(':') {
+        None if text == "none" => Some(None),
+        Some(("cosine", frequencies)) => {
+            let frequencies = frequencies.parse().ok().filter(|count| *count > 0);
+            frequencies.map(Some)
+        }
+        _ => None,
+    }
 }
 
 fn init(value: &Value) -> Option<Init> {

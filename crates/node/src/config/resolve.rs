@@ -6,12 +6,12 @@
 //! most for (`best.rs`).
 
 use soteria_core::compress::{Compressor, CompressorKind};
-use soteria_core::data::{Partition, Source};
+use soteria_core::data::{Cosine, Partition, Source};
 use soteria_core::objective::Activation;
 use soteria_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteria_core::theory;
 
-use super::best::share;
+use super::best::{MOMENTUM, share};
 use super::document::ConfigError;
 use super::{
     AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
@@ -28,6 +28,8 @@ pub struct Resolved {
     pub clients: usize,
     pub partition: Partition,
     pub scale: ScaleChoice,
+    /// Frequencies of a cosine basis.
+    pub basis: Option<usize>,
     pub equal_weights: bool,
     pub model: ModelKind,
     pub hidden: Vec<usize>,
@@ -47,6 +49,7 @@ pub struct Resolved {
     pub schedule: Schedule,
     pub momentum: f64,
     pub smoothing: u32,
+    pub equalize: f64,
     pub shared_coordinates: bool,
     pub rounds: u32,
     pub participation: f64,
@@ -83,8 +86,12 @@ pub struct Shape {
     pub model: ModelKind,
     /// Smoothness of the loss on these records, where it is known.
     pub smoothness: Option<f64>,
-    /// Whether a record has as many features as a square image has pixels.
+    /// Whether the model reads as many features as a square image has pixels.
     pub image: bool,
+    /// The basis that records are written in.
+    pub basis: Option<Cosine>,
+    /// Parameters that the model would have without the basis; what may travel is measured by them.
+    pub whole: usize,
 }
 
 impl Config {
@@ -163,7 +170,7 @@ impl Config {
             .or_else(|| self.scope(estimator, compressor));
         let clip = self
             .clip
-            .or_else(|| self.clip_rule(shape.model, clip_scope, &checked));
+            .or_else(|| self.clip_rule(shape, clip_scope, &checked));
         let shared = self
             .shared_coordinates
             .or_else(|| self.sharing_rule(shape.model, clip_scope));
@@ -174,6 +181,7 @@ impl Config {
             _ => ShiftChoice::Off,
         });
         let smoothing = self.smoothing(shape)?;
+        let equalize = self.equalizing(shape)?;
         let problem = theory::Problem {
             clients: shape.records.len() as f64,
             records: smallest as f64,
@@ -195,7 +203,7 @@ impl Config {
         let b = batch.unwrap_or(smallest as f64);
         let (step_size, step_size_from_data) = match self
             .step_size
-            .or_else(|| Theory::Given(self.step_rule(shape.model)))
+            .or_else(|| Theory::Given(self.step_rule(shape, equalize)))
         {
             Theory::Given(step) => (step, false),
             Theory::Theory => match shape.smoothness {
@@ -235,10 +243,11 @@ impl Config {
             clients: shape.records.len(),
             partition: self.partition,
             scale: self.scale_choice(),
+            basis: shape.basis.map(|basis| basis.frequencies()),
             equal_weights: self.equal_weights,
             model: shape.model,
             hidden: self.hidden.clone(),
-            activation: self.activation,
+            activation: self.activation_for(shape.basis.is_some()),
             intercept: self.intercept,
             regularizer: self.regularizer_for(shape.model),
             lambda: self.lambda,
@@ -259,8 +268,9 @@ impl Config {
             } else {
                 Schedule::Constant
             }),
-            momentum: self.momentum.or(if shared { 0.8 } else { 0.0 }),
+            momentum: self.momentum.or(if shared { MOMENTUM } else { 0.0 }),
             smoothing,
+            equalize,
             shared_coordinates: shared,
             rounds,
             participation: self.participation,

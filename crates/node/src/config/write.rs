@@ -90,6 +90,12 @@ impl Resolved {
             }
         }
         lines.push((
+            "basis",
+            text(&self.basis.map_or("none".to_string(), |frequencies| {
+                format!("cosine:{frequencies}")
+            })),
+        ));
+        lines.push((
             "weighting",
             text(if self.equal_weights {
                 "equal"
@@ -177,6 +183,7 @@ impl Resolved {
         lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
         lines.push(("momentum", number(self.momentum)));
         lines.push(("smoothing", self.smoothing.to_string()));
+        lines.push(("equalize", number(self.equalize)));
         lines.push(("rounds", self.rounds.to_string()));
         lines.push(("participation", number(self.participation)));
         lines

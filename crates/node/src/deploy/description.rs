@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use soteria_core::data::{Constants, DataError, Scaling, Schema, Source};
+use soteria_core::data::{Constants, Cosine, DataError, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
 use crate::config::resolve::{Resolved, Shape};
@@ -159,6 +159,7 @@ impl Description {
         let model_kind = config.model_for(shape.labels.len())?;
         let clients = config.clients()?;
         let model = shape.model(&config, model_kind)?;
+        let basis = shape.basis(&config, model_kind)?;
         // Before anything of this size is made.
         if model.objective().dimension() != dimension
             || dimension > LARGEST_MODEL
@@ -170,7 +171,9 @@ impl Description {
             dimension,
             records: vec![records; clients],
             model: model_kind,
-            image: image_side(shape.features).is_some(),
+            image: basis.is_none() && image_side(shape.features).is_some(),
+            basis,
+            whole: model.whole(basis),
             smoothness: None,
         })?;
         let again =
@@ -245,6 +248,17 @@ impl Description {
         }
     }
 
+    /// The basis that scaled records are written in.
+    ///
+    /// # Errors
+    /// When it is not for them.
+    pub fn basis(&self) -> Result<Option<Cosine>, DataError> {
+        let frequencies = self.resolved.basis;
+        frequencies
+            .map(|frequencies| Cosine::new(self.shape.features, frequencies))
+            .transpose()
+    }
+
     /// Whether records get a constant feature.
     pub fn intercept(&self) -> bool {
         self.resolved.model == ModelKind::Logistic && self.resolved.intercept
@@ -286,7 +300,17 @@ impl RecordShape {
     pub fn model(&self, config: &Config, kind: ModelKind) -> Result<Model, ProblemError> {
         let intercept = kind == ModelKind::Logistic && config.intercept;
         let columns = self.features + usize::from(intercept);
-        build_model(config, kind, columns, self.labels.len(), intercept)
+        let basis = self.basis(config, kind)?;
+        build_model(config, kind, columns, basis, self.labels.len(), intercept)
+    }
+
+    /// The basis that such records are written in.
+    ///
+    /// # Errors
+    /// When it is not for them.
+    pub fn basis(&self, config: &Config, kind: ModelKind) -> Result<Option<Cosine>, ConfigError> {
+        let intercept = kind == ModelKind::Logistic && config.intercept;
+        config.basis_for(kind, self.features + usize::from(intercept))
     }
 }
 

@@ -131,6 +131,9 @@ pub fn load(
         return Err(LoadError::Unfit);
     }
     whole = scaling.apply_clamped(whole).map_err(unfit)?;
+    if let Some(basis) = description.basis().map_err(unfit)? {
+        whole = basis.apply(whole).map_err(unfit)?;
+    }
     Ok(Records {
         data: Arc::new(part(&whole).map_err(unfit)?),
         digest: own,

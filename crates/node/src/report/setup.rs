@@ -226,6 +226,7 @@ fn data_facts(run: &RunFiles, settings: &Settings) -> Facts {
             },
         ),
         ("Scaling", get("scale")),
+        ("Basis", get("basis")),
         ("Weighting", get("weighting")),
     ]
 }
@@ -267,6 +268,7 @@ fn step_facts(settings: &Settings) -> Facts {
         ("Schedule", algorithm("schedule")),
         ("Momentum", algorithm("momentum")),
         ("Smoothing", algorithm("smoothing")),
+        ("Equalizing floor", algorithm("equalize")),
         ("Coordinates", algorithm("coordinates")),
         ("Clip", privacy("clip")),
         ("Clip scope", privacy("clip_scope")),

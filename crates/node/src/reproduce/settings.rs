@@ -49,6 +49,8 @@ pub struct Data {
     published: Arc<Problem>,
     /// Scaled by constants.
     constant: Arc<Problem>,
+    /// As the system's own choice wants it.
+    best: Arc<Problem>,
     start: String,
 }
 
@@ -67,15 +69,19 @@ impl Data {
             Ok::<_, ProblemError>(Arc::new(Problem::load(&config, directories)?))
         };
         let published = load(Mode::Published)?;
-        let constant = match task {
-            Task::A9a => load(Mode::Proved)?,
-            // Its scaling constants are public anyway.
-            Task::Mnist => Arc::clone(&published),
+        let (constant, best) = match task {
+            Task::A9a => {
+                let constant = load(Mode::Proved)?;
+                (Arc::clone(&constant), constant)
+            }
+            // Its scaling constants are public anyway; the best run writes images in a basis of its own.
+            Task::Mnist => (Arc::clone(&published), load(Mode::Best)?),
         };
         Ok(Self {
             task,
             published,
             constant,
+            best,
             start: start.display().to_string(),
         })
     }
@@ -104,7 +110,8 @@ impl Data {
         }
         let problem = match mode {
             Mode::Published => &self.published,
-            Mode::Proved | Mode::Best => &self.constant,
+            Mode::Proved => &self.constant,
+            Mode::Best => &self.best,
         };
         let resolved = resolve(&keys, problem)?;
         let what = match mode {
@@ -150,7 +157,11 @@ impl Data {
 /// What all curves of a problem share.
 fn common(task: Task, mode: Mode) -> Vec<String> {
     match (task, mode) {
-        (Task::Mnist, _) => vec!["data.source=mnist".to_string()],
+        (Task::Mnist, Mode::Best) => vec!["data.source=mnist".to_string()],
+        (Task::Mnist, _) => vec![
+            "data.source=mnist".to_string(),
+            "data.basis=none".to_string(),
+        ],
         (Task::A9a, mode) => {
             let mut keys = vec![
                 "data.source=a9a".to_string(),

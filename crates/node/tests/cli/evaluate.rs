@@ -30,7 +30,7 @@ fn near(value: &Value, expected: &Value) {
 #[test]
 fn a_run_is_found_again() {
     let place = Place::new();
-    let runs: [(&str, &str, &[&str]); 6] = [
+    let runs: [(&str, &str, &[&str]); 7] = [
         ("logistic", "synthetic:60x4", &[]),
         (
             "bare",
@@ -50,6 +50,16 @@ fn a_run_is_found_again() {
             &[
                 "model.hidden=[6,5]",
                 "model.activation=tanh",
+                "data.scale=standard",
+            ],
+        ),
+        // The file's first layer is composed with the basis, and reads features.
+        (
+            "basis",
+            "synthetic:60x16x3",
+            &[
+                "data.basis=cosine:3",
+                "algorithm.equalize=0.01",
                 "data.scale=standard",
             ],
         ),

@@ -29,6 +29,8 @@ pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Descriptio
             records: vec![4; 2],
             model: kind,
             image: false,
+            basis: None,
+            whole: dimension,
             smoothness: None,
         })
         .unwrap();
