@@ -127,8 +127,14 @@ impl Privacy {
 /// # Errors
 /// When no noise reaches the target, or the accountant cannot vouch.
 pub fn noise(resolved: &Resolved, dimension: usize, records: usize) -> Result<f64, PrivacyError> {
-    let sound = mechanism_is_sound(resolved);
-    settle_one(resolved, dimension, records, sound).map(|settled| settled.sigma)
+    match resolved.noise_target {
+        NoiseTarget::None => Ok(0.0),
+        NoiseTarget::Sigma(sigma) => Ok(sigma),
+        NoiseTarget::Epsilon(_) => {
+            let sound = mechanism_is_sound(resolved);
+            settle_one(resolved, dimension, records, sound).map(|settled| settled.sigma)
+        }
+    }
 }
 
 /// A number of records, at most `RATIO` times smaller, with at least as much noise: one of few, so that it is

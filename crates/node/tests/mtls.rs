@@ -348,6 +348,37 @@ fn clients_that_come_at_once_wait_for_each_other() {
 }
 
 #[test]
+fn a_newcomer_without_room_closes_nobodys_connection() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    const ACKNOWLEDGED: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
+    runs(async {
+        let keys = keys(1);
+        let one = Limits {
+            per_client: 1,
+            connections: 1,
+            ..limits()
+        };
+        let address = server(keys.path(), one).await;
+        let mut first = bare(address, keys.path(), Some("client-0"))
+            .await
+            .expect("let in");
+        first.read_exact(&mut [0; 9]).await.expect("settings");
+        if let Ok(mut second) = bare(address, keys.path(), Some("client-0")).await {
+            while matches!(second.read(&mut [0; 64]).await, Ok(1..)) {}
+        }
+        // The server sees that the first one is to be closed, if it is, before it reads this.
+        first.write_all(PREFACE).await.expect("still open");
+        let (mut heard, mut buffer) = (Vec::new(), [0; 64]);
+        while !heard.windows(9).any(|frame| frame == ACKNOWLEDGED) {
+            match tokio::time::timeout(PATIENCE, first.read(&mut buffer)).await {
+                Ok(Ok(count @ 1..)) => heard.extend_from_slice(&buffer[..count]),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
 fn one_client_holds_a_few_connections_and_all_of_them_a_bounded_number() {
     runs(async {
         let keys = keys(3);

@@ -27,6 +27,9 @@ pub struct Options {
     /// Leave out what takes long (100,000 clients, 10 million parameters)
     #[arg(long)]
     quick: bool,
+    /// Numbers of clients for the table `network`, e.g. 10,1000
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    clients: Vec<u32>,
     /// Where MNIST is looked for; without it a synthetic stand-in of the same shape is used
     #[arg(long, value_name = "DIR")]
     data: Option<std::path::PathBuf>,
@@ -293,7 +296,7 @@ impl Bench<'_> {
     }
 
     fn network(&mut self) -> Result<(), Failure> {
-        for load in network::loads(self.options.quick) {
+        for load in network::loads(self.options.quick, &self.options.clients) {
             let held = network::measure(load, self.verbosity)?;
             self.verbosity.say(held.to_text());
             self.held.push(held);

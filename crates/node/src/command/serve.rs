@@ -511,10 +511,10 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Final> {
 struct Watch {
     feed: Feed,
     news: SyncSender<News>,
-    last: Option<Round>,
+    last: Option<(Round, bool)>,
     joined: usize,
     last_state: Option<(Round, u32)>,
-    /// The round up to which clients' rows are counted.
+    /// The round up to which the curves are drawn.
     told: Option<Round>,
     test_seed: bool,
     ending: Shared,
@@ -522,10 +522,10 @@ struct Watch {
 
 impl Watch {
     /// What a client that took part in all rounds has spent.
-    fn spent<S: ServerStore>(&self, coordinator: &Coordinator<S>, round: Round) -> Option<f64> {
+    fn spent<S: ServerStore>(&self, coordinator: &Coordinator<S>) -> Option<f64> {
         let privacy = coordinator.privacy().filter(|_| !self.test_seed)?;
         let odometer = privacy.odometer.as_ref()?;
-        Some(odometer.after(u64::from(round)))
+        Some(odometer.after(u64::from(coordinator.messages())))
     }
 }
 
@@ -533,30 +533,29 @@ impl<S: ServerStore> Observer<S> for Watch {
     fn changed(&mut self, coordinator: &Coordinator<S>, news: Vec<News>) {
         let round = coordinator.round();
         let joined = coordinator.joined();
-        if self.last != Some(round) || self.joined != joined {
-            (self.last, self.joined) = (Some(round), joined);
-            let phase = match (coordinator.begun(), coordinator.finished()) {
+        let begun = coordinator.begun();
+        if self.last != Some((round, begun)) || self.joined != joined {
+            (self.last, self.joined) = (Some((round, begun)), joined);
+            let phase = match (begun, coordinator.finished()) {
                 (_, true) => Phase::Finished,
                 (true, _) => Phase::Running,
                 _ => Phase::Waiting,
             };
             self.feed.phase(phase);
             let now = now();
-            let spent = self.spent(coordinator, round);
+            let spent = self.spent(coordinator);
             let closed = coordinator
                 .latest()
                 .filter(|latest| latest.round + 1 == round);
             let fresh =
                 closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
+            let taken = coordinator.taken();
             self.feed.update(|status| {
                 (status.round, status.opened) = (round, Some(now));
                 for row in &mut status.clients {
                     row.epsilon = spent;
-                    match fresh.map(|closed| closed.accepts(row.client)) {
-                        Some(true) => row.taken += 1,
-                        Some(false) => row.missed += 1,
-                        None => {}
-                    }
+                    row.taken = taken.get(row.client as usize).copied().unwrap_or(0);
+                    row.missed = round.saturating_sub(row.taken);
                 }
             });
             // Rounds that are not measured have a time and traffic too.

@@ -137,6 +137,8 @@ pub fn text(feed: &Feed) -> Result<String, fmt::Error> {
             Unit::Bytes,
             traffic,
         );
+        let spent = status.clients.iter().filter_map(|client| client.epsilon);
+        let spent = spent.reduce(f64::max);
         if let Some(last) = last {
             let mut optional = |name: &str, help: &str, value: Option<f64>| {
                 if let Some(value) = value {
@@ -151,8 +153,8 @@ pub fn text(feed: &Feed) -> Result<String, fmt::Error> {
             );
             optional(
                 "epsilon_spent",
-                "Largest epsilon that a client has spent",
-                last.epsilon,
+                "Largest epsilon that a client can have spent",
+                spent.or(last.epsilon),
             );
         }
         if let Some(door) = door {

@@ -58,13 +58,13 @@ pub struct Client {
     pub joined: bool,
     /// Rounds it has completed: the last one whose result it has is this minus one.
     pub round: Round,
-    /// Its messages that were taken, since this server process started; so for what follows.
+    /// Its messages that were taken.
     pub taken: u32,
     /// Rounds that closed without it.
     pub missed: u32,
-    /// Bytes from it.
+    /// Bytes from it since this server process started.
     pub bytes_up: u64,
-    /// Bytes to it.
+    /// Bytes to it since then.
     pub bytes_down: u64,
     /// What it has spent at most as the run defines it; `None` without a claim.
     pub epsilon: Option<f64>,

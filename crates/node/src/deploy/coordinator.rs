@@ -24,19 +24,20 @@ use super::averaging::{self, LARGEST};
 use super::description::Description;
 use super::participant::Position;
 use super::plausible::Rule;
-use super::store::{ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums};
-use crate::accounting::{self, Privacy};
+use super::sizes::{Settled, Size, Sizes};
+use super::store::{
+    ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums, accepts,
+    count_taken,
+};
+use crate::accounting::Privacy;
 use crate::problem::{ProblemError, weights};
 use crate::run;
 
 /// Rounds between dense states.
 pub const SNAPSHOT_EVERY: Round = 64;
 
-/// Records that a client can have where `deployment.most_records` does not say.
-pub const MOST_RECORDS: u64 = 10_000_000;
-
-/// Noise levels kept, by number of records.
-const NOISES: usize = 4096;
+/// Bytes of accepted sets of older rounds kept in memory.
+const OUTCOMES: usize = 16 << 20;
 
 /// Closed rounds kept in memory for those who are nearly up to date: by number and by bytes.
 const RECENT_ROUNDS: usize = 64;
@@ -80,6 +81,9 @@ pub enum CoordinatorError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The noise for this number of records has not been computed yet, and whoever answers does not do it.
+    #[error("the noise of a client with {0} records is not known yet")]
+    Uncalibrated(u64),
     /// Not all clients have joined yet.
     #[error("the run has not begun")]
     NotBegun,
@@ -96,12 +100,12 @@ pub enum CoordinatorError {
     },
     /// The client's model is ahead of ours.
     #[error(
-        "client {client} has the model of round {found}, but round {open} is open here: this server has lost rounds"
+        "client {client} has been in round {found}, but round {open} is open here: this server has lost rounds"
     )]
     Ahead {
         /// Which client.
         client: ClientId,
-        /// The client's round.
+        /// The client's round: of its model, or of a message that it made.
         found: Round,
         /// The open round.
         open: Round,
@@ -181,10 +185,21 @@ pub struct Coordinator<S> {
     members: Vec<Option<Member>>,
     joined: usize,
     running: Option<Running>,
-    averages: Vec<u32>,
+    /// Bytes of all averages up to each closed round's.
+    bytes: Vec<u64>,
+    /// Closed rounds after which clients move their SVRG snapshot, ascending.
+    coins: Vec<Round>,
+    /// Accepted sets that were read from the store.
+    outcomes: BTreeMap<Round, Vec<u8>>,
     snapshots: Vec<Round>,
     recent: VecDeque<Arc<ClosedRound>>,
-    noise: BTreeMap<usize, Option<f64>>,
+    sizes: Arc<Sizes>,
+    /// Whether somebody else computes noise.
+    elsewhere: bool,
+    /// Whether everybody has joined and the noise is to be computed.
+    unsettled: bool,
+    /// Messages of each client that were taken.
+    taken: Vec<u32>,
     /// The dense state that was read last.
     dense: Option<Arc<ServerState>>,
     sums: Sums,
@@ -229,10 +244,15 @@ impl<S: ServerStore> Coordinator<S> {
             members: vec![None; clients],
             joined: 0,
             running: None,
-            averages: Vec::new(),
+            bytes: Vec::new(),
+            coins: Vec::new(),
+            outcomes: BTreeMap::new(),
             snapshots: vec![0],
             recent: VecDeque::new(),
-            noise: BTreeMap::new(),
+            sizes: Arc::new(Sizes::new(&description.resolved, description.dimension())),
+            elsewhere: false,
+            unsettled: false,
+            taken: vec![0; clients],
             dense: None,
             sums: Sums::default(),
             evaluations: Vec::new(),
@@ -253,6 +273,27 @@ impl<S: ServerStore> Coordinator<S> {
         Ok(coordinator)
     }
 
+    /// The same, but what takes the accountant's time is left to whoever calls: [`join`](Self::join) refuses
+    /// numbers of records whose noise is not among [`sizes`](Self::sizes) yet, and after the last one the run
+    /// waits for [`begin`](Self::begin) with what [`to_settle`](Self::to_settle) asks for.
+    #[must_use]
+    pub fn settled_elsewhere(self) -> Self {
+        Self {
+            elsewhere: true,
+            ..self
+        }
+    }
+
+    /// Numbers of records and their noise, as far as they are known.
+    pub fn sizes(&self) -> &Arc<Sizes> {
+        &self.sizes
+    }
+
+    /// Once, when everybody has joined: the numbers of records for which [`Sizes::settle`] is to be called.
+    pub fn to_settle(&mut self) -> Option<Vec<usize>> {
+        std::mem::take(&mut self.unsettled).then(|| self.records())
+    }
+
     /// The run's description.
     pub fn description(&self) -> &Description {
         &self.description
@@ -268,6 +309,11 @@ impl<S: ServerStore> Coordinator<S> {
         self.joined
     }
 
+    /// Messages of each client that were taken, over all rounds.
+    pub fn taken(&self) -> &[u32] {
+        &self.taken
+    }
+
     /// The last round that closed, if it is at hand.
     pub fn latest(&self) -> Option<&Arc<ClosedRound>> {
         self.recent.back()
@@ -280,7 +326,13 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// The open round; the number of rounds at the end.
     pub fn round(&self) -> Round {
-        self.averages.len() as Round
+        self.bytes.len() as Round
+    }
+
+    /// How many messages a client can have made: one for the open round, too, as soon as there is one.
+    pub fn messages(&self) -> Round {
+        let open = Round::from(self.begun());
+        (self.round() + open).min(self.description.resolved.rounds)
     }
 
     /// Whether all rounds are done.
@@ -359,25 +411,20 @@ impl<S: ServerStore> Coordinator<S> {
                 })
             };
         }
-        let run = &self.description.resolved;
-        let most = run
-            .most_records
-            .map_or(MOST_RECORDS, |most| (most as u64).min(1 << 40));
-        let reason = if records == 0 || records > most {
-            Some("expected at least one, and at most deployment.most_records")
-        } else if run.batch.is_some_and(|batch| batch > records as f64) {
-            Some("fewer than the batch")
-        } else if self.sigma(records as usize).is_none() {
-            Some("no noise level can be computed for that many")
-        } else {
-            None
+        let size = match self.elsewhere {
+            true => self.sizes.look_up(records),
+            false => self.sizes.compute(records),
         };
-        if let Some(reason) = reason {
-            return Err(CoordinatorError::BadRecords {
-                client,
-                found: records,
-                reason,
-            });
+        match size {
+            Size::Noise(_) => {}
+            Size::Unknown => return Err(CoordinatorError::Uncalibrated(records)),
+            Size::Refused(reason) => {
+                return Err(CoordinatorError::BadRecords {
+                    client,
+                    found: records,
+                    reason,
+                });
+            }
         }
         self.failed = true;
         self.store.join(client, records)?;
@@ -387,7 +434,10 @@ impl<S: ServerStore> Coordinator<S> {
         });
         self.joined += 1;
         if self.joined == self.members.len() {
-            self.begin(now)?;
+            self.unsettled = true;
+            if !self.elsewhere {
+                self.settle(now)?;
+            }
         }
         self.failed = false;
         Ok(())
@@ -413,7 +463,7 @@ impl<S: ServerStore> Coordinator<S> {
         let found = wire::claimed_round(&message)
             .ok_or_else(|| CoordinatorError::Malformed("it has no header".to_string()))?;
         if found < open {
-            let accepted = self.closed(found)?.accepts(client);
+            let accepted = self.accepted(found, client)?;
             return Ok((Receipt::Closed { accepted }, false));
         }
         if found > open || finished {
@@ -501,6 +551,43 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
+    /// Whether a client's message is in a closed round. A round is read once, however often it is asked for.
+    fn accepted(&mut self, round: Round, client: ClientId) -> Result<bool, CoordinatorError> {
+        if let Some(closed) = self.recent.iter().find(|closed| closed.round == round) {
+            return Ok(closed.accepts(client));
+        }
+        if !self.outcomes.contains_key(&round) {
+            let each = self.members.len().div_ceil(8).max(1);
+            if self.outcomes.len() >= OUTCOMES / each {
+                self.outcomes.clear();
+            }
+            self.outcomes
+                .insert(round, self.store.round(round)?.accepted);
+        }
+        Ok(self
+            .outcomes
+            .get(&round)
+            .is_some_and(|accepted| accepts(accepted, client)))
+    }
+
+    /// Notes the bytes of the next round's average, and the round's coin.
+    fn note_average(&mut self, bytes: usize) {
+        let round = self.round();
+        if let EstimatorPlan::Svrg {
+            snapshot_probability,
+            ..
+        } = self.plan.estimator
+            && self
+                .plan
+                .public_seed
+                .snapshot_coin(round, snapshot_probability)
+        {
+            self.coins.push(round);
+        }
+        let before = self.bytes.last().copied().unwrap_or(0);
+        self.bytes.push(before + bytes as u64);
+    }
+
     /// Whether a client that stands at `position` may follow this run; costs nothing.
     ///
     /// # Errors
@@ -511,7 +598,12 @@ impl<S: ServerStore> Coordinator<S> {
             return Err(CoordinatorError::NotJoined(client));
         }
         let open = self.round();
-        match position.have.filter(|have| *have > open) {
+        // A message for a later round, too, was made for a model that is not known here.
+        let ahead = position
+            .have
+            .max(position.pending)
+            .filter(|round| *round > open);
+        match ahead {
             Some(found) => Err(CoordinatorError::Ahead {
                 client,
                 found,
@@ -533,7 +625,7 @@ impl<S: ServerStore> Coordinator<S> {
         self.may_follow(client, position)?;
         let open = self.round();
         let accepted = match position.pending.filter(|pending| *pending < open) {
-            Some(pending) => self.closed(pending)?.accepts(client),
+            Some(pending) => self.accepted(pending, client)?,
             None => false,
         };
         let from = self.cheapest(position.have, position.every_round);
@@ -604,18 +696,10 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// At least the noise of a client with `records` records, if there is any; computed once per size.
-    fn sigma(&mut self, records: usize) -> Option<f64> {
-        let (run, dimension) = (&self.description.resolved, self.description.dimension());
-        if self.noise.len() > NOISES {
-            self.noise.clear();
-        }
-        [accounting::with_more_noise(run, records), records]
-            .into_iter()
-            .find_map(|size| {
-                let compute = || accounting::noise(run, dimension, size).ok();
-                *self.noise.entry(size).or_insert_with(compute)
-            })
+    /// Clients' numbers of records, once everybody has joined.
+    fn records(&self) -> Vec<usize> {
+        let members = self.members.iter().flatten();
+        members.map(|member| member.records as usize).collect()
     }
 
     fn server(&self, weights: Vec<f64>) -> Server {
@@ -628,28 +712,37 @@ impl<S: ServerStore> Coordinator<S> {
         Server::new(plan, self.start.clone())
     }
 
+    fn settle(&mut self, now: Duration) -> Result<(), CoordinatorError> {
+        match self.to_settle() {
+            Some(records) => self.begin(self.sizes.settle(&records), now),
+            None => Ok(()),
+        }
+    }
+
     /// Everybody is there: weights, noise and rules follow from the numbers of records.
-    fn begin(&mut self, now: Duration) -> Result<(), CoordinatorError> {
+    ///
+    /// # Errors
+    /// When there is no noise for one of them.
+    pub fn begin(&mut self, settled: Settled, now: Duration) -> Result<(), CoordinatorError> {
+        if self.begun() || self.joined < self.members.len() {
+            return Ok(());
+        }
+        let records = self.records();
+        let Settled { sigmas, privacy } = settled;
         let resolved = &self.description.resolved;
-        let members = self.members.iter().flatten();
-        let records: Vec<usize> = members.map(|member| member.records as usize).collect();
-        let dimension = self.description.dimension();
-        // What is shown; the rules do not depend on it.
-        let privacy = Privacy::settle(resolved, dimension, &records, false).ok();
         let sampling = run::sampling(resolved);
         let (clients, rounds) = (records.len(), resolved.rounds);
         let mut rules = Vec::with_capacity(clients);
-        for (client, &records) in records.iter().enumerate() {
-            let sigma = self.sigma(records).ok_or(CoordinatorError::BadRecords {
+        for (client, (&records, sigma)) in records.iter().zip(sigmas).enumerate() {
+            let sigma = sigma.map_err(|reason| CoordinatorError::BadRecords {
                 client: client as ClientId,
                 found: records as u64,
-                reason: "no noise level can be computed for that many",
+                reason,
             })?;
             rules.push(Rule::new(
                 &self.plan, &sampling, records, sigma, clients, rounds,
             ));
         }
-        let resolved = &self.description.resolved;
         self.running = Some(Running {
             server: self.server(weights(resolved, &records)),
             rules,
@@ -700,20 +793,25 @@ impl<S: ServerStore> Coordinator<S> {
                 .map(|&bytes| clients * u64::from(bytes))
                 .sum(),
         };
-        self.averages = record.averages;
+        for bytes in record.averages {
+            self.note_average(bytes as usize);
+        }
+        self.taken = record.taken;
+        self.taken.resize(self.members.len(), 0);
         self.snapshots = record.snapshots;
         self.evaluations = record.evaluations;
         if self.joined < self.members.len() {
             return Ok(());
         }
-        self.begin(now)?;
+        self.unsettled = true;
+        self.settle(now)?;
         let last = self.snapshots.last().copied().unwrap_or(0);
         let state = self.store.snapshot(last)?;
         if let Some(running) = &mut self.running {
             running.server.restore(state)?;
         }
         let mut replayed = Vec::new();
-        for round in last..self.averages.len() as Round {
+        for round in last..self.round() {
             replayed.push(Arc::new(self.store.round(round)?));
         }
         // The sums at the last dense state, then round by round.
@@ -804,7 +902,8 @@ impl<S: ServerStore> Coordinator<S> {
         self.sums.values += closed.values;
         self.sums.uplink += closed.uplink;
         self.sums.downlink += closed.average.len() as u64 * self.members.len() as u64;
-        self.averages.push(closed.average.len() as u32);
+        count_taken(&mut self.taken, &closed.accepted);
+        self.note_average(closed.average.len());
         self.announce(self.sums, closed.taken(), seconds, round + 1);
         remember(&mut self.recent, Arc::new(closed));
         Ok(())
@@ -813,10 +912,11 @@ impl<S: ServerStore> Coordinator<S> {
     /// The round to start from so that the fewest bytes bring a client to the open round.
     fn cheapest(&self, have: Option<Round>, every_round: bool) -> Round {
         let open = self.round();
-        let bytes = |from: Round| -> u64 {
-            let rest = self.averages.iter().skip(from as usize);
-            rest.map(|&bytes| u64::from(bytes)).sum()
+        let until = |round: Round| match round.checked_sub(1) {
+            Some(last) => self.bytes.get(last as usize).copied().unwrap_or(0),
+            None => 0,
         };
+        let bytes = |from: Round| until(open) - until(from);
         let vectors = 1
             + u64::from(self.plan.shift_step.is_some())
             + u64::from(self.description.resolved.momentum != 0.0);
@@ -842,17 +942,12 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// The last round of `from..to` after which all clients move their SVRG snapshot.
     fn last_coin(&self, from: Round, to: Round) -> Option<Round> {
-        let EstimatorPlan::Svrg {
-            snapshot_probability,
-            ..
-        } = self.plan.estimator
-        else {
+        if !matches!(self.plan.estimator, EstimatorPlan::Svrg { .. }) {
             return None;
-        };
-        let seed = self.plan.public_seed;
-        (from..to)
-            .rev()
-            .find(|&round| seed.snapshot_coin(round, snapshot_probability))
+        }
+        let before = self.coins.partition_point(|&round| round < to);
+        let last = self.coins[..before].last().copied();
+        last.filter(|&round| round >= from)
             // Without any, the client's first model counts, which must not be skipped either.
             .or((from == 0 && to > 0).then_some(0))
     }

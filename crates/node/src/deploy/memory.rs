@@ -13,7 +13,7 @@ use soteria_core::protocol::{ClientId, Round, ServerState};
 use super::Hash;
 use super::store::{
     Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, Row, ServerRecord,
-    ServerStore, StoreError,
+    ServerStore, StoreError, count_taken,
 };
 
 /// When changes fail.
@@ -121,6 +121,10 @@ impl ServerStore for ServerMemory {
                 .collect(),
             traffic: medium.rounds.iter().fold((0, 0), |(values, bytes), round| {
                 (values + round.values, bytes + round.uplink)
+            }),
+            taken: medium.rounds.iter().fold(Vec::new(), |mut taken, round| {
+                count_taken(&mut taken, &round.accepted);
+                taken
             }),
             snapshots: medium.states.iter().map(|state| state.round).collect(),
             evaluations: medium.evaluations.clone(),

@@ -16,7 +16,7 @@ use soteria_core::protocol::{ClientId, ClientState, Round, ServerState};
 use super::budget::Priced;
 use super::store::{
     Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, Row, ServerRecord,
-    ServerStore, StoreError, Sums,
+    ServerStore, StoreError, Sums, count_taken,
 };
 use super::{Hash, from_bytes, to_bytes};
 
@@ -294,9 +294,13 @@ impl ServerStore for ServerSqlite {
                     Ok((row.get(0)?, member))
                 })?
                 .collect::<Result<_, _>>()?;
+            let mut taken = Vec::new();
             let rounds: Vec<(Round, u32)> = connection
-                .prepare("SELECT round, length(average) FROM rounds ORDER BY round")?
-                .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .prepare("SELECT round, length(average), accepted FROM rounds ORDER BY round")?
+                .query_map([], |row| {
+                    count_taken(&mut taken, row.get_ref(2)?.as_blob()?);
+                    Ok((row.get(0)?, row.get(1)?))
+                })?
                 .collect::<Result<_, _>>()?;
             let traffic: (i64, i64) = connection.query_row(
                 "SELECT coalesce(sum(sent_values), 0), coalesce(sum(uplink), 0) FROM rounds",
@@ -334,6 +338,7 @@ impl ServerStore for ServerSqlite {
                     members,
                     averages: rounds.iter().map(|round| round.1).collect(),
                     traffic: (traffic.0 as u64, traffic.1 as u64),
+                    taken,
                     snapshots,
                     evaluations,
                 },

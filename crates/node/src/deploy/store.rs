@@ -67,11 +67,27 @@ pub struct ClosedRound {
     pub uplink: u64,
 }
 
+/// Whether a set of clients, one bit each and the lowest first, has this one.
+pub fn accepts(accepted: &[u8], client: ClientId) -> bool {
+    let byte = accepted.get(client as usize / 8).copied();
+    byte.unwrap_or(0) >> (client % 8) & 1 == 1
+}
+
+/// Adds a set of clients to the numbers of their messages that were taken.
+pub fn count_taken(taken: &mut Vec<u32>, accepted: &[u8]) {
+    if let Some(last) = accepted.iter().rposition(|byte| *byte != 0) {
+        let most = 8 * last + accepted[last].ilog2() as usize + 1;
+        taken.resize(taken.len().max(most), 0);
+    }
+    for (client, taken) in taken.iter_mut().enumerate() {
+        *taken += u32::from(accepts(accepted, client as ClientId));
+    }
+}
+
 impl ClosedRound {
     /// Whether the client's message is in the average.
     pub fn accepts(&self, client: ClientId) -> bool {
-        let byte = self.accepted.get(client as usize / 8).copied();
-        byte.unwrap_or(0) >> (client % 8) & 1 == 1
+        accepts(&self.accepted, client)
     }
 
     /// How many messages are in the average.
@@ -130,6 +146,8 @@ pub struct ServerRecord {
     pub averages: Vec<u32>,
     /// Sums over closed rounds: values and bytes up.
     pub traffic: (u64, u64),
+    /// Messages of each client that were taken; those beyond the end have none.
+    pub taken: Vec<u32>,
     /// Rounds before which a dense state is kept, ascending.
     pub snapshots: Vec<Round>,
     /// Measurements, ascending.

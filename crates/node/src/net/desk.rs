@@ -4,16 +4,21 @@
 //! Calls wait in a short queue, so a flood of them costs senders time, not the server memory. When the
 //! coordinator can no longer keep its state, the desk closes, every waiting call fails, and
 //! [`Opened::ended`] says why.
+//!
+//! What takes the accountant's time is done on other threads: noise for a number of records while its client
+//! waits to join, one at a time; noise and cost of the whole run when everybody has joined. Everybody else is
+//! answered meanwhile.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use soteria_core::protocol::{ClientId, Round};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::deploy::coordinator::{CatchUp, Coordinator, CoordinatorError, News, Receipt};
 use crate::deploy::participant::Position;
+use crate::deploy::sizes::Sizes;
 use crate::deploy::store::{ClosedRound, Evaluation, ServerStore};
 
 /// Calls that may wait.
@@ -49,6 +54,9 @@ pub struct Standing {
 #[derive(Clone)]
 pub struct Desk {
     calls: mpsc::Sender<Call>,
+    sizes: Arc<Sizes>,
+    /// Who may have noise computed.
+    calibrating: Arc<Semaphore>,
     standing: watch::Receiver<Standing>,
 }
 
@@ -77,11 +85,14 @@ pub struct Opened {
 
 /// Opens a desk for a coordinator, on a thread of its own. Times are since `clock`.
 pub fn open<S: ServerStore + 'static>(
-    mut coordinator: Coordinator<S>,
+    coordinator: Coordinator<S>,
     mut observer: impl Observer<S> + 'static,
     clock: Instant,
 ) -> Opened {
+    let mut coordinator = coordinator.settled_elsewhere();
+    let sizes = Arc::clone(coordinator.sizes());
     let (calls, mut waiting) = mpsc::channel(QUEUE);
+    let (settle, mut settled) = mpsc::unbounded_channel();
     let (measured, mut measurements) = mpsc::unbounded_channel();
     let (announce, standing) = watch::channel(stand(&mut coordinator));
     let (end, ended) = oneshot::channel();
@@ -106,6 +117,7 @@ pub fn open<S: ServerStore + 'static>(
                 tokio::select! {
                     biased;
                     _ = &mut stopped => return Ok(()),
+                    Some(settled) = settled.recv() => coordinator.begin(settled, clock.elapsed())?,
                     Some(evaluation) = measurements.recv() => coordinator.evaluated(evaluation)?,
                     call = waiting.recv() => match call {
                         Some(call) => answer(&mut coordinator, call, clock)?,
@@ -116,6 +128,12 @@ pub fn open<S: ServerStore + 'static>(
                             overdue = Some(round);
                         }
                     }
+                }
+                if let Some(records) = coordinator.to_settle() {
+                    let (settle, sizes) = (settle.clone(), Arc::clone(coordinator.sizes()));
+                    tracing::info!("everybody has joined: noise and cost are computed");
+                    // The desk may be closed before this is done.
+                    std::thread::spawn(move || drop(settle.send(sizes.settle(&records))));
                 }
                 let after = (coordinator.begun(), coordinator.settled());
                 if coordinator.round() != round || before != after {
@@ -128,7 +146,12 @@ pub fn open<S: ServerStore + 'static>(
         let _ = end.send(result);
     });
     Opened {
-        desk: Desk { calls, standing },
+        desk: Desk {
+            calls,
+            sizes,
+            calibrating: Arc::new(Semaphore::new(1)),
+            standing,
+        },
         measured,
         ended,
         stop,
@@ -203,7 +226,20 @@ impl Desk {
         client: ClientId,
         records: u64,
     ) -> Result<Result<(), CoordinatorError>, Closed> {
-        self.ask(|reply| Call::Join(client, records, reply)).await
+        let join = || self.ask(|reply| Call::Join(client, records, reply));
+        let answer = join().await?;
+        if !matches!(answer, Err(CoordinatorError::Uncalibrated(_))) {
+            return Ok(answer);
+        }
+        let permit = Arc::clone(&self.calibrating).acquire_owned().await;
+        let sizes = Arc::clone(&self.sizes);
+        let computed = tokio::task::spawn_blocking(move || {
+            // Whoever hung up is computed for all the same, and the next one waits for that.
+            let _permit = permit;
+            sizes.compute(records)
+        });
+        computed.await.map_err(|_| Closed)?;
+        join().await
     }
 
     /// As [`Coordinator::submit`].

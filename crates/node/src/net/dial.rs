@@ -15,7 +15,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -23,8 +23,15 @@ use tonic::transport::{Channel, Endpoint, Uri};
 /// The port that is meant when an address has none.
 pub const DEFAULT_PORT: u16 = 7443;
 
-/// How long one attempt to connect may take, handshake included.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one attempt to connect may take, handshake included: a server to which all clients come at once takes its time.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes that are read from the server at a time; TLS by itself asks for 4 KB.
+const READ_AHEAD: usize = 64 << 10;
+
+/// The longest piece in which the server may send an average: each costs it a header, a TLS record and a system call of
+/// its own.
+const FRAME: u32 = 256 << 10;
 
 /// How a connection is protected.
 #[derive(Clone, Debug)]
@@ -145,6 +152,7 @@ impl Target {
         Endpoint::from_shared(format!("http://{host}:{}", self.port))
             .expect("parts of an address that parsed")
             .connect_timeout(CONNECT_TIMEOUT)
+            .max_frame_size(FRAME)
             .tcp_nodelay(true)
     }
 
@@ -166,6 +174,7 @@ impl Target {
             return Ok(TokioIo::new(Stream::Plain(stream)));
         };
         let connector = TlsConnector::from(Arc::clone(&tls.config));
+        let stream = BufReader::with_capacity(READ_AHEAD, stream);
         let mut stream = connector.connect(tls.name.clone(), stream).await?;
         // A server judges the client's certificate after the client's handshake is over. Its first bytes,
         // HTTP/2 settings, or its refusal, are waited for here, where a refusal can be named.
@@ -242,7 +251,7 @@ fn explain(error: &rustls::Error) -> Option<String> {
 /// A connection of a client.
 enum Stream {
     Plain(TcpStream),
-    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+    Tls(Box<tokio_rustls::client::TlsStream<BufReader<TcpStream>>>),
 }
 
 impl AsyncRead for Stream {

@@ -4,6 +4,7 @@
 //! tried again with growing pauses, forever; what the server refuses on its merits, or a certificate that
 //! is not accepted, ends the client.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -67,7 +68,8 @@ impl From<Status> for FollowError {
     }
 }
 
-/// Pauses that grow from attempt to attempt.
+/// Pauses that grow from attempt to attempt, each between half and all of its length: clients that were cut off together do
+/// not come back together.
 #[derive(Default)]
 pub struct Patience(u32);
 
@@ -77,7 +79,8 @@ impl Patience {
         let (first, longest) = PAUSES;
         let pause = first.saturating_mul(1 << self.0.min(10)).min(longest);
         self.0 += 1;
-        tokio::time::sleep(pause).await;
+        let share = (RandomState::new().hash_one(self.0) >> 40) as f64 / f64::from(1 << 24);
+        tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * share)).await;
     }
 
     /// Something worked.

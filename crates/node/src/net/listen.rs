@@ -6,8 +6,10 @@
 //!
 //! Strangers can hold at most [`Limits::handshakes`] half-open connections for at most
 //! [`Limits::handshake_timeout`]. When there are more, newcomers wait in the kernel's queue until one is done
-//! or the oldest has had [`Limits::grace`], and then goes: a crowd of silent peers cannot keep out a client
-//! whose handshake takes milliseconds, nor can a crowd of clients that come at once. Whoever has shown a certificate
+//! or the oldest has had [`Limits::grace`], and then goes: silent peers that stay, however many, cannot keep out a
+//! client whose handshake takes milliseconds, nor can a crowd of clients that come at once. Strangers who come anew, more
+//! than [`Limits::handshakes`] every [`Limits::grace`], do keep the queue full; they cost no memory, but time: that takes a
+//! firewall. Whoever has shown a certificate
 //! can hold [`Limits::per_client`] connections; one more closes its oldest, which after a network
 //! failure is the dead one. In all there are [`Limits::connections`].
 //!
@@ -25,7 +27,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use soteria_core::protocol::ClientId;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -39,6 +41,9 @@ use super::tls::ServerTls;
 
 /// How often open connections are compared with the list of revoked certificates.
 pub const SWEEP: Duration = Duration::from_secs(1);
+
+/// Bytes that are read from a client at a time; TLS by itself asks for 4 KB.
+const READ_AHEAD: usize = 16 << 10;
 
 /// How connections are protected.
 #[derive(Clone, Debug)]
@@ -72,7 +77,7 @@ impl Limits {
             per_client: 4,
             // All clients may come at once, for example after a restart of the server.
             handshakes: (clients + 64).clamp(512, 4096),
-            handshake_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(2),
         }
     }
@@ -290,6 +295,7 @@ impl Door {
         let greeted = match &self.security {
             Security::Plain => Ok(Transport::Plain(stream)),
             Security::Tls(tls) => {
+                let stream = BufReader::with_capacity(READ_AHEAD, stream);
                 let handshake = TlsAcceptor::from(Arc::clone(&tls.config)).accept(stream);
                 match tokio::time::timeout(self.limits.handshake_timeout, handshake).await {
                     Ok(result) => result.map(|stream| Transport::Tls(Box::new(stream))),
@@ -331,13 +337,14 @@ impl Door {
             identity,
             revocations,
         };
-        let (entry, closed) = identity
-            .map(|identity| self.registry.enter(identity, self.limits.per_client))
-            .unzip();
+        // Before an older connection gives way: a newcomer without room closes nobody's.
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             tracing::warn!(%address, client = peer.client(), "no room for another connection");
             return None;
         };
+        let (entry, closed) = identity
+            .map(|identity| self.registry.enter(identity, self.limits.per_client))
+            .unzip();
         self.counters.open.fetch_add(1, Ordering::Relaxed);
         Some(Connection {
             transport,
@@ -470,7 +477,7 @@ impl Drop for Held {
 
 enum Transport {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
 impl Connected for Connection {

@@ -135,7 +135,9 @@ impl Page {
     }
 
     fn text(&mut self, id: &str) -> String {
-        let value = self.evaluate(&format!("document.getElementById('{id}').textContent"));
+        // Before the page is there, there is no text.
+        let element = format!("document.getElementById('{id}')");
+        let value = self.evaluate(&format!("{element}?.textContent ?? ''"));
         value.as_str().expect("text").to_string()
     }
 

@@ -6,12 +6,16 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use soteria_core::wire;
 use soteria_node::deploy::averaging::LARGEST;
-use soteria_node::deploy::coordinator::{CoordinatorError, MOST_RECORDS, Receipt};
+use soteria_node::deploy::coordinator::{CoordinatorError, Receipt};
 use soteria_node::deploy::description::Description;
 use soteria_node::deploy::participant::Position;
+use soteria_node::deploy::sizes::{MOST_RECORDS, Size};
 use soteria_node::run;
 
 use crate::world::{BASE, Coordinates, World};
+
+/// Where a message's header has its round.
+const ROUND_AT: usize = 2;
 
 const NOW: Duration = Duration::ZERO;
 
@@ -135,12 +139,14 @@ fn flat(round: u32, world: &World, value: f32) -> Bytes {
         .as_chunks_mut::<4>()
         .0
         .fill(value.to_le_bytes());
-    let open = wire::claimed_round(&bytes).unwrap();
-    let header = bytes.windows(4).position(|four| four == open.to_le_bytes());
-    let at = header.filter(|at| *at < wire::HEADER_LEN).unwrap();
-    bytes[at..at + 4].copy_from_slice(&round.to_le_bytes());
-    assert_eq!(wire::claimed_round(&bytes), Some(round));
+    renumber(&mut bytes, round);
     bytes.into()
+}
+
+/// Makes a message of round 0 one of another round.
+fn renumber(message: &mut [u8], round: u32) {
+    message[ROUND_AT..ROUND_AT + 4].copy_from_slice(&round.to_le_bytes());
+    assert_eq!(wire::claimed_round(message), Some(round));
 }
 
 /// Whatever number of records a client claims, the others' messages are judged as before.
@@ -158,12 +164,10 @@ fn one_client_does_not_switch_off_the_rules() {
     }
     let world = World::new(&[compressor, "deployment.most_records=30"]);
     assert!(world.coordinator(NOW).unwrap().join(0, 31, NOW).is_err());
-    for most in [1 << 20, MOST_RECORDS, 1 << 40] {
+    for most in [1 << 12, 1 << 20] {
         let world = World::new(&[compressor, &format!("deployment.most_records={most}")]);
         let mut coordinator = world.coordinator(NOW).unwrap();
-        if coordinator.join(0, most, NOW).is_err() {
-            coordinator.join(0, world.records(0), NOW).unwrap();
-        }
+        coordinator.join(0, most, NOW).unwrap();
         for client in 1..3 {
             coordinator
                 .join(client, world.records(client as usize), NOW)
@@ -179,9 +183,9 @@ fn one_client_does_not_switch_off_the_rules() {
     }
 }
 
-/// A size for which the accountant finds no noise is refused; the run goes on with somebody else's.
+/// Whatever the configuration allows, sizes that would exhaust the accountant's memory are refused before it is asked.
 #[test]
-fn a_size_without_noise_is_refused() {
+fn sizes_beyond_belief_are_refused() {
     let world = World::with(
         &BASE.replace("sigma = 0.05", "epsilon = 1.0"),
         &[
@@ -197,6 +201,69 @@ fn a_size_without_noise_is_refused() {
         "{error}"
     );
     coordinator.join(0, world.records(0), NOW).unwrap();
+}
+
+/// Where somebody else has the time for the accountant, joining and the last joining cost none of it.
+#[test]
+fn noise_can_be_computed_elsewhere() {
+    let world = World::with(&BASE.replace("sigma = 0.05", "epsilon = 4.0"), &[]);
+    let mut coordinator = world.coordinator(NOW).unwrap().settled_elsewhere();
+    for client in 0..3 {
+        let records = world.records(client as usize);
+        if coordinator.sizes().look_up(records) == Size::Unknown {
+            let error = coordinator.join(client, records, NOW).unwrap_err();
+            assert!(
+                matches!(error, CoordinatorError::Uncalibrated(_)),
+                "{error}"
+            );
+            coordinator.sizes().compute(records);
+        }
+        assert_eq!(coordinator.joined(), client as usize);
+        coordinator.join(client, records, NOW).unwrap();
+    }
+    assert!(!coordinator.begun());
+    let records = coordinator.to_settle().unwrap();
+    assert!(coordinator.to_settle().is_none());
+    let settled = coordinator.sizes().settle(&records);
+    assert_eq!(settled.privacy.as_ref().unwrap().sigmas, world.sigmas);
+    let sigmas: Vec<f64> = settled.sigmas.iter().map(|sigma| sigma.unwrap()).collect();
+    assert!(
+        sigmas
+            .iter()
+            .zip(&world.sigmas)
+            .all(|(more, own)| more >= own)
+    );
+    coordinator.begin(settled, NOW).unwrap();
+    assert!(coordinator.begun() && coordinator.privacy().is_some());
+    // Nobody refuses what can be refused at once any later.
+    for records in [0, 4, u64::MAX] {
+        assert!(matches!(
+            coordinator.sizes().look_up(records),
+            Size::Refused(_)
+        ));
+    }
+}
+
+/// Whose messages were taken is counted over all rounds, also after a restart.
+#[test]
+fn taken_messages_are_counted_across_restarts() {
+    let world = World::new(&[
+        "deployment.quorum=2",
+        "deployment.deadline=10",
+        "algorithm.rounds=3",
+    ]);
+    let mut coordinator = begun(&world);
+    for (round, absent) in [2, 0, 2].into_iter().enumerate() {
+        for client in (0..3).filter(|client| *client != absent) {
+            let mut message = honest(&world, client as usize).to_vec();
+            renumber(&mut message, round as u32);
+            coordinator.submit(client, message.into(), NOW).unwrap();
+        }
+        let late = NOW + Duration::from_secs(11 * (round as u64 + 1));
+        assert!(coordinator.tick(late).unwrap());
+    }
+    assert_eq!(coordinator.taken(), [2, 3, 1]);
+    assert_eq!(world.coordinator(NOW).unwrap().taken(), [2, 3, 1]);
 }
 
 /// Without clipping there is no rule, but no message leads out of the range of numbers: larger ones are refused, and
@@ -266,21 +333,100 @@ fn messages_cannot_make_the_run_diverge() {
 fn positions_ahead_of_the_server_are_refused() {
     let world = World::new(&[]);
     let mut coordinator = begun(&world);
-    let position = |have| Position {
+    let position = |have, pending| Position {
         have,
-        pending: Some(u32::MAX),
+        pending,
         every_round: false,
     };
-    assert!(coordinator.catch_up(0, position(Some(1))).is_err());
-    assert!(coordinator.catch_up(9, position(Some(0))).is_err());
-    assert!(coordinator.catch_up(0, position(Some(0))).is_ok());
+    let ahead = [
+        (Some(1), None),
+        (Some(0), Some(1)),
+        (None, Some(1)),
+        (Some(0), Some(u32::MAX)),
+    ];
+    for (have, pending) in ahead {
+        let position = position(have, pending);
+        for error in [
+            coordinator.may_follow(0, position).unwrap_err(),
+            coordinator.catch_up(0, position).unwrap_err(),
+        ] {
+            assert!(matches!(error, CoordinatorError::Ahead { .. }), "{error}");
+        }
+    }
+    assert!(coordinator.catch_up(9, position(Some(0), None)).is_err());
+    assert!(coordinator.catch_up(0, position(Some(0), Some(0))).is_ok());
     assert!(
         coordinator
-            .catch_up(0, position(None))
+            .catch_up(0, position(None, None))
             .unwrap()
             .snapshot
             .is_some()
     );
+}
+
+/// What may have been spent counts the message for the open round.
+#[test]
+fn the_open_round_counts_as_spent() {
+    let world = World::new(&["algorithm.rounds=2"]);
+    let mut coordinator = world.coordinator(NOW).unwrap();
+    assert_eq!(coordinator.messages(), 0);
+    coordinator = begun(&world);
+    assert_eq!((coordinator.round(), coordinator.messages()), (0, 1));
+    for round in 0..2 {
+        for client in 0..3 {
+            let mut message = honest(&world, client as usize).to_vec();
+            renumber(&mut message, round);
+            coordinator.submit(client, message.into(), NOW).unwrap();
+        }
+        assert_eq!(
+            (coordinator.round(), coordinator.messages()),
+            (round + 1, 2)
+        );
+    }
+    assert!(coordinator.finished());
+}
+
+/// Where to start from is the cheapest way that skips no snapshot coin, for every position.
+#[test]
+fn catching_up_does_not_skip_coins() {
+    let world = World::new(&[
+        "algorithm.preset=soteriafl-svrg",
+        "algorithm.snapshot_probability=0.4",
+        "algorithm.compressor=identity",
+        "algorithm.rounds=24",
+    ]);
+    let mut coordinator = begun(&world);
+    let plan = run::client_plan(&world.resolved, &world.problem).unwrap();
+    for round in 0..24 {
+        for client in 0..3 {
+            let mut message = honest(&world, client as usize).to_vec();
+            renumber(&mut message, round);
+            coordinator.submit(client, message.into(), NOW).unwrap();
+        }
+        let mut again = world.coordinator(NOW).unwrap();
+        for have in 0..=round + 1 {
+            let position = Position {
+                have: Some(have),
+                pending: None,
+                every_round: false,
+            };
+            let from = coordinator.catch_up(0, position).unwrap().from;
+            assert_eq!(again.catch_up(0, position).unwrap().from, from);
+            let skipped = |coin: &u32| plan.public_seed.snapshot_coin(*coin, 0.4);
+            let last = (have..round + 1).rev().find(skipped);
+            assert!(
+                from >= have && last.is_none_or(|last| from <= last),
+                "{have} {from} {last:?}"
+            );
+        }
+    }
+    // Outcomes of all rounds, however old.
+    for round in (0..24).chain(0..24) {
+        let mut message = honest(&world, 0).to_vec();
+        renumber(&mut message, round);
+        let (receipt, _) = coordinator.submit(0, message.into(), NOW).unwrap();
+        assert_eq!(receipt, Receipt::Closed { accepted: true });
+    }
 }
 
 proptest! {

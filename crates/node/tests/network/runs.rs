@@ -39,6 +39,12 @@ fn a_networked_run_over_tls_equals_a_simulated_one() {
     assert!(summary["privacy"]["epsilon"].is_null() && summary["final"]["loss"].is_null());
     assert!(summary["final"]["test_accuracy"].as_f64().is_some());
     assert!(run.path("out/report.html").exists());
+    // Nobody can say what noise costs that anybody can compute.
+    let set = &run.ledger(0)["datasets"][0];
+    assert!(
+        set["epsilon"].is_null() && set["runs"][0]["epsilon"].is_null(),
+        "{set}"
+    );
     // What is over stays over, at once.
     let start = Instant::now();
     assert_eq!(run.serve().code(), 0);
@@ -140,6 +146,90 @@ records = 40
     let mut again = run.join_with(2, &["--max-epsilon", "1.0"]);
     assert_eq!(again.code(), 3, "{}", run.log("join-2.log"));
     assert_eq!(run.ledger(2)["datasets"][0]["messages"].as_u64(), Some(5));
+}
+
+/// A server that owns no records, for two clients with eight LIBSVM rows of three features each, or as changed.
+fn two_clients(change: impl Fn(&str) -> String) -> String {
+    change(
+        r#"
+[data]
+source = "libsvm:d.txt"
+clients = 2
+[model]
+kind = "logistic"
+[algorithm]
+preset = "soteriafl-sgd"
+batch = 2
+rounds = 3
+[privacy]
+epsilon = 1.0
+delta = 1e-3
+accountant = "rdp"
+amplification = "off"
+[run]
+seed = 0
+[deployment]
+features = 3
+labels = ["-1", "+1"]
+records = 8
+"#,
+    )
+}
+
+/// One state, one file, one limit: whatever the server describes next, what was spent stays spent. Also, a client
+/// that was killed after it had joined goes on.
+#[test]
+fn no_description_makes_the_ledger_forget() {
+    let mut run = Run::new(&two_clients(str::to_string));
+    run.seed = None;
+    run.data = format!("libsvm:{}", run.path("d-{}.txt").display());
+    for client in 0..2 {
+        let rows = "+1 1:0.5 3:2\n-1 2:1.5\n+1 1:3\n-1 3:-1\n1 2:7\n-1.0 1:4\n+1 3:9\n-1 2:2 3:2\n";
+        std::fs::write(run.path(&format!("d-{client}.txt")), rows).unwrap();
+    }
+    let limit = ["--max-epsilon", "1.05"];
+    let mut server = run.serve();
+    let mut first = run.join_with(0, &limit);
+    eventually("client 0 has joined", || {
+        run.log("serve.log").contains("joined")
+    });
+    first.kill();
+    let mut clients: Vec<_> = (0..2).map(|client| run.join_with(client, &limit)).collect();
+    for client in &mut clients {
+        assert_eq!(client.code(), 0, "{}", run.log("join-0.log"));
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    // Data sets are numbered: no digest is shown.
+    assert_eq!(run.ledger(0)["datasets"][0]["data"], 1);
+    let changes: [(&str, &str, &str, i32); 5] = [
+        ("features = 3", "features = 11", "", 2),
+        ("\"+1\"]", "\"1.0\"]", "", 2),
+        ("seed = 0", "seed = 1", "", 3),
+        ("seed = 0", "seed = 2", ":0/2", 3),
+        (
+            "epsilon = 1.0\ndelta = 1e-3",
+            "sigma = 1e-4\ndelta = 0.05",
+            "",
+            3,
+        ),
+    ];
+    let data = run.data.clone();
+    for (from, to, part, code) in changes {
+        for name in ["server", "out"] {
+            std::fs::remove_dir_all(run.path(name)).unwrap();
+        }
+        let config = two_clients(|text| text.replace(from, to).replace("batch = 2", "batch = 1"));
+        std::fs::write(run.path("run.toml"), config).unwrap();
+        run.data = format!("{data}{part}");
+        let mut server = run.serve();
+        let mut again = run.join_with(0, &limit);
+        assert_eq!(again.code(), code, "{to}: {}", run.log("join-0.log"));
+        server.kill();
+        std::fs::create_dir_all(run.path("out")).unwrap();
+        let ledger = run.ledger(0);
+        assert_eq!(ledger["datasets"].as_array().unwrap().len(), 1, "{to}");
+        assert_eq!(ledger["datasets"][0]["messages"].as_u64(), Some(3), "{to}");
+    }
 }
 
 /// A deployed client does not join what proves nothing, nor a test without knowing it.

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use super::super::{Failure, Verbosity};
 use crate::deploy::description::Description;
 use crate::net::dial::{Security, Target};
+use crate::net::follow::{FollowError, Patience};
 use crate::net::keys::Directory;
 use crate::net::rpc::coordinator_client::CoordinatorClient;
 use crate::net::rpc::{self, progress::Event};
@@ -26,6 +27,9 @@ use crate::net::{raise_file_limit, tls};
 
 /// Rounds before the clock starts: connections grow their windows, memory its pools.
 const WARM: Round = 3;
+
+/// How often a client tries again at most.
+const PATIENCE: u32 = 100;
 
 /// Records that every client says it has.
 const RECORDS: usize = 10;
@@ -60,6 +64,8 @@ pub struct Held {
     pub round: f64,
     /// Processor seconds of the server for a round.
     pub server: f64,
+    /// Processor seconds of all clients for a round.
+    pub clients: f64,
     /// The largest memory of the server so far, in bytes.
     pub memory: u64,
     /// Bytes of one message.
@@ -70,6 +76,8 @@ pub struct Held {
     pub spread: (f64, f64),
     /// Fewest messages of a client that were taken, out of the number of rounds.
     pub fewest: u32,
+    /// How often a client had to connect or ask again.
+    pub again: u32,
 }
 
 impl Held {
@@ -77,54 +85,63 @@ impl Held {
     pub fn to_json(&self) -> Value {
         json!({
             "clients": self.load.clients, "fraction": self.load.fraction, "rounds": self.load.rounds,
-            "round_seconds": self.round, "server_cpu_seconds": self.server, "server_memory_bytes": self.memory,
+            "round_seconds": self.round, "server_cpu_seconds": self.server,
+            "clients_cpu_seconds": self.clients, "server_memory_bytes": self.memory,
             "message_bytes": self.message, "answer_bytes": self.answer,
             "spread_seconds": { "median": self.spread.0, "worst": self.spread.1 }, "fewest_taken": self.fewest,
+            "again": self.again,
         })
     }
 
     /// One line.
     pub fn to_text(&self) -> String {
         format!(
-            "{:>5} clients, {:>5.2}% of {DIMENSION}: {:>8.1} ms a round ({:.2}/s), server {:>7.1} ms cpu and {:>4.0} MB, \
-             {} B up, {:.0} B down, spread {:.0}/{:.0} ms, fewest {}/{}",
+            "{:>5} clients, {:>5.2}% of {DIMENSION}: {:>8.1} ms a round ({:.2}/s), server {:>7.1} ms cpu and {:>4.0} MB, clients {:>7.1} ms cpu, \
+             {} B up, {:.0} B down, spread {:.0}/{:.0} ms, fewest {}/{}, {} tried again",
             self.load.clients,
             100.0 * self.load.fraction,
             1e3 * self.round,
             1.0 / self.round,
             1e3 * self.server,
             self.memory as f64 / 1e6,
+            1e3 * self.clients,
             self.message,
             self.answer,
             1e3 * self.spread.0,
             1e3 * self.spread.1,
             self.fewest,
             self.load.rounds,
+            self.again,
         )
     }
 }
 
-/// The loads of the table.
-pub fn loads(quick: bool) -> Vec<Load> {
+/// The loads of the table, or those of so many clients.
+pub fn loads(quick: bool, clients: &[u32]) -> Vec<Load> {
     let load = |clients, fraction, rounds| Load {
         clients,
         fraction,
         rounds,
     };
-    if quick {
-        return vec![load(10, 0.05, 50), load(100, 0.05, 15)];
+    let rounds = |clients: u32| (10_000 / clients.max(1)).clamp(25, 250);
+    match clients {
+        [] if quick => vec![load(10, 0.05, 50), load(100, 0.05, 15)],
+        [] => vec![
+            load(10, 0.05, 250),
+            load(30, 0.05, 250),
+            load(100, 0.05, 100),
+            load(300, 0.05, 33),
+            load(1000, 0.05, 25),
+            load(300, 0.0125, 33),
+            load(300, 0.025, 33),
+            load(300, 0.1, 33),
+            load(300, 0.2, 33),
+        ],
+        given => given
+            .iter()
+            .map(|&clients| load(clients, 0.05, rounds(clients)))
+            .collect(),
     }
-    vec![
-        load(10, 0.05, 200),
-        load(125, 0.05, 40),
-        load(250, 0.05, 25),
-        load(500, 0.05, 20),
-        load(1000, 0.05, 20),
-        load(250, 0.0125, 25),
-        load(250, 0.025, 25),
-        load(250, 0.1, 25),
-        load(250, 0.2, 25),
-    ]
 }
 
 /// Runs one load.
@@ -204,23 +221,10 @@ impl Server {
         Ok(Self { process, address })
     }
 
-    /// Processor seconds so far.
-    fn processor(&self) -> f64 {
-        let path = format!("/proc/{}/stat", self.process.id());
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        // The name in parentheses may hold anything; what follows it is numbers, in hundredths of a second.
-        let fields: Vec<&str> = text
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect();
-        let ticks = |index: usize| {
-            fields
-                .get(index)
-                .and_then(|field| field.parse::<f64>().ok())
-        };
-        (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+    /// Processor seconds so far: the server's, and those of this process, which are the clients'.
+    fn processor(&self) -> (f64, f64) {
+        let clients = processor(std::process::id());
+        (processor(self.process.id()), clients)
     }
 
     /// The most memory that it had at a time.
@@ -232,6 +236,19 @@ impl Server {
             .and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
             .map_or(0, |kilobytes| 1024 * kilobytes)
     }
+}
+
+/// Processor seconds of a process so far.
+fn processor(process: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name in parentheses may hold anything; what follows it is numbers, in hundredths of a second.
+    let mut fields = text.rsplit(')').next().unwrap_or_default().split(' ');
+    let mut ticks = |skipped| {
+        let field = fields.nth(skipped);
+        field.and_then(|field| field.parse::<f64>().ok())
+    };
+    let (user, system) = (ticks(12), ticks(0));
+    (user.unwrap_or(0.0) + system.unwrap_or(0.0)) / 100.0
 }
 
 impl Drop for Server {
@@ -246,7 +263,7 @@ impl Drop for Server {
 struct Journal {
     /// First and last time that somebody heard of a round.
     heard: Vec<Option<(Instant, Instant)>>,
-    processor: Option<f64>,
+    processor: Option<(f64, f64)>,
     answers: (u64, u64),
 }
 
@@ -268,18 +285,21 @@ async fn drive(load: Load, keys: &Path, server: &Server) -> Result<Held, Failure
             message: message.clone(),
             journal: Arc::clone(&journal),
             rounds: load.rounds,
+            heard: 0,
+            sent: None,
+            taken: 0,
+            again: 0,
         };
         tasks.spawn(one.run());
     }
-    let mut fewest = u32::MAX;
+    let (mut fewest, mut again) = (u32::MAX, 0);
     let watch = async {
         while let Some(done) = tasks.join_next().await {
-            let taken = done
+            let client = done
                 .map_err(|error| Failure::Failed(error.to_string()))?
-                .map_err(|status| {
-                    Failure::Failed(format!("a client failed: {}", status.message()))
-                })?;
-            fewest = fewest.min(taken);
+                .map_err(|error| Failure::Failed(format!("a client failed: {error}")))?;
+            fewest = fewest.min(client.taken);
+            again += client.again;
         }
         Ok::<(), Failure>(())
     };
@@ -310,10 +330,12 @@ async fn drive(load: Load, keys: &Path, server: &Server) -> Result<Held, Failure
         .map(|(first, last)| (*last - *first).as_secs_f64())
         .collect();
     spreads.sort_by(f64::total_cmp);
+    let before = journal.processor.unwrap_or_default();
     Ok(Held {
         load,
         round,
-        server: (processor - journal.processor.unwrap_or(0.0)) / counted,
+        server: (processor.0 - before.0) / counted,
+        clients: (processor.1 - before.1) / counted,
         memory,
         message: message.len(),
         answer: journal.answers.0 as f64 / journal.answers.1.max(1) as f64,
@@ -322,6 +344,7 @@ async fn drive(load: Load, keys: &Path, server: &Server) -> Result<Held, Failure
             spreads.last().copied().unwrap_or(0.0),
         ),
         fewest,
+        again,
     })
 }
 
@@ -387,46 +410,66 @@ struct OneClient {
     message: BytesMut,
     journal: Arc<Mutex<Journal>>,
     rounds: Round,
+    /// Rounds that it has heard of.
+    heard: Round,
+    /// The round of its last message.
+    sent: Option<Round>,
+    /// Messages that were taken.
+    taken: u32,
+    again: u32,
 }
 
 impl OneClient {
-    /// Takes part until the end; returns how many of its messages were taken.
-    async fn run(mut self) -> Result<u32, tonic::Status> {
+    /// Takes part until the end. What may pass is tried again, as `soteria join` does it.
+    async fn run(mut self) -> Result<Self, FollowError> {
         // Coordinates of its own, as a real client has them.
         self.message[10..14].copy_from_slice(&self.client.to_le_bytes());
+        let mut patience = Patience::default();
+        loop {
+            let heard = self.heard;
+            match self.attempt().await.map_err(FollowError::from) {
+                Ok(()) => return Ok(self),
+                Err(FollowError::Passing(_)) if self.again < PATIENCE => self.again += 1,
+                Err(error) => return Err(error),
+            }
+            if self.heard > heard {
+                patience.reset();
+            }
+            patience.pause().await;
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<(), tonic::Status> {
         let run = self.run.clone();
         let records = RECORDS as u64;
         self.stub.join(rpc::JoinRequest { run, records }).await?;
         let request = rpc::FollowRequest {
             run: self.run.clone(),
-            have: Some(0),
-            pending: None,
+            have: Some(self.heard),
+            pending: self.sent,
             every_round: true,
         };
         let mut stream = self.stub.follow(request).await?.into_inner();
-        let (mut taken, mut sent) = (0, None);
-        while let Some(progress) = stream.message().await? {
-            let news = match progress.event {
-                Some(Event::Closed(closed)) => {
-                    taken += u32::from(closed.accepted);
-                    self.note(closed.round + 1, closed.average.len());
-                    closed.round + 1
-                }
-                _ => 0,
+        let mut sent = None;
+        while self.heard < self.rounds {
+            let Some(progress) = stream.message().await? else {
+                return Err(tonic::Status::unavailable("the server hung up"));
             };
-            if news >= self.rounds {
-                break;
+            if let Some(Event::Closed(closed)) = progress.event {
+                self.taken += u32::from(closed.accepted);
+                self.heard = closed.round + 1;
+                self.note(self.heard, closed.average.len());
             }
-            if progress.open < self.rounds && sent != Some(progress.open) {
-                sent = Some(progress.open);
-                self.submit(progress.open).await?;
+            if progress.open == self.heard && self.heard < self.rounds && sent != Some(self.heard) {
+                sent = Some(self.heard);
+                self.sent = sent;
+                self.submit(self.heard).await?;
             }
         }
         let run = self.run.clone();
-        self.stub
-            .acknowledge(rpc::AcknowledgeRequest { run })
-            .await?;
-        Ok(taken)
+        let request = rpc::AcknowledgeRequest { run };
+        self.stub.acknowledge(request).await?;
+        Ok(())
     }
 
     async fn submit(&mut self, round: Round) -> Result<(), tonic::Status> {
