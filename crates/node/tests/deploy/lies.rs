@@ -311,6 +311,7 @@ fn copies_that_lived_through_other_things_have_other_secrets() {
         "algorithm.preset=soteriafl-svrg",
         "algorithm.snapshot_probability=1",
         "algorithm.shift=off",
+        "model.regularizer=none",
     ]);
     let purposes = |lead: &dyn Fn(&mut Participates)| {
         let seen = Arc::new(Mutex::new(Vec::new()));

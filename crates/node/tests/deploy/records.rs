@@ -221,19 +221,17 @@ fn what_is_trained_on_has_a_digest_of_its_own() {
     let labels = ["-1", "+1"];
     let turned: Vec<&str> = ROWS.lines().rev().collect();
     let mut seen = Vec::new();
+    let plain: &[&str] = &[];
+    let centred: &[&str] = &["data.scale=constant", "data.factor=1", "data.center=0.5"];
     for (rows, part, more) in [
-        (ROWS.to_string(), "", &[][..]),
-        (turned.join("\n"), "", &[]),
-        (ROWS.replace("2:7", "2:8"), "", &[]),
-        (ROWS.replace("2:7", "3:7"), "", &[]),
-        (ROWS.replace("+1 3:9", "-1 3:9"), "", &[]),
-        (ROWS.to_string(), ":0/2", &[]),
-        (ROWS.to_string(), ":1/2", &[]),
-        (
-            ROWS.to_string(),
-            "",
-            &["data.scale=constant", "data.factor=1", "data.center=0.5"],
-        ),
+        (ROWS.to_string(), "", plain),
+        (turned.join("\n"), "", plain),
+        (ROWS.replace("2:7", "2:8"), "", plain),
+        (ROWS.replace("2:7", "3:7"), "", plain),
+        (ROWS.replace("+1 3:9", "-1 3:9"), "", plain),
+        (ROWS.to_string(), ":0/2", plain),
+        (ROWS.to_string(), ":1/2", plain),
+        (ROWS.to_string(), "", centred),
     ] {
         std::fs::write(&path, rows).unwrap();
         let description = describe(3, labels, more);
