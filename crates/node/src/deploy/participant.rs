@@ -605,7 +605,8 @@ mod tests {
         ] {
             all.push(purpose(Lived::from(&[1; 32], None, &[row])));
         }
-        let parts: [(&[u8; 5], u32, bool, &[&[u8]]); 7] = [
+        type Parts<'a> = (&'a [u8; 5], u32, bool, &'a [&'a [u8]]);
+        let parts: [Parts<'_>; 7] = [
             (b"heard", 3, true, &[b"ab"]),
             (b"heard", 3, false, &[b"ab"]),
             (b"heard", 2, true, &[b"ab"]),
