@@ -520,7 +520,7 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Whether secure noise can vouch for a clip of this size: see [`tighten`].
+/// Whether secure noise can vouch for a clip of this size: `tighten` says why.
 pub fn suits_secure_noise(clip: f64) -> bool {
     const FARTHEST: f64 = (1u64 << 40) as f64;
     (1.0 / FARTHEST..=FARTHEST).contains(&clip)
