@@ -11,7 +11,7 @@
 //! - natural compression rounds a coordinate to at most twice its size, likewise;
 //! - QSGD spreads the norm over all coordinates, so its rule is about norms: `|v| <= c (|g| + |s|)`,
 //!   `c = 1 + sqrt(d)/levels`, where a running bound of `|s|` is kept for every client. It grows with what the
-//!   client says, hence no further than an honest client's shift can get ([`largest_shift`]); where the shift
+//!   client says, hence no further than an honest client's shift can get (`largest_shift`); where the shift
 //!   step is beyond the theory there is no such bound, and a liar's may double every round.
 //!
 //! The rule bounds what one message can do, not what a liar can do within it: a server that must
