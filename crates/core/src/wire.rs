@@ -123,10 +123,9 @@ pub fn nonzero(average: &[f32]) -> usize {
     vectorised(
         #[inline(always)]
         || {
-            average
-                .iter()
-                .map(|value| usize::from(value.to_bits() != 0))
-                .sum()
+            // Coordinates are numbered by 32 bits, and so are sums of eight at a time.
+            let nonzero = average.iter().map(|value| u32::from(value.to_bits() != 0));
+            nonzero.sum::<u32>() as usize
         },
     )
 }

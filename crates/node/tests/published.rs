@@ -77,8 +77,8 @@ fn assert_within_bands(results: &Results, expected: usize) {
     assert_eq!(comparisons.len(), expected);
     for (entry, comparison) in comparisons {
         assert!(
-            comparison.within(),
-            "{} on {} at epsilon {}: {} {:.4} is {:.1} standard errors from {}",
+            comparison.within() == Some(true),
+            "{} on {} at epsilon {}: {} {:.4} is {:.1?} standard errors from {}",
             entry.name(),
             entry.setup.task.title(),
             entry.setup.epsilon,

@@ -337,29 +337,33 @@ impl Server {
         }
         let plan = &self.plan;
         let model = Arc::make_mut(&mut self.model);
-        let nonzero = wire::nonzero(&self.average);
         let step = (plan.step_size * plan.schedule.factor(self.round, plan.rounds)) as f32;
         let shift_step = plan.shift_step.unwrap_or(0.0) as f32;
         let plain = plan.regularizer.is_none()
             && plan.momentum == 0.0
             && plan.smoothing.is_none()
             && plan.equalizing.is_none();
-        if plain && !self.shift.is_empty() {
+        let nonzero = if plain && !self.shift.is_empty() {
             // The usual case in one pass over memory.
             let state = model.iter_mut().zip(&mut self.shift);
             vectorised(
                 #[inline(always)]
                 || {
+                    let mut nonzero = 0;
                     for ((x, s), v) in state.zip(&mut self.average) {
+                        nonzero += u32::from(v.to_bits() != 0);
                         *x -= step * (*s + *v);
                         *s += shift_step * *v;
                         *v = 0.0;
                     }
+                    nonzero as usize
                 },
-            );
+            )
         } else {
+            let nonzero = wire::nonzero(&self.average);
             self.step(step, shift_step);
-        }
+            nonzero
+        };
         let closed = Closed {
             round: self.round,
             taken: self.taken,

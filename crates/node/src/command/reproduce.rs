@@ -96,6 +96,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let start_file = options.out.join("a9a-start.csv");
     let directories = DataDirectories::from_environment(options.data.as_deref());
     let plan = plan(options, &setups, &start_file, &directories, verbosity)?;
+    if options.check {
+        can_check(&plan)?;
+    }
     // Nothing is written before everything that can be wrong has been checked.
     super::experiment_directory(&options.out)?;
     write(&start_file, published::A9A_START.as_bytes())?;
@@ -153,11 +156,30 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses a check that could not fail.
+fn can_check(plan: &[(Entry, u64)]) -> Result<(), Failure> {
+    let mut compared = plan
+        .iter()
+        .filter(|(entry, _)| entry.band().is_some())
+        .peekable();
+    if compared.peek().is_none() {
+        return Err(Failure::usage(
+            "--check: no run as published has values to be compared with",
+        ));
+    }
+    if compared.any(|&(_, seeds)| seeds < 2) {
+        return Err(Failure::usage(
+            "--check: one seed has no spread and decides nothing; use --seeds 2 or more",
+        ));
+    }
+    Ok(())
+}
+
 fn check(results: &Results) -> Result<(), Failure> {
     let comparisons = results.comparisons();
     let outside: Vec<String> = comparisons
         .iter()
-        .filter(|(_, comparison)| !comparison.within())
+        .filter(|(_, comparison)| comparison.within() == Some(false))
         .map(|(entry, comparison)| {
             format!(
                 "{} at epsilon {}, {}, {} ({:+.1} standard errors)",
@@ -165,15 +187,10 @@ fn check(results: &Results) -> Result<(), Failure> {
                 entry.setup.epsilon,
                 entry.name(),
                 comparison.measure.name(),
-                comparison.distance
+                comparison.distance.unwrap_or(f64::NAN)
             )
         })
         .collect();
-    if comparisons.is_empty() {
-        return Err(Failure::usage(
-            "--check: no run as published has values to be compared with",
-        ));
-    }
     if !outside.is_empty() {
         return Err(Failure::Failed(format!(
             "outside of the published values: {}",

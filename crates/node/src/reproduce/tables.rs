@@ -226,11 +226,13 @@ pub fn band_table(results: &Results) -> Table {
                 comparison.measure.name().to_string(),
                 plus_minus(&comparison.theirs),
                 plus_minus(&comparison.ours),
-                format!("{:+.1}", comparison.distance),
-                if comparison.within() {
-                    "+ within"
-                } else {
-                    "- outside"
+                comparison
+                    .distance
+                    .map_or_else(String::new, |distance| format!("{distance:+.1}")),
+                match comparison.within() {
+                    Some(true) => "+ within",
+                    Some(false) => "- outside",
+                    None => "one seed: not decided",
                 }
                 .to_string(),
             ]

@@ -155,6 +155,14 @@ fn what_cannot_be_reproduced_is_said() {
     let ran = place.run(&words("reproduce a9a --epsilon 3 --out none"));
     fails(ran, 2, "the paper has no such figure");
     assert!(!place.path("none").exists());
+    for (check, reason) in [
+        ("--seeds 1", "one seed has no spread"),
+        ("--modes best", "no run as published"),
+    ] {
+        let check = format!("reproduce a9a --epsilon 1 --check --out none {check}");
+        fails(place.run(&words(&check)), 2, reason);
+        assert!(!place.path("none").exists());
+    }
     let ran = place.run(&words("reproduce mnist --data nowhere --out none"));
     fails(ran, 1, "soteria data fetch mnist");
     assert!(!place.path("none").exists());

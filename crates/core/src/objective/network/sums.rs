@@ -198,16 +198,18 @@ pub(super) fn selected(
                 _ => Inputs::of_factors(gradients.factors, len, place),
             };
             let errors = Tile::of_errors(len, place, gradients, None, errors_scratch);
+            let add = AddProducts {
+                chosen: &chosen,
+                errors,
+                first: b == 0,
+                pairs: rows.len().div_ceil(2 * LANES),
+            };
             vectorised(
                 #[inline(always)]
                 || {
                     match &inputs {
-                        Inputs::Tile(tile) => {
-                            add_products(&chosen, b == 0, partial, errors, *tile);
-                        }
-                        Inputs::Rows(rows) => {
-                            add_products(&chosen, b == 0, partial, errors, Gathered::new(rows));
-                        }
+                        Inputs::Tile(tile) => add.to(partial, *tile),
+                        Inputs::Rows(rows) => add.to(partial, Gathered::new(rows)),
                     }
                     for (output, total) in totals.iter_mut().enumerate() {
                         *total += kernels::sum(errors.column(output));
@@ -235,33 +237,37 @@ pub(super) fn selected(
     workspace.put(inputs_buffer);
 }
 
-/// Adds `<column c, error r>` of one block to the partial sums of every chosen weight `(c, r)`; the
-/// first block begins them.
-#[inline(always)]
-fn add_products(
-    chosen: &Chosen,
+/// Adds `<column c, error r>` of one block to the partial sums of every chosen weight `(c, r)`.
+struct AddProducts<'a> {
+    chosen: &'a Chosen,
+    errors: Tile<'a>,
+    /// The first block begins the sums.
     first: bool,
-    partial: &mut [f32],
-    errors: Tile<'_>,
-    mut columns: impl Columns,
-) {
-    let (partial, _) = partial.as_chunks_mut::<LANES>();
-    for (sums, &[input, output]) in partial.iter_mut().zip(chosen.weights()) {
-        let (column, errors) = (
-            columns.column(input as usize),
-            errors.column(output as usize),
-        );
-        let mut both = [if first { [0.0; LANES] } else { *sums }, [0.0; LANES]];
-        for pair in 0..BLOCK / (2 * LANES) {
-            for half in 0..2 {
-                for lane in 0..LANES {
-                    let at = (2 * pair + half) * LANES + lane;
-                    both[half][lane] = column[at].mul_add(errors[at], both[half][lane]);
+    /// Pairs of registers that the records of the block fill; beyond them errors are zeros.
+    pairs: usize,
+}
+
+impl AddProducts<'_> {
+    #[inline(always)]
+    fn to(self, partial: &mut [f32], mut columns: impl Columns) {
+        let (partial, _) = partial.as_chunks_mut::<LANES>();
+        let pairs = self.pairs.min(BLOCK / (2 * LANES));
+        for (sums, &[input, output]) in partial.iter_mut().zip(self.chosen.weights()) {
+            let column = columns.column(input as usize);
+            let errors = self.errors.column(output as usize);
+            let start = if self.first { [0.0; LANES] } else { *sums };
+            let mut both = [start, [0.0; LANES]];
+            for pair in 0..pairs {
+                for half in 0..2 {
+                    for lane in 0..LANES {
+                        let at = (2 * pair + half) * LANES + lane;
+                        both[half][lane] = column[at].mul_add(errors[at], both[half][lane]);
+                    }
                 }
             }
-        }
-        for lane in 0..LANES {
-            sums[lane] = both[0][lane] + both[1][lane];
+            for lane in 0..LANES {
+                sums[lane] = both[0][lane] + both[1][lane];
+            }
         }
     }
 }
