@@ -383,10 +383,7 @@ fn take_values(bytes: &[u8], values: &mut Vec<f32>) -> Result<(), DecodeError> {
             .iter()
             .map(|&chunk| f32::from_le_bytes(chunk)),
     );
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(position) => Err(DecodeError::NotFinite { position }),
-    }
+    crate::wire::check_finite(values)
 }
 
 #[cfg(test)]

@@ -48,6 +48,24 @@ pub fn squared_norm(values: &[f32]) -> f64 {
     )
 }
 
+/// The largest magnitude, 0 if there is none; infinite if one is not finite.
+pub fn largest(values: &[f32]) -> f32 {
+    // Without their signs, numbers are ordered as their bits are; what is not a number comes after infinity.
+    let largest = vectorised(
+        #[inline(always)]
+        || {
+            let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
+            magnitudes.fold(0, u32::max)
+        },
+    );
+    f32::from_bits(largest.min(f32::INFINITY.to_bits()))
+}
+
+/// Whether all are finite.
+pub fn all_finite(values: &[f32]) -> bool {
+    largest(values) < f32::INFINITY
+}
+
 /// `target += scale * source`.
 ///
 /// # Panics
@@ -306,6 +324,22 @@ mod tests {
                 (state >> 8) as f32 / (1 << 23) as f32 - 1.0
             })
             .collect()
+    }
+
+    #[test]
+    fn the_largest_magnitude_is_found_and_what_is_not_finite_is_noticed() {
+        assert_eq!(largest(&[]), 0.0);
+        let mut values: Vec<f32> = (0..37).map(|i| 0.5 - i as f32).collect();
+        assert_eq!(largest(&values), 35.5);
+        for (place, odd) in [(0, f32::NAN), (36, -f32::INFINITY), (20, -f32::NAN)] {
+            let before = std::mem::replace(&mut values[place], odd);
+            assert_eq!(largest(&values), f32::INFINITY);
+            assert!(!all_finite(&values));
+            values[place] = before;
+        }
+        values[9] = -f32::MAX;
+        assert_eq!(largest(&values), f32::MAX);
+        assert!(all_finite(&values));
     }
 
     #[test]

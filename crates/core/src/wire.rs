@@ -10,7 +10,7 @@
 //! body.
 
 use crate::compress::{Compressor, CompressorKind, DecodeError, Update};
-use crate::linalg::vectorised;
+use crate::linalg::{all_finite, vectorised};
 
 /// Version of the format.
 pub const VERSION: u8 = 1;
@@ -206,15 +206,23 @@ pub fn decode_average(
             };
             let count: usize = marks.iter().map(|byte| byte.count_ones() as usize).sum();
             lens(marks.len() + 4 * count)?;
-            let mut values = values.as_chunks::<4>().0.iter();
-            for (at, byte) in marks.iter().enumerate() {
-                let mut bits = *byte;
-                while bits != 0 {
-                    let index = 8 * at + bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    match (average.get_mut(index), values.next()) {
-                        (Some(value), Some(bytes)) => *value = f32::from_le_bytes(*bytes),
-                        _ => return Err(index_error(index, dimension)),
+            let beyond = 8 * marks.len() - dimension;
+            if marks
+                .last()
+                .is_some_and(|last| last.leading_zeros() < beyond as u32)
+            {
+                return Err(index_error(dimension, dimension));
+            }
+            // There is no pattern to the marks, so every place is read: the next value, kept or not.
+            let values = values.as_chunks::<4>().0;
+            let mut next = 0;
+            if !values.is_empty() {
+                for (places, byte) in average.chunks_mut(8).zip(marks) {
+                    for (bit, value) in places.iter_mut().enumerate() {
+                        let present = u32::from(byte >> bit & 1);
+                        let bits = u32::from_le_bytes(values[next.min(values.len() - 1)]);
+                        *value = f32::from_bits(bits & present.wrapping_neg());
+                        next += present as usize;
                     }
                 }
             }
@@ -236,7 +244,14 @@ pub fn decode_average(
         }
         kind => return expect("kind", u64::from(DENSE), u64::from(kind)),
     }
-    match average.iter().position(|value| !value.is_finite()) {
+    check_finite(average)
+}
+
+pub(crate) fn check_finite(values: &[f32]) -> Result<(), DecodeError> {
+    if all_finite(values) {
+        return Ok(());
+    }
+    match values.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
         Some(position) => Err(DecodeError::NotFinite { position }),
     }

@@ -45,10 +45,11 @@ pub fn digest(values: &[f32]) -> Hash {
 
 /// Numbers as bytes, for a store or the wire.
 pub fn to_bytes(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    let mut bytes = vec![0; 4 * values.len()];
+    for (bytes, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+        *bytes = value.to_le_bytes();
+    }
+    bytes
 }
 
 /// The numbers that [`to_bytes`] wrote; a rest of fewer than four bytes is no number.

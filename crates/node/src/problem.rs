@@ -12,7 +12,9 @@ use soteria_core::protocol::{Block, Equalizing, Smoothing};
 use soteria_core::random::{PublicPurpose, PublicSeed};
 
 use crate::config::resolve::{Resolved, Shape};
-use crate::config::{Config, ConfigError, Init, ModelKind, RegularizerKind, ScaleChoice};
+use crate::config::{
+    Auto, Config, ConfigError, Init, ModelKind, NoiseName, RegularizerKind, ScaleChoice,
+};
 
 /// Why a run cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +95,11 @@ impl Problem {
         }
         let scaling = scaling(config.scale_choice(), &config.source, &train)?;
         let value = constant_feature(&scaling, train.columns());
+        if config.noise == Auto::Given(NoiseName::Secure)
+            && needs_dense_rows(&config.source, &scaling)
+        {
+            train = train.dense()?;
+        }
         train = scaling.apply(train)?;
         test = test.map(|test| scaling.apply(test)).transpose()?;
         let basis = config.basis_for(kind, train.columns())?;
@@ -178,6 +185,21 @@ impl Problem {
     pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
         self.model.start(resolved)
     }
+}
+
+/// Whether rows of `source` have to be dense under secure noise, before they are scaled.
+///
+/// Sums over sparse and over dense rows round differently. Where the records themselves decide how they are stored
+/// (pictures by how many pixels are dark, rows with a centre by how near they come to it), one record would change how all
+/// others are rounded, by as much as a server that chooses the model likes; clipping cannot bound that. So the form follows
+/// from the kind of the source and from the run alone.
+pub fn needs_dense_rows(source: &Source, scaling: &Scaling) -> bool {
+    source.is_images()
+        || scaling
+            .center()
+            .as_slice()
+            .iter()
+            .any(|&center| center != 0.0)
 }
 
 /// Client weights in the objective for clients of these sizes, summing to one.

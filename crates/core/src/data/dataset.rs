@@ -98,18 +98,29 @@ impl Dataset {
         if let (Features::Sparse(_), Some(offset)) = (&self.features, &offset)
             && dominates(offset, &norms)
         {
-            let features = dense_with(&self.features, offset)?;
-            let squared_norms = squared_norms(&features, None);
-            return Ok(Dataset {
-                features,
-                offset: None,
-                squared_norms,
-                ..self
-            });
+            let offset = Some(Arc::clone(offset));
+            return Dataset { offset, ..self }.dense();
         }
         Ok(Dataset {
             offset,
             squared_norms: norms,
+            ..self
+        })
+    }
+
+    /// The same rows, dense, with the offset in them, however they were stored before: equal records become equal to the
+    /// bit, whatever lies beside them.
+    ///
+    /// # Errors
+    /// When they would not fit in memory; it depends on the numbers of rows and columns alone.
+    pub fn dense(self) -> Result<Dataset, DataError> {
+        let zeros = vec![0.0; self.columns()];
+        let features = dense_with(&self.features, self.offset.as_deref().unwrap_or(&zeros))?;
+        let squared_norms = squared_norms(&features, None);
+        Ok(Dataset {
+            features,
+            offset: None,
+            squared_norms,
             ..self
         })
     }
@@ -296,7 +307,7 @@ fn dense_with(features: &Features, offset: &[f32]) -> Result<Features, DataError
         return Err(DataError::Choice {
             what: "center",
             value: format!("{rows} rows of {columns} features"),
-            reason: "a centre this far from sparse rows makes them dense, and these would not fit in memory".to_owned(),
+            reason: "these rows have to be dense (with a centre, or as pictures under secure noise), and would not fit in memory".to_owned(),
         });
     };
     let mut values = Vec::with_capacity(len);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{ClientId, Equalizing, Round, Smoothing};
 use crate::compress::{Compressor, DecodeError, Update};
 
-use crate::linalg::vectorised;
+use crate::linalg::{all_finite, largest, vectorised};
 use crate::objective::{Coordinates, Regularizer};
 use crate::wire;
 
@@ -202,7 +202,7 @@ impl Server {
             && state.shift.len() == self.shift.len()
             && state.velocity.len() == self.velocity.len();
         let values = [&state.model, &state.shift, &state.velocity];
-        if !fits || !values.into_iter().flatten().all(|value| value.is_finite()) {
+        if !fits || !values.into_iter().all(|values| all_finite(values)) {
             return Err(ServerError::Unfit("the state"));
         }
         self.round = state.round;
@@ -235,7 +235,7 @@ impl Server {
         if self.finished() {
             return Err(ServerError::Finished(self.plan.rounds));
         }
-        if average.len() != self.average.len() || !average.iter().all(|value| value.is_finite()) {
+        if average.len() != self.average.len() || !all_finite(average) {
             return Err(ServerError::Unfit("the average"));
         }
         self.average.copy_from_slice(average);
@@ -260,13 +260,7 @@ impl Server {
     /// The largest magnitude in model, mean shift and velocity; infinite if one is not finite.
     pub fn largest(&self) -> f32 {
         let all = [self.model.as_slice(), &self.shift, &self.velocity];
-        all.into_iter().flatten().fold(0.0, |most, value| {
-            if value.is_finite() {
-                value.abs().max(most)
-            } else {
-                f32::INFINITY
-            }
-        })
+        all.into_iter().map(largest).fold(0.0, f32::max)
     }
 
     /// The open round `t`: messages for it are awaited. Equal to the number of rounds at the end.

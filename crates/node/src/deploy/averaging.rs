@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use soteria_core::compress::Update;
+use soteria_core::linalg::largest;
 use soteria_core::objective::Regularizer;
 use soteria_core::protocol::{ClientId, Server, ServerError};
 use soteria_core::wire;
@@ -115,15 +116,4 @@ fn step(server: &mut Server, alone: bool) -> Result<bool, ServerError> {
     }
     server.restore(before)?;
     Ok(false)
-}
-
-/// The largest magnitude; infinite if one is not finite.
-pub fn largest(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |most, value| {
-        if value.is_finite() {
-            value.abs().max(most)
-        } else {
-            f32::INFINITY
-        }
-    })
 }

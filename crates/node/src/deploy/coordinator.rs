@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use soteria_core::compress::Update;
+use soteria_core::linalg;
 use soteria_core::protocol::{
     ClientId, ClientPlan, EstimatorPlan, Round, Server, ServerError, ServerState,
 };
@@ -484,7 +485,7 @@ impl<S: ServerStore> Coordinator<S> {
             .server
             .decode(client, &message, &mut running.update)
             .map_err(|error| CoordinatorError::Malformed(error.to_string()))?;
-        let bounded = averaging::largest(running.update.values()) <= LARGEST;
+        let bounded = linalg::largest(running.update.values()) <= LARGEST;
         if present && !(bounded && running.rules[client as usize].allows(&running.update, radius)) {
             return Err(CoordinatorError::Implausible {
                 client,

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use soteria_core::compress::{Compressor, DecodeError, Update};
+use soteria_core::linalg;
 use soteria_core::protocol::{Client, Round, RoundScratch, Server, ServerError, ServerState};
 use soteria_core::random::{ClientKeys, EntropyError, SecretKey};
 use soteria_core::wire;
@@ -147,6 +148,14 @@ pub enum ParticipantError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The client's own state is none of this run and these records.
+    #[error("the stored state of round {round} cannot be used: {reason}")]
+    Stored {
+        /// Its round.
+        round: Round,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The model left the range of numbers.
     #[error(
         "after round {0} the model is no longer finite: the run has diverged, or the server lies"
@@ -197,6 +206,8 @@ pub struct Participant<S> {
     /// Digest that the start must have, until it is there.
     awaits_start: Option<Hash>,
     secrets: Secrets,
+    /// Digest of the records, in their order.
+    trained_on: Hash,
     lived: Lived,
     scratch: RoundScratch,
     average: Vec<f32>,
@@ -248,19 +259,25 @@ impl<S: ClientStore> Participant<S> {
         } = parts;
         let mut last_checkpoint = 0;
         let (state, rows) = (store.state(&run)?, store.rows(&run)?);
-        let lived = Lived::from(&records::trained_on(client.data()), state.as_ref(), &rows);
+        let trained_on = records::trained_on(client.data());
+        let lived = Lived::from(&trained_on, state.as_ref(), &rows);
         if let Some(Checkpoint {
             server,
-            client: own,
+            client: mut own,
         }) = state
         {
             let round = server.round;
-            let state = |reason| ParticipantError::State { round, reason };
+            let unfit = |reason| ParticipantError::Stored { round, reason };
             replica
                 .restore(server)
-                .map_err(|_| state("the stored one does not fit the run"))?;
+                .map_err(|_| unfit("it does not fit the run"))?;
+            // Memory is by row: of other rows, or the same in another order, it would be a second share of somebody.
+            if !own.memory.starts_with(&trained_on) {
+                return Err(unfit("the records, or their order, have changed since"));
+            }
+            own.memory.drain(..trained_on.len());
             if !client.restore(&own) {
-                return Err(state("the stored one does not fit the records"));
+                return Err(unfit("it does not fit the records"));
             }
             (awaits_start, last_checkpoint) = (None, round);
         }
@@ -272,6 +289,7 @@ impl<S: ClientStore> Participant<S> {
             replica,
             awaits_start,
             secrets,
+            trained_on,
             lived,
             scratch: RoundScratch::default(),
             average: Vec::new(),
@@ -387,7 +405,7 @@ impl<S: ClientStore> Participant<S> {
             }
         }
         self.replica.apply(&self.average)?;
-        if !self.replica.model().iter().all(|value| value.is_finite()) {
+        if !linalg::all_finite(self.replica.model()) {
             return Err(ParticipantError::Diverged(round));
         }
         self.keep()?;
@@ -526,9 +544,11 @@ impl<S: ClientStore> Participant<S> {
             self.store.finish(&self.run, self.outcome)?;
             self.outcome = None;
         } else if round - self.last_checkpoint >= self.checkpoint_every && self.rows.is_empty() {
+            let mut client = self.client.save();
+            client.memory.splice(..0, self.trained_on);
             let state = Checkpoint {
                 server: self.replica.state(),
-                client: self.client.save(),
+                client,
             };
             self.store.checkpoint(&self.run, &state, self.outcome)?;
             (self.outcome, self.last_checkpoint) = (None, round);

@@ -18,6 +18,8 @@ use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Share, S
 
 use super::Hash;
 use super::description::{Description, RecordShape};
+use crate::config::NoiseName;
+use crate::problem::needs_dense_rows;
 
 /// Most values of sparse rows that a centre may make dense.
 const LARGEST_DENSE: usize = 1 << 29;
@@ -113,13 +115,13 @@ pub fn load(
     {
         whole = whole.select(&(0..rows as u32).collect::<Vec<_>>());
     }
-    // In the order of a simulated run: scaling looks at all rows when it decides how to store them.
     if description.intercept() {
         whole = whole.with_intercept();
     }
     let scaling = description.scaling().map_err(unfit)?;
-    if scaling.center().at(0) != 0.0 && matches!(whole.features(), Features::Sparse(_)) {
+    if run.noise == NoiseName::Secure && needs_dense_rows(&share.source, &scaling) {
         reserve(whole.rows().saturating_mul(whole.columns()))?;
+        whole = whole.dense().map_err(unfit)?;
     }
     whole = scaling.apply_clamped(whole).map_err(unfit)?;
     if let Some((part, parts)) = share.part {
@@ -135,8 +137,7 @@ pub fn load(
     })
 }
 
-/// A centre may make sparse rows dense, depending on them; whether they fit then must not depend on them. The memory
-/// is taken and given back in any case: by its size alone, which is public, it is there or it is not.
+/// Whether dense rows fit: by their size alone, which is public, the memory is there or it is not.
 fn reserve(values: usize) -> Result<(), LoadError> {
     let mut memory: Vec<f32> = Vec::new();
     if values > LARGEST_DENSE || memory.try_reserve_exact(values).is_err() {

@@ -7,6 +7,7 @@
 //! such as `soteria ledger` need no lock.
 
 use std::fs::{self, File, TryLockError};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ const CLIENT_SCHEMA: &str = "
     CREATE TABLE messages (run BLOB NOT NULL REFERENCES runs, round INTEGER NOT NULL, message BLOB NOT NULL, coins BLOB, model BLOB NOT NULL, accepted INTEGER, UNIQUE (run, round));
     CREATE TABLE states (run BLOB PRIMARY KEY REFERENCES runs, round INTEGER NOT NULL, model BLOB NOT NULL, shift BLOB NOT NULL, velocity BLOB NOT NULL, own_shift BLOB NOT NULL, memory BLOB NOT NULL);
 ";
+
+/// The least and the most bytes that are reserved for a log.
+const LOG_RESERVE: std::ops::Range<u64> = 1 << 19..1 << 23;
 
 /// One database with its lock.
 struct Database {
@@ -175,16 +179,42 @@ impl Database {
     /// Moves the log into the file and cuts it: the log still holds what has been erased. Says whether
     /// that was possible; a reader that takes its time can be in the way.
     fn cut_log(&self) -> Result<bool, StoreError> {
+        let before = fs::metadata(self.log_path()).map_or(0, |log| log.len());
         let busy: i64 = self.query(|connection| {
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
         })?;
-        if busy != 0 {
+        if busy == 0 {
+            self.reserve_log(before);
+        } else {
             tracing::warn!(
                 path = %self.path.display(),
                 "a reader keeps erased bytes in the log; cutting it is tried again"
             );
         }
         Ok(busy == 0)
+    }
+
+    fn log_path(&self) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push("-wal");
+        path.into()
+    }
+
+    /// Fills the empty log with zeros to the length that it had, within limits. Syncing what lies inside of a file takes a
+    /// fraction of the time that it takes while the file grows, because its length, too, must then be
+    /// made durable. To SQLite a log of zeros is an empty one: it begins with neither the mark nor the sums of a log.
+    /// Changes nothing but time, so a failure is no failure.
+    fn reserve_log(&self, before: u64) {
+        let reserve = || -> std::io::Result<()> {
+            let mut log = fs::OpenOptions::new().append(true).open(self.log_path())?;
+            let wanted = before.clamp(LOG_RESERVE.start, LOG_RESERVE.end);
+            let missing = wanted.saturating_sub(log.metadata()?.len());
+            std::io::copy(&mut std::io::repeat(0).take(missing), &mut log)?;
+            log.sync_all()
+        };
+        if let Err(error) = reserve() {
+            tracing::debug!(path = %self.path.display(), %error, "the log was not reserved");
+        }
     }
 
     fn floats(&self, bytes: &[u8]) -> Result<Vec<f32>, StoreError> {
@@ -273,7 +303,12 @@ impl ServerSqlite {
     /// # Errors
     /// When another process has it, or it is no such state.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        Database::open(directory, "server.sqlite", SERVER_SCHEMA, SERVER_VERSION).map(Self)
+        let database = Database::open(directory, "server.sqlite", SERVER_SCHEMA, SERVER_VERSION)?;
+        if database.cut_log()? {
+            // The server's log is never cut again: it begins anew when it has a thousand pages.
+            database.reserve_log(LOG_RESERVE.end);
+        }
+        Ok(Self(database))
     }
 }
 

@@ -2,6 +2,7 @@
 //! and ends with the bytes of the simulated run, and no ledger says less than what was sent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -213,6 +214,36 @@ fn saga_is_rebuilt_without_noise() {
         every_step_of(&world, overrides);
         assert_ne!(run(&world.anew()).0, world.simulated());
     }
+}
+
+/// SAGA remembers by row. Rows in another order would each meet what is remembered of another record, and a record would
+/// then have two shares in a message.
+#[test]
+fn records_in_another_order_are_refused_once_they_are_remembered() {
+    let world = World::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+    let open = |turned: bool| {
+        let shard = &world.problem.shards[0];
+        let mut rows: Vec<u32> = (0..shard.rows() as u32).collect();
+        if turned {
+            rows.reverse();
+        }
+        let keys = world.keys(0);
+        let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
+        let data = Arc::new(shard.select(&rows));
+        world.participant_on(data, world.client_stores[0].clone(), 0, secrets)
+    };
+    let mut participant = open(false).unwrap().unwrap();
+    let mut average = Vec::new();
+    for round in 0..=world.checkpoint_every {
+        participant.message().unwrap().unwrap();
+        let zeros = vec![0.0; participant.replica().model().len()];
+        soteria_core::wire::put_average(&zeros, round, &mut average);
+        participant.closed(round, true, &average).unwrap();
+    }
+    drop(participant);
+    let error = open(true).err().unwrap();
+    assert!(matches!(error, ParticipantError::Stored { .. }), "{error}");
+    assert!(open(false).unwrap().is_some());
 }
 
 /// Every combination ends with the simulator's bytes, without any failure.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use soteria_core::data::DataDirectories;
+use soteria_core::data::{DataDirectories, Dataset};
 use soteria_core::protocol::{Client, Server};
 use soteria_core::random::{ClientKeys, SecretKey};
 use soteria_core::simulate::EvaluationPlan;
@@ -207,6 +207,18 @@ impl World {
     /// The same over another store, with other secrets.
     pub fn participant_over<S: ClientStore>(
         &self,
+        store: S,
+        client: usize,
+        secrets: Secrets,
+    ) -> Result<Option<Participant<S>>, ParticipantError> {
+        let data = Arc::clone(&self.problem.shards[client]);
+        self.participant_on(data, store, client, secrets)
+    }
+
+    /// The same on other records.
+    pub fn participant_on<S: ClientStore>(
+        &self,
+        data: Arc<Dataset>,
         mut store: S,
         client: usize,
         secrets: Secrets,
@@ -221,7 +233,7 @@ impl World {
         let core = Client::new(
             client as u32,
             Arc::clone(&plan),
-            Arc::clone(&self.problem.shards[client]),
+            data,
             run::sampling(&self.resolved),
             self.sigmas[client],
             SecretKey::simulated(0, 0),
