@@ -9,7 +9,7 @@ use soteria_core::protocol::Schedule;
 use soteria_core::simulate::EvaluationPlan;
 use soteria_node::accounting::Privacy;
 use soteria_node::config::resolve::{Resolved, Shape};
-use soteria_node::config::{Config, ModelKind, Scope, ShiftChoice};
+use soteria_node::config::{Config, Init, ModelKind, Scope, ShiftChoice};
 use soteria_node::config::{ConfigError, Document};
 use soteria_node::problem::{Problem, regularizer};
 use soteria_node::run;
@@ -83,17 +83,18 @@ fn networks_of_images_get_the_documented_choice() {
         assert_eq!((chosen.shift, chosen.batch), (ShiftChoice::Off, None));
         assert_eq!(chosen.clip_scope, Scope::Selected);
         assert_eq!((chosen.clip, chosen.equalize), (0.5, 0.002));
-        assert_eq!((chosen.smoothing, chosen.momentum), (0, 0.8));
+        assert_eq!((chosen.smoothing, chosen.momentum), (0, 0.6));
+        assert_eq!(chosen.init, Init::Normal(0.1));
         assert_eq!(chosen.schedule, Schedule::Cosine);
         assert_eq!(chosen.activation, Activation::Tanh);
-        let step = 0.3 / (1.0 + f64::from(epsilon) / 32.0);
+        let step = 0.3 / (1.0 + f64::from(epsilon) / 100.0);
         assert!((chosen.step_size - step).abs() < 1e-12);
     }
     let named = mnist(&["algorithm.preset=soteriafl-gd"]).unwrap();
     assert_eq!((named.basis, named.equalize), (None, 0.0));
     assert_eq!(named.activation, Activation::Sigmoid);
     let plain = mnist(&["algorithm.equalize=0"]).unwrap();
-    let same = 100.0 * mnist(&[]).unwrap().step_size;
+    let same = 200.0 * mnist(&[]).unwrap().step_size;
     assert!(plain.equalize == 0.0 && (plain.step_size - same).abs() < 1e-9 * same);
 }
 

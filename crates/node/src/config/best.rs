@@ -31,8 +31,14 @@ const FLOOR: f64 = 0.002;
 /// The step that goes with it in a short run.
 const STEP: f64 = 0.3;
 
-/// Momentum of networks.
-pub(super) const MOMENTUM: f64 = 0.8;
+/// The momentum that goes with it: longer memory makes a quieter direction, but an older one.
+const EQUALIZED_MOMENTUM: f64 = 0.6;
+
+/// Momentum of other networks.
+const MOMENTUM: f64 = 0.8;
+
+/// Standard deviation of a network's start in a basis, whose features are few, and on others.
+const STARTS: (f64, f64) = (0.1, 0.05);
 
 /// Units of a hidden layer whose direction is still equalised: eigenvectors cost their third power.
 const WIDEST: usize = 512;
@@ -162,6 +168,24 @@ impl Config {
         self.preset == Preset::Auto && shape.basis.is_some() && shape.model == ModelKind::Mlp
     }
 
+    /// The server's momentum, where all clients send the same coordinates.
+    pub(super) fn momentum_rule(&self, shape: &Shape) -> f64 {
+        if self.whole_gradients(shape) {
+            EQUALIZED_MOMENTUM
+        } else {
+            MOMENTUM
+        }
+    }
+
+    /// Standard deviation of a network's start.
+    pub(super) fn start_rule(&self, shape: &Shape) -> f64 {
+        if self.whole_gradients(shape) {
+            STARTS.0
+        } else {
+            STARTS.1
+        }
+    }
+
     /// How often the first layer's direction is smoothed.
     pub(super) fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
         let network = shape.model != ModelKind::Logistic;
@@ -222,13 +246,13 @@ impl Config {
             (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
                 let step = match self.noise_target {
                     // With epsilon runs get longer, and steps shorter.
-                    NoiseTarget::Epsilon(epsilon) => STEP / (1.0 + epsilon.min(16.0) / 32.0),
+                    NoiseTarget::Epsilon(epsilon) => STEP / (1.0 + epsilon.min(16.0) / 100.0),
                     _ => STEP,
                 };
                 if floor > 0.0 {
                     step
                 } else {
-                    (1.0 - MOMENTUM) * step / FLOOR
+                    (1.0 - EQUALIZED_MOMENTUM) * step / FLOOR
                 }
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,

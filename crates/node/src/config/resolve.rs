@@ -11,7 +11,7 @@ use soteria_core::objective::Activation;
 use soteria_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteria_core::theory;
 
-use super::best::{MOMENTUM, share};
+use super::best::share;
 use super::document::ConfigError;
 use super::{
     AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
@@ -253,7 +253,7 @@ impl Config {
             lambda: self.lambda,
             regularizer_at_client: self.regularizer_at_client,
             init: self.init.clone().or_else(|| match shape.model {
-                ModelKind::Mlp => Init::Normal(0.05),
+                ModelKind::Mlp => Init::Normal(self.start_rule(shape)),
                 _ => Init::Zeros,
             }),
             preset: self.preset,
@@ -268,7 +268,11 @@ impl Config {
             } else {
                 Schedule::Constant
             }),
-            momentum: self.momentum.or(if shared { MOMENTUM } else { 0.0 }),
+            momentum: self.momentum.or(if shared {
+                self.momentum_rule(shape)
+            } else {
+                0.0
+            }),
             smoothing,
             equalize,
             shared_coordinates: shared,

@@ -166,6 +166,12 @@ pub enum ParticipantError {
         "round {0} had another model when this client sent its message: the server has lost or changed its past"
     )]
     Past(Round),
+    /// The server took a message that this state knows nothing of.
+    #[error(
+        "the server took a message of round {0} that this state has not made: it is an older copy, and its ledger says too little \
+         (or the server lies)"
+    )]
+    Forgotten(Round),
     /// A stored message cannot be repeated.
     #[error("the message of round {0} cannot be computed again from the stored state")]
     Repeat(Round),
@@ -380,6 +386,13 @@ impl<S: ClientStore> Participant<S> {
         }
         if self.replica.finished() {
             return Err(ServerError::Finished(expected).into());
+        }
+        let waits = self
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.round == round);
+        if accepted && !waits && !self.rows.contains_key(&round) {
+            return Err(ParticipantError::Forgotten(round));
         }
         wire::decode_average(
             self.compressor.dimension(),

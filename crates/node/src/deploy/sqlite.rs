@@ -7,7 +7,7 @@
 //! such as `soteria ledger` need no lock.
 
 use std::fs::{self, File, TryLockError};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,11 +89,28 @@ impl Database {
             version,
             _lock: Some(lock),
         };
+        // The lock remembers that there was a database: an empty one in its place would be a ledger that says nothing.
+        let marked = |lock: &File| Ok(lock.metadata()?.len() > 0);
+        let lock = database._lock.as_ref().expect("it was put there");
+        if marked(lock).map_err(|error: std::io::Error| failed(&lock_path, error.to_string()))?
+            && database.found_version()? == 0
+        {
+            return Err(database.corrupt("it is empty, but this state has been used"));
+        }
         database
             .prepare(schema)
             .map_err(|error| database.wrap(&error))?;
         database.check_version()?;
+        let mark = |mut lock: &File| {
+            lock.write_all(b"used\n")?;
+            lock.sync_all()
+        };
+        mark(lock).map_err(|error| failed(&lock_path, error.to_string()))?;
         Ok(database)
+    }
+
+    fn found_version(&self) -> Result<i64, StoreError> {
+        self.query(|connection| connection.query_row("PRAGMA user_version", [], |row| row.get(0)))
     }
 
     fn open_to_read(directory: &Path, name: &str, version: i64) -> Result<Self, StoreError> {
@@ -130,10 +147,7 @@ impl Database {
     }
 
     fn check_version(&self) -> Result<(), StoreError> {
-        let found: i64 = self
-            .connection
-            .query_row("PRAGMA user_version", [], |row| row.get(0))
-            .map_err(|error| self.wrap(&error))?;
+        let found = self.found_version()?;
         if found == self.version {
             return Ok(());
         }

@@ -136,6 +136,29 @@ fn states_of_another_version_are_refused_and_left_alone() {
 }
 
 /// What a run was joined with comes back as it was.
+/// An empty file in the place of a ledger would say that nothing was ever spent.
+#[test]
+fn an_emptied_ledger_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(ClientSqlite::open(directory.path()).unwrap());
+    drop(ClientSqlite::open(directory.path()).unwrap());
+    let file = directory.path().join("client.sqlite");
+    for emptied in [true, false] {
+        if emptied {
+            std::fs::write(&file, "").unwrap();
+        } else {
+            std::fs::remove_file(&file).unwrap();
+        }
+        let error = ClientSqlite::open(directory.path()).err().unwrap();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+    }
+    // Where no database was finished, there is nothing to miss.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("client.sqlite"), "").unwrap();
+    std::fs::write(directory.path().join("lock"), "").unwrap();
+    ClientSqlite::open(directory.path()).unwrap();
+}
+
 #[test]
 fn runs_are_read_as_they_were_written() {
     let world = World::new(&[]);
