@@ -66,6 +66,50 @@ fn a_networked_run_over_tls_equals_a_simulated_one() {
 }
 
 /// Claims: secure noise, secrets from the operating system, a server that owns no records.
+/// What `preset = "auto"` chooses for pictures, with secure noise: a basis, whole gradients, an equalised step. Pictures with
+/// many and with few dark pixels, because what is computed must not depend on how they are stored.
+#[test]
+fn a_networked_run_of_pictures_in_a_basis_equals_a_simulated_one() {
+    for dark in [9, 3] {
+        let mut run = Run::new("");
+        let folder = run.path("pictures");
+        std::fs::create_dir(&folder).unwrap();
+        for (set, count) in [("train", 90u32), ("t10k", 12)] {
+            let write = |name: &str, header: &[u32], bytes: Vec<u8>| {
+                let header = header.iter().flat_map(|word| word.to_be_bytes());
+                let content: Vec<u8> = header.chain(bytes).collect();
+                std::fs::write(folder.join(format!("{set}-{name}-ubyte")), content).unwrap();
+            };
+            let pixel = |p: u32| match p % 36 % 12 < dark {
+                true => 0,
+                false => (p.wrapping_mul(2_654_435_761) >> 24) as u8 | 1,
+            };
+            let pixels = (0..36 * count).map(pixel).collect();
+            write("images-idx3", &[2051, count, 6, 6], pixels);
+            let labels = (0..count).map(|record| (record % 3) as u8).collect();
+            write("labels-idx1", &[2049, count], labels);
+        }
+        let source = format!("idx:{}", folder.display());
+        let config = format!(
+            "[data]\nsource = \"{source}\"\nclients = 3\npartition = \"iid\"\nscale = \"constant\"\ncenter = 0.13\nfactor = 3.2\n\
+             basis = \"cosine:3\"\n[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nrounds = 6\n\
+             [privacy]\nepsilon = 8.0\ndelta = 1e-3\nnoise = \"secure\"\n"
+        );
+        std::fs::write(run.path("run.toml"), config).unwrap();
+        run.data = format!("{source}:{{}}/3");
+        let mut server = run.serve();
+        let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+        for (client, process) in clients.iter_mut().enumerate() {
+            let log = run.log(&format!("join-{client}.log"));
+            assert_eq!(process.code(), 0, "{log}");
+        }
+        assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+        assert!(run.model() == run.simulated(), "{dark} of 12 pixels dark");
+        let chosen = std::fs::read_to_string(run.path("out/config.toml")).unwrap();
+        assert!(chosen.contains("basis = \"cosine:3\"") && chosen.contains("equalize = 0.002"));
+    }
+}
+
 #[test]
 fn a_server_without_records_coordinates_a_proved_run() {
     let mut run = Run::new(
