@@ -332,6 +332,7 @@ fn coordinates_of_all_rounds_together_obey_the_clip() {
                     .collect();
                 let row = offset.iter().map(|o| 2.0 * stream.next() - o).collect();
                 let data = storage(&[row], &[1], 2).with_offset(offset).unwrap();
+                let data = data.dense().unwrap();
                 let mut client = Integers::new(&plan, data, Sampling::Full, 0.016);
                 let model = Arc::new(stream.numbers(d, 1.0 / (1.0 + level)));
                 let mut together = vec![None; d];
@@ -368,6 +369,7 @@ fn secure_and_floating_point_mean_the_same() {
     let data = || {
         sparse(&rows, &labels, 2)
             .with_offset(vec![0.2; columns])
+            .and_then(Dataset::dense)
             .unwrap()
     };
     for estimator in estimators(0.4) {

@@ -203,6 +203,12 @@ impl Client {
                 "secure noise needs clipped records",
             ));
         }
+        if plan.noise == Noise::Secure && data.offset().is_some() {
+            // Rows and offset are apart or together depending on the records, and sums over the two round differently.
+            return Err(ClientError::Unsupported(
+                "secure noise needs rows with their offset in them (`Dataset::dense`)",
+            ));
+        }
         let terms = secure_terms(&plan, &sampling, records)?;
         let (clipping, difference_clip) = tighten(&plan)?;
         let dimension = plan.objective.dimension();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use soteria_accountant::round_up;
-use soteria_core::data::{DataDirectories, Partition, Share};
+use soteria_core::data::{DataDirectories, Share};
 use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;
 
@@ -389,13 +389,6 @@ fn show(
     ));
     for warning in &description.warnings {
         verbosity.warn(printable(warning));
-    }
-    let by_label = !matches!(description.resolved.partition, Partition::Iid);
-    if run.part.is_some() && by_label && description.test_seed.is_none() {
-        verbosity.warn(
-            "parts of this source are dealt by labels, and the claim is about the records of one part as it was dealt: \
-             give records that must be protected in a file of their own",
-        );
     }
     let replace_one = options.adjacency.is_some();
     let counted = |other: &&LedgerRun| options.count_all || other.data == run.data;

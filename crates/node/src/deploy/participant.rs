@@ -277,11 +277,14 @@ impl<S: ClientStore> Participant<S> {
             replica
                 .restore(server)
                 .map_err(|_| unfit("it does not fit the run"))?;
-            // Memory is by row: of other rows, or the same in another order, it would be a second share of somebody.
-            if !own.memory.starts_with(&trained_on) {
-                return Err(unfit("the records, or their order, have changed since"));
+            // SAGA remembers by row: of rows in another order it would be a second share of somebody.
+            let Some((rows, memory)) = own.memory.split_at_checked(trained_on.len()) else {
+                return Err(unfit("it is cut off"));
+            };
+            if client.remembers_coins() && rows != trained_on {
+                return Err(unfit("the order of the records has changed since"));
             }
-            own.memory.drain(..trained_on.len());
+            own.memory = memory.to_vec();
             if !client.restore(&own) {
                 return Err(unfit("it does not fit the records"));
             }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Share, Source};
+use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Partition, Share, Source};
 
 use super::Hash;
 use super::description::{Description, RecordShape};
@@ -125,7 +125,12 @@ pub fn load(
     }
     whole = scaling.apply_clamped(whole).map_err(unfit)?;
     if let Some((part, parts)) = share.part {
-        let dealt = run.partition.part(&whole, part, parts, run.seed);
+        // Dealing by labels, one record would move others from part to part; a run that claims nothing may do it.
+        let partition = match description.test_seed {
+            Some(_) => run.partition,
+            None => Partition::Iid,
+        };
+        let dealt = partition.part(&whole, part, parts, run.seed);
         whole = dealt.map_err(unfit)?;
     }
     if let Some(basis) = description.basis().map_err(unfit)? {

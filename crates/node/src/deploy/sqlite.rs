@@ -67,23 +67,26 @@ impl Database {
             version,
             _lock: Some(lock),
         };
-        // The lock remembers that there was a database: an empty one in its place would be a ledger that says nothing.
-        let marked = |lock: &File| Ok(lock.metadata()?.len() > 0);
-        let lock = database._lock.as_ref().expect("it was put there");
-        if marked(lock).map_err(|error: std::io::Error| failed(&lock_path, error.to_string()))?
-            && database.found_version()? == 0
-        {
-            return Err(database.corrupt("it is empty, but this state has been used"));
+        // The lock names the databases that were made: an empty one in its place would be a ledger that says nothing.
+        let unmarked = |error: std::io::Error| failed(&lock_path, error.to_string());
+        let mut lock = database._lock.as_ref().expect("it was put there");
+        let mut made = String::new();
+        lock.read_to_string(&mut made).map_err(unmarked)?;
+        let made = made.lines().any(|line| line == name);
+        if made && database.found_version()? == 0 {
+            return Err(database.corrupt(
+                "it is gone or empty, but this state has been used: restore it, or take another directory",
+            ));
         }
         database
             .prepare(schema)
             .map_err(|error| database.wrap(&error))?;
         database.check_version()?;
-        let mark = |mut lock: &File| {
-            lock.write_all(b"used\n")?;
-            lock.sync_all()
-        };
-        mark(lock).map_err(|error| failed(&lock_path, error.to_string()))?;
+        if !made {
+            lock.write_all(format!("{name}\n").as_bytes())
+                .and_then(|()| lock.sync_all())
+                .map_err(unmarked)?;
+        }
         Ok(database)
     }
 
@@ -272,7 +275,7 @@ fn sync_directory(directory: &Path) -> std::io::Result<()> {
 /// A file that only its owner can read, made if it is not there.
 fn open_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
-    options.create(true).truncate(false).write(true);
+    options.create(true).truncate(false).read(true).write(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path)?;

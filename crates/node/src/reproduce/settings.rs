@@ -16,7 +16,7 @@ use crate::problem::{Problem, ProblemError};
 pub enum Mode {
     /// The authors' set-up. No claim.
     Published,
-    /// The same algorithms with records clipped, Poisson batches and exact noise.
+    /// The same algorithms with records clipped, Poisson batches and noise from the exact accountant.
     Proved,
     /// The system's own choice.
     Best,

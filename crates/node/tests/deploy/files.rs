@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use soteria_core::protocol::{ClientState, ServerState};
-use soteria_node::deploy::sqlite::ClientSqlite;
+use soteria_node::deploy::sqlite::{ClientSqlite, ServerSqlite};
 use soteria_node::deploy::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
 
 use crate::world::World;
@@ -113,18 +113,18 @@ fn states_of_another_version_are_refused_and_left_alone() {
         let database = rusqlite::Connection::open(&file).unwrap();
         database.pragma_update(None, "user_version", version)
     };
-    for other in [1, 3] {
+    for other in [1, 2, 4] {
         version(other).unwrap();
         for opened in [
             ClientSqlite::open(directory.path()),
             ClientSqlite::open_to_read(directory.path()),
         ] {
             let error = opened.err().unwrap();
-            assert!(matches!(error, StoreError::Version { found, known: 2, .. } if found == other));
+            assert!(matches!(error, StoreError::Version { found, known: 3, .. } if found == other));
             assert!(error.to_string().contains("stays spent"), "{error}");
         }
     }
-    version(2).unwrap();
+    version(3).unwrap();
     assert_eq!(
         ClientSqlite::open(directory.path())
             .unwrap()
@@ -135,7 +135,6 @@ fn states_of_another_version_are_refused_and_left_alone() {
     );
 }
 
-/// What a run was joined with comes back as it was.
 /// An empty file in the place of a ledger would say that nothing was ever spent.
 #[test]
 fn an_emptied_ledger_is_refused() {
@@ -152,13 +151,15 @@ fn an_emptied_ledger_is_refused() {
         let error = ClientSqlite::open(directory.path()).err().unwrap();
         assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
     }
-    // Where no database was finished, there is nothing to miss.
+    // Another database beside it is another matter, and where none was finished there is nothing to miss.
+    ServerSqlite::open(directory.path()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("client.sqlite"), "").unwrap();
     std::fs::write(directory.path().join("lock"), "").unwrap();
     ClientSqlite::open(directory.path()).unwrap();
 }
 
+/// What a run was joined with comes back as it was.
 #[test]
 fn runs_are_read_as_they_were_written() {
     let world = World::new(&[]);

@@ -11,9 +11,9 @@ use super::super::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
 use super::super::{Hash, to_bytes};
 use super::Database;
 
-/// Version of a client's. The first named records and kept secrets in other ways: read as if it were this one, its
-/// ledger would say that nothing was spent.
-const CLIENT_VERSION: i64 = 2;
+/// Version of a client's schema. The first named records and kept secrets in other ways: read as if it were this one, its
+/// ledger would say that nothing was spent. The second did not say of which rows SAGA's memory is.
+const CLIENT_VERSION: i64 = 3;
 
 const CLIENT_SCHEMA: &str = "
     CREATE TABLE runs (hash BLOB PRIMARY KEY, description TEXT NOT NULL, client INTEGER NOT NULL, data BLOB NOT NULL, part INTEGER, parts INTEGER, price TEXT NOT NULL, finished INTEGER NOT NULL);
