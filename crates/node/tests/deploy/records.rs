@@ -222,6 +222,27 @@ fn no_record_decides_how_the_others_are_stored() {
     }
 }
 
+/// Nor who else is in a part of a file: a description that asks for dealing by labels does not get it.
+#[test]
+fn no_label_decides_who_else_is_in_a_part() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    for partition in ["sorted", "iid", "dirichlet"] {
+        let partition = format!("data.partition={partition}");
+        let description = describe(3, ["-1", "+1"], &["privacy.noise=secure", &partition]);
+        let parts = [ROWS.to_string(), ROWS.replace("+1 1:0.5", "-1 1:0.5")].map(|rows| {
+            std::fs::write(&path, rows).unwrap();
+            [":0/2", ":1/2"].map(|part| {
+                let data = read(&path, part, &description).data;
+                (0..data.rows())
+                    .map(|row| data.full_row(row))
+                    .collect::<Vec<_>>()
+            })
+        });
+        assert_eq!(parts[0], parts[1], "{partition}");
+    }
+}
+
 /// The same for pictures, of which more or fewer than half of the pixels may be dark.
 #[test]
 fn no_picture_decides_how_the_others_are_stored() {
