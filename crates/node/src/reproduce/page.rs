@@ -124,7 +124,8 @@ fn introduction(parts: &mut Vec<Part>) {
         "Utility is the mean of the squared norm of the true gradient over all rounds so far; rounds that were not evaluated \
          count as if it changed by the same factor from round to round between those that were. Bits: 64 for each value sent by any client. Bands are one \
          standard deviation over seeds. Loss, accuracy and gradient norms are computed from raw data: a simulation's \
-         privilege, outside every claim."
+         privilege, outside every claim. Where the best proved run writes records in a basis (MNIST), its utility is measured \
+         in that basis and does not compare with that of the others."
             .to_string(),
     ));
 }
