@@ -24,6 +24,7 @@ mod bits;
 mod natural;
 mod qsgd;
 
+use crate::linalg::all_finite;
 use crate::objective::Coordinates;
 use crate::privacy::Released;
 use crate::random::{IndexSeed, SecretRng};
@@ -383,7 +384,16 @@ fn take_values(bytes: &[u8], values: &mut Vec<f32>) -> Result<(), DecodeError> {
             .iter()
             .map(|&chunk| f32::from_le_bytes(chunk)),
     );
-    crate::wire::check_finite(values)
+    check_finite(values)
+}
+
+/// Refuses values that are not finite, with the place of the first.
+pub(crate) fn check_finite(values: &[f32]) -> Result<(), DecodeError> {
+    if all_finite(values) {
+        return Ok(());
+    }
+    let position = values.iter().take_while(|value| value.is_finite()).count();
+    Err(DecodeError::NotFinite { position })
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@
 //! before a byte of the body is read. `kind` 0 says that the client sits this round out; it has no
 //! body.
 
-use crate::compress::{Compressor, CompressorKind, DecodeError, Update};
-use crate::linalg::{all_finite, vectorised};
+use crate::compress::{Compressor, CompressorKind, DecodeError, Update, check_finite};
+use crate::linalg::vectorised;
 
 /// Version of the format.
 pub const VERSION: u8 = 1;
@@ -245,16 +245,6 @@ pub fn decode_average(
         kind => return expect("kind", u64::from(DENSE), u64::from(kind)),
     }
     check_finite(average)
-}
-
-pub(crate) fn check_finite(values: &[f32]) -> Result<(), DecodeError> {
-    if all_finite(values) {
-        return Ok(());
-    }
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(position) => Err(DecodeError::NotFinite { position }),
-    }
 }
 
 fn index_error(found: usize, dimension: usize) -> DecodeError {

@@ -21,7 +21,7 @@ use super::description::{Description, RecordShape};
 use crate::config::NoiseName;
 use crate::problem::needs_dense_rows;
 
-/// Most values of sparse rows that a centre may make dense.
+/// Most values of rows that have to be dense.
 const LARGEST_DENSE: usize = 1 << 29;
 
 /// Records ready to train on.
