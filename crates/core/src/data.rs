@@ -27,6 +27,7 @@ mod draw;
 mod error;
 pub mod export;
 pub mod idx;
+pub(crate) mod indicators;
 mod input;
 mod labels;
 pub mod libsvm;

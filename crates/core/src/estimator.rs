@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::data::Dataset;
+use crate::linalg::vectorised;
 use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
 
 pub(crate) use collector::Sum;
@@ -226,35 +227,52 @@ impl Factored {
                 }
             }
         }
-        self.set_weights(norms.iter().map(|&squared| clip_weight(bound, squared)));
+        clip_weights(bound, norms, &mut self.weights);
+        self.drop_weightless();
     }
 
-    /// Sets the weights; a record of weight zero loses its factors, which may not be finite.
-    fn set_weights(&mut self, weights: impl Iterator<Item = f32>) {
+    /// A record of weight zero loses its factors, which may not be finite.
+    fn drop_weightless(&mut self) {
         let len = self.factors.len() / self.weights.len().max(1);
-        for (j, weight) in weights.enumerate() {
-            self.weights[j] = weight;
-            if weight == 0.0 {
-                self.factors[j * len..(j + 1) * len].fill(0.0);
-            }
+        for (j, _) in (0..)
+            .zip(&self.weights)
+            .filter(|(_, weight)| **weight == 0.0)
+        {
+            self.factors[j * len..(j + 1) * len].fill(0.0);
         }
     }
 }
 
+/// The weight of every record that clips it to `bound`, from its squared norm.
+fn clip_weights(bound: f64, squared_norms: &[f64], weights: &mut [f32]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (weight, &squared) in weights.iter_mut().zip(squared_norms) {
+                *weight = clip_weight(bound, squared);
+            }
+        },
+    );
+}
+
 /// `min(1, bound/norm)`, rounded down; zero where the norm is not a finite number.
+#[inline(always)]
 fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
-    if !squared_norm.is_finite() {
-        0.0
-    } else if squared_norm <= bound * bound {
+    // Without branches: whether a record is clipped cannot be foreseen.
+    let exact = bound / squared_norm.sqrt();
+    let nearest = exact as f32;
+    // Above `exact` it is above zero, and the bits of its lower neighbour are one less.
+    let above = f64::from(nearest) > exact;
+    let below = f32::from_bits(nearest.to_bits().wrapping_sub(u32::from(above)));
+    let clipped = if squared_norm <= bound * bound {
         1.0
     } else {
-        let exact = bound / squared_norm.sqrt();
-        let nearest = exact as f32;
-        if f64::from(nearest) > exact {
-            nearest.next_down()
-        } else {
-            nearest
-        }
+        below
+    };
+    if squared_norm.is_finite() {
+        clipped
+    } else {
+        0.0
     }
 }
 
@@ -295,7 +313,31 @@ fn clip_differences(
             workspace,
         );
     }
-    scales.clear();
-    scales.extend(norms.iter().map(|&squared| clip_weight(bound, squared)));
+    scales.resize(rows.len(), 0.0);
+    clip_weights(bound, norms, scales);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_the_largest_numbers_that_clip() {
+        let norms: Vec<f64> = (0..4000).map(|i| 1e-3 * f64::from(i) * 1.01).collect();
+        let squared: Vec<f64> = norms.iter().map(|norm| norm * norm).collect();
+        for bound in [1.0, 0.3, 1e-12, 1e12] {
+            let mut weights = vec![f32::NAN; norms.len()];
+            clip_weights(bound, &squared, &mut weights);
+            for (&weight, &squared) in weights.iter().zip(&squared) {
+                let exact = (bound / squared.sqrt()).min(1.0);
+                assert!(f64::from(weight) <= exact && f64::from(weight.next_up()) > exact);
+            }
+        }
+        let odd = [f64::NAN, f64::INFINITY, 0.0, f64::MAX, 1e-320];
+        let mut weights = [f32::NAN; 5];
+        clip_weights(1.0, &odd, &mut weights);
+        assert_eq!(weights[..3], [0.0, 0.0, 1.0]);
+        assert!(weights[3] < 1e-40 && weights[4] == 1.0);
+    }
 }

@@ -302,7 +302,13 @@ fn below_of_word(word: u32, bound: u32) -> Option<u32> {
 
 /// A uniform number in `[0, 1)` with 53 bits.
 pub fn unit<R: Rng + ?Sized>(rng: &mut R) -> f64 {
-    (rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    unit_of(rng.next_u64())
+}
+
+/// The number of [`unit`] that belongs to a random word.
+#[inline(always)]
+pub(crate) fn unit_of(word: u64) -> f64 {
+    (word >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
 fn expand(seed: u64, domain: &[u8]) -> ChaCha20Rng {

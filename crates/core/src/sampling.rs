@@ -13,7 +13,9 @@
 
 use rand::Rng;
 
-use crate::random::{SecretRng, below, unit};
+use crate::linalg::elementary::logarithm;
+use crate::linalg::vectorised;
+use crate::random::{SecretRng, below, unit_of};
 
 /// How a batch is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,16 +106,32 @@ fn exact_coins(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u3
 }
 
 fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u32>) {
+    // Gaps are drawn a few at a time, as vector code.
+    const BLOCK: usize = 16;
     let scale = (-rate).ln_1p().recip();
+    let mut bytes = [0; 8 * BLOCK];
+    let mut gaps = [0.0; BLOCK];
     let mut next = 0.0;
     loop {
-        // 1 - u is in (0, 1], so the logarithm is finite.
-        next += ((1.0 - unit(rng)).ln() * scale).floor();
-        if next >= records as f64 {
-            return;
+        rng.fill_bytes(&mut bytes);
+        vectorised(
+            #[inline(always)]
+            || {
+                for (gap, &word) in gaps.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                    // 1 - u is in (0, 1], so the logarithm is finite.
+                    let uniform = unit_of(u64::from_le_bytes(word));
+                    *gap = (logarithm(1.0 - uniform) * scale).floor();
+                }
+            },
+        );
+        for &gap in &gaps {
+            next += gap;
+            if next >= records as f64 {
+                return;
+            }
+            rows.push(next as u32);
+            next += 1.0;
         }
-        rows.push(next as u32);
-        next += 1.0;
     }
 }
 

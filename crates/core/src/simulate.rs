@@ -140,17 +140,19 @@ impl Simulation {
         let (mut traffic, mut clock) = (self.traffic, self.clock);
         let shared = &*self;
         let evaluation = Evaluation::new(plan, &shared.clients);
-        let next = AtomicUsize::new(0);
+        let queues: Vec<Queue> = (0..threads.max(1)).map(|_| Queue::default()).collect();
         let job = RwLock::new(Job::Metrics);
-        let work =
-            |scratch: &mut RoundScratch| match *job.read().expect("no thread panics holding it") {
-                Job::Messages { first, len } => shared.messages(first, len, &next, scratch),
-                Job::Metrics => {
-                    let server = shared.server.read().expect("no thread panics holding it");
-                    scratch.workspace().begin_phase(phase(&server));
-                    evaluation.work(server.model(), scratch.workspace());
-                }
-            };
+        let work = |thread: usize, scratch: &mut RoundScratch| match *job
+            .read()
+            .expect("no thread panics holding it")
+        {
+            Job::Messages { first, len } => shared.messages(first, len, thread, &queues, scratch),
+            Job::Metrics => {
+                let server = shared.server.read().expect("no thread panics holding it");
+                scratch.workspace().begin_phase(phase(&server));
+                evaluation.work(server.model(), scratch.workspace());
+            }
+        };
         Team::scope(threads, work, |team| {
             let metrics = |team: &mut Team<'_, _>, clock: &mut Clock| {
                 let start = Instant::now();
@@ -189,7 +191,9 @@ impl Simulation {
                 let start = Instant::now();
                 for first in (0..shared.clients.len()).step_by(BLOCK) {
                     let len = (shared.clients.len() - first).min(BLOCK);
-                    next.store(0, Ordering::Relaxed);
+                    for (thread, queue) in queues.iter().enumerate() {
+                        queue.fill(len * thread / queues.len());
+                    }
                     *job.write().expect("the team is at rest") = Job::Messages { first, len };
                     if pace.together() {
                         team.work();
@@ -235,28 +239,35 @@ impl Simulation {
             .sum()
     }
 
-    /// Computes messages of a block until none is left.
-    fn messages(&self, first: usize, len: usize, next: &AtomicUsize, scratch: &mut RoundScratch) {
+    /// Computes messages of a block until none is left: those of the thread's own clients first, whose records and shifts
+    /// are still near its processor from the round before, then those that other threads have not come to.
+    fn messages(
+        &self,
+        first: usize,
+        len: usize,
+        thread: usize,
+        queues: &[Queue],
+        scratch: &mut RoundScratch,
+    ) {
         let server = self.server.read().expect("no thread panics holding it");
         let (round, model) = (server.round(), server.model());
         scratch.workspace().begin_phase(phase(&server));
-        loop {
-            let slot = next.fetch_add(1, Ordering::Relaxed);
-            if slot >= len {
-                return;
-            }
-            let mut client = self.clients[first + slot]
-                .lock()
-                .expect("each client has one thread");
-            let mut outgoing = self.outbox[slot].lock().expect("each slot has one thread");
-            let Outgoing {
-                message,
-                update,
-                present,
-            } = &mut *outgoing;
-            *present = client.message(round, model, scratch, message, update);
-            if *present {
-                client.accepted(update);
+        for owner in (thread..queues.len()).chain(0..thread) {
+            let end = len * (owner + 1) / queues.len();
+            while let Some(slot) = queues[owner].next(end) {
+                let mut client = self.clients[first + slot]
+                    .lock()
+                    .expect("each client has one thread");
+                let mut outgoing = self.outbox[slot].lock().expect("each slot has one thread");
+                let Outgoing {
+                    message,
+                    update,
+                    present,
+                } = &mut *outgoing;
+                *present = client.message(round, model, scratch, message, update);
+                if *present {
+                    client.accepted(update);
+                }
             }
         }
     }
@@ -283,6 +294,24 @@ impl Simulation {
         let down = wire::downlink_len(server.model().len(), closed.nonzero);
         traffic.downlink_bytes += (self.clients.len() * down) as u64;
         server.round()
+    }
+}
+
+/// The clients of a block that one thread begins with. In a cache line of its own, so that threads do not wait for each
+/// other.
+#[derive(Default)]
+#[repr(align(128))]
+struct Queue(AtomicUsize);
+
+impl Queue {
+    fn fill(&self, first: usize) {
+        self.0.store(first, Ordering::Relaxed);
+    }
+
+    /// Takes the first that is left before `end`.
+    fn next(&self, end: usize) -> Option<usize> {
+        let slot = self.0.fetch_add(1, Ordering::Relaxed);
+        (slot < end).then_some(slot)
     }
 }
 

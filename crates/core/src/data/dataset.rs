@@ -180,9 +180,10 @@ impl Dataset {
     pub(crate) fn fetch(&self, rows: &[u32]) {
         for &row in rows {
             match &self.features {
-                Features::Sparse(sparse) => {
-                    with_rows!(sparse, |rows| rows.row(row as usize).fetch());
-                }
+                Features::Sparse(sparse) => match sparse.indicators() {
+                    Some(indicators) => prefetch(indicators.row(row as usize)),
+                    None => with_rows!(sparse, |rows| rows.row(row as usize).fetch()),
+                },
                 Features::Dense(dense) => {
                     // The start is enough: the processor sees where a long row goes on.
                     let row = dense.row(row as usize);

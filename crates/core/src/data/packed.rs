@@ -11,7 +11,7 @@ use crate::linalg::{prefetch, with_room_on_large_pages};
 const VALUES: usize = 256;
 
 /// Parts with fewer stored values stay near the processor anyway.
-const FEWEST: usize = 1 << 14;
+pub(super) const FEWEST: usize = 1 << 14;
 
 /// The stored values of [`SparseRows`], in the same order: the column in the lower half of a word, the number of the
 /// value in the upper half.

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::DataError;
+use super::indicators::Indicators;
 use super::packed::{Packed, PackedRows};
 use crate::linalg::with_room_on_large_pages;
 
@@ -45,6 +46,7 @@ pub struct SparseRows {
     values: Vec<f32>,
     /// The same values for loops that read rows at random, in parts that were selected.
     packed: Option<Packed>,
+    indicators: Option<Indicators>,
 }
 
 /// One sparse row: `values[p]` stands in column `indices[p]`.
@@ -109,6 +111,7 @@ impl Features {
                 indices,
                 mut values,
                 packed: _,
+                indicators: _,
             }) => {
                 for (value, &index) in values.iter_mut().zip(&indices) {
                     *value = change(index as usize, *value);
@@ -285,6 +288,7 @@ impl SparseRows {
             indices,
             values,
             packed: None,
+            indicators: None,
         })
     }
 
@@ -329,6 +333,12 @@ impl SparseRows {
         Some(PackedRows::new(&self.starts, packed))
     }
 
+    /// The rows as columns alone, if they are kept in this form, too.
+    #[inline]
+    pub(crate) fn indicators(&self) -> Option<&Indicators> {
+        self.indicators.as_ref()
+    }
+
     fn select(&self, rows: &[u32]) -> SparseRows {
         let stored = rows
             .iter()
@@ -340,6 +350,7 @@ impl SparseRows {
             indices: with_room_on_large_pages(stored),
             values: with_room_on_large_pages(stored),
             packed: None,
+            indicators: None,
         };
         selected.starts.push(0);
         for &row in rows {
@@ -349,6 +360,12 @@ impl SparseRows {
             selected.starts.push(selected.values.len());
         }
         selected.packed = Packed::new(self.columns, &selected.indices, &selected.values);
+        selected.indicators = Indicators::new(
+            self.columns,
+            &selected.starts,
+            &selected.indices,
+            &selected.values,
+        );
         selected
     }
 
@@ -359,6 +376,7 @@ impl SparseRows {
             indices: Vec::with_capacity(self.indices.len() + self.rows()),
             values: Vec::with_capacity(self.values.len() + self.rows()),
             packed: None,
+            indicators: None,
         };
         extended.starts.push(0);
         for row in (0..self.rows()).map(|row| self.row(row)) {

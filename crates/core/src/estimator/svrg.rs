@@ -65,7 +65,10 @@ impl Estimator for Svrg {
                 ..input
             };
             reference.compute(unclipped, &snapshot.model, chunk, alone, norms, workspace);
-            reference.set_weights(chunk.iter().map(|&row| snapshot.weights[row as usize]));
+            for (weight, &row) in reference.weights.iter_mut().zip(chunk) {
+                *weight = snapshot.weights[row as usize];
+            }
+            reference.drop_weightless();
             let clipped = clip_differences(input, chunk, self.difference_clip, alone, scratch);
             add_differences(input, chunk, clipped, scratch, sum);
         }

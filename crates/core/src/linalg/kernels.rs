@@ -93,12 +93,15 @@ pub(crate) fn sparse_dot(row: impl Entries, dense: &[f32]) -> f32 {
             sums[lane] = value.mul_add(dense[index as usize], sums[lane]);
         }
     }
-    // Not lane by lane: a lane that is only known at run time would send the sums through memory.
-    let mut rest = 0.0f32;
-    for (index, value) in remaining {
-        rest = value.mul_add(dense[index as usize], rest);
+    // The last ones, too, go to sums of their own: a row that is filled up with zeros has the same product.
+    let mut remaining = remaining;
+    for sum in sums.iter_mut().take(3) {
+        let Some((index, value)) = remaining.next() else {
+            break;
+        };
+        *sum = value.mul_add(dense[index as usize], *sum);
     }
-    rest + ((sums[0] + sums[1]) + (sums[2] + sums[3]))
+    (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
 /// `target[index] += scale * value` for every entry of a row.

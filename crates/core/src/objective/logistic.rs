@@ -15,6 +15,7 @@
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
 use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{Entries, RowSource, with_rows};
 use crate::data::{Dataset, Features};
 use crate::linalg::kernels;
@@ -85,12 +86,20 @@ impl Objective for Logistic {
                 let constant = data
                     .offset()
                     .map_or(0.0, |offset| kernels::dot(offset, model));
+                let table = indicators(records).map(|rows| (rows, table_of(model)));
                 for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
                     let margins = &mut margins[b * BLOCK..][..rows.len()];
                     let outcomes = outcomes.as_deref_mut();
                     let outcomes =
                         outcomes.map(|outcomes| &mut outcomes[b * BLOCK..][..rows.len()]);
-                    predict(model, constant, Records { data, rows }, margins);
+                    match &table {
+                        Some((indicators, model)) => {
+                            for (margin, &row) in margins.iter_mut().zip(rows) {
+                                *margin = constant + indicators.dot(row as usize, model);
+                            }
+                        }
+                        None => predict(model, constant, Records { data, rows }, margins),
+                    }
                     turn_into_factors(Records { data, rows }, margins, outcomes);
                 }
             },
@@ -158,6 +167,17 @@ impl Objective for Logistic {
     }
 }
 
+/// The records as columns alone, where they are kept so and there are enough of them to make up for the tables. Sums
+/// over several records may then be rounded in another order; a record alone never goes this way.
+#[inline(always)]
+fn indicators<'a>(records: Records<'a>) -> Option<&'a Indicators> {
+    const FEWEST: usize = 8;
+    match records.data.features() {
+        Features::Sparse(sparse) if records.len() >= FEWEST => sparse.indicators(),
+        _ => None,
+    }
+}
+
 /// `<a_j, x>` of at most [`BLOCK`] records, `constant` being the offset's share.
 #[inline(always)]
 fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f32]) {
@@ -206,6 +226,15 @@ fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
         let scale = gradients.weights[0] * gradients.factors[0];
         return add_row_and_offset(records.data.features(), row, offset, scale, sum);
     }
+    if let Some(indicators) = indicators(records) {
+        let mut table = table_of(sum);
+        let total = add_indicators(indicators, records, gradients, &mut table);
+        sum.copy_from_slice(&table[..sum.len()]);
+        if let Some(offset) = records.data.offset() {
+            kernels::add_scaled(sum, total, offset);
+        }
+        return;
+    }
     let mut total = 0.0;
     for (j, &row) in records.rows.iter().enumerate() {
         let scale = gradients.weights[j] * gradients.factors[j];
@@ -220,6 +249,23 @@ fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
     if let Some(offset) = records.data.offset() {
         kernels::add_scaled(sum, total, offset);
     }
+}
+
+/// Adds weighted rows to a table; returns the sum of the weights.
+#[inline(always)]
+fn add_indicators(
+    indicators: &Indicators,
+    records: Records<'_>,
+    gradients: Gradients<'_>,
+    table: &mut Table,
+) -> f32 {
+    let mut total = 0.0;
+    for (j, &row) in records.rows.iter().enumerate() {
+        let scale = gradients.weights[j] * gradients.factors[j];
+        total += scale;
+        indicators.add_scaled(table, scale, row as usize);
+    }
+    total
 }
 
 /// One record alone: row and offset are added before they are scaled. Where they nearly cancel, two products would
@@ -254,6 +300,9 @@ fn add_selected(
     sum: &mut [f32],
     workspace: &mut Workspace,
 ) {
+    if let Some(indicators) = indicators(records) {
+        return add_selected_indicators(indicators, records, gradients, chosen, sum);
+    }
     match (records.data.features(), way(records, chosen)) {
         (Features::Sparse(_), Way::WholeRows) => {
             let mut full = workspace.take_zeroed(records.data.columns());
@@ -311,6 +360,44 @@ fn add_selected(
                     *sum = scale.mul_add(feature(records.data, row, coordinate), *sum);
                 }
             }
+        }
+    }
+}
+
+/// [`add_selected`] for rows that are kept as columns alone: each chosen column is searched for in all rows, or, if many
+/// are chosen, whole rows are added up.
+#[inline(always)]
+fn add_selected_indicators(
+    indicators: &Indicators,
+    records: Records<'_>,
+    gradients: Gradients<'_>,
+    chosen: &[u32],
+    sum: &mut [f32],
+) {
+    let mut total = 0.0;
+    if chosen.len() <= MARKED {
+        for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+            let mut scales = [0.0; BLOCK];
+            let scales = &mut scales[..rows.len()];
+            for (j, scale) in scales.iter_mut().enumerate() {
+                *scale = gradients.weights[b * BLOCK + j] * gradients.factors[b * BLOCK + j];
+                total += *scale;
+            }
+            indicators.add_marked(rows, scales, chosen, sum);
+        }
+    } else {
+        let mut table = table_of(&[]);
+        for (&sum, &coordinate) in sum.iter().zip(chosen) {
+            table[coordinate as usize] = sum;
+        }
+        total = add_indicators(indicators, records, gradients, &mut table);
+        for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+            *sum = table[coordinate as usize];
+        }
+    }
+    if let Some(offset) = records.data.offset() {
+        for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+            *sum = total.mul_add(offset[coordinate as usize], *sum);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Threads that meet at a spinning barrier.
 //!
-//! [`Team::work`] runs one closure on every thread and returns when all are done. Waiting threads
+//! [`Team::work`] runs one closure on every thread, with the thread's number, and returns when all are done. Waiting threads
 //! spin for a few microseconds, then yield, then sleep in short naps, so that a team on a busy machine
 //! does not fight for its cores. If the closure panics on one thread, no thread waits for it: the
 //! panic comes out of [`Team::scope`].
@@ -25,7 +25,7 @@ struct Meeting {
     broken: AtomicBool,
 }
 
-impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
+impl<W: Fn(usize, &mut RoundScratch) + Sync> Team<'_, W> {
     /// Runs `lead` on this thread with a team of `threads` threads, itself included.
     pub fn scope<T>(threads: usize, work: W, lead: impl FnOnce(&mut Team<'_, W>) -> T) -> T {
         let meeting = Meeting {
@@ -36,12 +36,13 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
             broken: AtomicBool::new(false),
         };
         std::thread::scope(|scope| {
-            for _ in 1..meeting.threads {
-                scope.spawn(|| {
+            for thread in 1..meeting.threads {
+                let (meeting, work) = (&meeting, &work);
+                scope.spawn(move || {
                     let mut scratch = RoundScratch::default();
                     while meeting.wait() && !meeting.over.load(Ordering::Acquire) {
-                        let _alarm = Alarm(&meeting);
-                        work(&mut scratch);
+                        let _alarm = Alarm(meeting);
+                        work(thread, &mut scratch);
                         if !meeting.wait() {
                             return;
                         }
@@ -60,7 +61,7 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
 
     /// Runs the work on this thread alone.
     pub fn alone(&mut self) {
-        (self.work)(&mut self.scratch);
+        (self.work)(0, &mut self.scratch);
     }
 
     /// Runs the work on every thread and waits for all.
@@ -70,7 +71,7 @@ impl<W: Fn(&mut RoundScratch) + Sync> Team<'_, W> {
     pub fn work(&mut self) {
         self.meeting.wait();
         let _alarm = Alarm(self.meeting);
-        (self.work)(&mut self.scratch);
+        (self.work)(0, &mut self.scratch);
         assert!(self.meeting.wait(), "a thread of the team panicked");
     }
 }
@@ -131,7 +132,7 @@ mod tests {
     fn everybody_works_every_time() {
         for threads in [1, 2, 5] {
             let count = AtomicUsize::new(0);
-            let work = |_: &mut RoundScratch| {
+            let work = |_: usize, _: &mut RoundScratch| {
                 count.fetch_add(1, Ordering::Relaxed);
             };
             Team::scope(threads, work, |team| {
