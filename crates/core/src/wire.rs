@@ -175,20 +175,14 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
     }
 }
 
-/// Reads the average of `round` for models of `dimension` parameters.
+/// Reads the average of `round` for models of as many parameters as `average` has numbers. All of them are replaced.
 ///
 /// # Errors
-/// When the bytes are no such average. Nothing is allocated on the word of a header.
-pub fn decode_average(
-    dimension: usize,
-    round: u32,
-    message: &[u8],
-    average: &mut Vec<f32>,
-) -> Result<(), DecodeError> {
+/// When the bytes are no such average; some of the numbers may then have been replaced.
+pub fn decode_average(round: u32, message: &[u8], average: &mut [f32]) -> Result<(), DecodeError> {
+    let dimension = average.len();
     let (header, body) = split_header(message, HEADER_LEN)?;
     check_header(header, round, dimension)?;
-    average.clear();
-    average.resize(dimension, 0.0);
     let lens = |expected: usize| match body.len() {
         found if found == expected => Ok(()),
         found => Err(DecodeError::Length { expected, found }),
@@ -213,24 +207,16 @@ pub fn decode_average(
             {
                 return Err(index_error(dimension, dimension));
             }
-            // There is no pattern to the marks, so every place is read: the next value, kept or not.
-            let values = values.as_chunks::<4>().0;
-            let mut next = 0;
-            if !values.is_empty() {
-                for (places, byte) in average.chunks_mut(8).zip(marks) {
-                    for (bit, value) in places.iter_mut().enumerate() {
-                        let present = u32::from(byte >> bit & 1);
-                        let bits = u32::from_le_bytes(values[next.min(values.len() - 1)]);
-                        *value = f32::from_bits(bits & present.wrapping_neg());
-                        next += present as usize;
-                    }
-                }
-            }
+            vectorised(
+                #[inline(always)]
+                || expand(marks, values.as_chunks::<4>().0, average),
+            );
         }
         PAIRS => {
             if !body.len().is_multiple_of(8) || body.len() > 8 * dimension {
                 return lens(body.len() / 8 * 8);
             }
+            average.fill(0.0);
             let mut next = 0;
             for pair in body.as_chunks::<8>().0 {
                 let [a, b, c, d, rest @ ..] = *pair;
@@ -246,6 +232,45 @@ pub fn decode_average(
     }
     check_finite(average)
 }
+
+/// Puts the values, one after the other, to the places whose bit is set, and zero to the others. There is no pattern to the
+/// bits, so no branch depends on them: for eight places at a time the values that may come next are read, and each place
+/// takes the one that its rank among the set bits names.
+#[inline(always)]
+fn expand(marks: &[u8], values: &[[u8; 4]], places: &mut [f32]) {
+    let mut rest = values;
+    for (places, &byte) in places.chunks_mut(8).zip(marks) {
+        let mut next = [0; 8];
+        match rest.first_chunk::<8>() {
+            Some(first) => next = first.map(u32::from_le_bytes),
+            None => (next.iter_mut().zip(rest)).for_each(|(n, &v)| *n = u32::from_le_bytes(v)),
+        }
+        let ranks = &RANKS[usize::from(byte)];
+        let expanded: [u32; 8] = std::array::from_fn(|bit| {
+            let present = u32::from(byte >> bit & 1).wrapping_neg();
+            next[usize::from(ranks[bit] % 8)] & present
+        });
+        for (place, bits) in places.iter_mut().zip(expanded) {
+            *place = f32::from_bits(bits);
+        }
+        rest = &rest[(byte.count_ones() as usize).min(rest.len())..];
+    }
+}
+
+/// For every byte and every bit of it: how many bits below are set.
+static RANKS: [[u8; 8]; 256] = {
+    let mut ranks = [[0; 8]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut bit = 0;
+        while bit < 8 {
+            ranks[byte][bit] = (byte & ((1 << bit) - 1)).count_ones() as u8;
+            bit += 1;
+        }
+        byte += 1;
+    }
+    ranks
+};
 
 fn index_error(found: usize, dimension: usize) -> DecodeError {
     DecodeError::Header {
@@ -358,17 +383,18 @@ mod tests {
                 average[index % dimension] = value;
             }
             average[0] = -0.0;
-            let (mut bytes, mut back) = (Vec::new(), Vec::new());
+            // What was there before must not show.
+            let (mut bytes, mut back) = (Vec::new(), vec![f32::NAN; dimension]);
             put_average(&average, 3, &mut bytes);
             prop_assert_eq!(bytes.len(), downlink_len(dimension, nonzero(&average)));
             prop_assert!(bytes.len() <= largest_average(dimension));
-            decode_average(dimension, 3, &bytes, &mut back).unwrap();
+            decode_average(3, &bytes, &mut back).unwrap();
             let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&average), bits(&back));
-            prop_assert!(decode_average(dimension, 4, &bytes, &mut back).is_err());
-            prop_assert!(decode_average(dimension + 1, 3, &bytes, &mut back).is_err());
+            prop_assert!(decode_average(4, &bytes, &mut back).is_err());
+            prop_assert!(decode_average(3, &bytes, &mut vec![0.0; dimension + 1]).is_err());
             for len in 0..bytes.len() {
-                let cut = decode_average(dimension, 3, &bytes[..len], &mut back);
+                let cut = decode_average(3, &bytes[..len], &mut back);
                 // A list of pairs may end earlier; it is still one.
                 prop_assert!(cut.is_err() || bytes[1] == PAIRS);
             }
@@ -381,9 +407,9 @@ mod tests {
         ) {
             let mut bytes = vec![VERSION, kind, 3, 0, 0, 0, 9, 0, 0, 0];
             bytes.extend(body);
-            let mut average = Vec::new();
-            if decode_average(9, 3, &bytes, &mut average).is_ok() {
-                prop_assert!(average.len() == 9 && average.iter().all(|v| v.is_finite()));
+            let mut average = [f32::NAN; 9];
+            if decode_average(3, &bytes, &mut average).is_ok() {
+                prop_assert!(average.iter().all(|v| v.is_finite()));
             }
         }
     }

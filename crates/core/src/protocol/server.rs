@@ -86,9 +86,17 @@ pub enum ServerError {
     /// All rounds are done.
     #[error("the run has ended after {0} rounds")]
     Finished(Round),
-    /// An average or a state of the wrong size, or with a value that is not a finite number.
+    /// A state of the wrong size, or with a value that is not a finite number.
     #[error("{0} does not fit this run")]
     Unfit(&'static str),
+    /// The bytes are no average of this round.
+    #[error("no average of round {round}: {error}")]
+    Average {
+        /// The round.
+        round: Round,
+        /// What is wrong with it.
+        error: DecodeError,
+    },
     /// The bytes are no message of this round.
     #[error("client {client}: {error}")]
     Message {
@@ -225,21 +233,24 @@ impl Server {
         &self.average
     }
 
-    /// Closes the open round with a given average instead of messages: what a server does with its
-    /// own journal after a restart, and a client with what it is told. The same step as
-    /// [`close`](Self::close), hence the same bits.
+    /// Takes the encoded average of the open round instead of messages, whatever was taken before: what a server does with
+    /// its own journal after a restart, and a client with what it is told. [`close`](Self::close) then makes the same
+    /// step, hence the same bits, as it did where the average was made.
     ///
     /// # Errors
-    /// When the run has ended, or the average does not fit; nothing has changed then.
-    pub fn apply(&mut self, average: &[f32]) -> Result<Closed, ServerError> {
+    /// When the run has ended, or the bytes are no average of the open round; nothing counts as taken then.
+    pub fn hear(&mut self, average: &[u8]) -> Result<(), ServerError> {
         if self.finished() {
             return Err(ServerError::Finished(self.plan.rounds));
         }
-        if average.len() != self.average.len() || !all_finite(average) {
-            return Err(ServerError::Unfit("the average"));
-        }
-        self.average.copy_from_slice(average);
-        self.close()
+        (self.last, self.taken) = (None, 0);
+        wire::decode_average(self.round, average, &mut self.average).map_err(|error| {
+            self.discard();
+            ServerError::Average {
+                round: self.round,
+                error,
+            }
+        })
     }
 
     /// What the server was told.

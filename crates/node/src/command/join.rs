@@ -128,7 +128,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     };
     let store = ClientSqlite::open(&options.state)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(1)
         .enable_all()
         .build()
         .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;

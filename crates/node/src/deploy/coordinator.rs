@@ -822,13 +822,12 @@ impl<S: ServerStore> Coordinator<S> {
             sums.uplink -= closed.uplink;
             sums.downlink -= clients * closed.average.len() as u64;
         }
-        let (dimension, mut average) = (self.plan.compressor.dimension(), Vec::new());
         for closed in replayed {
             let round = closed.round;
-            wire::decode_average(dimension, round, &closed.average, &mut average)
-                .map_err(|_| CoordinatorError::Diverged(round))?;
             if let Some(running) = &mut self.running {
-                running.server.apply(&average)?;
+                let heard = running.server.hear(&closed.average);
+                heard.map_err(|_| CoordinatorError::Diverged(round))?;
+                running.server.close()?;
             }
             sums.values += closed.values;
             sums.uplink += closed.uplink;

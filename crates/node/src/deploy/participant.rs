@@ -216,7 +216,6 @@ pub struct Participant<S> {
     trained_on: Hash,
     lived: Lived,
     scratch: RoundScratch,
-    average: Vec<f32>,
     /// Messages of an earlier process that have not been lived through again.
     rows: BTreeMap<Round, Row>,
     pending: Option<Pending>,
@@ -301,7 +300,6 @@ impl<S: ClientStore> Participant<S> {
             trained_on,
             lived,
             scratch: RoundScratch::default(),
-            average: Vec::new(),
             rows: rows.into_iter().map(|row| (row.round, row)).collect(),
             pending: None,
             outcome: None,
@@ -397,13 +395,10 @@ impl<S: ClientStore> Participant<S> {
         if accepted && !waits && !self.rows.contains_key(&round) {
             return Err(ParticipantError::Forgotten(round));
         }
-        wire::decode_average(
-            self.compressor.dimension(),
-            round,
-            average,
-            &mut self.average,
-        )
-        .map_err(|error| ParticipantError::Average { round, error })?;
+        self.replica.hear(average).map_err(|error| match error {
+            ServerError::Average { round, error } => ParticipantError::Average { round, error },
+            other => other.into(),
+        })?;
         self.failed = true;
         self.lived.add(b"heard", round, accepted, &[average]);
         match self.pending.take() {
@@ -420,7 +415,7 @@ impl<S: ClientStore> Participant<S> {
                 }
             }
         }
-        self.replica.apply(&self.average)?;
+        self.replica.close()?;
         if !linalg::all_finite(self.replica.model()) {
             return Err(ParticipantError::Diverged(round));
         }
