@@ -18,6 +18,7 @@ use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_sec
 use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
+use crate::deploy::shape::{self, ShapeError};
 use crate::deploy::{Hash, hex, printable};
 use crate::logs::LogOptions;
 use crate::net::dial::{Security, Target};
@@ -87,6 +88,9 @@ pub struct Options {
     logs: LogOptions,
 }
 
+    /// Take records of this shape only, whatever the first run named: a refusal says which
+    #[arg(long, value_name = "NAME")]
+    shape: Option<String>,
 /// Runs the command.
 ///
 /// # Errors
@@ -163,7 +167,7 @@ async fn take_part(
     let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
         return ended(options, known.last(), verbosity);
     };
-    let agreed = Agreed::reach(options, &share, own, &text, &known, verbosity)?;
+    let agreed = Agreed::reach(options, &share, own, &text, &known, &mut store, verbosity)?;
     let Agreed {
         description,
         records,
@@ -279,8 +283,15 @@ impl Agreed {
                 None => "refused: --test-seed is given, but this is no test run".to_string(),
             }));
         }
+        store: &mut ClientSqlite,
         let same = known.iter().filter(|run| run.data == own);
-        records::check_shape(share, &outline, same.map(|run| run.description.as_str()))?;
+        shape::admit(
+            store,
+            share,
+            &outline.shape,
+            same.map(|run| run.description.as_str()),
+            options.shape.as_deref(),
+        )?;
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
         let records = records::load(share, own, &outline, &directories)?;
         let rows = records.data.rows();
@@ -534,6 +545,22 @@ impl From<Refusal> for Failure {
     fn from(error: Refusal) -> Self {
         match error {
             Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => {
+impl From<ShapeError> for Failure {
+    fn from(error: ShapeError) -> Self {
+        let message = error.to_string();
+        match error {
+            ShapeError::Store(error) => error.into(),
+            ShapeError::Other { name, .. } => Failure::Usage {
+                message,
+                hint: Some(format!(
+                    "ask why; if your records are of that kind now, --shape {name} permits it"
+                )),
+            },
+            _ => Failure::usage(message),
+        }
+    }
+}
+
                 Failure::Refused(error.to_string())
             }
             Refusal::Privacy(error) => error.into(),

@@ -8,5 +8,6 @@ mod files;
 mod hostile;
 mod lies;
 mod records;
+mod shapes;
 mod streams;
 mod world;

@@ -276,6 +276,78 @@ fn no_description_makes_the_ledger_forget() {
     }
 }
 
+/// Whether records have a shape is one bit about them. A server gets it for the first shape that it names, not for the next
+/// one: two clients, of which one has the second shape, then say the same and neither joins, however often they are started.
+#[test]
+fn a_server_cannot_try_out_shapes() {
+    let mut run = Run::new("");
+    run.seed = None;
+    run.data = format!("libsvm:{}", run.path("d-{}.txt").display());
+    for client in 0..2 {
+        let last = 3 + client;
+        let rows = format!("+1 1:0.5 {last}:2\n-1 2:1.5\n").repeat(4);
+        std::fs::write(run.path(&format!("d-{client}.txt")), rows).unwrap();
+    }
+    let serve = |features: &str| {
+        for name in ["server", "out"] {
+            let _ = std::fs::remove_dir_all(run.path(name));
+        }
+        let config = two_clients(|text| text.replace("features = 3", features));
+        std::fs::write(run.path("run.toml"), config).unwrap();
+        run.serve()
+    };
+    let said = |client: usize| {
+        let log = run.log(&format!("join-{client}.log"));
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("error:") || line.contains("hint:"));
+        lines.map(str::to_string).collect::<Vec<_>>()
+    };
+    let limit = ["--max-epsilon", "1.05"];
+    for (features, answer) in [
+        ("features = 2", "error: these records do not have"),
+        (
+            "features = 3",
+            "error: this run names other features or classes (3 and 2 of them)",
+        ),
+        (
+            "features = 3",
+            "error: this run names other features or classes (3 and 2 of them)",
+        ),
+    ] {
+        let mut server = serve(features);
+        for client in 0..2 {
+            assert_eq!(
+                run.join_with(client, &limit).code(),
+                2,
+                "{:?}",
+                said(client)
+            );
+            let said = said(client);
+            let last = said.iter().rfind(|line| line.contains("error:")).unwrap();
+            assert!(last.contains(answer), "{last}");
+        }
+        assert_eq!(said(0), said(1));
+        server.kill();
+        assert!(!run.log("serve.log").contains("joined"));
+    }
+    // A person may say that it is meant, and for one shape only.
+    let refusal = said(0).pop().unwrap();
+    let name = refusal.split("--shape ").nth(1).unwrap();
+    let permitted = [&limit[..], &["--shape", &name[..16]]].concat();
+    let mut server = serve("features = 3");
+    assert_eq!(run.join_with(1, &permitted).code(), 2, "{:?}", said(1));
+    let _client = run.join_with(0, &permitted);
+    eventually("client 0 has joined", || {
+        run.log("serve.log").contains("joined")
+    });
+    server.kill();
+    let _server = serve("features = 4");
+    let mut other = run.join_with(1, &permitted);
+    assert_eq!(other.code(), 2, "{:?}", said(1));
+    assert!(said(1).pop().unwrap().contains("--shape says"));
+}
+
 /// A deployed client does not join what proves nothing, nor a test without knowing it.
 #[test]
 fn unproved_runs_are_refused() {
