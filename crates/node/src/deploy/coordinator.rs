@@ -164,6 +164,8 @@ pub struct CatchUp {
     pub from: Round,
     /// Whether the message that the client has pending was taken.
     pub accepted: bool,
+    /// How many messages of the client were taken, in all rounds that are over.
+    pub taken: u32,
     /// The open round.
     pub open: Round,
 }
@@ -645,6 +647,7 @@ impl<S: ServerStore> Coordinator<S> {
             snapshot,
             from,
             accepted,
+            taken: self.taken[client as usize],
             open,
         })
     }

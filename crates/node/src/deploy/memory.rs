@@ -243,6 +243,15 @@ impl ClientMemory {
         runs.iter().flat_map(|run| run.rows.clone()).collect()
     }
 
+    /// A copy of the medium as it is now, of which later changes know nothing: a backup.
+    pub fn copy(&self) -> Self {
+        let copy = ClientMedium {
+            plan: Plan::default(),
+            ..lock(&self.0).clone()
+        };
+        Self(Arc::new(Mutex::new(copy)))
+    }
+
     fn change(
         &self,
         hash: &Hash,
@@ -274,15 +283,6 @@ impl ClientStore for ClientMemory {
             .collect())
     }
 
-    fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
-        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
-        plan.step(|| {
-            runs.push(RunMedium {
-                run: run.clone(),
-                rows: Vec::new(),
-                state: None,
-            });
-            Ok(())
     fn shape(&mut self, source: &str) -> Result<Option<String>, StoreError> {
         Ok(lock(&self.0).shapes.get(source).cloned())
     }
@@ -295,6 +295,15 @@ impl ClientStore for ClientMemory {
         })
     }
 
+    fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
+        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
+        plan.step(|| {
+            runs.push(RunMedium {
+                run: run.clone(),
+                rows: Vec::new(),
+                state: None,
+            });
+            Ok(())
         })
     }
 
@@ -345,6 +354,14 @@ impl ClientStore for ClientMemory {
         let runs = &lock(&self.0).runs;
         let found = runs.iter().find(|known| known.run.hash == *run);
         Ok(found.and_then(|run| run.state.clone()))
+    }
+
+    fn taken(&mut self, run: &Hash) -> Result<u32, StoreError> {
+        let runs = &lock(&self.0).runs;
+        let found = runs.iter().find(|known| known.run.hash == *run);
+        let rows = found.map_or(&[][..], |run| &run.rows);
+        let taken = rows.iter().filter(|row| row.accepted == Some(true));
+        Ok(taken.count() as u32)
     }
 
     fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {

@@ -316,6 +316,12 @@ pub trait ClientStore: Send {
     /// When it cannot be read.
     fn state(&mut self, run: &Hash) -> Result<Option<Checkpoint>, StoreError>;
 
+    /// How many messages of a run the server is known to have taken.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn taken(&mut self, run: &Hash) -> Result<u32, StoreError>;
+
     /// Rows from the latest state on, ascending; without a state, all.
     ///
     /// # Errors

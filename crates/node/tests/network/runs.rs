@@ -348,6 +348,61 @@ fn a_server_cannot_try_out_shapes() {
     assert!(said(1).pop().unwrap().contains("--shape says"));
 }
 
+/// A client whose state was restored from an older copy, and who is so far behind that it gets a state instead of rounds, is told
+/// how many messages of it were taken, and stops; also by a server that was started again. With the newest state it goes on.
+#[test]
+fn an_older_copy_is_found_out_far_behind() {
+    let run = Run::new(&SMALL.replace("rounds = 12", "rounds = 160"));
+    let (state, copy, newest) = (
+        run.path("client-0"),
+        run.path("copy-0"),
+        run.path("newest-0"),
+    );
+    let mut server = run.serve();
+    let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+    let closed = |round: u32| {
+        eventually("rounds have closed", || {
+            run.log("serve.log").contains(&format!("round={round} "))
+        });
+    };
+    closed(2);
+    clients[0].kill();
+    copy_directory(&state, &copy);
+    clients[0] = run.join(0);
+    closed(140);
+    clients[0].kill();
+    server.kill();
+    std::fs::rename(&state, &newest).unwrap();
+    std::fs::rename(&copy, &state).unwrap();
+    let mut server = run.serve();
+    let before = run.ledger(0)["datasets"][0]["messages"].clone();
+    let mut older = run.join(0);
+    assert_eq!(older.code(), 1, "{}", run.log("join-0.log"));
+    let log = run.log("join-0.log");
+    assert!(log.contains("it is an older copy"), "{log}");
+    // All of them at once, so it was not told by rounds.
+    let taken = log.split("at least ").nth(1).unwrap().split(' ').next();
+    assert!(taken.unwrap().parse::<u32>().unwrap() >= 140, "{log}");
+    assert!(log.contains("count all of it as spent"), "{log}");
+    assert_eq!(run.ledger(0)["datasets"][0]["messages"], before);
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::rename(&newest, &state).unwrap();
+    clients[0] = run.join(0);
+    for client in &mut clients {
+        assert_eq!(client.code(), 0, "{}", run.log("join-0.log"));
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    assert!(run.model() == run.simulated());
+}
+
+fn copy_directory(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
 /// A deployed client does not join what proves nothing, nor a test without knowing it.
 #[test]
 fn unproved_runs_are_refused() {

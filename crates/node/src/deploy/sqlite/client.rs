@@ -254,6 +254,14 @@ impl ClientStore for ClientSqlite {
         }))
     }
 
+    fn taken(&mut self, run: &Hash) -> Result<u32, StoreError> {
+        self.database.query(|connection| {
+            connection
+                .prepare_cached("SELECT count(*) FROM messages WHERE run = ?1 AND accepted = 1")?
+                .query_row([run], |row| row.get(0))
+        })
+    }
+
     fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {
         self.database.query(|connection| {
             connection
