@@ -14,11 +14,13 @@ use soteria_core::random::SecretKey;
 use super::{Failure, Verbosity, print};
 use crate::deploy::budget::{self, Limits, Priced, Refusal, Spent, adjacency_name};
 use crate::deploy::description::Description;
-use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_secrets};
+use crate::deploy::participant::{
+    CHECKPOINT_EVERY, Participant, ParticipantError, Parts, fresh_secrets,
+};
 use crate::deploy::records::{self, LoadError, Records};
+use crate::deploy::shape::{self, ShapeError};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
-use crate::deploy::shape::{self, ShapeError};
 use crate::deploy::{Hash, hex, printable};
 use crate::logs::LogOptions;
 use crate::net::dial::{Security, Target};
@@ -26,6 +28,14 @@ use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
+
+/// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
+/// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
+const FORGOTTEN: &str = "
+hint: nothing more was sent, and the state is as it was
+hint: if it was restored from a copy, put the newest one back; if that is lost, leave this run, and count all of it as spent
+hint: if it is the newest for certain, this is not the server that it has spoken to: see who answers at that address (without TLS \
+any process of this machine may), and start again when the right one does";
 
 /// How long a client whose last run is over looks for a server with another one.
 const AFTER_THE_END: Duration = Duration::from_secs(4);
@@ -78,6 +88,9 @@ pub struct Options {
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
+    /// Take records of this shape only, whatever the first run named: a refusal says which
+    #[arg(long, value_name = "NAME")]
+    shape: Option<String>,
     /// Where data sets are looked for first
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -88,9 +101,6 @@ pub struct Options {
     logs: LogOptions,
 }
 
-    /// Take records of this shape only, whatever the first run named: a refusal says which
-    #[arg(long, value_name = "NAME")]
-    shape: Option<String>,
 /// Runs the command.
 ///
 /// # Errors
@@ -273,6 +283,7 @@ impl Agreed {
         own: Hash,
         text: &str,
         known: &[LedgerRun],
+        store: &mut ClientSqlite,
         verbosity: Verbosity,
     ) -> Result<Self, Failure> {
         // Any number of records will do to read the shape; then the real one.
@@ -283,7 +294,6 @@ impl Agreed {
                 None => "refused: --test-seed is given, but this is no test run".to_string(),
             }));
         }
-        store: &mut ClientSqlite,
         let same = known.iter().filter(|run| run.data == own);
         shape::admit(
             store,
@@ -535,16 +545,6 @@ impl From<LoadError> for Failure {
     }
 }
 
-impl From<FollowError> for Failure {
-    fn from(error: FollowError) -> Self {
-        Failure::Failed(error.to_string())
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(error: Refusal) -> Self {
-        match error {
-            Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => {
 impl From<ShapeError> for Failure {
     fn from(error: ShapeError) -> Self {
         let message = error.to_string();
@@ -561,6 +561,20 @@ impl From<ShapeError> for Failure {
     }
 }
 
+impl From<FollowError> for Failure {
+    fn from(error: FollowError) -> Self {
+        let more = match error {
+            FollowError::Participant(ParticipantError::Forgotten { .. }) => FORGOTTEN,
+            _ => "",
+        };
+        Failure::Failed(format!("{error}{more}"))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(error: Refusal) -> Self {
+        match error {
+            Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => {
                 Failure::Refused(error.to_string())
             }
             Refusal::Privacy(error) => error.into(),
