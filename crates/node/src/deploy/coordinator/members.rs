@@ -17,7 +17,7 @@ use crate::problem::weights;
 use crate::run;
 
 impl<S: ServerStore> Coordinator<S> {
-    /// Once, when everybody has joined: the numbers of records for which [`Sizes::settle`] is to be called.
+    /// Once, when everybody has joined: the numbers of records for which [`settle`](super::super::sizes::Sizes::settle) is to be called.
     pub fn to_settle(&mut self) -> Option<Vec<usize>> {
         std::mem::take(&mut self.unsettled).then(|| self.records())
     }
