@@ -21,6 +21,7 @@ pub mod memory;
 pub mod participant;
 pub mod plausible;
 pub mod records;
+pub mod shape;
 pub mod sizes;
 pub mod sqlite;
 pub mod store;

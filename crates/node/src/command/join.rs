@@ -14,8 +14,11 @@ use soteria_core::random::SecretKey;
 use super::{Failure, Verbosity, print};
 use crate::deploy::budget::{self, Limits, Priced, Refusal, Spent, adjacency_name};
 use crate::deploy::description::Description;
-use crate::deploy::participant::{CHECKPOINT_EVERY, Participant, Parts, fresh_secrets};
+use crate::deploy::participant::{
+    CHECKPOINT_EVERY, Participant, ParticipantError, Parts, fresh_secrets,
+};
 use crate::deploy::records::{self, LoadError, Records};
+use crate::deploy::shape::{self, ShapeError};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
 use crate::deploy::{Hash, hex, printable};
@@ -25,6 +28,14 @@ use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
+
+/// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
+/// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
+const FORGOTTEN: &str = "
+hint: nothing more was sent, and the state is as it was
+hint: if it was restored from a copy, put the newest one back; if that is lost, leave this run, and count all of it as spent
+hint: if it is the newest for certain, this is not the server that it has spoken to: see who answers at that address (without TLS \
+any process of this machine may), and start again when the right one does";
 
 /// How long a client whose last run is over looks for a server with another one.
 const AFTER_THE_END: Duration = Duration::from_secs(4);
@@ -77,6 +88,9 @@ pub struct Options {
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
+    /// Take records of this shape only, whatever the first run named: a refusal says which
+    #[arg(long, value_name = "NAME")]
+    shape: Option<String>,
     /// Where data sets are looked for first
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -163,7 +177,7 @@ async fn take_part(
     let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
         return ended(options, known.last(), verbosity);
     };
-    let agreed = Agreed::reach(options, &share, own, &text, &known, verbosity)?;
+    let agreed = Agreed::reach(options, &share, own, &text, &known, &mut store, verbosity)?;
     let Agreed {
         description,
         records,
@@ -269,6 +283,7 @@ impl Agreed {
         own: Hash,
         text: &str,
         known: &[LedgerRun],
+        store: &mut ClientSqlite,
         verbosity: Verbosity,
     ) -> Result<Self, Failure> {
         // Any number of records will do to read the shape; then the real one.
@@ -280,7 +295,13 @@ impl Agreed {
             }));
         }
         let same = known.iter().filter(|run| run.data == own);
-        records::check_shape(share, &outline, same.map(|run| run.description.as_str()))?;
+        shape::admit(
+            store,
+            share,
+            &outline.shape,
+            same.map(|run| run.description.as_str()),
+            options.shape.as_deref(),
+        )?;
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
         let records = records::load(share, own, &outline, &directories)?;
         let rows = records.data.rows();
@@ -524,9 +545,29 @@ impl From<LoadError> for Failure {
     }
 }
 
+impl From<ShapeError> for Failure {
+    fn from(error: ShapeError) -> Self {
+        let message = error.to_string();
+        match error {
+            ShapeError::Store(error) => error.into(),
+            ShapeError::Other { name, .. } => Failure::Usage {
+                message,
+                hint: Some(format!(
+                    "ask why; if your records are of that kind now, --shape {name} permits it"
+                )),
+            },
+            _ => Failure::usage(message),
+        }
+    }
+}
+
 impl From<FollowError> for Failure {
     fn from(error: FollowError) -> Self {
-        Failure::Failed(error.to_string())
+        let more = match error {
+            FollowError::Participant(ParticipantError::Forgotten { .. }) => FORGOTTEN,
+            _ => "",
+        };
+        Failure::Failed(format!("{error}{more}"))
     }
 }
 

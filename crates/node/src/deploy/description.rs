@@ -322,13 +322,11 @@ fn text(
     test_seed: Option<u64>,
     nonce: [u8; 16],
 ) -> String {
-    let labels = shape.labels.iter().cloned().map(toml::Value::String);
-    let labels = toml::Value::Array(labels.collect());
     let seed = test_seed.map_or(String::new(), |seed| format!("test_seed = \"{seed}\"\n"));
     format!(
-        "{FIRST_LINE}\nnonce = \"{}\"\nfeatures = {}\nlabels = {labels}\ndimension = {dimension}\nstart = \"{}\"\n{seed}{DIVIDER}{}",
+        "{FIRST_LINE}\nnonce = \"{}\"\n{}dimension = {dimension}\nstart = \"{}\"\n{seed}{DIVIDER}{}",
         hex(&nonce),
-        shape.features,
+        super::shape::text(shape),
         hex(start),
         resolved.to_toml(),
     )

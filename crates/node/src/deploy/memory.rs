@@ -6,6 +6,7 @@
 //! the change though the caller hears of an error (a crash between the commit and the answer). From then
 //! on every change fails, as for a process that is gone, until [`Plan::heal`].
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use soteria_core::protocol::{ClientId, Round, ServerState};
@@ -213,9 +214,18 @@ impl ServerStore for ServerMemory {
 
 /// A client's journal in memory.
 #[derive(Clone, Default)]
-pub struct ClientMemory(Arc<Mutex<(Plan, Vec<ClientMedium>)>>);
+pub struct ClientMemory(Arc<Mutex<ClientMedium>>);
 
+/// Everything of one client.
+#[derive(Clone, Default)]
 struct ClientMedium {
+    plan: Plan,
+    runs: Vec<RunMedium>,
+    shapes: BTreeMap<String, String>,
+}
+
+#[derive(Clone)]
+struct RunMedium {
     run: LedgerRun,
     rows: Vec<Row>,
     state: Option<Checkpoint>,
@@ -224,22 +234,31 @@ struct ClientMedium {
 impl ClientMemory {
     /// Lets a test look at the plan or change it.
     pub fn plan<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
-        change(&mut lock(&self.0).0)
+        change(&mut lock(&self.0).plan)
     }
 
     /// All rows of all runs, as they are on the medium.
     pub fn all_rows(&self) -> Vec<Row> {
-        let (_, runs) = &*lock(&self.0);
+        let runs = &lock(&self.0).runs;
         runs.iter().flat_map(|run| run.rows.clone()).collect()
+    }
+
+    /// A copy of the medium as it is now, of which later changes know nothing: a backup.
+    pub fn copy(&self) -> Self {
+        let copy = ClientMedium {
+            plan: Plan::default(),
+            ..lock(&self.0).clone()
+        };
+        Self(Arc::new(Mutex::new(copy)))
     }
 
     fn change(
         &self,
         hash: &Hash,
         before: Option<(Round, bool)>,
-        change: impl FnOnce(&mut ClientMedium) -> Result<(), StoreError>,
+        change: impl FnOnce(&mut RunMedium) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (plan, runs) = &mut *lock(&self.0);
+        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
         plan.step(|| {
             let found = runs.iter_mut().find(|run| run.run.hash == *hash);
             let run = found.ok_or_else(|| missing("no such run"))?;
@@ -254,7 +273,7 @@ impl ClientMemory {
 
 impl ClientStore for ClientMemory {
     fn runs(&mut self) -> Result<Vec<LedgerRun>, StoreError> {
-        let (_, runs) = &*lock(&self.0);
+        let runs = &lock(&self.0).runs;
         Ok(runs
             .iter()
             .map(|run| LedgerRun {
@@ -264,10 +283,22 @@ impl ClientStore for ClientMemory {
             .collect())
     }
 
-    fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
-        let (plan, runs) = &mut *lock(&self.0);
+    fn shape(&mut self, source: &str) -> Result<Option<String>, StoreError> {
+        Ok(lock(&self.0).shapes.get(source).cloned())
+    }
+
+    fn keep_shape(&mut self, source: &str, shape: &str) -> Result<(), StoreError> {
+        let ClientMedium { plan, shapes, .. } = &mut *lock(&self.0);
         plan.step(|| {
-            runs.push(ClientMedium {
+            shapes.insert(source.to_string(), shape.to_string());
+            Ok(())
+        })
+    }
+
+    fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
+        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
+        plan.step(|| {
+            runs.push(RunMedium {
                 run: run.clone(),
                 rows: Vec::new(),
                 state: None,
@@ -320,13 +351,21 @@ impl ClientStore for ClientMemory {
     }
 
     fn state(&mut self, run: &Hash) -> Result<Option<Checkpoint>, StoreError> {
-        let (_, runs) = &*lock(&self.0);
+        let runs = &lock(&self.0).runs;
         let found = runs.iter().find(|known| known.run.hash == *run);
         Ok(found.and_then(|run| run.state.clone()))
     }
 
+    fn taken(&mut self, run: &Hash) -> Result<u32, StoreError> {
+        let runs = &lock(&self.0).runs;
+        let found = runs.iter().find(|known| known.run.hash == *run);
+        let rows = found.map_or(&[][..], |run| &run.rows);
+        let taken = rows.iter().filter(|row| row.accepted == Some(true));
+        Ok(taken.count() as u32)
+    }
+
     fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {
-        let (_, runs) = &*lock(&self.0);
+        let runs = &lock(&self.0).runs;
         let Some(found) = runs.iter().find(|known| known.run.hash == *run) else {
             return Ok(Vec::new());
         };

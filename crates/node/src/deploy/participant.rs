@@ -166,12 +166,17 @@ pub enum ParticipantError {
         "round {0} had another model when this client sent its message: the server has lost or changed its past"
     )]
     Past(Round),
-    /// The server took a message that this state knows nothing of.
+    /// The server took messages that this state knows nothing of.
     #[error(
-        "the server took a message of round {0} that this state has not made: it is an older copy, and its ledger says too little \
-         (or the server lies)"
+        "the server took at least {taken} messages of this client in this run, and this state knows of {known}: it is an older copy, \
+         and its ledger says too little (or the server lies)"
     )]
-    Forgotten(Round),
+    Forgotten {
+        /// Messages that the server took.
+        taken: u32,
+        /// Those of them that this state has made.
+        known: u32,
+    },
     /// A stored message cannot be repeated.
     #[error("the message of round {0} cannot be computed again from the stored state")]
     Repeat(Round),
@@ -221,6 +226,8 @@ pub struct Participant<S> {
     pending: Option<Pending>,
     /// What became of the last message, if that is not stored yet.
     outcome: Option<(Round, bool)>,
+    /// Messages that the server has said it took, ever since the run began.
+    taken: u32,
     checkpoint_every: Round,
     last_checkpoint: Round,
     failed: bool,
@@ -264,6 +271,7 @@ impl<S: ClientStore> Participant<S> {
         } = parts;
         let mut last_checkpoint = 0;
         let (state, rows) = (store.state(&run)?, store.rows(&run)?);
+        let taken = store.taken(&run)?;
         let trained_on = records::trained_on(client.data());
         let lived = Lived::from(&trained_on, state.as_ref(), &rows);
         if let Some(Checkpoint {
@@ -303,6 +311,7 @@ impl<S: ClientStore> Participant<S> {
             rows: rows.into_iter().map(|row| (row.round, row)).collect(),
             pending: None,
             outcome: None,
+            taken,
             checkpoint_every: checkpoint_every.max(1),
             last_checkpoint,
             failed: false,
@@ -393,7 +402,7 @@ impl<S: ClientStore> Participant<S> {
             .as_ref()
             .is_some_and(|pending| pending.round == round);
         if accepted && !waits && !self.rows.contains_key(&round) {
-            return Err(ParticipantError::Forgotten(round));
+            return Err(self.forgotten(self.taken + 1, self.taken));
         }
         self.replica.hear(average).map_err(|error| match error {
             ServerError::Average { round, error } => ParticipantError::Average { round, error },
@@ -402,14 +411,13 @@ impl<S: ClientStore> Participant<S> {
         self.failed = true;
         self.lived.add(b"heard", round, accepted, &[average]);
         match self.pending.take() {
-            Some(pending) if pending.round == round => self.settle(pending, accepted),
+            Some(pending) if pending.round == round => self.settle(pending, None, accepted),
             other => {
                 self.pending = other;
                 match self.rows.remove(&round) {
                     Some(row) => {
                         let pending = self.repeat(&row, true)?;
-                        // What was known before counts: outcomes do not change.
-                        self.settle(pending, row.accepted.unwrap_or(accepted));
+                        self.settle(pending, row.accepted, accepted);
                     }
                     None => self.client.sit_out(round, self.replica.model()),
                 }
@@ -425,11 +433,18 @@ impl<S: ClientStore> Participant<S> {
     }
 
     /// The server sends the state before a round instead of the averages that lead to it. `accepted` is
-    /// the outcome of the round that [`position`](Self::position) named as pending.
+    /// the outcome of the round that [`position`](Self::position) named as pending, and `taken` the number of
+    /// messages that the server has taken of this client in all. A server that has taken more than this state knows
+    /// of has seen messages that its ledger lacks. One that says fewer proves nothing, and the ledger is what counts.
     ///
     /// # Errors
-    /// When the state is none of this run or lies behind.
-    pub fn jump(&mut self, state: ServerState, accepted: bool) -> Result<(), ParticipantError> {
+    /// When the state is none of this run or lies behind, or the client's own is an older copy.
+    pub fn jump(
+        &mut self,
+        state: ServerState,
+        accepted: bool,
+        taken: u32,
+    ) -> Result<(), ParticipantError> {
         if self.failed {
             return Err(ParticipantError::Failed);
         }
@@ -445,6 +460,10 @@ impl<S: ClientStore> Participant<S> {
         if self.position().every_round {
             return refuse("rounds must be repeated one by one");
         }
+        let known = self.taken + u32::from(accepted && self.waits_for_an_outcome());
+        if taken > known {
+            return Err(self.forgotten(taken, known));
+        }
         let told = server_bytes(&state);
         self.replica
             .restore(state)
@@ -455,17 +474,13 @@ impl<S: ClientStore> Participant<S> {
         self.failed = true;
         self.lived.add(b"moved", round, accepted, &[&told]);
         self.awaits_start = None;
-        let mut settled: Vec<(Pending, bool)> = Vec::new();
         while let Some(entry) = self.rows.first_entry().filter(|entry| *entry.key() < round) {
             let row = entry.remove();
-            let known = row.accepted.unwrap_or(accepted);
-            settled.push((self.decode(&row)?, known));
+            let pending = self.decode(&row)?;
+            self.settle(pending, row.accepted, accepted);
         }
         if let Some(pending) = self.pending.take_if(|pending| pending.round < round) {
-            settled.push((pending, accepted));
-        }
-        for (pending, accepted) in settled {
-            self.settle(pending, accepted);
+            self.settle(pending, None, accepted);
         }
         self.keep()?;
         self.failed = false;
@@ -540,12 +555,28 @@ impl<S: ClientStore> Participant<S> {
         })
     }
 
-    /// A message's outcome is known: the shift follows if the server took it.
-    fn settle(&mut self, pending: Pending, accepted: bool) {
+    /// A message's outcome is known: the shift follows if the server took it. What was known `before` counts, for
+    /// outcomes do not change.
+    fn settle(&mut self, pending: Pending, before: Option<bool>, told: bool) {
+        self.taken += u32::from(before.is_none() && told);
+        let accepted = before.unwrap_or(told);
         if accepted && pending.present {
             self.client.accepted(&pending.update);
         }
         self.outcome = Some((pending.round, accepted));
+    }
+
+    /// Whether the outcome of the message that [`position`](Self::position) names is not known: that of a stored one
+    /// may be.
+    fn waits_for_an_outcome(&self) -> bool {
+        let last = self.rows.values().next_back();
+        self.pending.is_some() || last.is_some_and(|row| row.accepted.is_none())
+    }
+
+    /// An older copy makes nothing more: its ledger would say too little about that, too.
+    fn forgotten(&mut self, taken: u32, known: u32) -> ParticipantError {
+        self.failed = true;
+        ParticipantError::Forgotten { taken, known }
     }
 
     /// A checkpoint when one is due; the end when it has come.

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Partition, Share, Source};
 
 use super::Hash;
-use super::description::{Description, RecordShape};
+use super::description::Description;
 use crate::config::NoiseName;
 use crate::problem::needs_dense_rows;
 
@@ -53,41 +53,9 @@ pub enum LoadError {
         "these records do not have the features and classes that the run's description names, or cannot be dealt as it says"
     )]
     Unfit,
-    /// Another run on the same records had other features or classes.
-    #[error(
-        "this run names other features or classes than the runs that these records have joined before"
-    )]
-    OtherShape,
     /// The files have changed.
     #[error("the records have changed since they were read first")]
     Changed,
-}
-
-/// Refuses a run whose features or classes are not those of an earlier run on the same records, or not
-/// those that the client wrote itself. It compares texts; no record is looked at.
-///
-/// # Errors
-/// When it does.
-pub fn check_shape<'a>(
-    share: &Share,
-    description: &Description,
-    earlier: impl Iterator<Item = &'a str>,
-) -> Result<(), LoadError> {
-    let own = match &share.source {
-        Source::Libsvm { features, .. } => *features,
-        _ => None,
-    };
-    let agrees = own.is_none_or(|features| features == description.shape.features);
-    for text in earlier {
-        if RecordShape::of(text).as_ref() != Some(&description.shape) {
-            return Err(LoadError::OtherShape);
-        }
-    }
-    if agrees {
-        Ok(())
-    } else {
-        Err(LoadError::OtherShape)
-    }
 }
 
 /// Loads `share`, whose source has the digest `own`, as `description` asks.

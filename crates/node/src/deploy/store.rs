@@ -264,6 +264,18 @@ pub trait ClientStore: Send {
     /// When it cannot be read.
     fn runs(&mut self) -> Result<Vec<LedgerRun>, StoreError>;
 
+    /// The shape that a source was tried with, if it was.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn shape(&mut self, source: &str) -> Result<Option<String>, StoreError>;
+
+    /// Notes the shape that a source is about to be tried with. Must be durable when this returns.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn keep_shape(&mut self, source: &str, shape: &str) -> Result<(), StoreError>;
+
     /// Notes a run that is about to be joined.
     ///
     /// # Errors
@@ -303,6 +315,12 @@ pub trait ClientStore: Send {
     /// # Errors
     /// When it cannot be read.
     fn state(&mut self, run: &Hash) -> Result<Option<Checkpoint>, StoreError>;
+
+    /// How many messages of a run the server is known to have taken.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn taken(&mut self, run: &Hash) -> Result<u32, StoreError>;
 
     /// Rows from the latest state on, ascending; without a state, all.
     ///

@@ -246,7 +246,7 @@ fn live<S: ClientStore>(
                 shift: vector(&snapshot.shift)?,
                 velocity: vector(&snapshot.velocity)?,
             };
-            participant.jump(state, snapshot.accepted)
+            participant.jump(state, snapshot.accepted, snapshot.taken)
         }
     }
 }

@@ -74,7 +74,7 @@ impl Streams {
     }
 
     /// A dense state as it travels. The state before a round is the same for everybody, so it is encoded once.
-    fn encoded(&self, state: &ServerState, accepted: bool) -> rpc::Snapshot {
+    fn encoded(&self, state: &ServerState, accepted: bool, taken: u32) -> rpc::Snapshot {
         let mut dense = self.0.dense.lock().unwrap_or_else(PoisonError::into_inner);
         let known = dense.take().filter(|known| known.round == state.round);
         let known = known.unwrap_or_else(|| rpc::Snapshot {
@@ -83,9 +83,14 @@ impl Streams {
             model: to_bytes(&state.model).into(),
             shift: to_bytes(&state.shift).into(),
             velocity: to_bytes(&state.velocity).into(),
+            taken: 0,
         });
         *dense = Some(known.clone());
-        rpc::Snapshot { accepted, ..known }
+        rpc::Snapshot {
+            accepted,
+            taken,
+            ..known
+        }
     }
 }
 
@@ -291,7 +296,7 @@ impl Follower {
         let mut next = start.from;
         self.feed.client(self.client, |row| row.round = next);
         if let Some(state) = start.snapshot {
-            let snapshot = self.streams.encoded(&state, start.accepted);
+            let snapshot = self.streams.encoded(&state, start.accepted, start.taken);
             drop(state);
             self.send(start.open, Event::Snapshot(snapshot)).await?;
         }

@@ -246,21 +246,6 @@ fn records_in_another_order_are_refused_once_they_are_remembered() {
     assert!(open(false).unwrap().is_some());
 }
 
-/// A state that was rolled back hears that the server took a message which it has not made, and stops.
-#[test]
-fn an_older_copy_of_a_state_stops() {
-    let world = World::new(&["algorithm.preset=soteriafl-sgd"]);
-    let mut average = Vec::new();
-    let mut participant = world.participant(0).unwrap().unwrap();
-    let zeros = vec![0.0; participant.replica().model().len()];
-    soteria_core::wire::put_average(&zeros, 0, &mut average);
-    let error = participant.closed(0, true, &average).unwrap_err();
-    assert!(matches!(error, ParticipantError::Forgotten(0)), "{error}");
-    // Nothing has happened: the round may close without it.
-    participant.closed(0, false, &average).unwrap();
-    assert_eq!(participant.replica().round(), 1);
-}
-
 /// Every combination ends with the simulator's bytes, without any failure.
 #[test]
 fn networked_runs_equal_simulated_ones() {

@@ -177,6 +177,40 @@ fn runs_are_read_as_they_were_written() {
     assert_eq!(store.runs().unwrap(), runs);
 }
 
+/// How many messages were taken is counted over the whole run, also before the last checkpoint.
+#[test]
+fn messages_that_were_taken_are_counted_over_the_whole_run() {
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    let (hash, other) = (*world.description.hash(), [9; 32]);
+    store.begin(&world.ledger_run(0)).unwrap();
+    let run = world.ledger_run(0);
+    store.begin(&LedgerRun { hash: other, ..run }).unwrap();
+    for round in 0..6 {
+        let row = Row {
+            round,
+            message: vec![1; 100],
+            coins: None,
+            model: [0; 32],
+            accepted: None,
+        };
+        let before = round.checked_sub(1).map(|before| (before, before != 1));
+        store.pay(&hash, &row, before).unwrap();
+        store
+            .pay(&other, &row, before.map(|(before, _)| (before, true)))
+            .unwrap();
+    }
+    assert_eq!((store.taken(&hash), store.taken(&other)), (Ok(4), Ok(5)));
+    store
+        .checkpoint(&hash, &checkpoint(4), Some((5, true)))
+        .unwrap();
+    drop(store);
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    assert_eq!((store.taken(&hash), store.taken(&other)), (Ok(5), Ok(5)));
+    assert_eq!(store.taken(&[8; 32]), Ok(0));
+}
+
 /// Nobody else can read the files, in whatever directory they are.
 #[cfg(unix)]
 #[test]

@@ -99,7 +99,7 @@ fn far_models_give_finite_messages() {
         let mut participant = client(&world);
         for (round, value) in [(1, 1e30f32), (3, -3e38), (5, f32::MIN_POSITIVE)] {
             participant
-                .jump(state(&world, round, value), false)
+                .jump(state(&world, round, value), false, 0)
                 .unwrap();
             let (made, message) = participant.message().unwrap().unwrap();
             assert_eq!(made, round);
@@ -139,10 +139,10 @@ fn rounds_repeated_reordered_skipped_or_beyond_the_run_give_nothing_more() {
     );
     assert!(
         participant
-            .jump(state(&world, rounds + 1, 0.0), true)
+            .jump(state(&world, rounds + 1, 0.0), true, 0)
             .is_err()
     );
-    assert!(participant.jump(state(&world, 2, 0.0), true).is_err());
+    assert!(participant.jump(state(&world, 2, 0.0), true, 0).is_err());
     assert!(participant.message().unwrap().is_none());
     assert_eq!(paid(&world), rounds as usize);
     let mut seen: Vec<u32> = made.iter().map(|(round, _)| *round).collect();
@@ -196,10 +196,10 @@ fn states_of_the_wrong_shape_are_refused() {
     lies[4].velocity.push(1.0);
     lies[5].round = world.resolved.rounds + 1;
     for lie in lies {
-        let error = participant.jump(lie, false).unwrap_err();
+        let error = participant.jump(lie, false, 0).unwrap_err();
         assert!(matches!(error, ParticipantError::State { .. }), "{error}");
     }
-    participant.jump(good, false).unwrap();
+    participant.jump(good, false, 0).unwrap();
     assert_eq!(participant.message().unwrap().unwrap().0, 2);
     assert_eq!(paid(&world), 1);
 }
@@ -263,8 +263,8 @@ fn another_start_than_the_agreed_one_is_refused() {
         shift: vec![0.0; world.start.len()],
         ..state(&world, 0, value)
     };
-    assert!(participant.jump(state(0.5), false).is_err());
-    participant.jump(state(0.25), false).unwrap();
+    assert!(participant.jump(state(0.5), false, 0).is_err());
+    participant.jump(state(0.25), false, 0).unwrap();
     assert_eq!(participant.message().unwrap().unwrap().0, 0);
 }
 
@@ -346,7 +346,7 @@ fn copies_that_lived_through_other_things_have_other_secrets() {
     let by_state = |client: &mut Participates| {
         let mut copy = world.participant(1).unwrap().unwrap();
         by_rounds(&mut copy);
-        client.jump(copy.replica().state(), false).unwrap();
+        client.jump(copy.replica().state(), false, 0).unwrap();
     };
     let spoken = |client: &mut Participates| {
         client.message().unwrap();

@@ -2,11 +2,13 @@
 //! lie of a server, all in one thread and repeatable.
 
 mod budget;
+mod copies;
 mod crashes;
 mod faults;
 mod files;
 mod hostile;
 mod lies;
 mod records;
+mod shapes;
 mod streams;
 mod world;

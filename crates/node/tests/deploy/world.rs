@@ -282,13 +282,14 @@ impl Session {
             snapshot,
             from,
             accepted,
+            taken,
             ..
         } = coordinator
             .catch_up(client as u32, position)
             .map_err(Trouble::Server)?;
         if let Some(state) = snapshot {
             participant
-                .jump(state.as_ref().clone(), accepted)
+                .jump(state.as_ref().clone(), accepted, taken)
                 .map_err(Trouble::Client)?;
         }
         Ok(Self { next: from })

@@ -276,6 +276,133 @@ fn no_description_makes_the_ledger_forget() {
     }
 }
 
+/// Whether records have a shape is one bit about them. A server gets it for the first shape that it names, not for the next
+/// one: two clients, of which one has the second shape, then say the same and neither joins, however often they are started.
+#[test]
+fn a_server_cannot_try_out_shapes() {
+    let mut run = Run::new("");
+    run.seed = None;
+    run.data = format!("libsvm:{}", run.path("d-{}.txt").display());
+    for client in 0..2 {
+        let last = 3 + client;
+        let rows = format!("+1 1:0.5 {last}:2\n-1 2:1.5\n").repeat(4);
+        std::fs::write(run.path(&format!("d-{client}.txt")), rows).unwrap();
+    }
+    let serve = |features: &str| {
+        for name in ["server", "out"] {
+            let _ = std::fs::remove_dir_all(run.path(name));
+        }
+        let config = two_clients(|text| text.replace("features = 3", features));
+        std::fs::write(run.path("run.toml"), config).unwrap();
+        run.serve()
+    };
+    let said = |client: usize| {
+        let log = run.log(&format!("join-{client}.log"));
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("error:") || line.contains("hint:"));
+        lines.map(str::to_string).collect::<Vec<_>>()
+    };
+    let limit = ["--max-epsilon", "1.05"];
+    for (features, answer) in [
+        ("features = 2", "error: these records do not have"),
+        (
+            "features = 3",
+            "error: this run names other features or classes (3 and 2 of them)",
+        ),
+        (
+            "features = 3",
+            "error: this run names other features or classes (3 and 2 of them)",
+        ),
+    ] {
+        let mut server = serve(features);
+        for client in 0..2 {
+            assert_eq!(
+                run.join_with(client, &limit).code(),
+                2,
+                "{:?}",
+                said(client)
+            );
+            let said = said(client);
+            let last = said.iter().rfind(|line| line.contains("error:")).unwrap();
+            assert!(last.contains(answer), "{last}");
+        }
+        assert_eq!(said(0), said(1));
+        server.kill();
+        assert!(!run.log("serve.log").contains("joined"));
+    }
+    // A person may say that it is meant, and for one shape only.
+    let refusal = said(0).pop().unwrap();
+    let name = refusal.split("--shape ").nth(1).unwrap();
+    let permitted = [&limit[..], &["--shape", &name[..16]]].concat();
+    let mut server = serve("features = 3");
+    assert_eq!(run.join_with(1, &permitted).code(), 2, "{:?}", said(1));
+    let _client = run.join_with(0, &permitted);
+    eventually("client 0 has joined", || {
+        run.log("serve.log").contains("joined")
+    });
+    server.kill();
+    let _server = serve("features = 4");
+    let mut other = run.join_with(1, &permitted);
+    assert_eq!(other.code(), 2, "{:?}", said(1));
+    assert!(said(1).pop().unwrap().contains("--shape says"));
+}
+
+/// A client whose state was restored from an older copy, and who is so far behind that it gets a state instead of rounds, is told
+/// how many messages of it were taken, and stops; also by a server that was started again. With the newest state it goes on.
+#[test]
+fn an_older_copy_is_found_out_far_behind() {
+    let run = Run::new(&SMALL.replace("rounds = 12", "rounds = 160"));
+    let (state, copy, newest) = (
+        run.path("client-0"),
+        run.path("copy-0"),
+        run.path("newest-0"),
+    );
+    let mut server = run.serve();
+    let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+    let closed = |round: u32| {
+        eventually("rounds have closed", || {
+            run.log("serve.log").contains(&format!("round={round} "))
+        });
+    };
+    closed(2);
+    clients[0].kill();
+    copy_directory(&state, &copy);
+    clients[0] = run.join(0);
+    closed(140);
+    clients[0].kill();
+    server.kill();
+    std::fs::rename(&state, &newest).unwrap();
+    std::fs::rename(&copy, &state).unwrap();
+    let mut server = run.serve();
+    let before = run.ledger(0)["datasets"][0]["messages"].clone();
+    let mut older = run.join(0);
+    assert_eq!(older.code(), 1, "{}", run.log("join-0.log"));
+    let log = run.log("join-0.log");
+    assert!(log.contains("it is an older copy"), "{log}");
+    // All of them at once, so it was not told by rounds.
+    let taken = log.split("at least ").nth(1).unwrap().split(' ').next();
+    assert!(taken.unwrap().parse::<u32>().unwrap() >= 140, "{log}");
+    assert!(log.contains("count all of it as spent"), "{log}");
+    assert_eq!(run.ledger(0)["datasets"][0]["messages"], before);
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::rename(&newest, &state).unwrap();
+    clients[0] = run.join(0);
+    for client in &mut clients {
+        assert_eq!(client.code(), 0, "{}", run.log("join-0.log"));
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    assert!(run.model() == run.simulated());
+}
+
+fn copy_directory(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
 /// A deployed client does not join what proves nothing, nor a test without knowing it.
 #[test]
 fn unproved_runs_are_refused() {

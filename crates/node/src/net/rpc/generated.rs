@@ -101,6 +101,9 @@ pub struct Snapshot {
     pub shift: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", tag = "5")]
     pub velocity: ::prost::bytes::Bytes,
+    /// How many messages of this client are in the rounds that are over: a client that has made fewer is an older copy.
+    #[prost(uint32, tag = "6")]
+    pub taken: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcknowledgeRequest {

@@ -1,0 +1,124 @@
+//! The end of a run: what the last round left, written as `train` writes it. Nothing in it was measured at clients.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use soteria_core::protocol::Round;
+use soteria_core::simulate::{Clock, Metrics, Traffic};
+
+use super::super::{Failure, Verbosity, print};
+use super::Options;
+use super::plan::Plan;
+use crate::accounting::Privacy;
+use crate::deploy::store::Evaluation;
+use crate::model_file;
+use crate::output::{Ending, RunDirectory};
+
+/// What is left when the last round is closed.
+#[derive(Default)]
+pub(super) struct Final {
+    pub(super) model: Option<Arc<Vec<f32>>>,
+    pub(super) privacy: Option<Privacy>,
+    pub(super) records: Vec<usize>,
+    pub(super) round: Round,
+    pub(super) traffic: Traffic,
+    pub(super) last: Option<Evaluation>,
+}
+
+pub(super) type Shared = Arc<std::sync::Mutex<Final>>;
+
+pub(super) fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Final> {
+    shared
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Writes what can be said at the end.
+pub(super) fn finish(
+    options: &Options,
+    plan: &Plan,
+    directory: RunDirectory,
+    ending: &Shared,
+    began: Instant,
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    let mut last = lock(ending);
+    let model = last.model.take();
+    let model = model.ok_or_else(|| Failure::Failed("there is no model".to_string()))?;
+    let mut privacy = match last.privacy.take() {
+        Some(privacy) => privacy,
+        None => Privacy::settle(&plan.resolved, model.len(), &last.records, false)?,
+    };
+    if options.test_seed.is_some() {
+        // Whoever knows the seed knows the noise.
+        privacy.claim = "test seed".to_string();
+        (privacy.epsilon, privacy.epsilon_unamplified) = (None, None);
+        (privacy.amplified, privacy.odometer) = (false, None);
+    }
+    let ending = Ending {
+        resolved: &plan.resolved,
+        records: &last.records,
+        dimension: model.len(),
+        privacy: &privacy,
+        rounds: last.round,
+        metrics: Metrics {
+            loss: f64::NAN,
+            grad_norm_sq: f64::NAN,
+            test_accuracy: last.last.and_then(|row| row.accuracy),
+        },
+        utility: f64::NAN,
+        traffic: last.traffic,
+        clock: Clock::default(),
+        total_seconds: began.elapsed().as_secs_f64(),
+        interrupted: false,
+    };
+    let summary = ending.summary();
+    let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept)
+        .map_err(Failure::Failed)?;
+    directory.finish(&summary, &bytes)?;
+    if options.json {
+        print(&format!("{summary:#}\n"))
+    } else {
+        print(&table(&ending, &options.out))?;
+        verbosity.detail("all clients know the end");
+        Ok(())
+    }
+}
+
+fn table(ending: &Ending<'_>, out: &Path) -> String {
+    let accuracy = ending
+        .metrics
+        .test_accuracy
+        .map_or("no test set".to_string(), |accuracy| {
+            format!("{accuracy:.4}")
+        });
+    let epsilon = match ending.privacy.epsilon {
+        Some(epsilon) => format!(
+            "{} at delta {} (each client by its own ledger)",
+            soteria_accountant::round_up(epsilon, 4),
+            ending.resolved.delta
+        ),
+        None => format!("no claim: {}", ending.privacy.claim),
+    };
+    let lines = [
+        ("algorithm", ending.resolved.algorithm()),
+        ("rounds", ending.rounds.to_string()),
+        ("test accuracy", accuracy),
+        ("epsilon", epsilon),
+        (
+            "sent up",
+            indicatif::HumanBytes(ending.traffic.uplink_bytes).to_string(),
+        ),
+        (
+            "sent down",
+            indicatif::HumanBytes(ending.traffic.downlink_bytes).to_string(),
+        ),
+        ("time", format!("{:.2} s", ending.total_seconds)),
+        ("report", out.join("report.html").display().to_string()),
+    ];
+    lines
+        .iter()
+        .map(|(name, value)| format!("{name:>14}  {value}\n"))
+        .collect()
+}

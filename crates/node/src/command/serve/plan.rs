@@ -1,0 +1,209 @@
+//! What a server coordinates: configuration and data, resolved; and its description, which for a state that holds a run must
+//! be that run's.
+
+use std::sync::Arc;
+
+use soteria_core::data::{Cosine, DataDirectories, Dataset, Schema};
+use soteria_core::random::SecretKey;
+
+use super::super::{Failure, Verbosity};
+use super::Options;
+use crate::config::resolve::{Resolved, Shape};
+use crate::config::{Auto, Config, ConfigError, Document, NoiseName};
+use crate::deploy::description::{Description, RecordShape};
+use crate::problem::{Model, Problem, constant_feature, image_side};
+
+/// Everything that follows from configuration and data.
+pub(super) struct Plan {
+    pub(super) resolved: Resolved,
+    shape: RecordShape,
+    pub(super) model: Model,
+    pub(super) test: Option<Arc<Dataset>>,
+    pub(super) basis: Option<Cosine>,
+    pub(super) intercept: f64,
+    /// Whether scaling constants were computed from records.
+    data_dependent: bool,
+}
+
+impl Plan {
+    pub(super) fn make(options: &Options, verbosity: Verbosity) -> Result<Self, Failure> {
+        let mut document = match &options.config {
+            Some(file) => Document::from_file(file)?,
+            None => Document::default(),
+        };
+        for assignment in &options.set {
+            document.set(assignment)?;
+        }
+        if let Some(seed) = options.test_seed {
+            document.set(&format!("run.seed={seed}"))?;
+        }
+        let mut config = Config::read(&document)?;
+        if config.noise == Auto::Auto && options.test_seed.is_none() {
+            config.noise = Auto::Given(NoiseName::Secure);
+        }
+        let directories = DataDirectories::from_environment(options.data.as_deref());
+        let (plan, warnings) = if config.records.is_some() {
+            Self::without_records(&config, &directories)?
+        } else {
+            Self::with_records(&config, &directories)?
+        };
+        for warning in &warnings {
+            verbosity.warn(warning);
+        }
+        Ok(plan)
+    }
+
+    /// The server can load what the clients have: a public set, or a simulation on one machine.
+    fn with_records(
+        config: &Config,
+        directories: &DataDirectories,
+    ) -> Result<(Self, Vec<String>), Failure> {
+        let problem = Problem::load(config, directories)?;
+        let (resolved, warnings) = config.resolve(&problem.shape(config)?)?;
+        let intercept = matches!(
+            problem.model,
+            Model::Logistic {
+                intercept: true,
+                ..
+            }
+        );
+        let records = &problem.shards[0];
+        let plan = Self {
+            resolved,
+            shape: RecordShape {
+                features: problem.features() - usize::from(intercept),
+                labels: label_names(records),
+            },
+            model: problem.model,
+            test: problem.test.map(Arc::new),
+            basis: problem.basis,
+            intercept: problem.intercept,
+            data_dependent: problem.scaling.data_dependent(),
+        };
+        Ok((plan, warnings))
+    }
+
+    /// The server owns no records: the configuration, or the test set, says what they look like.
+    fn without_records(
+        config: &Config,
+        directories: &DataDirectories,
+    ) -> Result<(Self, Vec<String>), Failure> {
+        let schema = Schema {
+            columns: config.features,
+            label_names: config.labels.clone().map(Into::into),
+        };
+        let test = match &config.test {
+            None => None,
+            Some(source) => {
+                let loaded = source.load_as(&schema, directories, config.seed)?;
+                Some(loaded.test.unwrap_or(loaded.train))
+            }
+        };
+        let shape = match (config.features, &config.labels, &test) {
+            (Some(features), Some(labels), _) => RecordShape {
+                features,
+                labels: labels.clone(),
+            },
+            (features, labels, Some(test)) => RecordShape {
+                features: features.unwrap_or(test.columns()),
+                labels: labels.clone().unwrap_or_else(|| label_names(test)),
+            },
+            _ => {
+                return Err(ConfigError::with_hint(
+                    "`deployment.records` says that the server owns no records, but not what they look like",
+                    "give deployment.features and deployment.labels, or a test set in data.test",
+                )
+                .into());
+            }
+        };
+        let kind = config.model_for(shape.labels.len())?;
+        let model = shape.model(config, kind)?;
+        let basis = shape.basis(config, kind)?;
+        let records = config.records.unwrap_or(1);
+        let (resolved, warnings) = config.resolve(&Shape {
+            dimension: model.objective().dimension(),
+            records: vec![records; config.clients()?],
+            model: kind,
+            image: basis.is_none() && image_side(shape.features).is_some(),
+            basis,
+            whole: model.whole(basis),
+            smoothness: None,
+        })?;
+        let mut plan = Self {
+            resolved,
+            shape,
+            model,
+            test: None,
+            basis,
+            intercept: 0.0,
+            data_dependent: false,
+        };
+        // The description knows the constants, or that there are none.
+        let start = plan.model.start(&plan.resolved)?;
+        let (shape, resolved) = (plan.shape.clone(), &plan.resolved);
+        let outline = Description::new(resolved, shape, &plan.model, &start, None, [0; 16])?;
+        let scaling = outline.scaling()?;
+        if outline.intercept() {
+            plan.intercept = constant_feature(&scaling, plan.shape.features + 1);
+        }
+        if let Some(mut test) = test {
+            if outline.intercept() {
+                test = test.with_intercept();
+            }
+            test = scaling.apply(test)?;
+            if let Some(basis) = basis {
+                test = basis.apply(test)?;
+            }
+            plan.test = Some(Arc::new(test));
+        }
+        Ok((plan, warnings))
+    }
+
+    /// The description of a new run, or of the stored one, which must be this configuration's.
+    pub(super) fn describe(
+        &self,
+        options: &Options,
+        stored: Option<&str>,
+    ) -> Result<Description, Failure> {
+        if self.data_dependent {
+            return Err(Failure::usage(
+                "deployment takes scaling constants only: give data.center and data.factor, or data.scale = \"none\"",
+            ));
+        }
+        let mut nonce = [0; 16];
+        match stored {
+            Some(text) => {
+                let line = text.lines().find_map(|line| line.strip_prefix("nonce = "));
+                let found = line.and_then(|line| crate::deploy::unhex(line.trim_matches('"')));
+                nonce = found.unwrap_or_default();
+            }
+            None => {
+                let key = SecretKey::from_operating_system()
+                    .map_err(|error| Failure::Failed(error.to_string()))?;
+                nonce.copy_from_slice(&key.expose()[..16]);
+            }
+        }
+        let description = Description::new(
+            &self.resolved,
+            self.shape.clone(),
+            &self.model,
+            &self.model.start(&self.resolved)?,
+            options.test_seed,
+            nonce,
+        )?;
+        match stored {
+            Some(text) if text != description.text() => Err(Failure::Usage {
+                message: format!(
+                    "{} holds a run with another configuration",
+                    options.state.display()
+                ),
+                hint: Some("give the configuration it was started with, or another --state".into()),
+            }),
+            _ => Ok(description),
+        }
+    }
+}
+
+fn label_names(data: &Dataset) -> Vec<String> {
+    data.label_names().to_vec()
+}

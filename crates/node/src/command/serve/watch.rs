@@ -1,0 +1,147 @@
+//! What the dashboard shows of a run, and the news for whoever measures: heard at the desk, on its thread, after every change.
+
+use std::sync::mpsc::SyncSender;
+
+use soteria_core::protocol::Round;
+
+use super::ending::{Shared, lock};
+use super::record::traffic;
+use crate::config::NoiseTarget;
+use crate::dashboard::{About, Feed, Phase, Point};
+use crate::deploy::coordinator::{Coordinator, News};
+use crate::deploy::description::Description;
+use crate::deploy::hex;
+use crate::deploy::store::ServerStore;
+use crate::net::desk::Observer;
+
+/// Hears what happens at the desk: keeps the dashboard and the table fed.
+pub(super) struct Watch {
+    feed: Feed,
+    news: SyncSender<News>,
+    last: Option<(Round, bool)>,
+    joined: usize,
+    last_state: Option<(Round, u32)>,
+    /// The round up to which the curves are drawn.
+    told: Option<Round>,
+    test_seed: bool,
+    ending: Shared,
+}
+
+impl Watch {
+    /// One that has not told anything of a run in which `round` is open.
+    pub(super) fn new(
+        feed: Feed,
+        news: SyncSender<News>,
+        round: Round,
+        test_seed: bool,
+        ending: Shared,
+    ) -> Self {
+        Self {
+            feed,
+            news,
+            last: None,
+            joined: usize::MAX,
+            last_state: None,
+            told: Some(round),
+            test_seed,
+            ending,
+        }
+    }
+
+    /// What a client that took part in all rounds has spent.
+    fn spent<S: ServerStore>(&self, coordinator: &Coordinator<S>) -> Option<f64> {
+        let privacy = coordinator.privacy().filter(|_| !self.test_seed)?;
+        let odometer = privacy.odometer.as_ref()?;
+        Some(odometer.after(u64::from(coordinator.messages())))
+    }
+}
+
+impl<S: ServerStore> Observer<S> for Watch {
+    fn changed(&mut self, coordinator: &Coordinator<S>, news: Vec<News>) {
+        let round = coordinator.round();
+        let joined = coordinator.joined();
+        let begun = coordinator.begun();
+        if self.last != Some((round, begun)) || self.joined != joined {
+            (self.last, self.joined) = (Some((round, begun)), joined);
+            let phase = match (begun, coordinator.finished()) {
+                (_, true) => Phase::Finished,
+                (true, _) => Phase::Running,
+                _ => Phase::Waiting,
+            };
+            self.feed.phase(phase);
+            let now = now();
+            let spent = self.spent(coordinator);
+            let closed = coordinator
+                .latest()
+                .filter(|latest| latest.round + 1 == round);
+            let fresh =
+                closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
+            let taken = coordinator.taken();
+            self.feed.update(|status| {
+                (status.round, status.opened) = (round, Some(now));
+                for row in &mut status.clients {
+                    row.epsilon = spent;
+                    row.taken = taken.get(row.client as usize).copied().unwrap_or(0);
+                    row.missed = round.saturating_sub(row.taken);
+                }
+            });
+            // Rounds that are not measured have a time and traffic too.
+            if let Some(closed) = fresh {
+                let sums = coordinator.sums();
+                self.feed.append(Point {
+                    round,
+                    uplink_bytes: sums.uplink,
+                    downlink_bytes: sums.downlink,
+                    seconds: coordinator.last_seconds(),
+                    taken: closed.taken(),
+                    epsilon: spent,
+                    ..Point::default()
+                });
+            }
+            let mut ending = lock(&self.ending);
+            ending.model = coordinator.model().cloned();
+            if ending.privacy.is_none() {
+                ending.privacy = coordinator.privacy().cloned();
+                let members = coordinator.members().iter().flatten();
+                ending.records = members.map(|member| member.records as usize).collect();
+            }
+            ending.round = round;
+            ending.traffic = traffic(coordinator.sums());
+        }
+        let arrived = coordinator.arrived();
+        if self.last_state != Some((round, arrived)) {
+            self.last_state = Some((round, arrived));
+            self.feed.update(|status| status.arrived = arrived);
+        }
+        for item in news {
+            // A slow measurement holds the run up instead of filling memory; one that ended ends with it.
+            let _ = self.news.send(item);
+        }
+    }
+}
+
+pub(super) fn about(description: &Description) -> About {
+    let run = &description.resolved;
+    let (epsilon, claim) = match (description.test_seed, run.noise_target) {
+        (Some(_), _) => (None, "test seed".to_string()),
+        (None, NoiseTarget::Epsilon(epsilon)) => (Some(epsilon), "proved".to_string()),
+        (None, _) => (None, "each client's own".to_string()),
+    };
+    About {
+        run: hex(description.hash()),
+        algorithm: run.algorithm(),
+        model: format!("{:?}", run.model).to_lowercase(),
+        dimension: description.dimension(),
+        rounds: run.rounds,
+        clients: run.clients,
+        epsilon,
+        delta: run.delta,
+        claim,
+        version: env!("CARGO_PKG_VERSION").to_string(),
+    }
+}
+
+fn now() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}

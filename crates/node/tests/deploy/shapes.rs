@@ -1,0 +1,141 @@
+//! The shape of records is not for a server to try: a source is tried with one, and every other is refused by its text.
+
+use soteria_core::data::Share;
+use soteria_node::deploy::description::Description;
+use soteria_node::deploy::memory::{ClientMemory, Plan};
+use soteria_node::deploy::shape::{self, ShapeError};
+use soteria_node::deploy::sqlite::ClientSqlite;
+use soteria_node::deploy::store::ClientStore;
+
+use crate::records::describe;
+
+/// Descriptions of five shapes; `admit` does not see any records, so a file need not exist.
+fn shapes() -> [Description; 5] {
+    [
+        describe(3, ["-1", "+1"], &[]),
+        describe(4, ["-1", "+1"], &[]),
+        describe(2, ["-1", "+1"], &[]),
+        describe(3, ["-1", "1"], &[]),
+        describe(3, ["+1", "-1"], &[]),
+    ]
+}
+
+fn share(text: &str) -> Share {
+    text.parse().unwrap()
+}
+
+fn admit(
+    store: &mut impl ClientStore,
+    source: &str,
+    description: &Description,
+    permitted: Option<&str>,
+) -> Result<(), ShapeError> {
+    let none = std::iter::empty();
+    shape::admit(store, &share(source), &description.shape, none, permitted)
+}
+
+/// What permits a shape, as the refusal names it.
+fn name(refusal: ShapeError) -> String {
+    let text = refusal.to_string();
+    match refusal {
+        ShapeError::Other { name, .. } => name,
+        _ => panic!("{text}"),
+    }
+}
+
+/// The first shape stays, over starts of the process, and every other is refused as often as it is tried.
+#[test]
+fn a_source_is_tried_with_one_shape() {
+    let [first, others @ ..] = shapes();
+    let directory = tempfile::tempdir().unwrap();
+    for start in 0..3 {
+        let mut store = ClientSqlite::open(directory.path()).unwrap();
+        if start > 0 {
+            for other in &others {
+                name(admit(&mut store, "libsvm:d.txt", other, None).unwrap_err());
+            }
+        }
+        // Another nonce, another seed: still this shape.
+        let again = describe(3, ["-1", "+1"], &["run.seed=5"]);
+        admit(&mut store, "libsvm:d.txt", &first, None).unwrap();
+        admit(&mut store, "libsvm:d.txt", &again, None).unwrap();
+        admit(&mut store, "libsvm:d.txt:1/3", &first, None).unwrap();
+        name(admit(&mut store, "libsvm:d.txt:1/3", &others[0], None).unwrap_err());
+        // Other sources have their own.
+        admit(&mut store, "libsvm:e.txt", &others[1], None).unwrap();
+    }
+}
+
+/// One name permits one shape. It may stay on the command line: the server gets nothing else for it, and without it the
+/// shape that was permitted last is the one.
+#[test]
+fn a_person_permits_one_other_shape() {
+    let [first, second, third, ..] = shapes();
+    let mut store = ClientMemory::default();
+    let source = "libsvm:d.txt";
+    admit(&mut store, source, &first, None).unwrap();
+    let permitted = name(admit(&mut store, source, &second, None).unwrap_err());
+    for _ in 0..2 {
+        for other in [&first, &third] {
+            let refused = admit(&mut store, source, other, Some(&permitted));
+            assert!(matches!(refused, Err(ShapeError::Name { .. })));
+        }
+        admit(&mut store, source, &second, Some(&permitted)).unwrap();
+    }
+    admit(&mut store, source, &second, None).unwrap();
+    name(admit(&mut store, source, &first, None).unwrap_err());
+}
+
+/// A shape that cannot be kept is not tried; one that was kept although the process died before it heard so, is.
+#[test]
+fn what_is_tried_is_kept_before() {
+    let [first, second, ..] = shapes();
+    for after in [false, true] {
+        let mut store = ClientMemory::default();
+        store.plan(|plan| *plan = Plan::at(0, after));
+        let failed = admit(&mut store, "libsvm:d.txt", &first, None);
+        assert!(matches!(failed, Err(ShapeError::Store(_))));
+        store.plan(Plan::heal);
+        let next = admit(&mut store, "libsvm:d.txt", &second, None);
+        assert_eq!(next.is_err(), after);
+    }
+}
+
+/// Runs that the same records have joined count under every name of their source; and what the client wrote itself does.
+#[test]
+fn runs_that_were_joined_and_the_clients_own_word_count() {
+    let [first, second, ..] = shapes();
+    let source = share("libsvm:moved.txt");
+    let mut store = ClientMemory::default();
+    let joined = || [first.text()].into_iter();
+    let refused = shape::admit(&mut store, &source, &second.shape, joined(), None);
+    let permitted = name(refused.unwrap_err());
+    shape::admit(&mut store, &source, &first.shape, joined(), None).unwrap();
+    let permitted = Some(permitted.as_str());
+    shape::admit(&mut store, &source, &second.shape, joined(), permitted).unwrap();
+    // From then on without being told.
+    shape::admit(&mut store, &source, &second.shape, joined(), None).unwrap();
+    let own = "libsvm:d.txt?features=5";
+    for permitted in [None, permitted] {
+        let refused = admit(&mut store, own, &second, permitted);
+        assert_eq!(refused, Err(ShapeError::Features { own: 5, found: 4 }));
+    }
+    assert_eq!(store.shape(own), Ok(None), "it was not tried");
+}
+
+/// A state of a program that did not keep shapes: nothing was tried in it.
+#[test]
+fn states_without_shapes_get_them() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(ClientSqlite::open(directory.path()).unwrap());
+    let file = directory.path().join("client.sqlite");
+    let database = rusqlite::Connection::open(file).unwrap();
+    database.execute_batch("DROP TABLE shapes").unwrap();
+    drop(database);
+    let [first, second, ..] = shapes();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    admit(&mut store, "libsvm:d.txt", &first, None).unwrap();
+    drop(store);
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    name(admit(&mut store, "libsvm:d.txt", &second, None).unwrap_err());
+}
