@@ -147,12 +147,11 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
         PAIRS
     };
     message.clear();
-    message.reserve_exact(HEADER_LEN + least);
+    message.reserve_exact(HEADER_LEN + least + 4);
     message.push(VERSION);
     message.push(kind);
     message.extend_from_slice(&round.to_le_bytes());
     message.extend_from_slice(&(average.len() as u32).to_le_bytes());
-    let present = || average.iter().filter(|value| value.to_bits() != 0);
     match kind {
         DENSE => message.extend(average.iter().flat_map(|value| value.to_le_bytes())),
         BITMAP => {
@@ -162,7 +161,16 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
                     byte | (u8::from(value.to_bits() != 0) << bit)
                 })
             }));
-            message.extend(present().flat_map(|value| value.to_le_bytes()));
+            let start = message.len();
+            // Room for one more: a value that is not marked is written, too, and then written over.
+            message.resize(HEADER_LEN + least + 4, 0);
+            let values = message[start..].as_chunks_mut::<4>().0;
+            let mut next = 0;
+            for value in average {
+                values[next] = value.to_le_bytes();
+                next += usize::from(value.to_bits() != 0);
+            }
+            message.truncate(HEADER_LEN + least);
         }
         _ => {
             for (index, value) in average.iter().enumerate() {

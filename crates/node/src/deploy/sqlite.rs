@@ -114,6 +114,7 @@ impl Database {
     fn prepare(&self, schema: &str) -> rusqlite::Result<()> {
         let connection = &self.connection;
         connection.busy_timeout(Duration::from_secs(10))?;
+        connection.pragma_update(None, "page_size", 8192)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "secure_delete", true)?;
