@@ -28,7 +28,7 @@ pub mod store;
 
 use sha2::{Digest, Sha256};
 
-/// A SHA-256 digest.
+/// A digest: SHA-256 where others see it.
 pub type Hash = [u8; 32];
 
 /// The digest of a model: the bytes of its numbers.

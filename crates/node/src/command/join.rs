@@ -15,7 +15,7 @@ use super::{Failure, Verbosity, print};
 use crate::deploy::budget::{self, Limits, Priced, Refusal, Spent, adjacency_name};
 use crate::deploy::description::Description;
 use crate::deploy::participant::{
-    CHECKPOINT_EVERY, Participant, ParticipantError, Parts, fresh_secrets,
+    Participant, ParticipantError, Parts, checkpoint_every, fresh_secrets,
 };
 use crate::deploy::records::{self, LoadError, Records};
 use crate::deploy::shape::{self, ShapeError};
@@ -45,7 +45,7 @@ const AFTER_THE_END: Duration = Duration::from_secs(4);
 /// Shows what the run will cost and what these records have spent before anything is sent, and refuses
 /// with exit code 3 above --max-epsilon; without a limit it asks, and where there is no terminal it refuses. Tries again until the server answers; stopped or killed, it goes
 /// on when started again with the same --state.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// The server, e.g. https://127.0.0.1:7443
     #[arg(long, value_name = "URL")]
@@ -147,8 +147,13 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
     runtime.block_on(async {
+        // On the thread that the connection lives on, too: every average and every message would otherwise wake another.
+        let part = tokio::spawn(take_part(options.clone(), share, target, store, verbosity));
         tokio::select! {
-            result = take_part(options, share, &target, store, verbosity) => result,
+            result = part => match result {
+                Ok(result) => result,
+                Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+            },
             code = super::serve::stop_signal() => match code {
                 0 => {
                     verbosity.say("stopped; started again with the same --state it goes on");
@@ -163,13 +168,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 }
 
 async fn take_part(
-    options: &Options,
+    options: Options,
     share: Share,
-    target: &Target,
+    target: Target,
     mut store: ClientSqlite,
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
-    let mut caller = Caller::new(target, options.client);
+    let options = &options;
+    let mut caller = Caller::new(&target, options.client);
     let known = store.runs()?;
     // Before the server can say anything about them.
     let directories = DataDirectories::from_environment(options.data_dir.as_deref());
@@ -498,7 +504,7 @@ fn participant(
             Some(seed) => Ok(SecretKey::simulated(seed, id).into()),
             None => fresh_secrets(purpose),
         }),
-        checkpoint_every: CHECKPOINT_EVERY,
+        checkpoint_every: checkpoint_every(&plan.compressor),
     })
     .map_err(|error| FollowError::from(error).into())
 }

@@ -33,8 +33,13 @@ use soteria_core::wire;
 use super::store::{Checkpoint, ClientStore, Row, StoreError};
 use super::{Hash, digest, records};
 
-/// Rounds between checkpoints.
-pub const CHECKPOINT_EVERY: Round = 64;
+/// Rounds between checkpoints: so many that what they write is little beside the messages, within limits. Fewer mean less
+/// to live through again after a crash, and less to keep until then.
+pub fn checkpoint_every(compressor: &Compressor) -> Round {
+    // Model, mean shift and the client's own.
+    let state = 12 * compressor.dimension();
+    (4 * state / compressor.encoded_len().max(1)).clamp(64, 256) as Round
+}
 
 /// Where a message's keys come from: drawn after the round's model has arrived. The digest is one of everything
 /// that the message depends on.
@@ -86,15 +91,15 @@ impl Lived {
         lived
     }
 
-    /// `SHA-256(before || event || round || flag || length and bytes of each part)`.
+    /// `BLAKE3(before || event || round || flag || length and bytes of each part)`.
     fn add(&mut self, event: &[u8; 5], round: Round, flag: bool, parts: &[&[u8]]) {
-        let mut hasher = Sha256::new();
-        hasher.update(self.0);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.0);
         hasher.update(event);
-        hasher.update(round.to_le_bytes());
-        hasher.update([u8::from(flag)]);
+        hasher.update(&round.to_le_bytes());
+        hasher.update(&[u8::from(flag)]);
         for part in parts {
-            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
         self.0 = hasher.finalize().into();
@@ -111,7 +116,21 @@ impl Lived {
 /// A server's state as bytes: the digests of its vectors.
 fn server_bytes(state: &ServerState) -> Vec<u8> {
     let vectors = [&state.model, &state.shift, &state.velocity];
-    vectors.iter().flat_map(|values| digest(values)).collect()
+    vectors.iter().flat_map(|values| name(values)).collect()
+}
+
+/// A vector's name in this client's state: the BLAKE3 digest of the bytes of its numbers. One is computed for every message,
+/// which is why it is not SHA-256.
+fn name(values: &[f32]) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = [0; 1 << 14];
+    for chunk in values.chunks(buffer.len() / 4) {
+        for (bytes, value) in buffer.as_chunks_mut::<4>().0.iter_mut().zip(chunk) {
+            *bytes = value.to_le_bytes();
+        }
+        hasher.update(&buffer[..4 * chunk.len()]);
+    }
+    hasher.finalize().into()
 }
 
 /// Why a participant stops. Nothing that a server says makes it send more.
@@ -490,7 +509,7 @@ impl<S: ClientStore> Participant<S> {
     /// Makes the message of the open round and stores it.
     fn make(&mut self, round: Round) -> Result<Pending, ParticipantError> {
         let model = Arc::clone(self.replica.model());
-        let name = digest(&model);
+        let name = name(&model);
         let purpose = self.lived.purpose(&self.run, round, &name);
         let keys = (self.secrets)(round, &purpose)?;
         let coins = self.client.remembers_coins().then(|| *keys.coins.expose());
@@ -522,7 +541,7 @@ impl<S: ClientStore> Participant<S> {
     fn repeat(&mut self, row: &Row, past: bool) -> Result<Pending, ParticipantError> {
         let round = row.round;
         let model = Arc::clone(self.replica.model());
-        let same = digest(&model) == row.model;
+        let same = name(&model) == row.model;
         if past && !same {
             return Err(ParticipantError::Past(round));
         }

@@ -5,7 +5,7 @@
 //! is not accepted, ends the client.
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use soteria_core::protocol::{ClientId, ServerState};
@@ -21,6 +21,10 @@ use crate::deploy::{from_bytes, printable};
 
 /// How long a call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A round that takes longer than this lets the connection live on beside it, on another thread; for a shorter one that would
+/// take longer than it does.
+const QUICK: Duration = Duration::from_millis(250);
 
 /// How often a silent server is asked whether it lives, and how long it may take to answer.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -198,6 +202,7 @@ pub async fn follow<S: ClientStore>(
     mut advanced: impl FnMut(&Participant<S>),
 ) -> Result<(), FollowError> {
     let mut stream = caller.follow(participant.position()).await?;
+    let mut took = Duration::MAX;
     while !participant.replica().finished() {
         let Some(progress) = stream.message().await? else {
             return Err(FollowError::Passing("the server hung up".to_string()));
@@ -206,8 +211,7 @@ pub async fn follow<S: ClientStore>(
             return Err(FollowError::Protocol("it answers for another run"));
         }
         let open = progress.open;
-        // Training takes its time, which other tasks of this thread need not wait for.
-        let message = tokio::task::block_in_place(|| {
+        let step = || {
             live(participant, progress.event)?;
             advanced(participant);
             // Rounds that are over are only lived through: a message for them would be spent for nothing.
@@ -216,7 +220,14 @@ pub async fn follow<S: ClientStore>(
             } else {
                 Ok(None)
             }
-        })?;
+        };
+        let start = Instant::now();
+        let message = if took < QUICK {
+            step()
+        } else {
+            tokio::task::block_in_place(step)
+        }?;
+        took = start.elapsed();
         if let Some((_, message)) = message {
             caller.submit(message).await?;
         }

@@ -12,18 +12,16 @@ use super::super::{Hash, to_bytes};
 use super::Database;
 
 /// Version of a client's schema. The first named records and kept secrets in other ways: read as if it were this one, its
-/// ledger would say that nothing was spent. The second did not say of which rows SAGA's memory is.
-const CLIENT_VERSION: i64 = 3;
+/// ledger would say that nothing was spent. The second did not say of which rows SAGA's memory is. The third named models by another
+/// digest and did not know with which shapes sources were tried.
+const CLIENT_VERSION: i64 = 4;
 
 const CLIENT_SCHEMA: &str = "
     CREATE TABLE runs (hash BLOB PRIMARY KEY, description TEXT NOT NULL, client INTEGER NOT NULL, data BLOB NOT NULL, part INTEGER, parts INTEGER, price TEXT NOT NULL, finished INTEGER NOT NULL);
     CREATE TABLE messages (run BLOB NOT NULL REFERENCES runs, round INTEGER NOT NULL, message BLOB NOT NULL, coins BLOB, model BLOB NOT NULL, accepted INTEGER, UNIQUE (run, round));
     CREATE TABLE states (run BLOB PRIMARY KEY REFERENCES runs, round INTEGER NOT NULL, model BLOB NOT NULL, shift BLOB NOT NULL, velocity BLOB NOT NULL, own_shift BLOB NOT NULL, memory BLOB NOT NULL);
+    CREATE TABLE shapes (source TEXT PRIMARY KEY, shape TEXT NOT NULL);
 ";
-
-/// Came later and leaves the version as it is: without it nothing is misread, and a state that lacks it has tried nothing yet.
-const SHAPES: &str =
-    "CREATE TABLE IF NOT EXISTS shapes (source TEXT PRIMARY KEY, shape TEXT NOT NULL)";
 
 /// A client's journal and ledger on disk.
 pub struct ClientSqlite {
@@ -39,7 +37,6 @@ impl ClientSqlite {
     /// When another process has it, or it is no such state.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let database = Database::open(directory, "client.sqlite", CLIENT_SCHEMA, CLIENT_VERSION)?;
-        database.query(|connection| connection.execute_batch(SHAPES))?;
         let uncut = !database.cut_log()?;
         Ok(Self { database, uncut })
     }
