@@ -39,7 +39,7 @@ pub enum Failure {
         /// What to do.
         hint: Option<String>,
     },
-    /// The privacy budget does not allow it (3).
+    /// The privacy budget does not allow it, or its ledger is in doubt (3).
     Refused(String),
 }
 

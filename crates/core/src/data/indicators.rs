@@ -3,8 +3,9 @@
 //!
 //! A record of a9a takes 16 bytes in this form instead of 120, so that the records of a few clients stay next to the
 //! processor that works on them, and rows have one length, which a processor can foresee. What is read back is the
-//! stored value to the bit, and sums over a row have the same terms in the same order as in the other forms: the form
-//! depends on all records together, and no record's numbers may depend on the others.
+//! stored value to the bit, and sums over a row have the same terms in the same order as in the other forms, and products of
+//! zeros after them, which change nothing but the sign of a zero: the form depends on all records together, and no record's
+//! numbers may depend on the others.
 
 use super::packed::FEWEST;
 use crate::linalg::with_room_on_large_pages;

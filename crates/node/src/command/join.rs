@@ -37,6 +37,11 @@ hint: if it was restored from a copy, put the newest one back; if that is lost, 
 hint: if it is the newest for certain, this is not the server that it has spoken to: see who answers at that address (without TLS \
 any process of this machine may), and start again when the right one does";
 
+/// The same for a client that finds out by its message: both have left this client's machines, and the ledger of each knows of one.
+const TWICE: &str = "
+hint: both messages have left; count what either ledger says as spent, and what both say if they are copies of one
+hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it before this one goes on";
+
 /// How long a client whose last run is over looks for a server with another one.
 const AFTER_THE_END: Duration = Duration::from_secs(4);
 
@@ -569,11 +574,14 @@ impl From<ShapeError> for Failure {
 
 impl From<FollowError> for Failure {
     fn from(error: FollowError) -> Self {
-        let more = match error {
-            FollowError::Participant(ParticipantError::Forgotten { .. }) => FORGOTTEN,
-            _ => "",
-        };
-        Failure::Failed(format!("{error}{more}"))
+        match error {
+            // For a person to look at: started again, it would go on beside its copy.
+            FollowError::Twice(_) => Failure::Refused(format!("{error}{TWICE}")),
+            FollowError::Participant(ParticipantError::Forgotten { .. }) => {
+                Failure::Failed(format!("{error}{FORGOTTEN}"))
+            }
+            _ => Failure::Failed(error.to_string()),
+        }
     }
 }
 

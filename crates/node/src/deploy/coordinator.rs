@@ -114,6 +114,9 @@ struct Running {
     rules: Vec<Rule>,
     privacy: Option<Privacy>,
     open: Vec<Option<Bytes>>,
+    /// Digests of the messages of the open round, and of the one before as far as this process has seen it.
+    names: Vec<Option<blake3::Hash>>,
+    last_names: Vec<Option<blake3::Hash>>,
     received: usize,
     opened: Duration,
     update: Update,

@@ -476,7 +476,8 @@ impl<S: ClientStore> Participant<S> {
             None if round <= self.replica.round() => return refuse("it lies behind"),
             _ => {}
         }
-        if self.position().every_round {
+        // The start skips no round.
+        if self.position().every_round && round > 0 {
             return refuse("rounds must be repeated one by one");
         }
         let known = self.taken + u32::from(accepted && self.waits_for_an_outcome());

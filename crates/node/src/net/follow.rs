@@ -45,6 +45,12 @@ pub enum FollowError {
     /// The server speaks of another run, or sends what is no answer.
     #[error("the server does not keep to the protocol: {0}")]
     Protocol(&'static str),
+    /// The server has another message of this client for the open round.
+    #[error(
+        "the server already has another message of this client for this round: a copy of this state is at work, or this one is older \
+         than the last message ({0})"
+    )]
+    Twice(String),
     /// This side stops.
     #[error(transparent)]
     Participant(#[from] ParticipantError),
@@ -162,8 +168,12 @@ impl Caller {
     async fn submit(&mut self, message: Bytes) -> Result<(), FollowError> {
         let run = self.run.clone();
         let request = self.request(rpc::SubmitRequest { run, message });
-        self.stub.submit(request).await?;
-        Ok(())
+        match self.stub.submit(request).await {
+            Err(status) if status.code() == Code::AlreadyExists => {
+                Err(FollowError::Twice(printable(status.message())))
+            }
+            other => Ok(other.map(drop)?),
+        }
     }
 
     async fn follow(

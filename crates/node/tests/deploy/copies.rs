@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use soteria_core::random::SecretKey;
 use soteria_core::wire;
-use soteria_node::deploy::coordinator::CatchUp;
+use soteria_node::deploy::coordinator::{CatchUp, CoordinatorError, Receipt};
 use soteria_node::deploy::memory::ClientMemory;
 use soteria_node::deploy::participant::ParticipantError;
 use soteria_node::deploy::store::ClientStore;
@@ -210,4 +211,43 @@ fn the_newest_state_goes_on_from_a_state() {
             }
         }
     }
+}
+
+/// A copy in step makes a message for the round that its original has answered, and it comes when the round is over: it is
+/// told apart from the first one sent again.
+#[test]
+fn a_second_message_is_noticed_though_it_comes_late() {
+    let world = World::new(&["algorithm.preset=soteriafl-sgd"]);
+    let mut server = world.coordinator(Duration::ZERO).unwrap();
+    for client in 0..world.clients() {
+        let joined = server.join(client as u32, world.records(client), Duration::ZERO);
+        joined.unwrap();
+    }
+    let mut messages = Vec::new();
+    for client in 0..world.clients() {
+        let mut party = world.participant(client).unwrap().unwrap();
+        Session::open(&mut server, client, &mut party).unwrap();
+        messages.push(speak(&server, &mut party).unwrap().unwrap().1);
+    }
+    let mut store = ClientMemory::default();
+    store.begin(&world.ledger_run(0)).unwrap();
+    let secrets = Box::new(|_, _: &_| Ok(SecretKey::simulated(77, 0).into()));
+    let copy = world.participant_over(store, 0, secrets);
+    let mut copy = copy.unwrap().unwrap();
+    Session::open(&mut server, 0, &mut copy).unwrap();
+    let second = speak(&server, &mut copy).unwrap().unwrap().1;
+    for (client, message) in messages.iter().enumerate() {
+        let sent = server.submit(client as u32, message.clone(), Duration::ZERO);
+        sent.unwrap();
+    }
+    assert_eq!(server.round(), 1);
+    assert!(matches!(
+        server.submit(0, second, Duration::ZERO),
+        Err(CoordinatorError::Conflict {
+            client: 0,
+            round: 0
+        })
+    ));
+    let again = server.submit(0, messages.swap_remove(0), Duration::ZERO);
+    assert_eq!(again.unwrap(), (Receipt::Closed { accepted: true }, false));
 }

@@ -6,9 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use soteria_core::protocol::{Client, Server};
+use soteria_core::random::SecretKey;
 use soteria_node::deploy::coordinator::CoordinatorError;
-use soteria_node::deploy::memory::Plan;
-use soteria_node::deploy::participant::ParticipantError;
+use soteria_node::deploy::digest;
+use soteria_node::deploy::memory::{ClientMemory, Plan};
+use soteria_node::deploy::participant::{Participant, ParticipantError, Parts};
+use soteria_node::deploy::store::ClientStore;
+use soteria_node::run as setup;
 
 use crate::world::{Coordinates, Participates, Session, Trouble, World, bits, speak};
 
@@ -244,6 +249,67 @@ fn records_in_another_order_are_refused_once_they_are_remembered() {
     let error = open(true).err().unwrap();
     assert!(matches!(error, ParticipantError::Stored { .. }), "{error}");
     assert!(open(false).unwrap().is_some());
+}
+
+/// SAGA must live through its rounds again. Where the start came from the server and no checkpoint has been made, the start
+/// comes again, and then every round.
+#[test]
+fn rounds_are_repeated_from_a_start_that_is_sent() {
+    let world = World::new(&["algorithm.preset=soteriafl-saga"]);
+    let mut server = world.coordinator(NOW).unwrap();
+    for client in 0..world.clients() {
+        let joined = server.join(client as u32, world.records(client), NOW);
+        joined.unwrap();
+    }
+    let mut others: Vec<_> = (1..world.clients())
+        .map(|client| world.participant(client).unwrap().unwrap())
+        .collect();
+    let mut store = ClientMemory::default();
+    store.begin(&world.ledger_run(0)).unwrap();
+    let awaiting = || {
+        let plan = Arc::new(setup::client_plan(&world.resolved, &world.problem).unwrap());
+        let zeros = vec![0.0; world.start.len()];
+        let key = SecretKey::simulated(0, 0);
+        let server = setup::server_plan(&world.resolved, &world.problem.model, &plan, vec![1.0]);
+        Participant::new(Parts {
+            store: store.clone(),
+            run: *world.description.hash(),
+            client: Client::new(
+                0,
+                Arc::clone(&plan),
+                Arc::clone(&world.problem.shards[0]),
+                setup::sampling(&world.resolved),
+                world.sigmas[0],
+                key,
+            )
+            .unwrap(),
+            compressor: plan.compressor.clone(),
+            replica: Server::new(server, zeros),
+            awaits_start: Some(digest(&world.start)),
+            secrets: Box::new(|round, _| Ok(SecretKey::simulated(u64::from(round), 9).into())),
+            checkpoint_every: 1000,
+        })
+        .unwrap()
+    };
+    for round in 0..4 {
+        // Killed after every message, also before it arrives.
+        let mut messages = Vec::new();
+        for _ in 0..2 {
+            let mut party = awaiting();
+            let mut session = Session::open(&mut server, 0, &mut party).unwrap();
+            while session.hear(&mut server, 0, &mut party).unwrap() {}
+            assert_eq!(party.replica().round(), round);
+            messages.push(speak(&server, &mut party).unwrap().unwrap().1);
+        }
+        assert_eq!(messages[0], messages[1]);
+        server.submit(0, messages.remove(0), NOW).unwrap();
+        for (i, party) in others.iter_mut().enumerate() {
+            let mut session = Session::open(&mut server, i + 1, party).unwrap();
+            while session.hear(&mut server, i + 1, party).unwrap() {}
+            let (_, message) = speak(&server, party).unwrap().unwrap();
+            server.submit(i as u32 + 1, message, NOW).unwrap();
+        }
+    }
 }
 
 /// Every combination ends with the simulator's bytes, without any failure.

@@ -91,16 +91,22 @@ impl Run {
     }
 
     pub fn join_with(&self, client: usize, more: &[&str]) -> Process {
+        self.join_from(&format!("client-{client}"), client, more)
+    }
+
+    /// A client with its state in this directory.
+    pub fn join_from(&self, state: &str, client: usize, more: &[&str]) -> Process {
         let mut command = program();
         let scheme = if self.tls { "https" } else { "http" };
         let server = format!("{scheme}://127.0.0.1:{}", self.port);
-        let state = self.path(&format!("client-{client}"));
+        let log = self.path(&format!("{}.log", state.replace("client", "join")));
+        let state = self.path(state);
         let data = self.data.replace("{}", &client.to_string());
         command.args(["join", "--server", &server, "--client", &client.to_string()]);
         command.args(["--state", text(&state), "--data", &data]);
         command.args(more);
         self.protect(&mut command);
-        Process::start(command, &self.path(&format!("join-{client}.log")))
+        Process::start(command, &log)
     }
 
     pub fn ledger(&self, client: usize) -> serde_json::Value {

@@ -4,6 +4,9 @@
 use std::time::{Duration, Instant};
 
 use prost::Message;
+use sha2::{Digest, Sha256};
+use soteria_node::net::dial::{Security, Target};
+use soteria_node::net::follow::{Caller, Patience};
 use soteria_node::net::rpc::SubmitRequest;
 
 use crate::parties::{Run, eventually};
@@ -393,6 +396,45 @@ fn an_older_copy_is_found_out_far_behind() {
     }
     assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
     assert!(run.model() == run.simulated());
+}
+
+/// Two copies of a state in step: both make a message for the open round. The server takes the first that comes, and the
+/// client with the other stays out, by an exit code after which it is not started again, until a person has looked.
+#[test]
+fn a_copy_in_step_is_found_out_by_its_message() {
+    let mut run = Run::new(&two_clients(str::to_string));
+    run.seed = None;
+    run.data = format!("libsvm:{}", run.path("d.txt").display());
+    let rows = "+1 1:0.5 3:2\n-1 2:1.5\n".repeat(4);
+    std::fs::write(run.path("d.txt"), rows).unwrap();
+    let _server = run.serve();
+    // The other client joins and says nothing more, so the first round stays open.
+    let address = format!("http://127.0.0.1:{}", run.port);
+    let target = Target::new(&address, &Security::Plain).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut other = Caller::new(&target, 1);
+        let (mut patience, mut text) = (Patience::default(), other.describe().await);
+        while text.is_err() {
+            patience.pause().await;
+            text = other.describe().await;
+        }
+        let run = Sha256::digest(text.unwrap().as_bytes())[..16].to_vec();
+        other.for_run(run.into(), 3).join(8).await.unwrap();
+    });
+    let limit = ["--max-epsilon", "1.05"];
+    let mut copies =
+        ["client-0", "client-0-copy"].map(|state| Some(run.join_from(state, 0, &limit)));
+    let logs = || ["join-0.log", "join-0-copy.log"].map(|name| run.log(name));
+    let out = |log: &String| log.contains("another message of this client");
+    eventually("one of them is found out", || logs().iter().any(out));
+    let which = logs().iter().position(out).unwrap();
+    let code = copies[which].take().unwrap().code();
+    assert_eq!(code, 3, "{}", logs()[which]);
+    assert!(logs()[which].contains("find the copy"), "{}", logs()[which]);
+    // The one whose message was taken waits for the other client as before.
+    assert!(!out(&logs()[1 - which]), "{}", logs()[1 - which]);
+    assert_eq!(run.ledger(0)["datasets"][0]["messages"], 1);
 }
 
 fn copy_directory(from: &std::path::Path, to: &std::path::Path) {

@@ -96,8 +96,8 @@ impl<S: ServerStore> Coordinator<S> {
             .filter(|&round| have.is_none_or(|have| round > have) && round <= needed)
             .map(|round| (state + bytes(round), round));
         let by_averages = have.map(|have| (bytes(have), have));
-        if every_round && let Some(have) = have {
-            return have;
+        if every_round {
+            return have.unwrap_or(0);
         }
         by_averages
             .into_iter()

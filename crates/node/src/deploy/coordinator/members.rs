@@ -140,6 +140,8 @@ impl<S: ServerStore> Coordinator<S> {
             server: self.server(weights(resolved, &records)),
             rules,
             open: vec![None; records.len()],
+            names: vec![None; records.len()],
+            last_names: vec![None; records.len()],
             received: 0,
             opened: now,
             update: Update::default(),

@@ -39,6 +39,15 @@ impl<S: ServerStore> Coordinator<S> {
         let found = wire::claimed_round(&message)
             .ok_or_else(|| CoordinatorError::Malformed("it has no header".to_string()))?;
         if found < open {
+            // Two messages of one round are of two copies of a state, also if the second one comes late.
+            let running = self.running.as_ref();
+            let last = running.and_then(|running| running.last_names[client as usize]);
+            if found + 1 == open && last.is_some_and(|last| last != blake3::hash(&message)) {
+                return Err(CoordinatorError::Conflict {
+                    client,
+                    round: found,
+                });
+            }
             let accepted = self.accepted(found, client)?;
             return Ok((Receipt::Closed { accepted }, false));
         }
@@ -67,6 +76,7 @@ impl<S: ServerStore> Coordinator<S> {
                 round: open,
             });
         }
+        running.names[client as usize] = Some(blake3::hash(&message));
         running.open[client as usize] = Some(message);
         running.received += 1;
         let closed = self.tick(now)?;
@@ -168,6 +178,8 @@ impl<S: ServerStore> Coordinator<S> {
             }
         }
         running.open.fill(None);
+        std::mem::swap(&mut running.names, &mut running.last_names);
+        running.names.fill(None);
         let seconds = now.saturating_sub(running.opened).as_secs_f64();
         (running.received, running.opened) = (0, now);
         self.last_seconds = seconds;
