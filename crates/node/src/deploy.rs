@@ -34,14 +34,19 @@ pub type Hash = [u8; 32];
 /// The digest of a model: the bytes of its numbers.
 pub fn digest(values: &[f32]) -> Hash {
     let mut hasher = Sha256::new();
-    let mut buffer = [0; 4096];
-    for chunk in values.chunks(1024) {
+    in_pieces(values, |bytes| hasher.update(bytes));
+    hasher.finalize().into()
+}
+
+/// Numbers as bytes, some at a time.
+fn in_pieces(values: &[f32], mut take: impl FnMut(&[u8])) {
+    let mut buffer = [0; 1 << 14];
+    for chunk in values.chunks(buffer.len() / 4) {
         for (bytes, value) in buffer.as_chunks_mut::<4>().0.iter_mut().zip(chunk) {
             *bytes = value.to_le_bytes();
         }
-        hasher.update(&buffer[..4 * chunk.len()]);
+        take(&buffer[..4 * chunk.len()]);
     }
-    hasher.finalize().into()
 }
 
 /// Numbers as bytes, for a store or the wire.

@@ -39,8 +39,9 @@ any process of this machine may), and start again when the right one does";
 
 /// The same for a client that finds out by its message: both have left this client's machines, and the ledger of each knows of one.
 const TWICE: &str = "
-hint: both messages have left; count what either ledger says as spent, and what both say if they are copies of one
-hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it before this one goes on";
+hint: both messages have left; if the other is of a copy of this state, count what both ledgers say
+hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; if it has gone on, its state is the newer one: keep that
+hint: if there is none, somebody has sent as this client: see who has its key (without TLS any process of this machine may)";
 
 /// How long a client whose last run is over looks for a server with another one.
 const AFTER_THE_END: Duration = Duration::from_secs(4);

@@ -123,13 +123,9 @@ fn server_bytes(state: &ServerState) -> Vec<u8> {
 /// which is why it is not SHA-256.
 fn name(values: &[f32]) -> Hash {
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = [0; 1 << 14];
-    for chunk in values.chunks(buffer.len() / 4) {
-        for (bytes, value) in buffer.as_chunks_mut::<4>().0.iter_mut().zip(chunk) {
-            *bytes = value.to_le_bytes();
-        }
-        hasher.update(&buffer[..4 * chunk.len()]);
-    }
+    super::in_pieces(values, |bytes| {
+        hasher.update(bytes);
+    });
     hasher.finalize().into()
 }
 

@@ -45,7 +45,7 @@ pub enum FollowError {
     /// The server speaks of another run, or sends what is no answer.
     #[error("the server does not keep to the protocol: {0}")]
     Protocol(&'static str),
-    /// The server has another message of this client for the open round.
+    /// The server has another message of this client for the same round, the open one or the one before.
     #[error(
         "the server already has another message of this client for this round: a copy of this state is at work, or this one is older \
          than the last message ({0})"
@@ -221,6 +221,7 @@ pub async fn follow<S: ClientStore>(
             return Err(FollowError::Protocol("it answers for another run"));
         }
         let open = progress.open;
+        let opened = matches!(progress.event, Some(Event::Opened(_)));
         let step = || {
             live(participant, progress.event)?;
             advanced(participant);
@@ -237,7 +238,10 @@ pub async fn follow<S: ClientStore>(
         } else {
             tokio::task::block_in_place(step)
         }?;
-        took = start.elapsed();
+        // What came before a stream's first word was made earlier, and rounds that are only lived through say nothing.
+        if message.is_some() && !opened {
+            took = start.elapsed();
+        }
         if let Some((_, message)) = message {
             caller.submit(message).await?;
         }
