@@ -238,7 +238,7 @@ pub async fn follow<S: ClientStore>(
         } else {
             tokio::task::block_in_place(step)
         }?;
-        // What came before a stream's first word was made earlier, and rounds that are only lived through say nothing.
+        // Rounds with a message are measured. At a stream's first word it may be one that was made earlier.
         if message.is_some() && !opened {
             took = start.elapsed();
         }
