@@ -122,20 +122,3 @@ fn runs_that_were_joined_and_the_clients_own_word_count() {
     }
     assert_eq!(store.shape(own), Ok(None), "it was not tried");
 }
-
-/// A state of a program that did not keep shapes: nothing was tried in it.
-#[test]
-fn states_without_shapes_get_them() {
-    let directory = tempfile::tempdir().unwrap();
-    drop(ClientSqlite::open(directory.path()).unwrap());
-    let file = directory.path().join("client.sqlite");
-    let database = rusqlite::Connection::open(file).unwrap();
-    database.execute_batch("DROP TABLE shapes").unwrap();
-    drop(database);
-    let [first, second, ..] = shapes();
-    let mut store = ClientSqlite::open(directory.path()).unwrap();
-    admit(&mut store, "libsvm:d.txt", &first, None).unwrap();
-    drop(store);
-    let mut store = ClientSqlite::open(directory.path()).unwrap();
-    name(admit(&mut store, "libsvm:d.txt", &second, None).unwrap_err());
-}
