@@ -234,11 +234,10 @@ impl Factored {
     /// A record of weight zero loses its factors, which may not be finite.
     fn drop_weightless(&mut self) {
         let len = self.factors.len() / self.weights.len().max(1);
-        for (j, _) in (0..)
-            .zip(&self.weights)
-            .filter(|(_, weight)| **weight == 0.0)
-        {
-            self.factors[j * len..(j + 1) * len].fill(0.0);
+        for (factors, &weight) in self.factors.chunks_mut(len.max(1)).zip(&self.weights) {
+            if weight == 0.0 {
+                factors.fill(0.0);
+            }
         }
     }
 }

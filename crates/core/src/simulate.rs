@@ -1,7 +1,7 @@
 //! All clients in one process: fast, and the same bits on any number of threads.
 //!
-//! A team of threads lives for the whole run. Within a round each thread takes the next client that
-//! nobody has, computes its message, and puts it into the outbox; the first thread then adds the
+//! A team of threads lives for the whole run. Within a round each thread computes the messages of
+//! its own clients, then of those that nobody has come to, and puts them into the outbox; the first thread then adds the
 //! outbox to the server in the order of clients and steps. Messages depend on (seed, client,
 //! round) and sums have one order, so the result does not depend on who did what. Threads meet at
 //! a spinning barrier: a round of small clients lasts tens of microseconds, less than it takes

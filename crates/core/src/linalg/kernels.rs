@@ -94,11 +94,7 @@ pub(crate) fn sparse_dot(row: impl Entries, dense: &[f32]) -> f32 {
         }
     }
     // The last ones, too, go to sums of their own: a row that is filled up with zeros has the same product.
-    let mut remaining = remaining;
-    for sum in sums.iter_mut().take(3) {
-        let Some((index, value)) = remaining.next() else {
-            break;
-        };
+    for (sum, (index, value)) in sums.iter_mut().zip(remaining) {
         *sum = value.mul_add(dense[index as usize], *sum);
     }
     (sums[0] + sums[1]) + (sums[2] + sums[3])

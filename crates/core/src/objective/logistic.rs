@@ -10,7 +10,7 @@
 //! **Cost.** One pass over the stored features of the batch for the factors and one for the sum;
 //! nothing for the norms. On a few selected coordinates the sum costs a binary search per
 //! coordinate and record, or a table lookup per stored feature, or that same pass, whichever is
-//! cheapest.
+//! cheapest. Features that are yes or no are read as columns alone (`data/indicators.rs`).
 //!
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
@@ -226,24 +226,21 @@ fn add_rows(records: Records<'_>, gradients: Gradients<'_>, sum: &mut [f32]) {
         let scale = gradients.weights[0] * gradients.factors[0];
         return add_row_and_offset(records.data.features(), row, offset, scale, sum);
     }
+    let mut total = 0.0;
     if let Some(indicators) = indicators(records) {
         let mut table = table_of(sum);
-        let total = add_indicators(indicators, records, gradients, &mut table);
+        total = add_indicators(indicators, records, gradients, &mut table);
         sum.copy_from_slice(&table[..sum.len()]);
-        if let Some(offset) = records.data.offset() {
-            kernels::add_scaled(sum, total, offset);
-        }
-        return;
-    }
-    let mut total = 0.0;
-    for (j, &row) in records.rows.iter().enumerate() {
-        let scale = gradients.weights[j] * gradients.factors[j];
-        total += scale;
-        match records.data.features() {
-            Features::Dense(dense) => kernels::add_scaled(sum, scale, dense.row(row as usize)),
-            Features::Sparse(sparse) => with_rows!(sparse, |rows| {
-                kernels::add_scaled_sparse(sum, scale, rows.row(row as usize));
-            }),
+    } else {
+        for (j, &row) in records.rows.iter().enumerate() {
+            let scale = gradients.weights[j] * gradients.factors[j];
+            total += scale;
+            match records.data.features() {
+                Features::Dense(dense) => kernels::add_scaled(sum, scale, dense.row(row as usize)),
+                Features::Sparse(sparse) => with_rows!(sparse, |rows| {
+                    kernels::add_scaled_sparse(sum, scale, rows.row(row as usize));
+                }),
+            }
         }
     }
     if let Some(offset) = records.data.offset() {
@@ -301,7 +298,7 @@ fn add_selected(
     workspace: &mut Workspace,
 ) {
     if let Some(indicators) = indicators(records) {
-        return add_selected_indicators(indicators, records, gradients, chosen, sum);
+        return add_selected_indicators(indicators, records, gradients, chosen, sum, workspace);
     }
     match (records.data.features(), way(records, chosen)) {
         (Features::Sparse(_), Way::WholeRows) => {
@@ -364,7 +361,7 @@ fn add_selected(
     }
 }
 
-/// [`add_selected`] for rows that are kept as columns alone: each chosen column is searched for in all rows, or, if many
+/// [`add_selected`] for rows that are kept as columns alone: every column is looked up among the chosen ones, or, if many
 /// are chosen, whole rows are added up.
 #[inline(always)]
 fn add_selected_indicators(
@@ -373,18 +370,17 @@ fn add_selected_indicators(
     gradients: Gradients<'_>,
     chosen: &[u32],
     sum: &mut [f32],
+    workspace: &mut Workspace,
 ) {
     let mut total = 0.0;
     if chosen.len() <= MARKED {
-        for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
-            let mut scales = [0.0; BLOCK];
-            let scales = &mut scales[..rows.len()];
-            for (j, scale) in scales.iter_mut().enumerate() {
-                *scale = gradients.weights[b * BLOCK + j] * gradients.factors[b * BLOCK + j];
-                total += *scale;
-            }
-            indicators.add_marked(rows, scales, chosen, sum);
+        let mut scales = workspace.take(records.len());
+        for (j, scale) in scales.iter_mut().enumerate() {
+            *scale = gradients.weights[j] * gradients.factors[j];
+            total += *scale;
         }
+        indicators.add_marked(records.rows, &scales, chosen, sum);
+        workspace.put(scales);
     } else {
         let mut table = table_of(&[]);
         for (&sum, &coordinate) in sum.iter().zip(chosen) {
