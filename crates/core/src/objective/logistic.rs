@@ -298,7 +298,7 @@ fn add_selected(
     workspace: &mut Workspace,
 ) {
     if let Some(indicators) = indicators(records) {
-        return add_selected_indicators(indicators, records, gradients, chosen, sum, workspace);
+        return add_selected_indicators(indicators, records, gradients, chosen, sum);
     }
     match (records.data.features(), way(records, chosen)) {
         (Features::Sparse(_), Way::WholeRows) => {
@@ -370,17 +370,19 @@ fn add_selected_indicators(
     gradients: Gradients<'_>,
     chosen: &[u32],
     sum: &mut [f32],
-    workspace: &mut Workspace,
 ) {
     let mut total = 0.0;
     if chosen.len() <= MARKED {
-        let mut scales = workspace.take(records.len());
-        for (j, scale) in scales.iter_mut().enumerate() {
-            *scale = gradients.weights[j] * gradients.factors[j];
-            total += *scale;
+        // On the stack, a block at a time: measurably faster than in scratch memory.
+        for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+            let mut scales = [0.0; BLOCK];
+            let scales = &mut scales[..rows.len()];
+            for (j, scale) in scales.iter_mut().enumerate() {
+                *scale = gradients.weights[b * BLOCK + j] * gradients.factors[b * BLOCK + j];
+                total += *scale;
+            }
+            indicators.add_marked(rows, scales, chosen, sum);
         }
-        indicators.add_marked(records.rows, &scales, chosen, sum);
-        workspace.put(scales);
     } else {
         let mut table = table_of(&[]);
         for (&sum, &coordinate) in sum.iter().zip(chosen) {
