@@ -145,6 +145,7 @@ pub struct Workspace {
     indices: Vec<Vec<u32>>,
     phase: u64,
     prepared: Vec<Prepared>,
+    layout: Layout,
 }
 
 /// What an objective made of a model, kept for the next call with the same one.
@@ -152,6 +153,15 @@ pub struct Workspace {
 struct Prepared {
     key: PreparedKey,
     buffer: Vec<f32>,
+}
+
+/// What an objective made of the records of a batch, kept for the next call with the same ones.
+#[derive(Debug, Default)]
+struct Layout {
+    phase: u64,
+    data: usize,
+    rows: Vec<u32>,
+    buffer: Vec<u8>,
 }
 
 /// Tells models apart: the phase, and addresses of what the preparation depends on.
@@ -202,6 +212,25 @@ impl Workspace {
         } else {
             self.put(buffer);
         }
+    }
+
+    /// What was made of these rows of the data at this address, or a buffer to make it in.
+    pub(crate) fn take_layout(&mut self, data: usize, rows: &[u32]) -> (Vec<u8>, bool) {
+        let layout = &mut self.layout;
+        let known = self.phase > 0
+            && (layout.phase, layout.data) == (self.phase, data)
+            && layout.rows == rows;
+        layout.phase = 0;
+        (std::mem::take(&mut layout.buffer), known)
+    }
+
+    /// Keeps what was made of these rows.
+    pub(crate) fn put_layout(&mut self, data: usize, rows: &[u32], buffer: Vec<u8>) {
+        let layout = &mut self.layout;
+        (layout.phase, layout.data) = (self.phase, data);
+        layout.rows.clear();
+        layout.rows.extend_from_slice(rows);
+        layout.buffer = buffer;
     }
 
     /// Takes a buffer of `len` numbers with unspecified content; give it back with [`put`](Self::put).

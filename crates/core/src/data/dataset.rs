@@ -270,10 +270,14 @@ impl Dataset {
             .collect();
         let factors: Vec<f64> = (0..self.columns()).map(factor).collect();
         let sparse = matches!(self.features, Features::Sparse(_));
+        let unit = unit_after(&self.features, &factors);
         self.features = self.features.map(|column, value| {
             let moved = if sparse { 0.0 } else { moved[column] };
             cut((f64::from(value) + moved) * factors[column])
         })?;
+        if let (Features::Sparse(rows), Some(unit)) = (&mut self.features, unit) {
+            rows.set_unit(unit);
+        }
         let rest = moved
             .iter()
             .zip(&factors)
@@ -292,6 +296,18 @@ impl fmt::Debug for Dataset {
             .field("offset", &self.offset.is_some())
             .finish()
     }
+}
+
+/// The size of steps after values were multiplied; none if they are then different, or steps so large or small that
+/// values are cut off.
+fn unit_after(features: &Features, factors: &[f64]) -> Option<f32> {
+    let Features::Sparse(rows) = features else {
+        return None;
+    };
+    let factor = *factors.first()?;
+    let unit = (f64::from(rows.unit()?) * factor) as f32;
+    let ordinary = unit > 1e-30 && unit < 1e15;
+    (ordinary && factors.iter().all(|&other| other == factor)).then_some(unit)
 }
 
 /// Whether the offset is longer than four times some row that it is part of.

@@ -259,7 +259,11 @@ impl Array {
             }
             starts.push(values.len());
         }
-        SparseRows::new(self.columns, starts, indices, values)
+        let mut rows = SparseRows::new(self.columns, starts, indices, values)?;
+        if let Element::U8 = self.element {
+            rows.set_unit(1.0 / 255.0);
+        }
+        Ok(rows)
     }
 }
 

@@ -10,11 +10,17 @@ use crate::linalg::{prefetch, with_room_on_large_pages};
 /// How many different values there may be.
 const VALUES: usize = 256;
 
+/// How many steps of `unit` a value is. Nothing but the nearest whole number is looked at, so that it is the same for
+/// a value however it was rounded.
+pub(crate) fn steps(value: f32, unit: f32) -> u8 {
+    (value / unit).round() as u8
+}
+
 /// Parts with fewer stored values stay near the processor anyway.
 pub(super) const FEWEST: usize = 1 << 14;
 
 /// The stored values of [`SparseRows`], in the same order: the column in the lower half of a word, the number of the
-/// value in the upper half.
+/// value in the upper half, which is its number of steps where values come in steps.
 #[derive(Clone)]
 pub(super) struct Packed {
     entries: Vec<u32>,
@@ -22,8 +28,14 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// None if there are too many columns or different values, or too few stored values to be worth it.
-    pub(super) fn new(columns: usize, indices: &[u32], values: &[f32]) -> Option<Packed> {
+    /// None if there are too many columns or different values, too few stored values to be worth it, or different
+    /// values of the same number of steps.
+    pub(super) fn new(
+        columns: usize,
+        indices: &[u32],
+        values: &[f32],
+        unit: Option<f32>,
+    ) -> Option<Packed> {
         if columns > usize::from(u16::MAX) + 1 || values.len() < FEWEST {
             return None;
         }
@@ -32,7 +44,20 @@ impl Packed {
         for (&index, &value) in indices.iter().zip(values) {
             entries.push(index | u32::from(dictionary.number(value)?) << 16);
         }
-        let values = Box::new(dictionary.values);
+        let mut values = Box::new(dictionary.values);
+        if let Some(unit) = unit {
+            let (mut numbers, mut given) = ([0; VALUES], [false; VALUES]);
+            for (number, &value) in numbers.iter_mut().zip(&dictionary.values[..dictionary.len]) {
+                *number = steps(value, unit);
+                values[usize::from(*number)] = value;
+                if std::mem::replace(&mut given[usize::from(*number)], true) {
+                    return None;
+                }
+            }
+            for entry in &mut entries {
+                *entry = *entry & 0xffff | u32::from(numbers[(*entry >> 16) as usize]) << 16;
+            }
+        }
         Some(Packed { entries, values })
     }
 }
@@ -91,8 +116,26 @@ pub(crate) trait Entries: Copy {
     /// A row without entries.
     const NONE: Self;
 
+    /// What is stored of a value.
+    type Stored: Copy;
+
+    /// What is stored from the entry `first` on.
+    fn stored(self, first: usize) -> impl Iterator<Item = Self::Stored>;
+
+    /// Column and value.
+    fn unpack(self, stored: Self::Stored) -> (u32, f32);
+
+    /// The number of the value in packed rows, where values have numbers.
+    fn number(stored: Self::Stored) -> u8;
+
     /// Columns, ascending, and values from the entry `first` on.
-    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)>;
+    #[inline(always)]
+    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
+        self.stored(first).map(
+            #[inline(always)]
+            move |stored| self.unpack(stored),
+        )
+    }
 
     /// All entries, four at a time, and the rest of them.
     fn fours(
@@ -112,10 +155,22 @@ impl Entries for SparseRow<'_> {
         values: &[],
     };
 
+    type Stored = (u32, f32);
+
     #[inline(always)]
-    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
+    fn stored(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
         let (indices, values) = (&self.indices[first..], &self.values[first..]);
         indices.iter().copied().zip(values.iter().copied())
+    }
+
+    #[inline(always)]
+    fn unpack(self, stored: (u32, f32)) -> (u32, f32) {
+        stored
+    }
+
+    #[inline(always)]
+    fn number(_: (u32, f32)) -> u8 {
+        0
     }
 
     #[inline(always)]
@@ -139,23 +194,27 @@ impl Entries for SparseRow<'_> {
     }
 }
 
-impl PackedRow<'_> {
-    #[inline(always)]
-    fn unpack(self, entry: u32) -> (u32, f32) {
-        (entry & 0xffff, self.values[(entry >> 16 & 0xff) as usize])
-    }
-}
-
 impl Entries for PackedRow<'_> {
     const NONE: Self = PackedRow {
         entries: &[],
         values: &[0.0; VALUES],
     };
 
+    type Stored = u32;
+
     #[inline(always)]
-    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
-        let entries = self.entries[first..].iter();
-        entries.map(move |&entry| self.unpack(entry))
+    fn stored(self, first: usize) -> impl Iterator<Item = u32> {
+        self.entries[first..].iter().copied()
+    }
+
+    #[inline(always)]
+    fn unpack(self, stored: u32) -> (u32, f32) {
+        (stored & 0xffff, self.values[usize::from(Self::number(stored))])
+    }
+
+    #[inline(always)]
+    fn number(stored: u32) -> u8 {
+        (stored >> 16) as u8
     }
 
     #[inline(always)]
@@ -272,7 +331,7 @@ mod tests {
         };
         for different in [1, 2, 255, 256] {
             let plain = values(different);
-            let packed = Packed::new(65536, plain.indices(), plain.values()).unwrap();
+            let packed = Packed::new(65536, plain.indices(), plain.values(), None).unwrap();
             let packed = PackedRows::new(plain.starts(), &packed);
             for row in 0..plain.rows() {
                 for first in [0, 3, 7] {
@@ -290,9 +349,9 @@ mod tests {
             }
         }
         let plain = values(257);
-        assert!(Packed::new(65536, plain.indices(), plain.values()).is_none());
+        assert!(Packed::new(65536, plain.indices(), plain.values(), None).is_none());
         let plain = values(3);
-        assert!(Packed::new(65537, plain.indices(), plain.values()).is_none());
-        assert!(Packed::new(9, &[8; FEWEST - 1], &[1.0; FEWEST - 1]).is_none());
+        assert!(Packed::new(65537, plain.indices(), plain.values(), None).is_none());
+        assert!(Packed::new(9, &[8; FEWEST - 1], &[1.0; FEWEST - 1], None).is_none());
     }
 }

@@ -44,6 +44,7 @@ pub struct SparseRows {
     starts: Vec<usize>,
     indices: Vec<u32>,
     values: Vec<f32>,
+    unit: Option<f32>,
     /// The same values for loops that read rows at random, in parts that were selected.
     packed: Option<Packed>,
     indicators: Option<Indicators>,
@@ -110,6 +111,7 @@ impl Features {
                 starts,
                 indices,
                 mut values,
+                unit: _,
                 packed: _,
                 indicators: _,
             }) => {
@@ -287,9 +289,22 @@ impl SparseRows {
             starts,
             indices,
             values,
+            unit: None,
             packed: None,
             indicators: None,
         })
+    }
+
+    /// Says that every value is a whole number of steps of this size, from 1 to 255, up to rounding.
+    pub(super) fn set_unit(&mut self, unit: f32) {
+        self.unit = Some(unit);
+        self.packed = None;
+    }
+
+    /// The size of the steps, where values are known to come in steps: the pixels of pictures. It follows from the
+    /// kind of the source and its scaling, never from the values.
+    pub(crate) fn unit(&self) -> Option<f32> {
+        self.unit
     }
 
     /// The number of rows.
@@ -349,6 +364,7 @@ impl SparseRows {
             starts: Vec::with_capacity(rows.len() + 1),
             indices: with_room_on_large_pages(stored),
             values: with_room_on_large_pages(stored),
+            unit: self.unit,
             packed: None,
             indicators: None,
         };
@@ -359,7 +375,12 @@ impl SparseRows {
             selected.values.extend_from_slice(row.values);
             selected.starts.push(selected.values.len());
         }
-        selected.packed = Packed::new(self.columns, &selected.indices, &selected.values);
+        selected.packed = Packed::new(
+            self.columns,
+            &selected.indices,
+            &selected.values,
+            self.unit,
+        );
         selected.indicators = Indicators::new(
             self.columns,
             &selected.starts,
@@ -375,6 +396,7 @@ impl SparseRows {
             starts: Vec::with_capacity(self.starts.len()),
             indices: Vec::with_capacity(self.indices.len() + self.rows()),
             values: Vec::with_capacity(self.values.len() + self.rows()),
+            unit: None,
             packed: None,
             indicators: None,
         };

@@ -228,8 +228,9 @@ pub(crate) const SPARSE_PANEL: usize = 64;
 /// The most rows of one [`sparse_rows_times_matrix`].
 pub(crate) const MOST_ROWS: usize = 128;
 
-/// Numbers of a matrix that the first-level cache keeps beside everything else.
-const SLAB: usize = 32 * 1024 / 4;
+/// Numbers of a matrix that are worked through at once: measured. The first-level cache keeps half as much, but rows
+/// of one kind want much the same of it, and every slab costs a visit of all rows.
+const SLAB: usize = 72 * 1024 / 4;
 
 /// `targets[j][o] += sum_p values_p matrix[indices_p][o]` for every row `j`, given by its ascending
 /// indices and its values, and a matrix packed in panels of at most [`SPARSE_PANEL`]. The targets
@@ -238,49 +239,61 @@ const SLAB: usize = 32 * 1024 / 4;
 ///
 /// A matrix larger than the first-level cache is worked through in slabs of inputs, so that the
 /// rows share what has been brought near.
+///
+/// On the way the number of every stored value is noted: `notes[index][place(j)]`, where that is inside;
+/// there is a note for every index, which may be of length zero.
 #[inline(always)]
-pub(crate) fn sparse_rows_times_matrix(
-    rows: &[impl Entries],
+pub(crate) fn sparse_rows_times_matrix<Row: Entries, const NOTE: usize>(
+    rows: &[Row],
     matrix: &[f32],
     columns: usize,
     targets: &mut [f32],
+    notes: &mut [[u8; NOTE]],
+    place: impl Fn(usize) -> usize,
 ) {
     let inputs = matrix.len() / columns;
     for (first, width) in panels(columns, SPARSE_PANEL) {
         let panel = &matrix[first * inputs..][..width * inputs];
         match width {
-            64 => sparse_rows_times_panel::<64>(rows, panel, columns, first, targets),
-            32 => sparse_rows_times_panel::<32>(rows, panel, columns, first, targets),
-            16 => sparse_rows_times_panel::<16>(rows, panel, columns, first, targets),
-            _ => sparse_rows_times_panel::<8>(rows, panel, columns, first, targets),
+            64 => sparse_rows_times_panel::<64, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
+            32 => sparse_rows_times_panel::<32, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
+            16 => sparse_rows_times_panel::<16, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
+            _ => sparse_rows_times_panel::<8, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
         }
     }
 }
 
 #[inline(always)]
-fn sparse_rows_times_panel<const WIDTH: usize>(
-    rows: &[impl Entries],
+fn sparse_rows_times_panel<const WIDTH: usize, Row: Entries, const NOTE: usize>(
+    rows: &[Row],
     matrix: &[f32],
     columns: usize,
     first: usize,
     targets: &mut [f32],
+    notes: &mut [[u8; NOTE]],
+    place: &impl Fn(usize) -> usize,
 ) {
     let matrix = matrix.as_chunks::<WIDTH>().0;
     let mut done = [0usize; MOST_ROWS];
     for end in slabs::<WIDTH>(rows.len(), matrix.len()) {
-        let slab = &matrix[..end];
+        let (slab, notes) = (&matrix[..end], &mut notes[..end]);
         let targets = targets.chunks_exact_mut(columns);
-        for ((row, done), target) in rows.iter().zip(&mut done).zip(targets) {
+        for (j, ((row, done), target)) in rows.iter().zip(&mut done).zip(targets).enumerate() {
             let target: &mut [f32; WIDTH] = target[first..]
                 .first_chunk_mut()
                 .expect("targets are padded to whole panels");
             let mut sums = *target;
             let mut taken = *done;
-            for (index, value) in row.entries(taken) {
+            let place = place(j);
+            for stored in row.stored(taken) {
+                let (index, value) = row.unpack(stored);
                 // Indices ascend: the first one outside belongs to the next slab.
                 let Some(weights) = slab.get(index as usize) else {
                     break;
                 };
+                if let Some(note) = notes[index as usize].get_mut(place) {
+                    *note = Row::number(stored);
+                }
                 for o in 0..WIDTH {
                     sums[o] = value.mul_add(weights[o], sums[o]);
                 }
@@ -295,11 +308,12 @@ fn sparse_rows_times_panel<const WIDTH: usize>(
 /// Where slabs of a panel end. A few rows alone do not pay for it.
 #[inline(always)]
 fn slabs<const WIDTH: usize>(rows: usize, inputs: usize) -> impl Iterator<Item = usize> {
-    let slab = if rows > 4 {
-        SLAB / WIDTH
-    } else {
-        inputs.max(1)
+    // All of the same size: the last one costs as much as the others.
+    let count = match rows {
+        0..=4 => 1,
+        _ => inputs.div_ceil(SLAB / WIDTH).max(1),
     };
+    let slab = inputs.div_ceil(count).max(1);
     (0..inputs)
         .step_by(slab)
         .map(move |start| (start + slab).min(inputs))
@@ -542,7 +556,7 @@ mod tests {
                 );
                 let mut targets = start.repeat(count);
                 if widest == SPARSE_PANEL {
-                    sparse_rows_times_matrix(&sparse, &packed, width, &mut targets);
+                    sparse_rows_times_matrix(&sparse, &packed, width, &mut targets, &mut vec![[]; inputs], |j| j);
                 } else {
                     let row = |j: usize| &rows[j * inputs..][..inputs];
                     rows_times_matrix(count, row, &packed, &start, &mut targets);

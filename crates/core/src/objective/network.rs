@@ -24,6 +24,7 @@
 mod columns;
 mod norms;
 mod pass;
+mod steps;
 mod sums;
 
 use std::ops::Range;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::super::{Outcome, PreparedKey, Records, Workspace};
+use super::steps::{self, Noted, Pictures};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
 use crate::data::packed::{RowSource, with_rows};
@@ -113,6 +114,8 @@ pub(super) fn run(
         plan.forward_len
     };
     let mut block_buffer = workspace.take(block_len + LINE);
+    let pictures = Pictures::of(records).filter(|_| backward);
+    let mut noted = pictures.and_then(|pictures| pictures.note(workspace));
     let block = aligned(&mut block_buffer);
     for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
         let records = Records {
@@ -123,7 +126,8 @@ pub(super) fn run(
             all.data.fetch_places(next);
             all.data.fetch(next);
         }
-        forward(network, prepared, records, block);
+        let noted = noted.as_mut().map(|noted| (noted, b * BLOCK));
+        forward(network, prepared, records, noted, block);
         let place = b * BLOCK..b * BLOCK + rows.len();
         let outcomes = outcomes
             .as_deref_mut()
@@ -138,6 +142,9 @@ pub(super) fn run(
         }
     }
     workspace.put(block_buffer);
+    if let (Some(pictures), Some(noted)) = (pictures, noted) {
+        pictures.keep(noted, workspace);
+    }
     workspace.put_prepared(key, prepared_buffer);
 }
 
@@ -197,7 +204,13 @@ fn prepare(
     prepared[network.pass.zeros.clone()].fill(0.0);
 }
 
-fn forward(network: &Network, prepared: &[f32], records: Records<'_>, block: &mut [f32]) {
+fn forward(
+    network: &Network,
+    prepared: &[f32],
+    records: Records<'_>,
+    mut noted: Option<(&mut Noted<'_>, usize)>,
+    block: &mut [f32],
+) {
     let count = records.len();
     let last = network.layers.len() - 1;
     for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
@@ -206,7 +219,7 @@ fn forward(network: &Network, prepared: &[f32], records: Records<'_>, block: &mu
         let (before, rest) = block.split_at_mut(plan.values.start);
         let target = &mut rest[..count * plan.width];
         if l == 0 {
-            first_layer(records, weights, start, target);
+            first_layer(records, weights, start, noted.take(), target);
         } else {
             let inputs = &network.pass.layers[l - 1];
             let values = &before[inputs.values.clone()];
@@ -219,7 +232,13 @@ fn forward(network: &Network, prepared: &[f32], records: Records<'_>, block: &mu
 }
 
 /// `target_j = start + row_j W` for the rows of the data.
-fn first_layer(records: Records<'_>, weights: &[f32], start: &[f32], target: &mut [f32]) {
+fn first_layer(
+    records: Records<'_>,
+    weights: &[f32],
+    start: &[f32],
+    noted: Option<(&mut Noted<'_>, usize)>,
+    target: &mut [f32],
+) {
     vectorised(
         #[inline(always)]
         || match records.data.features() {
@@ -229,10 +248,33 @@ fn first_layer(records: Records<'_>, weights: &[f32], start: &[f32], target: &mu
                 }
                 // Where the rows begin is looked up for all of them before any is read: the
                 // lookups then wait for memory together.
-                with_rows!(sparse, |rows| {
-                    let block = &rows.block::<BLOCK>(records.rows)[..records.len()];
-                    kernels::sparse_rows_times_matrix(block, weights, start.len(), target);
-                });
+                let width = start.len();
+                match noted {
+                    Some((noted, first)) => {
+                        let block = &noted.rows.block::<BLOCK>(records.rows)[..records.len()];
+                        kernels::sparse_rows_times_matrix(
+                            block,
+                            weights,
+                            width,
+                            target,
+                            noted.columns(),
+                            #[inline(always)]
+                            |j| steps::place(first + j),
+                        );
+                    }
+                    None => with_rows!(sparse, |rows| {
+                        let block = &rows.block::<BLOCK>(records.rows)[..records.len()];
+                        kernels::sparse_rows_times_matrix(
+                            block,
+                            weights,
+                            width,
+                            target,
+                            &mut vec![[]; weights.len() / width],
+                            #[inline(always)]
+                            |j| j,
+                        );
+                    }),
+                }
             }
             Features::Dense(dense) => kernels::rows_times_matrix(
                 records.len(),

@@ -5,6 +5,7 @@
 
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Columns, Gathered, Inputs, Tile};
+use super::steps::Pictures;
 use super::{BLOCK, Network};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Features, SparseRows};
@@ -177,7 +178,11 @@ pub(super) fn selected(
     if records.is_empty() {
         return;
     }
-    let inputs_len = columns::inputs_len(network, records);
+    let pictures = Pictures::of(records);
+    let inputs_len = match pictures {
+        Some(_) => 0,
+        None => columns::inputs_len(network, records),
+    };
     let mut inputs_buffer = workspace.take(inputs_len + LINE);
     let inputs_scratch = &mut aligned(&mut inputs_buffer)[..inputs_len];
     let mut errors_buffer = workspace.take(columns::errors_len(network) + LINE);
@@ -187,6 +192,11 @@ pub(super) fn selected(
         let Some(chosen) = Chosen::new(layer, chosen, workspace) else {
             continue;
         };
+        if let Some(pictures) = pictures.filter(|_| l == 0) {
+            pictures.accumulate(network, gradients, &chosen, sum, workspace);
+            chosen.put(workspace);
+            continue;
+        }
         let mut partial_buffer = workspace.take(LANES * chosen.weights().len() + LINE);
         let partial = aligned(&mut partial_buffer);
         let mut totals = workspace.take_zeroed(layer.outputs);
