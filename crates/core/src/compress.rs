@@ -25,7 +25,7 @@ mod natural;
 mod qsgd;
 
 use crate::linalg::all_finite;
-use crate::objective::Coordinates;
+use crate::objective::{Coordinates, roomy};
 use crate::privacy::Released;
 use crate::random::{IndexSeed, SecretRng};
 
@@ -128,6 +128,15 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// Nothing, with room for a thread's own use.
+    pub(crate) fn roomy() -> Self {
+        Self {
+            seed: None,
+            indices: roomy(0),
+            marks: roomy(0),
+        }
+    }
+
     /// The coordinates, ascending.
     pub fn coordinates(&self) -> Coordinates<'_> {
         match self.seed {
@@ -145,6 +154,14 @@ pub struct Update {
 }
 
 impl Update {
+    /// Nothing, with room for a thread's own use.
+    pub(crate) fn roomy() -> Self {
+        Self {
+            selection: Selection::roomy(),
+            values: roomy(0),
+        }
+    }
+
     /// Where the values belong.
     pub fn coordinates(&self) -> Coordinates<'_> {
         self.selection.coordinates()
@@ -401,7 +418,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::random::{Purpose, SecretKey, unit};
+    use crate::random::{ClientKeys, Purpose, SecretKey, unit};
 
     fn kinds(dimension: usize) -> Vec<CompressorKind> {
         vec![
@@ -418,7 +435,7 @@ mod tests {
     fn compress_once(compressor: &Compressor, x: &[f32], round: u32, update: &mut Update) {
         let key = SecretKey::simulated(11, 0);
         let mut selection = Selection::default();
-        let seed = IndexSeed::draw(&mut key.stream(round, Purpose::Indices));
+        let (seed, _) = ClientKeys::from(key.clone()).seed_and_noise(round);
         compressor.select(seed, &mut selection);
         let chosen: Vec<f32> = match selection.coordinates() {
             Coordinates::All => x.to_vec(),

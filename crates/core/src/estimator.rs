@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use crate::data::Dataset;
 use crate::linalg::vectorised;
-use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
+use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace, roomy};
 
 pub(crate) use collector::Sum;
 pub use collector::{Collector, Grids, Term};
@@ -151,7 +151,7 @@ impl Estimator for Minibatch {
 }
 
 /// Buffers of one thread, reused from round to round and from client to client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scratch {
     /// Scratch memory for objectives.
     pub workspace: Workspace,
@@ -159,6 +159,18 @@ pub struct Scratch {
     scales: Vec<f32>,
     batch: Factored,
     reference: Factored,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            workspace: Workspace::new(),
+            norms: roomy(0),
+            scales: roomy(0),
+            batch: Factored::roomy(),
+            reference: Factored::roomy(),
+        }
+    }
 }
 
 /// Record gradients in factored form, each with its clip weight.
@@ -169,6 +181,13 @@ struct Factored {
 }
 
 impl Factored {
+    fn roomy() -> Self {
+        Self {
+            factors: roomy(0),
+            weights: roomy(0),
+        }
+    }
+
     fn part(&self, records: Range<usize>, factor_len: usize) -> Gradients<'_> {
         Gradients {
             factors: &self.factors[records.start * factor_len..records.end * factor_len],

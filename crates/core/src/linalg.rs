@@ -5,28 +5,20 @@
 //! processors may round differently.
 //!
 //! **Vector code in a portable binary.** The functions here find out at run time whether the
-//! processor has AVX2 and FMA and run code compiled for them ([`vectorised`]). Kernels that belong
+//! processor has AVX2 and FMA, or AVX-512, and run code compiled for them ([`vectorised`], [`vectorised_widely`]). Kernels that belong
 //! inside a larger loop are the `#[inline(always)]` functions of the private modules: they take the
 //! instruction set of the [`vectorised`] block they are called from and are slow outside of one,
 //! because `mul_add` without FMA instructions is a library call.
 //!
-//! This is the one file with `unsafe`: the call of the general matrix product in [`matmul`], whose
-//! bounds are checked first, the prefetch instruction, and advice about pages of memory.
+//! `unsafe` stands here and in `linalg/processor.rs` alone: here for the call of the general matrix product in [`matmul`], whose
+//! bounds are checked first, there for single instructions.
 #![allow(unsafe_code)]
 
 pub(crate) mod elementary;
 pub(crate) mod kernels;
+pub(crate) mod processor;
 
-use std::sync::OnceLock;
-
-/// Runs `work` compiled for the best instruction set this processor has.
-///
-/// The closure and all it calls must be inlined to profit: mark them `#[inline(always)]`.
-#[inline(always)]
-pub fn vectorised<Output>(work: impl FnOnce() -> Output) -> Output {
-    static ARCH: OnceLock<pulp::Arch> = OnceLock::new();
-    ARCH.get_or_init(pulp::Arch::new).dispatch(work)
-}
+pub use processor::{vectorised, vectorised_widely};
 
 /// `sum_i left_i right_i`, in sixteen interleaved partial sums.
 ///
@@ -133,63 +125,6 @@ pub fn softplus(values: &mut [f32]) {
                 .for_each(|x| *x = elementary::softplus(*x))
         },
     );
-}
-
-/// Asks the processor to bring these numbers near; changes nothing but time.
-///
-/// Rows of a random batch lie anywhere in memory, and the first access of each would wait for it.
-#[inline(always)]
-pub(crate) fn prefetch<T>(values: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        const LINE: usize = 64;
-        let start = values.as_ptr().cast::<i8>();
-        for offset in (0..size_of_val(values)).step_by(LINE) {
-            // SAFETY: the address lies inside the slice, and a prefetch reads nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(offset)) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
-}
-
-/// Asks for the values at these places; changes nothing but time.
-pub(crate) fn prefetch_places<T>(values: &[T], places: &[u32]) {
-    for &place in places {
-        prefetch(&values[place as usize..=place as usize]);
-    }
-}
-
-/// An empty vector with room for `len` values that will be read at random: on pages of two megabytes, where the
-/// system has them. With small ones nearly every row of a large set costs a walk through the page tables.
-pub(crate) fn with_room_on_large_pages<T>(len: usize) -> Vec<T> {
-    const LARGE: usize = 2 << 20;
-    let bytes = len.saturating_mul(size_of::<T>());
-    if bytes < LARGE / 2 {
-        return Vec::with_capacity(len);
-    }
-    // Whole pages, with room for what the allocator keeps for itself.
-    let whole = bytes.saturating_add(64).next_multiple_of(LARGE) - 64;
-    let vector = Vec::with_capacity(whole / size_of::<T>());
-    advise_large_pages(vector.as_ptr(), vector.capacity());
-    vector
-}
-
-fn advise_large_pages<T>(start: *const T, len: usize) {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::mm::{Advice, madvise};
-        const PAGE: usize = 4096;
-        let before = start.addr() % PAGE;
-        let page = start.cast::<u8>().wrapping_sub(before).cast_mut();
-        let bytes = len * size_of::<T>() + before;
-        // SAFETY: the advice changes how pages are backed, never what they hold; where it is
-        // refused nothing happens.
-        let _ = unsafe { madvise(page.cast(), bytes, Advice::LinuxHugepage) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (start, len);
 }
 
 /// Numbers per cache line.

@@ -277,7 +277,14 @@ fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> 
     let best = (0..buffers.len())
         .rev()
         .min_by_key(|&place| fit(&buffers[place]));
-    best.map_or_else(Vec::new, |place| buffers.swap_remove(place))
+    best.map_or_else(|| roomy(len), |place| buffers.swap_remove(place))
+}
+
+/// An empty buffer with room for `len` numbers, and not for a few only: what a thread writes all the time should not lie in a
+/// gap between things that other threads read.
+pub(crate) fn roomy<Number>(len: usize) -> Vec<Number> {
+    const LEAST: usize = 1024;
+    Vec::with_capacity(len.max(LEAST))
 }
 
 #[cfg(test)]

@@ -12,15 +12,19 @@
 //! (`data/draw.rs`).
 //!
 //! An [`IndexSeed`] stands between: unless coordinates are shared, the client draws it from its secret key *after* it has the
-//! model and sends it, so that both sides derive the same coordinates. It is a block of ChaCha20
-//! output of its own stream, and tells nothing about the streams that make noise and coins.
+//! model and sends it, so that both sides derive the same coordinates. It comes from a block of ChaCha20
+//! output that nothing else uses ([`ClientKeys::seed_and_noise`]), and tells nothing about the blocks that make noise and coins.
 //!
 //! The rules that turn bits into numbers are written here and pinned by test vectors, because they
 //! are a wire contract: [`below`] is Lemire's multiply-shift with rejection.
 
 mod normal;
+mod stream;
 
-use chacha20::{ChaCha8Rng, ChaCha20Rng};
+use std::ops::Range;
+
+use chacha20::cipher::{KeyIvInit, StreamCipher};
+use chacha20::{ChaCha8, ChaCha8Rng, ChaCha20Rng};
 use rand::{Rng, SeedableRng, TryRng};
 use zeroize::Zeroize;
 
@@ -28,25 +32,21 @@ use crate::linalg::vectorised;
 
 pub(crate) use normal::BLOCK as NORMAL_BLOCK;
 pub use normal::fill_standard_normal;
+pub use stream::SecretRng;
 
 /// What a secret stream is for. The numbers are part of the simulator's contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
-    /// Gaussian noise.
+    /// The seed of the coordinates that travel, then Gaussian noise: see [`ClientKeys::seed_and_noise`].
     Noise = 0,
     /// Minibatch coins.
     Sampling = 1,
-    /// The seed of the coordinates that travel.
-    Indices = 2,
     /// Rounding coins of quantising compressors.
     Rounding = 3,
     /// Whether the client takes part in this round.
     Participation = 4,
 }
-
-/// The generator of one secret stream.
-pub type SecretRng = ChaCha20Rng;
 
 /// A client's secret: the root of its noise, coins and coordinates. Prints nothing, and is wiped
 /// when dropped.
@@ -92,9 +92,7 @@ impl SecretKey {
 
     /// The stream for one purpose in one round.
     pub fn stream(&self, round: u32, purpose: Purpose) -> SecretRng {
-        let mut rng = ChaCha20Rng::from_seed(self.0);
-        rng.set_stream((u64::from(round) << 8) | purpose as u64);
-        rng
+        SecretRng::new(&self.0, (u64::from(round) << 8) | purpose as u64)
     }
 }
 
@@ -125,9 +123,19 @@ impl ClientKeys {
     pub fn stream(&self, round: u32, purpose: Purpose) -> SecretRng {
         let key = match purpose {
             Purpose::Participation | Purpose::Sampling => &self.coins,
-            Purpose::Noise | Purpose::Indices | Purpose::Rounding => &self.noise,
+            Purpose::Noise | Purpose::Rounding => &self.noise,
         };
         key.stream(round, purpose)
+    }
+
+    /// The seed of the coordinates that travel in a round and the generator of its noise. The first block of the stream
+    /// is the seed's alone: what is sent of it says nothing about the blocks after it, which noise is made of.
+    pub fn seed_and_noise(&self, round: u32) -> (IndexSeed, SecretRng) {
+        let mut stream = self.stream(round, Purpose::Noise);
+        let mut block = [0; 64];
+        stream.fill_bytes(&mut block);
+        let seed = block.first_chunk().expect("a seed is shorter than a block");
+        (IndexSeed(*seed), stream)
     }
 }
 
@@ -194,17 +202,10 @@ impl IndexSeed {
     /// Length on the wire.
     pub const LEN: usize = 16;
 
-    /// Draws a fresh seed from a secret stream.
-    pub fn draw(rng: &mut SecretRng) -> Self {
-        let mut seed = [0; Self::LEN];
-        rng.fill_bytes(&mut seed);
-        Self(seed)
-    }
-
     /// Chooses `count` of `dimension` coordinates uniformly without replacement, ascending, into
     /// `chosen`.
     ///
-    /// Floyd's algorithm: exactly `count` draws from ChaCha8 keyed by the seed, marks in a bitmap,
+    /// Floyd's algorithm: exactly `count` draws from the keystream of ChaCha8 keyed by the seed, marks in a bitmap,
     /// then one ascending scan. Cost `O(count + dimension/64)`; the bitmap is 1/32 of the model.
     ///
     /// # Panics
@@ -221,33 +222,48 @@ impl IndexSeed {
         marks.resize(dimension.div_ceil(64), 0);
         let mut key = *b"soteria random-k................";
         key[16..].copy_from_slice(&self.0);
-        let mut rng = ChaCha8Rng::from_seed(key);
-        let mut words = [0; 256];
+        let mut cipher = ChaCha8::new(&key.into(), &[0; 12].into());
         // For the bit instructions.
         vectorised(
             #[inline(always)]
             || {
-                let mut last = dimension - count;
-                while last < dimension {
-                    rng.fill_bytes(&mut words);
-                    for word in words.as_chunks().0 {
-                        if last == dimension {
-                            break;
-                        }
-                        let Some(draw) = below_of_word(u32::from_le_bytes(*word), last as u32 + 1)
-                        else {
-                            continue;
-                        };
-                        let draw = draw as usize;
-                        let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
-                        let mark = if taken { last } else { draw };
-                        marks[mark / 64] |= 1 << (mark % 64);
-                        last += 1;
-                    }
+                let range = dimension - count..dimension;
+                match count {
+                    0..=64 => mark::<64>(&mut cipher, range, marks),
+                    _ => mark::<256>(&mut cipher, range, marks),
                 }
                 list_marks(marks, count, chosen);
             },
         );
+    }
+}
+
+/// Floyd's algorithm: for every `last` of the range a draw up to it, marked if it is new; else `last` is. `WORDS` are drawn at a
+/// time, or fewer in whole steps of the cipher if fewer are left.
+#[inline(always)]
+fn mark<const WORDS: usize>(cipher: &mut ChaCha8, range: Range<usize>, marks: &mut [u64]) {
+    let Range {
+        start: mut last,
+        end,
+    } = range;
+    let mut words = [[0; 4]; WORDS];
+    while last < end {
+        let words = &mut words[..(end - last).next_multiple_of(64).min(WORDS)];
+        words.fill([0; 4]);
+        cipher.apply_keystream(words.as_flattened_mut());
+        for word in words {
+            if last == end {
+                break;
+            }
+            let Some(draw) = below_of_word(u32::from_le_bytes(*word), last as u32 + 1) else {
+                continue;
+            };
+            let draw = draw as usize;
+            let taken = marks[draw / 64] >> (draw % 64) & 1 == 1;
+            let mark = if taken { last } else { draw };
+            marks[mark / 64] |= 1 << (mark % 64);
+            last += 1;
+        }
     }
 }
 
@@ -368,7 +384,6 @@ mod tests {
         for (purpose, coins) in [
             (Purpose::Noise, false),
             (Purpose::Sampling, true),
-            (Purpose::Indices, false),
             (Purpose::Rounding, false),
             (Purpose::Participation, true),
         ] {
@@ -379,6 +394,20 @@ mod tests {
             let expected = first(one.stream(3, purpose));
             assert_eq!(first(both.stream(3, purpose)), expected, "{purpose:?}");
         }
+    }
+
+    /// The seed is the beginning of the stream's first block, and noise begins with the second.
+    #[test]
+    fn no_block_makes_both_a_seed_and_noise() {
+        let key = SecretKey::simulated(7, 1);
+        let (seed, mut noise) = ClientKeys::from(key.clone()).seed_and_noise(3);
+        let mut stream = key.stream(3, Purpose::Noise);
+        let mut blocks = [[0; 64]; 2];
+        stream.fill_bytes(blocks.as_flattened_mut());
+        assert_eq!(seed.0, blocks[0][..IndexSeed::LEN]);
+        let mut first = [0; 64];
+        noise.fill_bytes(&mut first);
+        assert_eq!(first, blocks[1]);
     }
 
     /// Anybody with the public seed knows them, and they change with round and seed.
@@ -410,9 +439,10 @@ mod tests {
         let mut singles = [0f64; 10];
         let mut pairs = [[0f64; 10]; 10];
         let (mut chosen, mut marks) = (Vec::new(), Vec::new());
-        let mut rng = SecretKey::simulated(0, 0).stream(0, Purpose::Indices);
-        for _ in 0..draws {
-            IndexSeed::draw(&mut rng).choose(count, dimension, &mut chosen, &mut marks);
+        let keys = ClientKeys::from(SecretKey::simulated(0, 0));
+        for round in 0..draws {
+            let (seed, _) = keys.seed_and_noise(round);
+            seed.choose(count, dimension, &mut chosen, &mut marks);
             for (position, &a) in chosen.iter().enumerate() {
                 singles[a as usize] += 1.0;
                 for &b in &chosen[position + 1..] {

@@ -9,12 +9,12 @@
 //! with the binary expansion of `q`, rounded down to a multiple of 2^-64: exactly independent, the
 //! probability never above `q`; about one random byte per record. [`Coins::Fast`] jumps from head
 //! to head by geometric gaps in `f64`, `O(b)`, with a law that differs from the exact one by
-//! rounding (relative 1e-13): for simulation, where the noise is idealised too.
+//! rounding (relative 2^-22): for simulation, where the noise is idealised too.
 
 use rand::Rng;
 
 use crate::linalg::elementary::logarithm;
-use crate::linalg::vectorised;
+use crate::linalg::vectorised_widely;
 use crate::random::{SecretRng, below, unit_of};
 
 /// How a batch is drawn.
@@ -105,34 +105,61 @@ fn exact_coins(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u3
     }
 }
 
+/// From head to head.
+///
+/// A gap is decided by a uniform number: of 32 bits, whose grain is then below 2^-22 of the rate, or of 53 if the rate is
+/// smaller than 2^-10.
 fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u32>) {
-    // Gaps are drawn a few at a time, as vector code.
-    const BLOCK: usize = 16;
+    const COARSE: f64 = 1.0 / 1024.0;
+    /// As many as the generator makes at once.
+    const BLOCK: usize = 64;
     let scale = (-rate).ln_1p().recip();
+    let records = records as u64;
     let mut bytes = [0; 8 * BLOCK];
-    let mut gaps = [0.0; BLOCK];
-    let mut next = 0.0;
+    let mut steps = [0; BLOCK];
+    let mut places = [0; BLOCK];
+    let mut next = 0;
     loop {
-        rng.fill_bytes(&mut bytes);
-        vectorised(
+        let bytes = &mut bytes[..if rate >= COARSE { 4 * BLOCK } else { 8 * BLOCK }];
+        rng.fill_bytes(bytes);
+        vectorised_widely(
             #[inline(always)]
             || {
-                for (gap, &word) in gaps.iter_mut().zip(bytes.as_chunks::<8>().0) {
-                    // 1 - u is in (0, 1], so the logarithm is finite.
-                    let uniform = unit_of(u64::from_le_bytes(word));
-                    *gap = (logarithm(1.0 - uniform) * scale).floor();
+                if rate >= COARSE {
+                    for (step, &word) in steps.iter_mut().zip(bytes.as_chunks().0) {
+                        // The middle of an interval: never 0.
+                        let uniform = (f64::from(u32::from_le_bytes(word)) + 0.5) / 4_294_967_296.0;
+                        *step = step_of(uniform, scale, records);
+                    }
+                } else {
+                    for (step, &word) in steps.iter_mut().zip(bytes.as_chunks().0) {
+                        // In (0, 1].
+                        let uniform = 1.0 - unit_of(u64::from_le_bytes(word));
+                        *step = step_of(uniform, scale, records);
+                    }
                 }
             },
         );
-        for &gap in &gaps {
-            next += gap;
-            if next >= records as f64 {
-                return;
-            }
-            rows.push(next as u32);
-            next += 1.0;
+        let mut count = 0;
+        for (place, step) in places.iter_mut().zip(&steps) {
+            next += step;
+            *place = (next - 1) as u32;
+            count += usize::from(next <= records);
+        }
+        rows.extend_from_slice(&places[..count]);
+        if count < BLOCK {
+            return;
         }
     }
+}
+
+/// How far it is from one head to the next, the gap being `floor(log(uniform) scale)`; beyond all records is far enough.
+#[inline(always)]
+fn step_of(uniform: f64, scale: f64, records: u64) -> u64 {
+    /// Numbers below it, added to it, stand in its lowest bits: vectors have no conversion to integers of 64 bits.
+    const INTEGERS: f64 = (1u64 << 52) as f64;
+    let gap = (logarithm(uniform) * scale).floor().min(records as f64);
+    (gap + INTEGERS).to_bits() - INTEGERS.to_bits() + 1
 }
 
 #[cfg(test)]

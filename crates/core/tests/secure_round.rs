@@ -14,7 +14,7 @@ use soteria_core::objective::{Coordinates, Explicit, Objective};
 use soteria_core::privacy::Noise;
 use soteria_core::privacy::secure::{GridPlan, Term};
 use soteria_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
-use soteria_core::random::{Purpose, SecretKey};
+use soteria_core::random::{ClientKeys, Purpose, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
 
 const KEY: (u64, u32) = (5, 1);
@@ -73,8 +73,8 @@ impl Integers {
 
     fn noise(&self, round: Round) -> Vec<i64> {
         let mut noise = vec![0; self.sender.update.values().len()];
-        let key = SecretKey::simulated(KEY.0, KEY.1);
-        let mut stream = key.stream(round, Purpose::Noise);
+        let keys = ClientKeys::from(SecretKey::simulated(KEY.0, KEY.1));
+        let (_, mut stream) = keys.seed_and_noise(round);
         self.grids.noise().fill(&mut stream, &mut noise);
         noise
     }

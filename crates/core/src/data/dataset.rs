@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::packed::{Entries, RowSource, with_rows};
 use super::rows::is_acceptable;
 use super::{DataError, DenseRows, Features};
-use crate::linalg::{LINE, prefetch};
+use crate::linalg::LINE;
+use crate::linalg::processor::prefetch;
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]
@@ -161,9 +162,18 @@ impl Dataset {
         &self.squared_norms
     }
 
+    /// Whether rows are so short that the processor finds them by itself while it works on those before: asking for them
+    /// ahead would cost more than it gains.
+    fn finds_rows(&self) -> bool {
+        matches!(&self.features, Features::Sparse(sparse) if sparse.indicators().is_some())
+    }
+
     /// Asks for the numbers that say where these rows are and what they are, ahead of
     /// [`fetch`](Self::fetch).
     pub(crate) fn fetch_places(&self, rows: &[u32]) {
+        if self.finds_rows() {
+            return;
+        }
         for &row in rows {
             let row = row as usize;
             prefetch(&self.squared_norms[row..=row]);
@@ -178,12 +188,14 @@ impl Dataset {
     /// nothing but time.
     #[inline]
     pub(crate) fn fetch(&self, rows: &[u32]) {
+        if self.finds_rows() {
+            return;
+        }
         for &row in rows {
             match &self.features {
-                Features::Sparse(sparse) => match sparse.indicators() {
-                    Some(indicators) => prefetch(indicators.row(row as usize)),
-                    None => with_rows!(sparse, |rows| rows.row(row as usize).fetch()),
-                },
+                Features::Sparse(sparse) => {
+                    with_rows!(sparse, |rows| rows.row(row as usize).fetch())
+                }
                 Features::Dense(dense) => {
                     // The start is enough: the processor sees where a long row goes on.
                     let row = dense.row(row as usize);

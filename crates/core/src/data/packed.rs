@@ -5,7 +5,7 @@
 //! the column in two bytes more it fits into one word. What is read back is the stored value to the bit.
 
 use super::{SparseRow, SparseRows};
-use crate::linalg::{prefetch, with_room_on_large_pages};
+use crate::linalg::processor::{prefetch, with_room_on_large_pages};
 
 /// How many different values there may be.
 const VALUES: usize = 256;
@@ -209,7 +209,10 @@ impl Entries for PackedRow<'_> {
 
     #[inline(always)]
     fn unpack(self, stored: u32) -> (u32, f32) {
-        (stored & 0xffff, self.values[usize::from(Self::number(stored))])
+        (
+            stored & 0xffff,
+            self.values[usize::from(Self::number(stored))],
+        )
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use std::fmt;
 use super::DataError;
 use super::indicators::Indicators;
 use super::packed::{Packed, PackedRows};
-use crate::linalg::with_room_on_large_pages;
+use crate::linalg::processor::with_room_on_large_pages;
 
 /// Largest absolute value of a feature, 2^64. Nothing that was measured is larger, and the rounding of
 /// products with such numbers would be hard to bound.
@@ -375,12 +375,7 @@ impl SparseRows {
             selected.values.extend_from_slice(row.values);
             selected.starts.push(selected.values.len());
         }
-        selected.packed = Packed::new(
-            self.columns,
-            &selected.indices,
-            &selected.values,
-            self.unit,
-        );
+        selected.packed = Packed::new(self.columns, &selected.indices, &selected.values, self.unit);
         selected.indicators = Indicators::new(
             self.columns,
             &selected.starts,

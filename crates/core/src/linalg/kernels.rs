@@ -83,6 +83,9 @@ pub(crate) fn add_scaled(target: &mut [f32], scale: f32, source: &[f32]) {
 }
 
 /// A sparse row's product with a dense vector, in four interleaved partial sums.
+///
+/// Products are rounded before they are added: where a column has one value, they can be computed beforehand
+/// (`data/indicators.rs`) and give the same bits.
 #[inline(always)]
 pub(crate) fn sparse_dot(row: impl Entries, dense: &[f32]) -> f32 {
     let (fours, remaining) = row.fours();
@@ -90,12 +93,12 @@ pub(crate) fn sparse_dot(row: impl Entries, dense: &[f32]) -> f32 {
     for four in fours {
         for lane in 0..4 {
             let (index, value) = four[lane];
-            sums[lane] = value.mul_add(dense[index as usize], sums[lane]);
+            sums[lane] += value * dense[index as usize];
         }
     }
     // The last ones, too, go to sums of their own: a row that is filled up with zeros has the same product.
     for (sum, (index, value)) in sums.iter_mut().zip(remaining) {
-        *sum = value.mul_add(dense[index as usize], *sum);
+        *sum += value * dense[index as usize];
     }
     (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
@@ -255,10 +258,18 @@ pub(crate) fn sparse_rows_times_matrix<Row: Entries, const NOTE: usize>(
     for (first, width) in panels(columns, SPARSE_PANEL) {
         let panel = &matrix[first * inputs..][..width * inputs];
         match width {
-            64 => sparse_rows_times_panel::<64, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
-            32 => sparse_rows_times_panel::<32, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
-            16 => sparse_rows_times_panel::<16, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
-            _ => sparse_rows_times_panel::<8, _, NOTE>(rows, panel, columns, first, targets, notes, &place),
+            64 => sparse_rows_times_panel::<64, _, NOTE>(
+                rows, panel, columns, first, targets, notes, &place,
+            ),
+            32 => sparse_rows_times_panel::<32, _, NOTE>(
+                rows, panel, columns, first, targets, notes, &place,
+            ),
+            16 => sparse_rows_times_panel::<16, _, NOTE>(
+                rows, panel, columns, first, targets, notes, &place,
+            ),
+            _ => sparse_rows_times_panel::<8, _, NOTE>(
+                rows, panel, columns, first, targets, notes, &place,
+            ),
         }
     }
 }
@@ -392,26 +403,35 @@ pub(crate) fn unpack_sum(
     }
 }
 
-/// The widest panel for dense rows: four rows' sums fill half of sixteen registers, and their values
+/// The widest panel for dense rows: four rows' sums fill half of the registers, sixteen of 256 bits or 32 of 512, and their values
 /// and the weights most of the others. Six rows would leave none for values loaded early.
-pub(crate) const DENSE_PANEL: usize = 16;
+pub(crate) fn dense_panel() -> usize {
+    if super::processor::has_wide_vectors() {
+        64
+    } else {
+        16
+    }
+}
 
 /// `targets[j][o] = start[o] + sum_c rows[j][c] matrix[c][o]` for any number of rows and a matrix
-/// packed in panels of at most [`DENSE_PANEL`]. `row(j)` is the `j`-th row; the target has
+/// packed in panels of at most `widest`. `row(j)` is the `j`-th row; the target has
 /// `start.len()` columns, a multiple of eight.
 #[inline(always)]
 pub(crate) fn rows_times_matrix<'a>(
     count: usize,
     row: impl Fn(usize) -> &'a [f32],
     matrix: &[f32],
+    widest: usize,
     start: &[f32],
     targets: &mut [f32],
 ) {
     let columns = start.len();
     let inputs = matrix.len() / columns;
-    for (first, width) in panels(columns, DENSE_PANEL) {
+    for (first, width) in panels(columns, widest) {
         let panel = &matrix[first * inputs..][..width * inputs];
         match width {
+            64 => rows_times_panel::<64>(count, &row, panel, first, start, targets),
+            32 => rows_times_panel::<32>(count, &row, panel, first, start, targets),
             16 => rows_times_panel::<16>(count, &row, panel, first, start, targets),
             _ => rows_times_panel::<8>(count, &row, panel, first, start, targets),
         }
@@ -542,7 +562,7 @@ mod tests {
                     values,
                 })
                 .collect();
-            for widest in [DENSE_PANEL, SPARSE_PANEL] {
+            for (widest, is_sparse) in [(16, false), (64, false), (SPARSE_PANEL, true)] {
                 let mut start = vec![0.0; width];
                 start[..columns].copy_from_slice(&bias);
                 let mut packed = vec![f32::NAN; inputs * width];
@@ -555,11 +575,18 @@ mod tests {
                     &mut packed,
                 );
                 let mut targets = start.repeat(count);
-                if widest == SPARSE_PANEL {
-                    sparse_rows_times_matrix(&sparse, &packed, width, &mut targets, &mut vec![[]; inputs], |j| j);
+                if is_sparse {
+                    sparse_rows_times_matrix(
+                        &sparse,
+                        &packed,
+                        width,
+                        &mut targets,
+                        &mut vec![[]; inputs],
+                        |j| j,
+                    );
                 } else {
                     let row = |j: usize| &rows[j * inputs..][..inputs];
-                    rows_times_matrix(count, row, &packed, &start, &mut targets);
+                    rows_times_matrix(count, row, &packed, widest, &start, &mut targets);
                 }
                 for j in 0..count {
                     for o in 0..columns {
@@ -585,9 +612,9 @@ mod tests {
                 .collect();
             let (mut found, mut expected) = (vec![f32::NAN; padded(rows) * columns], Vec::new());
             expected.clone_from(&found);
-            pack_transposed(&matrix, columns, DENSE_PANEL, &mut found);
+            pack_transposed(&matrix, columns, 16, &mut found);
             let mut start = vec![0.0; padded(rows)];
-            pack(&turned, rows, DENSE_PANEL, None, &mut start, &mut expected);
+            pack(&turned, rows, 16, None, &mut start, &mut expected);
             assert_eq!(found, expected);
         }
     }

@@ -18,8 +18,7 @@ use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{Entries, RowSource, with_rows};
 use crate::data::{Dataset, Features};
-use crate::linalg::kernels;
-use crate::linalg::{elementary, vectorised};
+use crate::linalg::{self, elementary, kernels, vectorised};
 
 /// Rows that are asked for together.
 const BLOCK: usize = 64;
@@ -80,27 +79,26 @@ impl Objective for Logistic {
             assert_eq!(outcomes.len(), records.len(), "one outcome per record");
         }
         let data = records.data;
+        let constant = data
+            .offset()
+            .map_or(0.0, |offset| linalg::dot(offset, model));
+        let indicators = indicators(records);
+        if let Some(indicators) = indicators {
+            indicators.dots(records.rows, model, constant, margins);
+        }
         vectorised(
             #[inline(always)]
             || {
-                let constant = data
-                    .offset()
-                    .map_or(0.0, |offset| kernels::dot(offset, model));
-                let table = indicators(records).map(|rows| (rows, table_of(model)));
                 for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
+                    let records = Records { data, rows };
                     let margins = &mut margins[b * BLOCK..][..rows.len()];
                     let outcomes = outcomes.as_deref_mut();
                     let outcomes =
                         outcomes.map(|outcomes| &mut outcomes[b * BLOCK..][..rows.len()]);
-                    match &table {
-                        Some((indicators, model)) => {
-                            for (margin, &row) in margins.iter_mut().zip(rows) {
-                                *margin = constant + indicators.dot(row as usize, model);
-                            }
-                        }
-                        None => predict(model, constant, Records { data, rows }, margins),
+                    if indicators.is_none() {
+                        predict(model, constant, records, margins);
                     }
-                    turn_into_factors(Records { data, rows }, margins, outcomes);
+                    turn_into_factors(records, margins, outcomes);
                 }
             },
         );
@@ -130,13 +128,22 @@ impl Objective for Logistic {
         }
         // The record is the same on both sides, so the difference is one of two numbers; their
         // products with the weights are exact in f64.
-        for (j, squared_norm) in squared_norms.iter_mut().enumerate() {
-            let mut scale = f64::from(left.weights[j]) * f64::from(left.factors[j]);
-            if let Some(right) = right {
-                scale -= f64::from(right.weights[j]) * f64::from(right.factors[j]);
-            }
-            *squared_norm *= scale * scale;
-        }
+        vectorised(
+            #[inline(always)]
+            || match right {
+                None => {
+                    for (squared_norm, scale) in squared_norms.iter_mut().zip(products(left)) {
+                        *squared_norm *= scale * scale;
+                    }
+                }
+                Some(right) => {
+                    let scales = products(left).zip(products(right));
+                    for (squared_norm, (left, right)) in squared_norms.iter_mut().zip(scales) {
+                        *squared_norm *= (left - right) * (left - right);
+                    }
+                }
+            },
+        );
     }
 
     fn accumulate(
@@ -165,6 +172,13 @@ impl Objective for Logistic {
             },
         );
     }
+}
+
+/// `weight_j s_j` for every record.
+#[inline(always)]
+fn products<'a>(gradients: Gradients<'a>) -> impl Iterator<Item = f64> + use<'a> {
+    let pairs = gradients.weights.iter().zip(gradients.factors);
+    pairs.map(|(&weight, &factor)| f64::from(weight) * f64::from(factor))
 }
 
 /// The records as columns alone, where they are kept so and there are enough of them to make up for the tables. Sums

@@ -223,7 +223,7 @@ impl Activation {
     /// Multiplies errors by the derivative, given what the layer put out.
     fn times_derivative(self, errors: &mut [f32], outputs: &[f32]) {
         let pairs = errors.iter_mut().zip(outputs);
-        linalg::vectorised(
+        linalg::vectorised_widely(
             #[inline(always)]
             || match self {
                 Activation::Sigmoid => pairs.for_each(|(error, &a)| *error *= a * (1.0 - a)),

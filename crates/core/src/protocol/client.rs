@@ -8,11 +8,11 @@ use crate::data::Dataset;
 use crate::estimator::{
     Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg,
 };
-use crate::linalg::prefetch_places;
-use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
+use crate::linalg::processor::prefetch_places;
+use crate::objective::{Coordinates, Objective, Regularizer, Workspace, roomy};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
-use crate::random::{ClientKeys, IndexSeed, PublicSeed, Purpose, SecretKey, unit};
+use crate::random::{ClientKeys, PublicSeed, Purpose, SecretKey, SecretRng, unit};
 use crate::sampling::Sampling;
 use crate::wire;
 
@@ -143,11 +143,20 @@ pub struct ClientState {
 }
 
 /// Buffers of one thread, shared by all clients that it runs.
-#[derive(Default)]
 pub struct RoundScratch {
     rows: Vec<u32>,
     estimator: Scratch,
     selection: Selection,
+}
+
+impl Default for RoundScratch {
+    fn default() -> Self {
+        Self {
+            rows: roomy(0),
+            estimator: Scratch::default(),
+            selection: Selection::roomy(),
+        }
+    }
 }
 
 impl RoundScratch {
@@ -277,6 +286,12 @@ impl Client {
         4 * self.shift.len() + self.estimator.state_bytes()
     }
 
+    /// Moves what the client writes in every round to memory that the calling thread has asked for: two threads
+    /// that write next to each other wait for each other.
+    pub(crate) fn settle(&mut self) {
+        self.shift = self.shift.clone();
+    }
+
     /// Gives the client other secrets: a deployed client draws fresh ones for every round, after
     /// the round's model has arrived, so that no copy of its state can ever repeat noise.
     pub fn renew(&mut self, keys: ClientKeys) {
@@ -368,31 +383,32 @@ impl Client {
         message: &mut Vec<u8>,
         update: &mut Update,
     ) -> bool {
-        let plan = Arc::clone(&self.plan);
-        let compressor = &plan.compressor;
         if self.sits_out(round, &self.keys.coins) {
             // No record is touched; only the shared snapshot moves on.
-            self.estimator.sit_out(model, plan.snapshot_coin(round));
-            wire::put_absence(compressor, round, message);
+            self.sit_out(round, model);
+            wire::put_absence(&self.plan.compressor, round, message);
             return false;
         }
         let mut selection = std::mem::take(&mut scratch.selection);
-        let seed = if plan.shared_coordinates {
-            plan.public_seed.coordinates(round)
+        let (own_seed, mut noise) = self.keys.seed_and_noise(round);
+        let seed = if self.plan.shared_coordinates {
+            self.plan.public_seed.coordinates(round)
         } else {
-            IndexSeed::draw(&mut self.keys.stream(round, Purpose::Indices))
+            own_seed
         };
-        compressor.select(seed, &mut selection);
+        self.plan.compressor.select(seed, &mut selection);
         let mut released = self.release(
             round,
             model,
             selection.coordinates(),
+            &mut noise,
             &mut scratch.rows,
             &mut scratch.estimator,
         );
         if !self.shift.is_empty() {
             released.subtract(&self.shift, selection.coordinates());
         }
+        let compressor = &self.plan.compressor;
         wire::put_header(compressor, round, message);
         let mut coins = self.keys.stream(round, Purpose::Rounding);
         compressor.encode(&released, &mut selection, &mut coins, message, update);
@@ -414,6 +430,7 @@ impl Client {
         round: Round,
         model: &Arc<Vec<f32>>,
         coordinates: Coordinates<'_>,
+        noise: &mut SecretRng,
         rows: &mut Vec<u32>,
         scratch: &mut Scratch,
     ) -> Released {
@@ -423,13 +440,10 @@ impl Client {
         let records = self.data.rows();
         let mut coins = self.keys.stream(round, Purpose::Sampling);
         self.sampling.draw(records, &mut coins, rows);
-        let mut noise_stream = self.keys.stream(round, Purpose::Noise);
         let mut ahead = Ahead::new(&self.data, rows, count.div_ceil(NOISE_STEP));
         let noise = self
             .mechanism
-            .draw(count, &mut noise_stream, &mut scratch.workspace, || {
-                ahead.step()
-            });
+            .draw(count, noise, &mut scratch.workspace, || ahead.step());
         ahead.finish();
         // Clipping the whole estimate needs all of its coordinates.
         let computed = if plan.estimate_clip.is_some() {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::{ClientId, Equalizing, Round, Smoothing};
 use crate::compress::{Compressor, DecodeError, Update};
-
-use crate::linalg::{all_finite, largest, vectorised};
+use crate::linalg::{all_finite, largest, vectorised_widely};
 use crate::objective::{Coordinates, Regularizer};
 use crate::wire;
 
@@ -310,6 +309,15 @@ impl Server {
     /// # Errors
     /// When the client is unknown or out of order, or the run has ended.
     pub fn take(&mut self, client: ClientId, update: &Update) -> Result<(), ServerError> {
+        self.take_with(client, |scale, average| update.add_to(scale, average))
+    }
+
+    /// The same for an update in any form: `add(scale, average)` adds `scale` times it.
+    pub(crate) fn take_with(
+        &mut self,
+        client: ClientId,
+        add: impl FnOnce(f32, &mut [f32]),
+    ) -> Result<(), ServerError> {
         let clients = self.plan.weights.len();
         let Some(&weight) = self.plan.weights.get(client as usize) else {
             return Err(ServerError::UnknownClient { client, clients });
@@ -328,7 +336,7 @@ impl Server {
         }
         self.last = Some(client);
         self.taken += 1;
-        update.add_to(weight as f32, &mut self.average);
+        add(weight as f32, &mut self.average);
         Ok(())
     }
 
@@ -351,7 +359,7 @@ impl Server {
         let nonzero = if plain && !self.shift.is_empty() {
             // The usual case in one pass over memory.
             let state = model.iter_mut().zip(&mut self.shift);
-            vectorised(
+            vectorised_widely(
                 #[inline(always)]
                 || {
                     let mut nonzero = 0;

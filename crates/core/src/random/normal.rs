@@ -11,30 +11,52 @@
 
 use rand::Rng;
 
-use crate::linalg::vectorised;
+use crate::linalg::vectorised_widely;
+
+/// Numbers whose random bytes are asked for together.
+pub(crate) const BLOCK: usize = 512;
 
 /// Numbers that are made together.
-pub(crate) const BLOCK: usize = 64;
+const PART: usize = 64;
 
-const HALF: usize = BLOCK / 2;
+const HALF: usize = PART / 2;
 
-/// Fills `numbers` with independent standard normal numbers. Takes 256 bytes of the stream for
-/// every 64 of them or part of it.
+/// Fills `numbers` with independent standard normal numbers. Takes eight bytes of the stream for every two of them.
 pub fn fill_standard_normal<R: Rng>(rng: &mut R, numbers: &mut [f32]) {
-    let mut bytes = [0; 4 * BLOCK];
-    for target in numbers.chunks_mut(BLOCK) {
-        rng.fill_bytes(&mut bytes);
-        let mut block = [0.0; BLOCK];
-        vectorised(
+    match numbers.len() {
+        0..=PART => fill_by_parts::<1, R>(rng, numbers),
+        _ => fill_by_parts::<{ BLOCK / PART }, R>(rng, numbers),
+    }
+}
+
+/// The same, with the bytes of so many parts at a time.
+fn fill_by_parts<const PARTS: usize, R: Rng>(rng: &mut R, numbers: &mut [f32]) {
+    let mut parts = [[0; 4 * PART]; PARTS];
+    for target in numbers.chunks_mut(PARTS * PART) {
+        let (whole, rest) = (target.len() / PART, target.len() % PART);
+        rng.fill_bytes(parts[..whole].as_flattened_mut());
+        if rest > 0 {
+            let (radii, turns) = parts[whole].split_at_mut(4 * HALF);
+            rng.fill_bytes(&mut radii[..4 * rest.div_ceil(2)]);
+            rng.fill_bytes(&mut turns[..4 * rest.div_ceil(2)]);
+        }
+        vectorised_widely(
             #[inline(always)]
-            || transform(&bytes, &mut block),
+            || {
+                for (target, bytes) in target.chunks_mut(PART).zip(&parts) {
+                    let mut made = [0.0; PART];
+                    transform(bytes, &mut made);
+                    let (cosines, sines) = target.split_at_mut(target.len().div_ceil(2));
+                    cosines.copy_from_slice(&made[..cosines.len()]);
+                    sines.copy_from_slice(&made[HALF..][..sines.len()]);
+                }
+            },
         );
-        target.copy_from_slice(&block[..target.len()]);
     }
 }
 
 #[inline(always)]
-fn transform(bytes: &[u8; 4 * BLOCK], block: &mut [f32; BLOCK]) {
+fn transform(bytes: &[u8; 4 * PART], block: &mut [f32; PART]) {
     let words = bytes.as_chunks::<4>().0;
     let (cosines, sines) = block.split_at_mut(HALF);
     for i in 0..HALF {
@@ -93,7 +115,7 @@ fn quarter_sine(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::{Purpose, SecretKey};
+    use crate::random::{Purpose, SecretKey, SecretRng};
 
     #[test]
     fn functions_are_as_accurate_as_stated() {
@@ -147,15 +169,27 @@ mod tests {
         assert!(distance < 2.5 / n.sqrt(), "{distance}");
     }
 
+    /// A part of a block is made of as many bytes as it needs, and they are not the next one's.
     #[test]
-    fn a_part_of_a_block_takes_its_first_numbers() {
-        let draw = |count| {
+    fn parts_of_blocks_take_what_they_need() {
+        let stream = || SecretKey::simulated(2, 2).stream(7, Purpose::Noise);
+        let draw = |rng: &mut SecretRng, count| {
             let mut numbers = vec![0.0; count];
-            let mut rng = SecretKey::simulated(2, 2).stream(7, Purpose::Noise);
-            fill_standard_normal(&mut rng, &mut numbers);
+            fill_standard_normal(rng, &mut numbers);
             numbers
         };
-        assert_eq!(draw(100)[..70], draw(70));
-        assert!(draw(0).is_empty());
+        let mut whole = stream();
+        assert_eq!(draw(&mut whole, 100)[..64], draw(&mut stream(), 64));
+        for count in [0, 1, 6, 7, 63] {
+            let (mut rng, mut other) = (stream(), stream());
+            let part = draw(&mut rng, count);
+            assert!(
+                part.iter()
+                    .all(|number| number.is_finite() && *number != 0.0)
+            );
+            let mut used = vec![0; 8 * count.div_ceil(2)];
+            other.fill_bytes(&mut used);
+            assert_eq!(rng.next_u64(), other.next_u64());
+        }
     }
 }

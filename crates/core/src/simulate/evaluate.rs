@@ -7,10 +7,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::EvaluationPlan;
+use super::{EvaluationPlan, Seat};
 use crate::data::Dataset;
 use crate::objective::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
-use crate::protocol::Client;
 
 /// Parallel pieces of an evaluation: enough for many cores.
 pub const UNITS: usize = 32;
@@ -60,10 +59,10 @@ struct Sums {
 }
 
 impl<'a> Evaluation<'a> {
-    pub(super) fn new(plan: &'a EvaluationPlan<'a>, clients: &[Mutex<Client>]) -> Self {
+    pub(super) fn new(plan: &'a EvaluationPlan<'a>, clients: &[Seat]) -> Self {
         let train: Vec<Arc<Dataset>> = clients
             .iter()
-            .map(|client| Arc::clone(client.lock().expect("the team is at rest").data()))
+            .map(|seat| Arc::clone(seat.client().data()))
             .collect();
         let sizes: Vec<usize> = train.iter().map(|data| data.rows()).collect();
         // Gradients of all units together stay below 256 MB, but at least two units.

@@ -1,20 +1,23 @@
 //! Together or alone: whichever is faster on this machine at this moment.
 //!
-//! A round of small clients lasts tens of microseconds. On idle cores a team halves it; where
+//! A round of small clients lasts some ten microseconds. On idle cores a team halves it; where
 //! another program holds a core, waiting for a team mate costs many such rounds. So short rounds are
-//! timed both ways now and then, and the better way is kept until the next trial. What is computed
-//! does not depend on it.
+//! timed both ways now and then, and the better way is kept until the next trial. What is computed does not depend on it.
+//!
+//! A trial compares typical rounds, its medians, so that one hiccup decides nothing. What a team loses by being interrupted
+//! shows in the mean over the time since the last trial: where that is worse than being alone, it stays alone for a while, longer
+//! each time. Trials take half a per cent of the time.
 
 use std::time::Duration;
 
-/// Rounds from one trial to the next.
-const CYCLE: u32 = 1024;
+/// Rounds of each way in a trial; the first of them, when caches are cold, does not count.
+const TRIAL: usize = 12;
 
-/// Rounds of each way in a trial.
-const TRIAL: u32 = 12;
+/// The time from one trial to the next, in times of a trial.
+const PERIOD: u32 = 200;
 
-/// Position at which a trial is decided.
-const DECIDED: u32 = 2 * TRIAL;
+/// The most periods in a row without a trial of the team.
+const LONGEST_REST: u32 = 15;
 
 /// Rounds that last longer are always worth a team: the scheduler's hiccups are shorter.
 const LONG: Duration = Duration::from_micros(800);
@@ -22,11 +25,19 @@ const LONG: Duration = Duration::from_micros(800);
 /// Chooses for one run.
 pub struct Pace {
     threads: usize,
-    position: u32,
-    /// Total time of the rounds of this trial, together and alone.
-    trial: [Duration; 2],
+    /// Rounds of the trial so far; it is over when there are twice [`TRIAL`].
+    position: usize,
+    /// Times of its rounds, together and alone.
+    trial: [[Duration; TRIAL]; 2],
     /// Which way won the last trial.
     together: bool,
+    /// How long it is valid, how much of that has passed, and with how many rounds.
+    period: Duration,
+    since: Duration,
+    rounds: u32,
+    /// Periods that the team still rests, and how many the last time.
+    rest: u32,
+    rested: u32,
 }
 
 impl Pace {
@@ -34,8 +45,13 @@ impl Pace {
         Self {
             threads,
             position: 0,
-            trial: [Duration::ZERO; 2],
+            trial: Default::default(),
             together: threads > 1,
+            period: Duration::ZERO,
+            since: Duration::ZERO,
+            rounds: 0,
+            rest: 0,
+            rested: 0,
         }
     }
 
@@ -54,52 +70,110 @@ impl Pace {
         if self.threads == 1 {
             return;
         }
-        match self.position {
-            // The first round wakes the team up and warms the caches.
-            0 => self.trial = [Duration::ZERO; 2],
-            1..TRIAL => self.trial[0] += took,
-            // The first round alone is warm already; one is left out of both for fairness.
-            _ if self.position > TRIAL && self.position < DECIDED => self.trial[1] += took,
-            _ => {}
+        if self.position < DECIDED {
+            self.trial[self.position / TRIAL][self.position % TRIAL] = took;
+            self.position += 1;
+            let [together, alone] = [0, 1].map(|way: usize| typical(self.trial[way]));
+            if self.position == TRIAL && together > LONG {
+                // No need to try alone.
+                self.decide(together, Duration::MAX);
+            } else if self.position == DECIDED {
+                self.decide(together, alone);
+            }
+            return;
         }
-        self.position += 1;
-        if self.position == TRIAL && self.trial[0] > LONG * (TRIAL - 1) {
-            // No need to try alone.
-            (self.together, self.position) = (true, DECIDED);
-        } else if self.position == DECIDED {
-            self.together = self.trial[0] <= self.trial[1];
-        } else if self.position == CYCLE {
+        self.since += took;
+        self.rounds += 1;
+        if self.since < self.period {
+        } else if self.rest > 0 {
+            self.rest -= 1;
+            (self.since, self.rounds) = (Duration::ZERO, 0);
+        } else {
             self.position = 0;
         }
     }
+
+    fn decide(&mut self, together: Duration, alone: Duration) {
+        let interrupted = self.together && self.rounds > 0 && self.since / self.rounds > alone;
+        if interrupted {
+            self.rested = LONGEST_REST.min(2 * self.rested + 1);
+            self.rest = self.rested;
+        } else if self.together {
+            self.rested = 0;
+        }
+        self.together = !interrupted && together <= alone;
+        self.period = PERIOD * TRIAL as u32 * (together + alone.min(together));
+        (self.position, self.since, self.rounds) = (DECIDED, Duration::ZERO, 0);
+    }
+}
+
+/// Position at which a trial is decided.
+const DECIDED: usize = 2 * TRIAL;
+
+fn typical(mut times: [Duration; TRIAL]) -> Duration {
+    let counted = &mut times[1..];
+    counted.sort_unstable();
+    counted[counted.len() / 2]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(threads: usize, together: Duration, alone: Duration) -> (u32, u32) {
-        let mut pace = Pace::new(threads);
-        let mut counts = (0, 0);
-        for _ in 0..10 * CYCLE {
+    const ROUNDS: u32 = 40_000;
+    const QUICK: Duration = Duration::from_micros(10);
+
+    /// How many rounds are run together, where they take what `together` says, and `alone` otherwise.
+    fn run(pace: &mut Pace, together: impl Fn(u32) -> Duration, alone: Duration) -> u32 {
+        let mut count = 0;
+        for round in 0..ROUNDS {
             if pace.together() {
-                counts.0 += 1;
-                pace.record(together);
+                count += 1;
+                pace.record(together(round));
             } else {
-                counts.1 += 1;
                 pace.record(alone);
             }
         }
-        counts
+        count
     }
 
     #[test]
     fn keeps_the_faster_way() {
-        let (fast, slow) = (Duration::from_micros(10), Duration::from_micros(20));
-        assert_eq!(run(1, slow, fast), (0, 10 * CYCLE));
-        assert_eq!(run(2, slow, fast).0, 10 * TRIAL);
-        assert_eq!(run(2, fast, slow).1, 10 * TRIAL);
+        assert_eq!(run(&mut Pace::new(1), |_| QUICK, 2 * QUICK), 0);
+        // Trials are rare, but do not cease.
+        let trials = 5 * TRIAL as u32..=ROUNDS / 150;
+        let count = run(&mut Pace::new(2), |_| 2 * QUICK, QUICK);
+        assert!(trials.contains(&count), "{count}");
+        let count = ROUNDS - run(&mut Pace::new(2), |_| QUICK, 2 * QUICK);
+        assert!(trials.contains(&count), "{count}");
         // Long rounds are not tried alone at all.
-        assert_eq!(run(2, Duration::from_millis(5), fast).1, 0);
+        let long = Duration::from_millis(5);
+        assert_eq!(run(&mut Pace::new(2), |_| long, QUICK), ROUNDS);
+    }
+
+    #[test]
+    fn hiccups_decide_nothing() {
+        let hiccup = |round: u32| match round % 500 {
+            3 => 100 * QUICK,
+            _ => QUICK,
+        };
+        let count = run(&mut Pace::new(2), hiccup, 2 * QUICK);
+        assert!(count > ROUNDS - ROUNDS / 50, "{count}");
+    }
+
+    /// Most rounds are as quick as ever, but now and then the team waits for a whole slice of time.
+    #[test]
+    fn a_team_that_is_interrupted_all_the_time_rests() {
+        let mut pace = Pace::new(2);
+        run(&mut pace, |_| QUICK, 2 * QUICK);
+        let interrupted = |round: u32| match round % 50 {
+            49 => 400 * QUICK,
+            _ => QUICK,
+        };
+        let count = run(&mut pace, interrupted, 2 * QUICK);
+        assert!(count < ROUNDS / 5, "{count}");
+        // And comes back.
+        let count = run(&mut pace, |_| QUICK, 2 * QUICK);
+        assert!(count > ROUNDS / 10, "{count}");
     }
 }

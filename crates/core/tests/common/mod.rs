@@ -19,7 +19,9 @@ use soteria_core::protocol::{
     Client, ClientPlan, Equalizing, EstimatorPlan, Round, RoundScratch, Schedule, Server,
     ServerPlan, Smoothing,
 };
-use soteria_core::random::{IndexSeed, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit};
+use soteria_core::random::{
+    ClientKeys, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit,
+};
 use soteria_core::sampling::Sampling;
 use soteria_core::wire;
 
@@ -383,9 +385,10 @@ impl TwinClient {
         let plan = &setting.plan;
         let d = x.len();
         let mut selection = Selection::default();
+        let (own, mut noise) = ClientKeys::from(self.key.clone()).seed_and_noise(round);
         let seed = match plan.shared_coordinates {
             true => plan.public_seed.coordinates(round),
-            false => IndexSeed::draw(&mut self.key.stream(round, Purpose::Indices)),
+            false => own,
         };
         plan.compressor.select(seed, &mut selection);
         let chosen: Vec<usize> = match selection.coordinates() {
@@ -399,7 +402,6 @@ impl TwinClient {
         if let Some(bound) = plan.estimate_clip {
             g = clipped(g, bound);
         }
-        let mut noise = self.key.stream(round, Purpose::Noise);
         let scale = d as f64 / chosen.len() as f64 / plan.compressor.participation();
         let mut v = vec![0.0; d];
         let mut standard = vec![0.0; chosen.len()];

@@ -270,6 +270,7 @@ fn announce(
 /// Follows a run: the bar, and the latest of everything.
 struct Watch {
     bar: ProgressBar,
+    visible: bool,
     rounds: u32,
     traffic: Traffic,
     metrics: Metrics,
@@ -302,6 +303,7 @@ impl Watch {
             (0, Traffic::default(), String::new(), Instant::now());
         Self {
             bar,
+            visible,
             rounds,
             traffic,
             metrics,
@@ -321,7 +323,7 @@ impl Watch {
     ) {
         (self.rounds, self.traffic, self.metrics, self.utility) =
             (round, traffic, metrics, utility);
-        if self.bar.is_hidden() {
+        if !self.visible {
             return;
         }
         self.message = format!("loss {:.4}", metrics.loss);
@@ -335,7 +337,7 @@ impl Watch {
 
     fn round(&mut self, round: u32, traffic: Traffic) {
         (self.rounds, self.traffic) = (round, traffic);
-        if !self.bar.is_hidden() && self.ticked.elapsed() > Duration::from_millis(50) {
+        if self.visible && self.ticked.elapsed() > Duration::from_millis(50) {
             self.ticked = Instant::now();
             self.bar.set_position(u64::from(round));
             self.bar.set_message(self.message.clone());

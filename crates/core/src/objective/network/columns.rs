@@ -11,7 +11,7 @@ use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
 use crate::data::packed::{Entries, RowSource, with_rows};
 use crate::data::{Features, SparseRow};
-use crate::linalg::vectorised;
+use crate::linalg::vectorised_widely;
 
 /// One number per record of a block. Where there are fewer records, errors are zeros and inputs are
 /// any numbers.
@@ -141,7 +141,7 @@ impl<'a> Inputs<'a> {
     pub(super) fn of_data(records: Records<'a>, scratch: &'a mut [f32]) -> Self {
         let offset = records.data.offset().map(|offset| &offset[..]);
         match records.data.features() {
-            Features::Sparse(sparse) if !scratch.is_empty() => Inputs::Tile(vectorised(
+            Features::Sparse(sparse) if !scratch.is_empty() => Inputs::Tile(vectorised_widely(
                 #[inline(always)]
                 || {
                     with_rows!(sparse, |rows| Tile::of_sparse(

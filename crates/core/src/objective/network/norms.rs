@@ -6,7 +6,7 @@
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Columns, Gathered, Inputs, Tile};
 use super::{BLOCK, FactorPlace, Network};
-use crate::linalg::{LINE, aligned, kernels, vectorised};
+use crate::linalg::{LINE, aligned, kernels, vectorised_widely};
 
 /// Over all coordinates: `sum_l (|a_l|^2 + 1) |delta_l|^2` in `f64`.
 pub(super) fn ghost(
@@ -18,7 +18,7 @@ pub(super) fn ghost(
 ) {
     let features = records.data.squared_norms();
     let len = network.factor_len;
-    vectorised(
+    vectorised_widely(
         #[inline(always)]
         || {
             for (j, (target, &row)) in squared_norms.iter_mut().zip(records.rows).enumerate() {
@@ -154,7 +154,7 @@ pub(super) fn selected(
                 0 => Inputs::of_data(Records { data, rows }, inputs_scratch),
                 _ => Inputs::of_factors(left.factors, len, place),
             };
-            vectorised(
+            vectorised_widely(
                 #[inline(always)]
                 || match (&inputs, right) {
                     (Inputs::Tile(tile), _) => {

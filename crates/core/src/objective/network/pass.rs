@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use super::super::{Outcome, PreparedKey, Records, Workspace};
-use super::steps::{self, Noted, Pictures};
+use super::steps::{Noted, Pictures};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
 use crate::data::packed::{RowSource, with_rows};
 use crate::linalg::kernels::{self, padded};
-use crate::linalg::{LINE, aligned, elementary, vectorised};
+use crate::linalg::{LINE, aligned, elementary, vectorised_widely};
 
 /// Where everything stands in the two scratch buffers of a pass.
 #[derive(Clone, Debug)]
@@ -184,7 +184,7 @@ fn prepare(
         start[layer.outputs..].fill(0.0);
         let widest = match (l, records.data.features()) {
             (0, Features::Sparse(_)) => kernels::SPARSE_PANEL,
-            _ => kernels::DENSE_PANEL,
+            _ => kernels::dense_panel(),
         };
         // The offset is the same for every record, so its share joins the bias.
         let offset = records
@@ -192,13 +192,13 @@ fn prepare(
             .offset()
             .filter(|_| l == 0)
             .map(|offset| &offset[..]);
-        vectorised(
+        vectorised_widely(
             #[inline(always)]
             || kernels::pack(weights, layer.outputs, widest, offset, start, packed),
         );
         if l > 0 && backward {
             let transposed = &mut prepared[plan.transposed.clone()];
-            kernels::pack_transposed(weights, layer.outputs, kernels::DENSE_PANEL, transposed);
+            kernels::pack_transposed(weights, layer.outputs, kernels::dense_panel(), transposed);
         }
     }
     prepared[network.pass.zeros.clone()].fill(0.0);
@@ -239,7 +239,7 @@ fn first_layer(
     noted: Option<(&mut Noted<'_>, usize)>,
     target: &mut [f32],
 ) {
-    vectorised(
+    vectorised_widely(
         #[inline(always)]
         || match records.data.features() {
             Features::Sparse(sparse) => {
@@ -259,7 +259,7 @@ fn first_layer(
                             target,
                             noted.columns(),
                             #[inline(always)]
-                            |j| steps::place(first + j),
+                            |j| first + j,
                         );
                     }
                     None => with_rows!(sparse, |rows| {
@@ -281,6 +281,7 @@ fn first_layer(
                 #[inline(always)]
                 |j| dense.row(records.rows[j] as usize),
                 weights,
+                kernels::dense_panel(),
                 start,
                 target,
             ),
@@ -297,7 +298,7 @@ fn dense_layer(
     start: &[f32],
     target: &mut [f32],
 ) {
-    vectorised(
+    vectorised_widely(
         #[inline(always)]
         || {
             kernels::rows_times_matrix(
@@ -305,6 +306,7 @@ fn dense_layer(
                 #[inline(always)]
                 |j| &values[j * stride..][..depth],
                 weights,
+                kernels::dense_panel(),
                 start,
                 target,
             );
@@ -327,7 +329,7 @@ fn softmax(
     }
     let width = padded(classes);
     let logits = &mut logits[..records.len() * width];
-    vectorised(
+    vectorised_widely(
         #[inline(always)]
         || {
             // Three passes, each simple enough to become vector code.

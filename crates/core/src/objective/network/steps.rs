@@ -3,8 +3,8 @@
 //! pixel in all records, its offset `o` and the records' weighted errors `e_j`.
 //!
 //! A pixel's column is one byte a record, a quarter of what [`super::columns`] lays out, and the
-//! forward pass writes it down while it reads the records anyway. The chosen weights are sorted by
-//! output, so that the errors of an output stay near while its columns pass by.
+//! forward pass writes it down while it reads the records anyway. Where a pixel is dark in all records, only the second
+//! term is left.
 //!
 //! **Guarantee.** Whether sums are made here follows from the kind of the source and the number of
 //! records alone, and what is stored of them (packed or not, written down by the pass or here) changes
@@ -13,15 +13,14 @@
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
 
-use std::ops::Range;
-
 use super::super::{Gradients, Records, Workspace};
 use super::columns::Chosen;
 use super::{FactorPlace, Network};
-use crate::data::packed::{self, Entries, PackedRows, RowSource};
+use crate::data::packed::{self, Entries, PackedRows};
 use crate::data::{Features, SparseRows};
 use crate::linalg::kernels::{self, LANES};
-use crate::linalg::{LINE, aligned, prefetch, vectorised};
+use crate::linalg::processor::prefetch;
+use crate::linalg::{LINE, aligned, vectorised, vectorised_widely};
 
 /// Fewer records are not worth it.
 const FEWEST_RECORDS: usize = 8;
@@ -36,15 +35,8 @@ type Column = [u8; MOST_RECORDS];
 /// Pictures with more pixels than this are no longer near the processor.
 const MOST_PIXELS: usize = 2048;
 
-/// Records whose numbers are taken apart at once: a register of words, four numbers in each.
-const GROUP: usize = 4 * LANES;
-
-/// Where the number of record `j` stands in a column. Of every 32 the first eight are the lowest bytes
-/// of eight words, the next eight the bytes above them: so a shift and a mask give eight neighbours.
-#[inline(always)]
-pub(super) const fn place(j: usize) -> usize {
-    j / GROUP * GROUP + j % LANES * 4 + j % GROUP / LANES
-}
+/// Records whose numbers are multiplied at once.
+const GROUP: usize = 2 * LANES;
 
 /// A batch of pictures.
 #[derive(Clone, Copy)]
@@ -63,7 +55,7 @@ pub(super) struct Noted<'a> {
 }
 
 impl Noted<'_> {
-    /// One column per pixel, with the numbers of the records at their [`place`]s.
+    /// One column per pixel, with the numbers of the records.
     pub(super) fn columns(&mut self) -> &mut [Column] {
         self.columns.as_chunks_mut().0
     }
@@ -130,7 +122,7 @@ impl<'a> Pictures<'a> {
         let (columns, _) = buffer.as_chunks_mut::<MOST_RECORDS>();
         for (j, &row) in self.rows.iter().enumerate() {
             for (pixel, value) in self.sparse.row(row as usize).entries(0) {
-                columns[pixel as usize][place(j)] = packed::steps(value, self.unit);
+                columns[pixel as usize][j] = packed::steps(value, self.unit);
             }
         }
         buffer
@@ -146,56 +138,63 @@ impl<'a> Pictures<'a> {
         workspace: &mut Workspace,
     ) {
         let outputs = network.places[0].error.len();
-        let mut ends = workspace.take_indices(outputs);
-        let mut order = workspace.take_indices(2 * chosen.weights().len());
-        let (sorted, _) = order.as_chunks_mut::<2>();
-        sort_by_output(chosen.weights(), &mut ends, sorted);
+        let pairs = chosen.weights();
+        let mut lit = workspace.take_indices(pairs.len());
         let mut totals = workspace.take_zeroed(outputs);
-        let most = ends.iter().zip([0].iter().chain(&ends)).map(|(end, start)| end - start);
-        let mut partial_buffer = workspace.take(LANES * most.max().unwrap_or(0) as usize + LINE);
-        let (partial, _) = aligned(&mut partial_buffer).as_chunks_mut();
-        let (weights, biases) = sum[chosen.places.clone()].split_at_mut(sorted.len());
+        let (weights, biases) = sum[chosen.places.clone()].split_at_mut(pairs.len());
         for (c, rows) in self.rows.chunks(MOST_RECORDS).enumerate() {
             let part = Pictures { rows, ..self };
             let (columns, known) = workspace.take_layout(part.address(), rows);
-            let columns = if known { columns } else { part.lay_out(columns) };
+            let columns = if known {
+                columns
+            } else {
+                part.lay_out(columns)
+            };
             let width = part.width();
             let mut errors_buffer = workspace.take(outputs * (width + LINE) + LINE);
             let errors = aligned(&mut errors_buffer);
             let first = c * MOST_RECORDS;
-            part.lay_out_errors(network.factor_len, &network.places[0], gradients, first, errors);
+            part.lay_out_errors(
+                network.factor_len,
+                &network.places[0],
+                gradients,
+                first,
+                errors,
+            );
             let products = Products {
                 columns: columns.as_chunks().0,
+                errors,
                 width,
                 unit: self.unit,
-                offset: self.offset,
-                sorted,
             };
-            vectorised(
+            vectorised_widely(
                 #[inline(always)]
                 || {
-                    let mut first = 0;
-                    let errors = errors.chunks_exact(width + LINE);
-                    for ((&end, total), errors) in ends.iter().zip(&mut totals).zip(errors) {
-                        let errors = &errors[..width];
-                        let added = kernels::sum(errors);
-                        products.of_output(first..end as usize, errors, partial);
-                        products.add(first..end as usize, partial, added, weights);
-                        *total += added;
-                        first = end as usize;
+                    for (output, total) in totals.iter_mut().enumerate() {
+                        *total += kernels::sum(products.errors(output));
                     }
+                    let lit = products.lit(pairs, &mut lit);
+                    products.add(pairs, lit, weights);
                 },
             );
             workspace.put(errors_buffer);
             workspace.put_layout(part.address(), rows, columns);
         }
+        if let Some(offset) = self.offset {
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (sum, &[pixel, output]) in weights.iter_mut().zip(pairs) {
+                        *sum = offset[pixel as usize].mul_add(totals[output as usize], *sum);
+                    }
+                },
+            );
+        }
         for (sum, &output) in biases.iter_mut().zip(chosen.biases()) {
             *sum += totals[output as usize];
         }
-        workspace.put(partial_buffer);
         workspace.put(totals);
-        workspace.put_indices(order);
-        workspace.put_indices(ends);
+        workspace.put_indices(lit);
     }
 
     /// The weighted errors `w_j delta_j` of the records, the first of which has the number `first` among
@@ -225,77 +224,84 @@ impl<'a> Pictures<'a> {
     }
 }
 
-/// Sorts `(input, output)` by output: `(input, place)`, and where every output ends.
-fn sort_by_output(weights: &[[u32; 2]], ends: &mut [u32], sorted: &mut [[u32; 2]]) {
-    ends.fill(0);
-    for &[_, output] in weights {
-        ends[output as usize] += 1;
-    }
-    let mut next = 0;
-    for end in ends.iter_mut() {
-        let count = std::mem::replace(end, next);
-        next += count;
-    }
-    for (slot, &[input, output]) in weights.iter().enumerate() {
-        let end = &mut ends[output as usize];
-        sorted[*end as usize] = [input, slot as u32];
-        *end += 1;
-    }
-}
-
-/// What the sums of one output are made of, apart from its errors.
+/// What sums are made of.
 #[derive(Clone, Copy)]
 struct Products<'a> {
     columns: &'a [Column],
+    /// For every output as many numbers as a column is wide, then a gap.
+    errors: &'a [f32],
     width: usize,
     unit: f32,
-    offset: Option<&'a [f32]>,
-    sorted: &'a [[u32; 2]],
 }
 
 impl<'a> Products<'a> {
-    /// `sum_j n_j e_j` in eight parts for the chosen weights of one output, at these places of the order.
-    #[inline(always)]
-    fn of_output(self, places: Range<usize>, errors: &[f32], partial: &mut [[f32; LANES]]) {
-        /// How many weights ahead a column is asked for.
-        const AHEAD: usize = 8;
-        let (errors, _) = errors.as_chunks::<GROUP>();
-        for (at, target) in places.zip(partial) {
-            if let Some(&[pixel, _]) = self.sorted.get(at + AHEAD) {
-                prefetch(self.column(pixel));
-            }
-            let mut sums = [[0.0f32; LANES]; 2];
-            let (numbers, _) = self.column(self.sorted[at][0]).as_chunks::<GROUP>();
-            for (numbers, errors) in numbers.iter().zip(errors) {
-                let (words, _) = numbers.as_chunks::<4>();
-                for byte in 0..4 {
-                    for lane in 0..LANES {
-                        let word = u32::from_le_bytes(words[lane]);
-                        // Through a signed number: there is an instruction for it.
-                        let number = (word >> (8 * byte) & 0xff) as i32 as f32;
-                        let sum = &mut sums[byte % 2][lane];
-                        *sum = number.mul_add(errors[byte * LANES + lane], *sum);
-                    }
-                }
-            }
-            for lane in 0..LANES {
-                target[lane] = sums[0][lane] + sums[1][lane];
-            }
-        }
-    }
-
     #[inline(always)]
     fn column(self, pixel: u32) -> &'a [u8] {
         &self.columns[pixel as usize][..self.width]
     }
 
-    /// Adds `u sum_j n_j e_j + o sum_j e_j`, the first sum in parts, the second one given, to the sums of the chosen
-    /// weights at these places of the order.
     #[inline(always)]
-    fn add(self, places: Range<usize>, partial: &[[f32; LANES]], total: f32, sums: &mut [f32]) {
-        for (&[pixel, slot], &partial) in self.sorted[places].iter().zip(partial) {
-            let shift = self.offset.map_or(0.0, |offset| offset[pixel as usize]);
-            sums[slot as usize] += self.unit.mul_add(kernels::sum_lanes(partial), shift * total);
+    fn errors(self, output: usize) -> &'a [f32] {
+        &self.errors[output * (self.width + LINE)..][..self.width]
+    }
+
+    /// Writes the places of those weights whose pixel is not dark in all records.
+    #[inline(always)]
+    fn lit<'b>(self, pairs: &[[u32; 2]], places: &'b mut [u32]) -> &'b [u32] {
+        let mut lit = [false; MOST_PIXELS];
+        for (lit, column) in lit.iter_mut().zip(self.columns) {
+            let mut any = [0; 4 * GROUP];
+            for numbers in column[..self.width.next_multiple_of(4 * GROUP)]
+                .as_chunks::<{ 4 * GROUP }>()
+                .0
+            {
+                for lane in 0..4 * GROUP {
+                    any[lane] |= numbers[lane];
+                }
+            }
+            *lit = any != [0; 4 * GROUP];
+        }
+        let mut count = 0;
+        for (place, &[pixel, _]) in pairs.iter().enumerate() {
+            places[count] = place as u32;
+            count += usize::from(lit[pixel as usize]);
+        }
+        &places[..count]
+    }
+
+    /// Adds `u sum_j n_j e_j` for the weights at these places.
+    #[inline(always)]
+    fn add(self, pairs: &[[u32; 2]], places: &[u32], sums: &mut [f32]) {
+        // The sums of a few weights in parts, which are added up afterwards: together it would not become vector code.
+        const FEW: usize = 32;
+        /// How many weights ahead columns are asked for.
+        const AHEAD: usize = 8;
+        let mut partial = [[0.0f32; GROUP]; FEW];
+        let mut ahead = places.iter().skip(AHEAD);
+        for places in places.chunks(FEW) {
+            for (partial, &place) in partial.iter_mut().zip(places) {
+                if let Some(&place) = ahead.next() {
+                    prefetch(self.column(pairs[place as usize][0]));
+                }
+                let [pixel, output] = pairs[place as usize];
+                let numbers = self.column(pixel).as_chunks::<GROUP>().0;
+                let errors = self.errors(output as usize).as_chunks::<GROUP>().0;
+                let mut parts = [0.0f32; GROUP];
+                for (numbers, errors) in numbers.iter().zip(errors) {
+                    for lane in 0..GROUP {
+                        parts[lane] = f32::from(numbers[lane]).mul_add(errors[lane], parts[lane]);
+                    }
+                }
+                *partial = parts;
+            }
+            for (partial, &place) in partial.iter().zip(places) {
+                let mut halves = [0.0; LANES];
+                for lane in 0..LANES {
+                    halves[lane] = partial[lane] + partial[lane + LANES];
+                }
+                let sum = &mut sums[place as usize];
+                *sum = self.unit.mul_add(kernels::sum_lanes(halves), *sum);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{BLOCK, Network};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Features, SparseRows};
 use crate::linalg::kernels::{self, LANES, padded};
-use crate::linalg::{LINE, Matrix, aligned, matmul, vectorised};
+use crate::linalg::{LINE, Matrix, aligned, matmul, vectorised_widely};
 
 /// Over all coordinates: for every layer `sum_j a_j (w_j delta_j)^T`, block by block.
 pub(super) fn all(
@@ -65,7 +65,7 @@ impl<'a> Batch<'a> {
         let place = &self.network.places[self.l];
         let records = block.factors.chunks_exact(self.network.factor_len);
         let targets = scaled.chunks_exact_mut(totals.len());
-        vectorised(
+        vectorised_widely(
             #[inline(always)]
             || {
                 for ((target, factors), &weight) in targets.zip(records).zip(block.weights) {
@@ -105,7 +105,7 @@ fn add_sparse(
     let scaled = aligned(&mut scaled_buffer);
     for (rows, block) in batch.blocks() {
         batch.scale_errors(block, scaled, totals);
-        vectorised(
+        vectorised_widely(
             #[inline(always)]
             || {
                 with_rows!(sparse, |all| {
@@ -115,7 +115,7 @@ fn add_sparse(
             },
         );
     }
-    vectorised(
+    vectorised_widely(
         #[inline(always)]
         || kernels::unpack_sum(packed, outputs, batch.offset(), totals, target),
     );
@@ -152,7 +152,7 @@ fn add_dense(batch: Batch<'_>, target: &mut [f32], totals: &mut [f32], workspace
     }
     if let Some(offset) = batch.offset() {
         let totals = &totals[..outputs];
-        vectorised(
+        vectorised_widely(
             #[inline(always)]
             || {
                 for (line, &shift) in target.chunks_exact_mut(outputs).zip(offset) {
@@ -214,7 +214,7 @@ pub(super) fn selected(
                 first: b == 0,
                 pairs: rows.len().div_ceil(2 * LANES),
             };
-            vectorised(
+            vectorised_widely(
                 #[inline(always)]
                 || {
                     match &inputs {
@@ -228,7 +228,7 @@ pub(super) fn selected(
             );
         }
         let (weights, biases) = sum[chosen.places.clone()].split_at_mut(chosen.weights().len());
-        vectorised(
+        vectorised_widely(
             #[inline(always)]
             || {
                 for (sum, &partial) in weights.iter_mut().zip(partial.as_chunks().0) {

@@ -1,0 +1,277 @@
+//! What is said to the processor itself: which instructions code is compiled for, which memory to bring near, a few
+//! instructions that no loop turns into.
+//!
+//! **Guarantee.** Nothing here changes a result: what is computed is the same with and without, and asking for memory
+//! changes nothing but time.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64 as x86;
+use std::sync::OnceLock;
+
+/// Bytes of a line of memory.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// Runs `work` compiled for vectors of 256 bits, if this processor has them.
+///
+/// The closure and all it calls must be inlined to profit: mark them `#[inline(always)]`.
+#[inline(always)]
+pub fn vectorised<Output>(work: impl FnOnce() -> Output) -> Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        match narrow() {
+            Some(v3) => v3.vectorize(work),
+            None => work(),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    pulp::Arch::new().dispatch(work)
+}
+
+/// Runs `work` compiled for the longest vectors this processor has. Worth it for long rows of numbers; code that reads
+/// tables at random becomes slower, because it is turned into instructions that are.
+#[inline(always)]
+pub fn vectorised_widely<Output>(work: impl FnOnce() -> Output) -> Output {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(v4) = wide() {
+        return v4.vectorize(work);
+    }
+    vectorised(work)
+}
+
+/// Whether [`vectorised_widely`] uses vectors of 512 bits.
+pub(crate) fn has_wide_vectors() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return wide().is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Proof that this processor has vectors of 256 bits and what goes with them.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn narrow() -> Option<pulp::x86::V3> {
+    static V3: OnceLock<Option<pulp::x86::V3>> = OnceLock::new();
+    *V3.get_or_init(pulp::x86::V3::try_new)
+}
+
+/// Proof that this processor has vectors of 512 bits.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn wide() -> Option<pulp::x86::V4> {
+    static V4: OnceLock<Option<pulp::x86::V4>> = OnceLock::new();
+    *V4.get_or_init(pulp::x86::V4::try_new)
+}
+
+/// Bytes of a row whose numbers are looked up together.
+pub(crate) const LOOKUPS: usize = 16;
+
+/// `sums[j] = constant + sum_i table[row(j)_i]`, where byte `i` goes to partial sum `i % 4`, and these are added in pairs. Only
+/// where this processor can look up sixteen numbers at once, the table being in registers; else `false`, and nothing has changed.
+///
+/// Bytes count modulo 128.
+pub(crate) fn sum_lookups<'a>(
+    table: &[f32; 128],
+    row: impl Fn(usize) -> &'a [u8; LOOKUPS],
+    constant: f32,
+    sums: &mut [f32],
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(v4) = wide() {
+        v4.vectorize(
+            #[inline(always)]
+            || {
+                let (parts, _) = table.as_chunks::<16>();
+                // SAFETY: the token says that the processor has these instructions; loads are of arrays of their size.
+                unsafe {
+                    let table: [_; 8] = std::array::from_fn(
+                        #[inline(always)]
+                        |part| x86::_mm512_loadu_ps(parts[part].as_ptr()),
+                    );
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        let bytes = x86::_mm_loadu_si128(row(j).as_ptr().cast());
+                        let places = x86::_mm512_cvtepu8_epi32(bytes);
+                        // Of each pair of registers the number at the lowest five bits, then the pair by the next two.
+                        let pair = |first: usize| {
+                            x86::_mm512_permutex2var_ps(table[first], places, table[first + 1])
+                        };
+                        let bit =
+                            |bit| x86::_mm512_test_epi32_mask(places, x86::_mm512_set1_epi32(bit));
+                        let lower = x86::_mm512_mask_blend_ps(bit(32), pair(0), pair(2));
+                        let upper = x86::_mm512_mask_blend_ps(bit(32), pair(4), pair(6));
+                        let found = x86::_mm512_mask_blend_ps(bit(64), lower, upper);
+                        let mut four = x86::_mm512_castps512_ps128(found);
+                        four = x86::_mm_add_ps(four, x86::_mm512_extractf32x4_ps::<1>(found));
+                        four = x86::_mm_add_ps(four, x86::_mm512_extractf32x4_ps::<2>(found));
+                        four = x86::_mm_add_ps(four, x86::_mm512_extractf32x4_ps::<3>(found));
+                        let pairs = x86::_mm_add_ps(four, x86::_mm_movehdup_ps(four));
+                        let all = x86::_mm_add_ss(pairs, x86::_mm_movehl_ps(pairs, pairs));
+                        *sum = constant + x86::_mm_cvtss_f32(all);
+                    }
+                }
+            },
+        );
+        return true;
+    }
+    let _ = (table, row, constant, sums);
+    false
+}
+
+/// Picks bits out of words.
+#[derive(Clone, Copy)]
+pub(crate) struct BitPicker {
+    #[cfg(target_arch = "x86_64")]
+    v3: Option<pulp::x86::V3>,
+}
+
+impl BitPicker {
+    /// For use inside a [`vectorised`] block, where picking is one instruction.
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        BitPicker {
+            #[cfg(target_arch = "x86_64")]
+            v3: narrow(),
+        }
+    }
+
+    /// The bits of `word` at the places of the bits of `mask`, next to each other from the lowest on.
+    #[inline(always)]
+    pub(crate) fn pick(self, word: u64, mask: u64) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        if self.v3.is_some() {
+            // SAFETY: the token says that the processor has this instruction.
+            return unsafe { std::arch::x86_64::_pext_u64(word, mask) };
+        }
+        pick_one_by_one(word, mask)
+    }
+}
+
+fn pick_one_by_one(word: u64, mut mask: u64) -> u64 {
+    let mut picked = 0;
+    for place in 0..mask.count_ones() {
+        picked |= (word >> mask.trailing_zeros() & 1) << place;
+        mask &= mask - 1;
+    }
+    picked
+}
+
+/// Asks the processor to bring these numbers near; changes nothing but time.
+///
+/// Rows of a random batch lie anywhere in memory, and the first access of each would wait for it.
+#[inline(always)]
+pub(crate) fn prefetch<T>(values: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let start = values.as_ptr().cast::<i8>();
+        for offset in (0..size_of_val(values)).step_by(LINE) {
+            // SAFETY: the address lies inside the slice, and a prefetch reads nothing.
+            unsafe { x86::_mm_prefetch::<{ x86::_MM_HINT_T0 }>(start.add(offset)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
+}
+
+/// Asks for these numbers to write to them: another processor may have read them last, and the first write would wait until
+/// it has let go of them. Changes nothing but time.
+#[inline(always)]
+pub(crate) fn prefetch_to_write<T>(values: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let start = values.as_ptr().cast::<u8>();
+        for offset in (0..size_of_val(values)).step_by(LINE) {
+            // SAFETY: a prefetch changes nothing; processors that do not have this one do nothing. As an intrinsic it would
+            // become a prefetch for reading, because not all processors have it.
+            unsafe {
+                let address = start.add(offset);
+                std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
+}
+
+/// Asks for the values at these places; changes nothing but time.
+pub(crate) fn prefetch_places<T>(values: &[T], places: &[u32]) {
+    for &place in places {
+        prefetch(&values[place as usize..=place as usize]);
+    }
+}
+
+/// An empty vector with room for `len` values that will be read at random: on pages of two megabytes, where the
+/// system has them. With small ones nearly every row of a large set costs a walk through the page tables.
+pub(crate) fn with_room_on_large_pages<T>(len: usize) -> Vec<T> {
+    const LARGE: usize = 2 << 20;
+    let bytes = len.saturating_mul(size_of::<T>());
+    if bytes < LARGE / 2 {
+        return Vec::with_capacity(len);
+    }
+    // Whole pages, with room for what the allocator keeps for itself.
+    let whole = bytes.saturating_add(64).next_multiple_of(LARGE) - 64;
+    let vector = Vec::with_capacity(whole / size_of::<T>());
+    advise_large_pages(vector.as_ptr(), vector.capacity());
+    vector
+}
+
+fn advise_large_pages<T>(start: *const T, len: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::mm::{Advice, madvise};
+        const PAGE: usize = 4096;
+        let before = start.addr() % PAGE;
+        let page = start.cast::<u8>().wrapping_sub(before).cast_mut();
+        let bytes = len * size_of::<T>() + before;
+        // SAFETY: the advice changes how pages are backed, never what they hold; where it is
+        // refused nothing happens.
+        let _ = unsafe { madvise(page.cast(), bytes, Advice::LinuxHugepage) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, len);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_picked_in_order() {
+        for i in 1..200u64 {
+            let [word, mask] =
+                [i, i + 1].map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(i as u32));
+            let picked = BitPicker::new().pick(word, mask);
+            assert_eq!(picked, pick_one_by_one(word, mask));
+            let marked = (0..64).filter(|place| mask >> place & 1 == 1);
+            for (i, place) in marked.enumerate() {
+                assert_eq!(picked >> i & 1, word >> place & 1);
+            }
+            assert_eq!(picked.checked_shr(mask.count_ones()).unwrap_or(0), 0);
+        }
+        assert_eq!(BitPicker::new().pick(0b1011, u64::MAX), 0b1011);
+        assert_eq!(BitPicker::new().pick(u64::MAX, 0), 0);
+    }
+
+    /// Where there are instructions for it, sums are those of the loop, to the bit.
+    #[test]
+    fn looked_up_numbers_are_added_in_the_stated_order() {
+        let table: [f32; 128] =
+            std::array::from_fn(|i| (i as f32).sin() * 1e3f32.powi(i as i32 % 3));
+        let rows: Vec<[u8; LOOKUPS]> = (0..100u32)
+            .map(|j| std::array::from_fn(|i| (j * 37 + i as u32 * 101 + j * j * i as u32) as u8))
+            .collect();
+        let mut sums = vec![0.5; rows.len()];
+        if !sum_lookups(&table, |j| &rows[j], 0.25, &mut sums) {
+            assert!(!has_wide_vectors() && sums == vec![0.5; rows.len()]);
+            return;
+        }
+        for (row, &sum) in rows.iter().zip(&sums) {
+            let mut parts = [0.0f32; 4];
+            for (i, &byte) in row.iter().enumerate() {
+                parts[i % 4] += table[usize::from(byte) % 128];
+            }
+            let expected = 0.25 + ((parts[0] + parts[1]) + (parts[2] + parts[3]));
+            assert_eq!(sum.to_bits(), expected.to_bits());
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The messages of a block of clients, on their way from the thread that computed them to all that read them.
+//!
+//! Written and read as atomic words, which costs no more than plain ones and needs no lock: a lock is one more line of memory
+//! that changes hands, and each costs a hundred nanoseconds. The barrier between writing and reading puts them in order. A
+//! letter begins on a line of its own; two numbers share a word, so a letter of six values is one line.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::compress::{Compressor, Update};
+use crate::linalg::processor::{prefetch, prefetch_to_write};
+use crate::objective::Coordinates;
+
+/// Words per line of memory.
+const LINE: usize = 8;
+
+/// Room for the letters of a block.
+pub(super) struct Letters {
+    words: Box<[AtomicU64]>,
+    /// Where the first line begins.
+    start: usize,
+    /// Words from one letter to the next.
+    stride: usize,
+}
+
+/// A letter, as it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Letter<'a> {
+    /// Its bytes on the wire.
+    pub(super) bytes: usize,
+    /// What it says; nothing if the client sits the round out.
+    pub(super) update: Option<Words<'a>>,
+}
+
+/// Numbers and where they belong.
+#[derive(Clone, Copy)]
+pub(super) struct Words<'a> {
+    words: &'a [AtomicU64],
+    /// How many values there are.
+    pub(super) count: usize,
+    all: bool,
+}
+
+/// What the second word of a letter says in its lowest bits; the others are how many values there are.
+const ABSENT: u64 = 0;
+const SELECTED: u64 = 1;
+const ALL: u64 = 2;
+
+impl Letters {
+    /// Room for `count` letters of clients with this compressor.
+    pub(super) fn new(count: usize, compressor: &Compressor) -> Self {
+        let words = match compressor.fraction() {
+            Some(_) => compressor.values(),
+            None => compressor.values().div_ceil(2),
+        };
+        let stride = (2 + words).next_multiple_of(LINE).max(4 * LINE);
+        let words: Box<[AtomicU64]> = (0..count * stride + LINE)
+            .map(|_| AtomicU64::new(0))
+            .collect();
+        let start = words.as_ptr().align_offset(8 * LINE).min(LINE);
+        Letters {
+            words,
+            start,
+            stride,
+        }
+    }
+
+    fn of(&self, slot: usize) -> &[AtomicU64] {
+        &self.words[self.start + slot * self.stride..][..self.stride]
+    }
+
+    /// Says that these letters will be written. Others have read their memory last, and it takes a while to get it back.
+    pub(super) fn expect(&self, slots: Range<usize>) {
+        for slot in slots {
+            prefetch_to_write(&self.of(slot)[..LINE]);
+        }
+    }
+
+    /// Writes the letter of the client in this slot of the block, `bytes` long on the wire.
+    pub(super) fn write(&self, slot: usize, bytes: usize, update: Option<&Update>) {
+        let (head, words) = self.of(slot).split_at(2);
+        let put = |word: &AtomicU64, low: u32, high: u32| {
+            word.store(u64::from(low) | u64::from(high) << 32, Ordering::Relaxed);
+        };
+        let kind = match update.map(|update| (update.coordinates(), update.values())) {
+            None => ABSENT,
+            Some((Coordinates::Selected(chosen), values)) => {
+                for ((word, &index), value) in words.iter().zip(chosen).zip(values) {
+                    put(word, index, value.to_bits());
+                }
+                SELECTED
+            }
+            Some((Coordinates::All, values)) => {
+                let (pairs, last) = values.as_chunks::<2>();
+                for (word, [low, high]) in words.iter().zip(pairs) {
+                    put(word, low.to_bits(), high.to_bits());
+                }
+                if let ([last], Some(word)) = (last, words.get(pairs.len())) {
+                    put(word, last.to_bits(), 0);
+                }
+                ALL
+            }
+        };
+        let count = update.map_or(0, |update| update.values().len());
+        head[0].store(bytes as u64, Ordering::Relaxed);
+        head[1].store(kind | (count as u64) << 2, Ordering::Relaxed);
+    }
+
+    /// Asks for the beginnings of the first letters, to read them.
+    pub(super) fn fetch(&self, count: usize) {
+        /// More would be out of reach again before they are read.
+        const MOST: usize = 64;
+        for slot in 0..count.min(MOST) {
+            prefetch(&self.of(slot)[..LINE]);
+        }
+    }
+
+    /// Reads the letter of the client in this slot of the block.
+    pub(super) fn read(&self, slot: usize) -> Letter<'_> {
+        let (head, words) = self.of(slot).split_at(2);
+        let [bytes, kind] = [0, 1].map(|place: usize| head[place].load(Ordering::Relaxed));
+        let update = Words {
+            words,
+            count: (kind >> 2) as usize,
+            all: kind & 3 == ALL,
+        };
+        Letter {
+            bytes: bytes as usize,
+            update: (kind & 3 != ABSENT).then_some(update),
+        }
+    }
+}
+
+impl Words<'_> {
+    /// Adds `scale` times the values to a dense vector.
+    pub(super) fn add_to(self, scale: f32, target: &mut [f32]) {
+        let words = self.words.iter().map(|word| word.load(Ordering::Relaxed));
+        let [low, high] = [|word: u64| word as u32, |word: u64| (word >> 32) as u32];
+        if self.all {
+            for (pair, word) in target[..self.count].chunks_mut(2).zip(words) {
+                for (target, bits) in pair.iter_mut().zip([low(word), high(word)]) {
+                    *target += scale * f32::from_bits(bits);
+                }
+            }
+        } else {
+            for word in words.take(self.count) {
+                target[low(word) as usize] += scale * f32::from_bits(high(word));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::{CompressorKind, Selection};
+    use crate::privacy::Released;
+    use crate::random::{ClientKeys, Purpose, SecretKey};
+
+    /// Letters of every kind, next to each other, say what was written, also the second time.
+    #[test]
+    fn what_was_written_is_read() {
+        const DIMENSION: usize = 13;
+        let key = SecretKey::simulated(1, 1);
+        for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 5 }] {
+            let compressor = Compressor::new(kind, DIMENSION, 1.0).unwrap();
+            let letters = Letters::new(3, &compressor);
+            for round in 0..2 {
+                letters.expect(0..3);
+                let mut sent = Vec::new();
+                for slot in 0..3u32 {
+                    let mut selection = Selection::default();
+                    let (seed, _) = ClientKeys::from(key.clone()).seed_and_noise(slot);
+                    compressor.select(seed, &mut selection);
+                    let values =
+                        (0..compressor.values()).map(|i| (i as f32 + 7.0 * slot as f32).sin());
+                    let released = Released::for_tests(values.collect());
+                    let mut update = Update::default();
+                    let mut coins = key.stream(slot, Purpose::Rounding);
+                    compressor.encode(
+                        &released,
+                        &mut selection,
+                        &mut coins,
+                        &mut Vec::new(),
+                        &mut update,
+                    );
+                    let present = slot != 1 || round == 0;
+                    letters.write(
+                        slot as usize,
+                        10 + slot as usize,
+                        present.then_some(&update),
+                    );
+                    sent.push((present, update));
+                }
+                for (slot, (present, update)) in sent.iter().enumerate() {
+                    let letter = letters.read(slot);
+                    assert_eq!(letter.bytes, 10 + slot);
+                    let Some(words) = letter.update else {
+                        assert!(!present);
+                        continue;
+                    };
+                    assert!(*present);
+                    assert_eq!(words.count, update.values().len());
+                    let (mut found, mut expected) = ([0.5; DIMENSION], [0.5; DIMENSION]);
+                    words.add_to(0.3, &mut found);
+                    update.add_to(0.3, &mut expected);
+                    assert_eq!(found, expected);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Sums over chosen weights of pictures, whose pixels are whole numbers of steps: close to the sums over all weights, and
+//! the same to the bit however the pixels were kept and whoever laid them out.
+
+use soteria_core::data::{DataDirectories, Dataset, Source};
+use soteria_core::objective::{
+    Activation, Coordinates, Gradients, Network, Objective, Records, Workspace,
+};
+
+const SIDE: usize = 12;
+const PIXELS: usize = SIDE * SIDE;
+const PICTURES: usize = 800;
+const HIDDEN: usize = 24;
+const CLASSES: usize = 3;
+
+/// A fixed stream of bytes.
+struct Bytes(u32);
+
+impl Bytes {
+    fn next(&mut self) -> u8 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 24) as u8
+    }
+}
+
+/// Pictures read from files: about a quarter of the pixels lit, every seventh of them dark in all.
+fn pictures() -> Dataset {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bytes = Bytes(1);
+    let header = |code: u8, sizes: &[usize]| {
+        let mut header = vec![0, 0, code, sizes.len() as u8];
+        header.extend(sizes.iter().flat_map(|&size| (size as u32).to_be_bytes()));
+        header
+    };
+    let mut images = header(8, &[PICTURES, SIDE, SIDE]);
+    for pixel in 0..PICTURES * PIXELS {
+        let (coin, value) = (bytes.next(), bytes.next());
+        let dark = (pixel % PIXELS).is_multiple_of(7) || coin % 4 > 0;
+        images.push(if dark { 0 } else { value });
+    }
+    let lit = images.iter().filter(|&&pixel| pixel > 0).count();
+    assert!(lit > 20_000, "too few for the packed form");
+    let mut labels = header(8, &[PICTURES]);
+    labels.extend((0..PICTURES).map(|row| (row % CLASSES) as u8));
+    for (name, bytes) in [
+        ("train-images-idx3-ubyte", &images),
+        ("train-labels-idx1-ubyte", &labels),
+        ("t10k-images-idx3-ubyte", &images),
+        ("t10k-labels-idx1-ubyte", &labels),
+    ] {
+        std::fs::write(directory.path().join(name), bytes).unwrap();
+    }
+    let source: Source = format!("idx:{}", directory.path().display())
+        .parse()
+        .unwrap();
+    let nowhere = DataDirectories::from_environment(None);
+    source.load(&nowhere, 0).unwrap().train
+}
+
+/// Factors of a batch, and the sum over some coordinates with the memory that the forward pass left behind.
+fn factors_and_sum(
+    network: &Network,
+    records: Records<'_>,
+    weights: &[f32],
+    coordinates: Coordinates<'_>,
+    workspace: &mut Workspace,
+) -> (Vec<f32>, Vec<f32>) {
+    let model: Vec<f32> = (0..network.dimension())
+        .map(|i| 0.3 * (i as f32 * 0.7).sin())
+        .collect();
+    let mut factors = vec![0.0; records.len() * network.factor_len()];
+    network.factors(&model, records, None, Some(&mut factors), workspace);
+    let sum = sum_of(network, records, weights, &factors, coordinates, workspace);
+    (factors, sum)
+}
+
+fn sum_of(
+    network: &Network,
+    records: Records<'_>,
+    weights: &[f32],
+    factors: &[f32],
+    coordinates: Coordinates<'_>,
+    workspace: &mut Workspace,
+) -> Vec<f32> {
+    let mut sum = vec![0.0; coordinates.count(network.dimension())];
+    let gradients = Gradients { factors, weights };
+    network.accumulate(records, gradients, coordinates, &mut sum, workspace);
+    sum
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn sums_over_chosen_weights_of_pictures() {
+    let network = Network::new(PIXELS, &[HIDDEN], CLASSES, Activation::Sigmoid).unwrap();
+    let loaded = pictures();
+    let scaling = Source::Mnist.public_scaling().unwrap();
+    for data in [loaded.clone(), scaling.apply(loaded).unwrap()] {
+        // Parts keep their rows in packed form, too; the whole does not.
+        let all: Vec<u32> = (0..PICTURES as u32).collect();
+        let packed = data.select(&all);
+        for count in [1, 7, 8, 31, 33, 128, 192, 193, 399] {
+            let rows: Vec<u32> = (0..count).map(|j| j * 37 % PICTURES as u32).collect();
+            let weights: Vec<f32> = (0..count).map(|j| (j as f32).cos()).collect();
+            for one_in in [1, 3, 20, 500] {
+                let chosen: Vec<u32> = (0..network.dimension() as u32)
+                    .filter(|i| i * 7 % one_in == 0)
+                    .collect();
+                let coordinates = Coordinates::Selected(&chosen);
+                let mut workspace = Workspace::new();
+                // In a phase, what the forward pass writes down is kept for the sums.
+                workspace.begin_phase(1);
+                let records = Records {
+                    data: &packed,
+                    rows: &rows,
+                };
+                let (factors, noted) =
+                    factors_and_sum(&network, records, &weights, coordinates, &mut workspace);
+                let again = sum_of(
+                    &network,
+                    records,
+                    &weights,
+                    &factors,
+                    coordinates,
+                    &mut workspace,
+                );
+                assert_eq!(bits(&noted), bits(&again));
+                // Another batch in between leaves nothing behind.
+                let other = Records {
+                    data: &packed,
+                    rows: &all[..count as usize],
+                };
+                factors_and_sum(&network, other, &weights, coordinates, &mut workspace);
+                for (records, phase) in [
+                    (records, 1),
+                    (records, 0),
+                    (
+                        Records {
+                            data: &data,
+                            rows: &rows,
+                        },
+                        0,
+                    ),
+                    (
+                        Records {
+                            data: &data,
+                            rows: &rows,
+                        },
+                        2,
+                    ),
+                ] {
+                    workspace.begin_phase(phase);
+                    let (same, sum) =
+                        factors_and_sum(&network, records, &weights, coordinates, &mut workspace);
+                    assert_eq!(bits(&same), bits(&factors));
+                    assert_eq!(bits(&sum), bits(&noted), "{count} {one_in} {phase}");
+                }
+                let all = Coordinates::All;
+                let whole = sum_of(&network, records, &weights, &factors, all, &mut workspace);
+                for (&index, &found) in chosen.iter().zip(&noted) {
+                    let expected = whole[index as usize];
+                    let error = (found - expected).abs();
+                    assert!(error < 3e-5 * (1.0 + expected.abs()), "{found} {expected}");
+                }
+            }
+        }
+    }
+}
