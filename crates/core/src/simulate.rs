@@ -195,15 +195,15 @@ impl Simulation {
             }
             let mut pace = Pace::new(threads);
             let mut together = true;
-            let mut number = 0;
+            let mut number = 0u32;
             let mut start = Instant::now();
             while round < rounds {
                 if std::mem::replace(&mut together, pace.together()) != together {
                     // Either way: nobody is still reading the last messages, and everybody is up to date.
                     team.work(Job::Copy);
                 }
-                for first in (0..clients.len()).step_by(BLOCK) {
-                    number += 1;
+                for first in (0..clients.len().max(1)).step_by(BLOCK) {
+                    number = number.wrapping_add(1);
                     let block = Block {
                         number,
                         index: (first / BLOCK) as u32,
@@ -220,15 +220,14 @@ impl Simulation {
                 pace.record(took);
                 clock.training += took;
                 let metrics = plan.due(round, rounds).then(|| metrics(team, clock));
-                // Looking at the clock takes its time, too: once a round where nothing is evaluated.
-                start = if metrics.is_some() {
-                    Instant::now()
-                } else {
-                    end
-                };
                 if report(metrics).is_break() {
                     return;
                 }
+                // Looking at the clock takes its time, too: once a round where nothing is evaluated.
+                start = match metrics {
+                    Some(_) => Instant::now(),
+                    None => end,
+                };
             }
         });
         *traffic = hall.look(0).traffic;
@@ -280,8 +279,9 @@ struct Hall<'a> {
     /// One for each thread, or one for all.
     replicas: Vec<RwLock<Replica<'a>>>,
     clients: &'a [Seat],
-    /// The messages of the last two blocks: one may still be read while the other is written.
-    letters: [Letters; 2],
+    /// The messages of the last block. Where every thread reads them, those of the last two: one may still be read while the other is
+    /// written.
+    letters: Vec<Letters>,
     queues: Vec<Queue>,
 }
 
@@ -331,8 +331,8 @@ impl<'a> Hall<'a> {
         clients: &'a [Seat],
         threads: usize,
     ) -> Self {
-        let letters =
-            [0, 1].map(|_| Letters::new(clients.len().min(BLOCK), &server.plan().compressor));
+        let room = |_| Letters::new(clients.len().min(BLOCK), &server.plan().compressor);
+        let letters = (0..1 + copies.len().min(1)).map(room).collect();
         let servers = std::iter::once(server).chain(copies);
         let replicas = servers.map(|server| RwLock::new(Replica { server, traffic }));
         Self {
@@ -365,6 +365,11 @@ impl<'a> Hall<'a> {
         self.copy(thread);
     }
 
+    /// Where the messages of a block are.
+    fn letters(&self, block: Block) -> &Letters {
+        &self.letters[block.number as usize % self.letters.len()]
+    }
+
     /// Brings a thread's own replica up to date.
     fn copy(&self, thread: usize) {
         if thread > 0
@@ -388,7 +393,7 @@ impl<'a> Hall<'a> {
         } = desk;
         scratch.workspace().begin_phase(phase(replica.server));
         let clients = &self.clients[self.block(block)];
-        let letters = &self.letters[block.number as usize % 2];
+        let letters = self.letters(block);
         letters.expect(share(clients.len(), thread, self.queues.len()));
         for owner in (thread..self.queues.len()).chain(0..thread) {
             let share = share(clients.len(), owner, self.queues.len());
@@ -412,7 +417,7 @@ impl<'a> Hall<'a> {
         prefetch_to_write(std::slice::from_ref(&self.queues[thread]));
         let Replica { server, traffic } = &mut *replica;
         let clients = self.block(block);
-        let letters = &self.letters[block.number as usize % 2];
+        let letters = self.letters(block);
         letters.fetch(clients.len());
         for (slot, id) in clients.clone().enumerate() {
             let Letter { bytes, update } = letters.read(slot);
@@ -440,7 +445,7 @@ fn share(len: usize, thread: usize, threads: usize) -> Range<usize> {
 }
 
 /// Hands out one thread's share of a block, each client once: the block's number in the upper half, in the lower half how
-/// many have been taken. Whoever comes first with a new number begins it, so nobody has to fill queues between
+/// many have been taken. Whoever comes first with another number begins anew, so nobody has to fill queues between
 /// blocks. In a cache line of its own, so that threads do not wait for each other.
 #[derive(Default)]
 #[repr(align(128))]
@@ -449,9 +454,14 @@ struct Queue(AtomicU64);
 impl Queue {
     /// Takes the next client of the share, if one is left.
     fn next(&self, number: u32, share: &Range<usize>) -> Option<usize> {
-        let fresh = u64::from(number) << 32;
-        let taken = |state: u64| state.max(fresh) - fresh;
-        let more = |state: u64| (taken(state) < share.len() as u64).then(|| state.max(fresh) + 1);
+        let taken = |state: u64| match (state >> 32) as u32 == number {
+            true => state & u64::from(u32::MAX),
+            false => 0,
+        };
+        let more = |state: u64| {
+            let taken = taken(state);
+            (taken < share.len() as u64).then(|| u64::from(number) << 32 | (taken + 1))
+        };
         let before = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -517,7 +527,7 @@ mod tests {
     #[test]
     fn queues_hand_out_every_client_once_for_each_number() {
         let queue = Queue::default();
-        for number in [1, 2, 7] {
+        for number in [1, 2, 7, u32::MAX, 0, 1] {
             for expected in 3..6 {
                 assert_eq!(queue.next(number, &(3..6)), Some(expected));
             }
