@@ -26,6 +26,7 @@ mod directories;
 mod draw;
 mod error;
 pub mod export;
+pub(crate) mod identity;
 pub mod idx;
 pub(crate) mod indicators;
 mod input;

@@ -32,6 +32,7 @@ pub use network::{Activation, LayerShape, Network, NetworkError};
 pub use regularizer::Regularizer;
 
 use crate::data::Dataset;
+use crate::data::identity::Identity;
 
 /// Which coordinates of the model are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +159,7 @@ struct Prepared {
 /// What an objective made of the records of a batch, kept for the next call with the same ones.
 #[derive(Debug, Default)]
 struct Layout {
-    phase: u64,
-    data: usize,
+    data: Option<Identity>,
     rows: Vec<u32>,
     buffer: Vec<u8>,
 }
@@ -214,20 +214,17 @@ impl Workspace {
         }
     }
 
-    /// What was made of these rows of the data at this address, or a buffer to make it in.
-    pub(crate) fn take_layout(&mut self, data: usize, rows: &[u32]) -> (Vec<u8>, bool) {
+    /// What was made of these rows of some data, or a buffer to make it in.
+    pub(crate) fn take_layout(&mut self, data: Identity, rows: &[u32]) -> (Vec<u8>, bool) {
         let layout = &mut self.layout;
-        let known = self.phase > 0
-            && (layout.phase, layout.data) == (self.phase, data)
-            && layout.rows == rows;
-        layout.phase = 0;
+        let known = layout.data.take() == Some(data) && layout.rows == rows;
         (std::mem::take(&mut layout.buffer), known)
     }
 
     /// Keeps what was made of these rows.
-    pub(crate) fn put_layout(&mut self, data: usize, rows: &[u32], buffer: Vec<u8>) {
+    pub(crate) fn put_layout(&mut self, data: Identity, rows: &[u32], buffer: Vec<u8>) {
         let layout = &mut self.layout;
-        (layout.phase, layout.data) = (self.phase, data);
+        layout.data = Some(data);
         layout.rows.clear();
         layout.rows.extend_from_slice(rows);
         layout.buffer = buffer;

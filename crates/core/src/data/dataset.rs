@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::identity::Identity;
 use super::packed::{Entries, RowSource, with_rows};
 use super::rows::is_acceptable;
 use super::{DataError, DenseRows, Features};
@@ -20,8 +21,28 @@ pub struct Dataset {
     features: Features,
     labels: Vec<u32>,
     label_names: Arc<[String]>,
-    offset: Option<Arc<[f32]>>,
+    offset: Option<Offset>,
     squared_norms: Vec<f64>,
+}
+
+/// What is added to every row, and what tells it from any other that there has been.
+#[derive(Clone)]
+struct Offset {
+    identity: Identity,
+    values: Arc<[f32]>,
+}
+
+impl Offset {
+    fn new(values: Arc<[f32]>) -> Self {
+        let identity = Identity::new();
+        Offset { identity, values }
+    }
+}
+
+impl PartialEq for Offset {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
 }
 
 impl Dataset {
@@ -96,10 +117,11 @@ impl Dataset {
         }
         let offset = offset.iter().any(|&value| value != 0.0).then_some(offset);
         let norms = squared_norms(&self.features, offset.as_deref());
+        let offset = offset.map(Offset::new);
         if let (Features::Sparse(_), Some(offset)) = (&self.features, &offset)
-            && dominates(offset, &norms)
+            && dominates(&offset.values, &norms)
         {
-            let offset = Some(Arc::clone(offset));
+            let offset = Some(offset.clone());
             return Dataset { offset, ..self }.dense();
         }
         Ok(Dataset {
@@ -116,7 +138,8 @@ impl Dataset {
     /// When they would not fit in memory; it depends on the numbers of rows and columns alone.
     pub fn dense(self) -> Result<Dataset, DataError> {
         let zeros = vec![0.0; self.columns()];
-        let features = dense_with(&self.features, self.offset.as_deref().unwrap_or(&zeros))?;
+        let offset = self.offset().map_or(&zeros[..], |offset| &offset[..]);
+        let features = dense_with(&self.features, offset)?;
         let squared_norms = squared_norms(&features, None);
         Ok(Dataset {
             features,
@@ -154,7 +177,13 @@ impl Dataset {
     /// A constant added to every row (`x = row + offset`); keeps sparse rows sparse under standardisation. None when
     /// zero.
     pub fn offset(&self) -> Option<&Arc<[f32]>> {
-        self.offset.as_ref()
+        self.offset.as_ref().map(|offset| &offset.values)
+    }
+
+    /// What tells the offset from any other; zero without one.
+    pub(crate) fn offset_identity(&self) -> usize {
+        let identity = |offset: &Offset| offset.identity.number();
+        self.offset.as_ref().map_or(0, identity)
     }
 
     /// `|x_j|^2` of every row, offset included.
@@ -231,7 +260,7 @@ impl Dataset {
     pub fn with_intercept(self) -> Dataset {
         let offset = self
             .offset
-            .map(|offset| offset.iter().copied().chain([0.0]).collect());
+            .map(|offset| Offset::new(offset.values.iter().copied().chain([0.0]).collect()));
         let squared_norms = self
             .squared_norms
             .into_iter()
@@ -247,7 +276,7 @@ impl Dataset {
 
     /// The row as models see it, offset added in `f64`; for exports and checks, not for training.
     pub fn full_row(&self, row: usize) -> Vec<f64> {
-        let mut full = match &self.offset {
+        let mut full = match self.offset() {
             Some(offset) => offset.iter().map(|&value| f64::from(value)).collect(),
             None => vec![0.0; self.columns()],
         };
@@ -273,8 +302,7 @@ impl Dataset {
             None => value as f32,
         };
         let offset = |column: usize| {
-            self.offset
-                .as_ref()
+            self.offset()
                 .map_or(0.0, |offset| f64::from(offset[column]))
         };
         let moved: Vec<f64> = (0..self.columns())

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::DataError;
+use super::identity::Identity;
 use super::indicators::Indicators;
 use super::packed::{Packed, PackedRows};
 use crate::linalg::processor::with_room_on_large_pages;
@@ -40,6 +41,7 @@ pub struct DenseRows {
 /// Row `i` is `indices[starts[i]..starts[i + 1]]` with the values at the same places; its indices ascend.
 #[derive(Clone)]
 pub struct SparseRows {
+    identity: Identity,
     columns: usize,
     starts: Vec<usize>,
     indices: Vec<u32>,
@@ -107,6 +109,7 @@ impl Features {
                 DenseRows::new(columns, values).map(Features::Dense)
             }
             Features::Sparse(SparseRows {
+                identity: _,
                 columns,
                 starts,
                 indices,
@@ -285,6 +288,7 @@ impl SparseRows {
             )?;
         }
         Ok(SparseRows {
+            identity: Identity::new(),
             columns,
             starts,
             indices,
@@ -297,6 +301,7 @@ impl SparseRows {
 
     /// Says that every value is a whole number of steps of this size, from 1 to 255, up to rounding.
     pub(super) fn set_unit(&mut self, unit: f32) {
+        self.identity = Identity::new();
         self.unit = Some(unit);
         self.packed = None;
     }
@@ -305,6 +310,11 @@ impl SparseRows {
     /// kind of the source and its scaling, never from the values.
     pub(crate) fn unit(&self) -> Option<f32> {
         self.unit
+    }
+
+    /// What tells these rows from any others that there have been.
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// The number of rows.
@@ -360,6 +370,7 @@ impl SparseRows {
             .map(|&row| self.row(row as usize).values.len())
             .sum();
         let mut selected = SparseRows {
+            identity: Identity::new(),
             columns: self.columns,
             starts: Vec::with_capacity(rows.len() + 1),
             indices: with_room_on_large_pages(stored),
@@ -387,6 +398,7 @@ impl SparseRows {
 
     fn with_ones(self) -> SparseRows {
         let mut extended = SparseRows {
+            identity: Identity::new(),
             columns: self.columns + 1,
             starts: Vec::with_capacity(self.starts.len()),
             indices: Vec::with_capacity(self.indices.len() + self.rows()),

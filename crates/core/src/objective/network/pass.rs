@@ -6,6 +6,7 @@ use super::super::{Outcome, PreparedKey, Records, Workspace};
 use super::steps::{Noted, Pictures};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
+use crate::data::identity::Identity;
 use crate::data::packed::{RowSource, with_rows};
 use crate::linalg::kernels::{self, padded};
 use crate::linalg::{LINE, aligned, elementary, vectorised_widely};
@@ -13,6 +14,8 @@ use crate::linalg::{LINE, aligned, elementary, vectorised_widely};
 /// Where everything stands in the two scratch buffers of a pass.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
+    /// What tells the network from any other that there has been.
+    identity: Identity,
     layers: Vec<LayerPlan>,
     /// Prepared: as many zeros as the widest layer, which sums of errors start from.
     zeros: Range<usize>,
@@ -70,6 +73,7 @@ impl Plan {
         }
         let widest = plans.iter().map(|plan| plan.width).max().unwrap_or(0);
         Plan {
+            identity: Identity::new(),
             layers: plans,
             zeros: take(&mut prepared, widest),
             prepared_len: prepared,
@@ -148,7 +152,7 @@ pub(super) fn run(
     workspace.put_prepared(key, prepared_buffer);
 }
 
-/// What the prepared weights depend on. Within a phase an address stands for what lies there.
+/// What the prepared weights depend on. Within a phase the address of a model stands for what lies there.
 fn prepared_key(
     network: &Network,
     model: &[f32],
@@ -156,13 +160,10 @@ fn prepared_key(
     backward: bool,
     phase: u64,
 ) -> PreparedKey {
-    let offset = records
-        .data
-        .offset()
-        .map_or(0, |offset| offset.as_ptr().addr());
+    let offset = records.data.offset_identity();
     let sparse = matches!(records.data.features(), Features::Sparse(_));
     let kind = usize::from(sparse) + 2 * usize::from(backward);
-    let network = std::ptr::from_ref(network).addr();
+    let network = network.pass.identity.number();
     (phase, [network, model.as_ptr().addr(), offset, kind])
 }
 

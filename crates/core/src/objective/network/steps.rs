@@ -82,20 +82,15 @@ impl<'a> Pictures<'a> {
         self.rows.len().next_multiple_of(GROUP)
     }
 
-    /// Within a phase an address stands for what lies there.
-    fn address(self) -> usize {
-        std::ptr::from_ref(self.sparse).addr()
-    }
-
     /// A place where a pass can write down columns; none if that is not worth it or has been done.
     pub(super) fn note(self, workspace: &mut Workspace) -> Option<Noted<'a>> {
         let rows = self.sparse.packed()?;
-        if workspace.phase() == 0 || self.rows.len() > MOST_RECORDS {
+        if self.rows.len() > MOST_RECORDS {
             return None;
         }
-        let (columns, known) = workspace.take_layout(self.address(), self.rows);
+        let (columns, known) = workspace.take_layout(self.sparse.identity(), self.rows);
         if known {
-            workspace.put_layout(self.address(), self.rows, columns);
+            workspace.put_layout(self.sparse.identity(), self.rows, columns);
             return None;
         }
         Some(Noted {
@@ -106,7 +101,7 @@ impl<'a> Pictures<'a> {
 
     /// Keeps what a pass wrote down.
     pub(super) fn keep(self, noted: Noted<'_>, workspace: &mut Workspace) {
-        workspace.put_layout(self.address(), self.rows, noted.columns);
+        workspace.put_layout(self.sparse.identity(), self.rows, noted.columns);
     }
 
     /// Columns of zeros.
@@ -144,7 +139,7 @@ impl<'a> Pictures<'a> {
         let (weights, biases) = sum[chosen.places.clone()].split_at_mut(pairs.len());
         for (c, rows) in self.rows.chunks(MOST_RECORDS).enumerate() {
             let part = Pictures { rows, ..self };
-            let (columns, known) = workspace.take_layout(part.address(), rows);
+            let (columns, known) = workspace.take_layout(part.sparse.identity(), rows);
             let columns = if known {
                 columns
             } else {
@@ -178,7 +173,7 @@ impl<'a> Pictures<'a> {
                 },
             );
             workspace.put(errors_buffer);
-            workspace.put_layout(part.address(), rows, columns);
+            workspace.put_layout(part.sparse.identity(), rows, columns);
         }
         if let Some(offset) = self.offset {
             vectorised(
