@@ -418,7 +418,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::random::{ClientKeys, Purpose, SecretKey, unit};
+    use crate::random::{Purpose, SecretKey, unit};
 
     fn kinds(dimension: usize) -> Vec<CompressorKind> {
         vec![
@@ -435,7 +435,7 @@ mod tests {
     fn compress_once(compressor: &Compressor, x: &[f32], round: u32, update: &mut Update) {
         let key = SecretKey::simulated(11, 0);
         let mut selection = Selection::default();
-        let (seed, _) = ClientKeys::from(key.clone()).seed_and_noise(round);
+        let seed = IndexSeed::draw(&mut key.stream(round, Purpose::Noise));
         compressor.select(seed, &mut selection);
         let chosen: Vec<f32> = match selection.coordinates() {
             Coordinates::All => x.to_vec(),

@@ -13,7 +13,7 @@
 //!
 //! An [`IndexSeed`] stands between: unless coordinates are shared, the client draws it from its secret key *after* it has the
 //! model and sends it, so that both sides derive the same coordinates. It comes from a block of ChaCha20
-//! output that nothing else uses ([`ClientKeys::seed_and_noise`]), and tells nothing about the blocks that make noise and coins.
+//! output that nothing else uses ([`IndexSeed::draw`]), and tells nothing about the blocks that make noise and coins.
 //!
 //! The rules that turn bits into numbers are written here and pinned by test vectors, because they
 //! are a wire contract: [`below`] is Lemire's multiply-shift with rejection.
@@ -38,7 +38,7 @@ pub use stream::SecretRng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
-    /// The seed of the coordinates that travel, then Gaussian noise: see [`ClientKeys::seed_and_noise`].
+    /// The seed of the coordinates that travel, then Gaussian noise: see [`IndexSeed::draw`].
     Noise = 0,
     /// Minibatch coins.
     Sampling = 1,
@@ -127,16 +127,6 @@ impl ClientKeys {
         };
         key.stream(round, purpose)
     }
-
-    /// The seed of the coordinates that travel in a round and the generator of its noise. The first block of the stream
-    /// is the seed's alone: what is sent of it says nothing about the blocks after it, which noise is made of.
-    pub fn seed_and_noise(&self, round: u32) -> (IndexSeed, SecretRng) {
-        let mut stream = self.stream(round, Purpose::Noise);
-        let mut block = [0; 64];
-        stream.fill_bytes(&mut block);
-        let seed = block.first_chunk().expect("a seed is shorter than a block");
-        (IndexSeed(*seed), stream)
-    }
 }
 
 impl From<SecretKey> for ClientKeys {
@@ -201,6 +191,15 @@ pub struct IndexSeed(pub [u8; IndexSeed::LEN]);
 impl IndexSeed {
     /// Length on the wire.
     pub const LEN: usize = 16;
+
+    /// Draws the seed of a round from the beginning of the round's stream of noise ([`Purpose::Noise`]), and leaves that at its
+    /// second block. The first one is the seed's alone: what is sent of it says nothing about the blocks that noise is made of.
+    pub fn draw(noise: &mut SecretRng) -> Self {
+        let mut block = [0; 64];
+        noise.fill_bytes(&mut block);
+        let seed = block.first_chunk().expect("a seed is shorter than a block");
+        Self(*seed)
+    }
 
     /// Chooses `count` of `dimension` coordinates uniformly without replacement, ascending, into
     /// `chosen`.
@@ -400,7 +399,8 @@ mod tests {
     #[test]
     fn no_block_makes_both_a_seed_and_noise() {
         let key = SecretKey::simulated(7, 1);
-        let (seed, mut noise) = ClientKeys::from(key.clone()).seed_and_noise(3);
+        let mut noise = key.stream(3, Purpose::Noise);
+        let seed = IndexSeed::draw(&mut noise);
         let mut stream = key.stream(3, Purpose::Noise);
         let mut blocks = [[0; 64]; 2];
         stream.fill_bytes(blocks.as_flattened_mut());
@@ -441,7 +441,7 @@ mod tests {
         let (mut chosen, mut marks) = (Vec::new(), Vec::new());
         let keys = ClientKeys::from(SecretKey::simulated(0, 0));
         for round in 0..draws {
-            let (seed, _) = keys.seed_and_noise(round);
+            let seed = IndexSeed::draw(&mut keys.stream(round, Purpose::Noise));
             seed.choose(count, dimension, &mut chosen, &mut marks);
             for (position, &a) in chosen.iter().enumerate() {
                 singles[a as usize] += 1.0;

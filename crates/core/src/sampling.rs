@@ -8,8 +8,8 @@
 //! Two ways to toss Poisson coins. [`Coins::Exact`] decides every record by comparing random bits
 //! with the binary expansion of `q`, rounded down to a multiple of 2^-64: exactly independent, the
 //! probability never above `q`; about one random byte per record. [`Coins::Fast`] jumps from head
-//! to head by geometric gaps in `f64`, `O(b)`, with a law that differs from the exact one by
-//! rounding (relative 2^-22): for simulation, where the noise is idealised too.
+//! to head by geometric gaps in `f64`, `O(b)`. Inclusion probabilities differ from `q` by up to a relative 2^-22, and gaps
+//! of more than some 22/q do not occur: for simulation, where the noise is idealised too; secure noise refuses it.
 
 use rand::Rng;
 

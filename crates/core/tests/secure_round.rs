@@ -14,7 +14,7 @@ use soteria_core::objective::{Coordinates, Explicit, Objective};
 use soteria_core::privacy::Noise;
 use soteria_core::privacy::secure::{GridPlan, Term};
 use soteria_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
-use soteria_core::random::{ClientKeys, Purpose, SecretKey};
+use soteria_core::random::{IndexSeed, Purpose, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
 
 const KEY: (u64, u32) = (5, 1);
@@ -73,8 +73,8 @@ impl Integers {
 
     fn noise(&self, round: Round) -> Vec<i64> {
         let mut noise = vec![0; self.sender.update.values().len()];
-        let keys = ClientKeys::from(SecretKey::simulated(KEY.0, KEY.1));
-        let (_, mut stream) = keys.seed_and_noise(round);
+        let mut stream = SecretKey::simulated(KEY.0, KEY.1).stream(round, Purpose::Noise);
+        IndexSeed::draw(&mut stream);
         self.grids.noise().fill(&mut stream, &mut noise);
         noise
     }
@@ -423,11 +423,12 @@ fn secure_and_floating_point_mean_the_same() {
 fn unbounded_records_are_refused() {
     let (rows, labels) = table(9, 10, 4, 2);
     let data = Arc::new(dense(&rows, &labels, 2));
-    let build = |plan: ClientPlan, sigma: f64| {
+    let sampled = |plan: ClientPlan, sampling: Sampling, sigma: f64| {
         let key = SecretKey::simulated(1, 1);
         let data = Arc::clone(&data);
-        Client::new(0, Arc::new(plan), data, poisson(2.0), sigma, key).map(|_| ())
+        Client::new(0, Arc::new(plan), data, sampling, sigma, key).map(|_| ())
     };
+    let build = |plan: ClientPlan, sigma: f64| sampled(plan, poisson(2.0), sigma);
     let plan = |estimator| secure(logistic(4), CompressorKind::Identity, estimator, 1.0);
     let unsupported = |result| matches!(result, Err(ClientError::Unsupported(_)));
     assert!(build(plan(EstimatorPlan::Minibatch), 0.1).is_ok());
@@ -453,6 +454,15 @@ fn unbounded_records_are_refused() {
     let mut selected = plan(estimators(1.0)[2]);
     selected.clipping = Clipping::Selected(1.0);
     assert!(unsupported(build(selected, 0.1)));
+    let fast = Sampling::Poisson {
+        batch: 2.0,
+        coins: Coins::Fast,
+    };
+    assert!(unsupported(sampled(
+        plan(EstimatorPlan::Minibatch),
+        fast,
+        0.1
+    )));
     // Roundings among the smallest numbers could double a record.
     for clip in [1e-26, 1e-13, 1e13] {
         let mut tiny = plan(EstimatorPlan::Minibatch);

@@ -55,7 +55,10 @@ fn setting(clients: usize, estimator: EstimatorPlan, noise: Noise, hidden: bool)
         name: format!("{clients} {estimator:?} {noise:?} {hidden}"),
         sampling: Sampling::Poisson {
             batch: 1.0,
-            coins: Coins::Fast,
+            coins: match noise {
+                Noise::Secure => Coins::Exact,
+                _ => Coins::Fast,
+            },
         },
         sigma: 0.05,
         server,

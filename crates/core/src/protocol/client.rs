@@ -12,8 +12,8 @@ use crate::linalg::processor::prefetch_places;
 use crate::objective::{Coordinates, Objective, Regularizer, Workspace, roomy};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
-use crate::random::{ClientKeys, PublicSeed, Purpose, SecretKey, SecretRng, unit};
-use crate::sampling::Sampling;
+use crate::random::{ClientKeys, IndexSeed, PublicSeed, Purpose, SecretKey, SecretRng, unit};
+use crate::sampling::{Coins, Sampling};
 use crate::wire;
 
 /// The choice of an estimator.
@@ -212,6 +212,13 @@ impl Client {
                 "secure noise needs clipped records",
             ));
         }
+        if plan.noise == Noise::Secure
+            && matches!(sampling, Sampling::Poisson { coins, .. } if coins == Coins::Fast)
+        {
+            return Err(ClientError::Unsupported(
+                "secure noise needs exact coins (`Coins::Exact`)",
+            ));
+        }
         if plan.noise == Noise::Secure && data.offset().is_some() {
             // Rows and offset are apart or together depending on the records, and sums over the two round differently.
             return Err(ClientError::Unsupported(
@@ -390,7 +397,8 @@ impl Client {
             return false;
         }
         let mut selection = std::mem::take(&mut scratch.selection);
-        let (own_seed, mut noise) = self.keys.seed_and_noise(round);
+        let mut noise = self.keys.stream(round, Purpose::Noise);
+        let own_seed = IndexSeed::draw(&mut noise);
         let seed = if self.plan.shared_coordinates {
             self.plan.public_seed.coordinates(round)
         } else {

@@ -2,7 +2,7 @@
 //!
 //! The same bytes as `chacha20::ChaCha20Rng` with that stream number. Long requests go to the cipher in one piece, which
 //! works on sixteen blocks at a time where the processor allows it: four times as fast as its generator, which makes
-//! four. What was made and not yet asked for is wiped in the end.
+//! four. Its buffer is wiped in the end, and a generator that has made anything should not be moved, which would leave a copy behind.
 
 use std::convert::Infallible;
 
@@ -18,7 +18,9 @@ const BUFFER: usize = 256;
 pub struct SecretRng {
     cipher: ChaCha20Legacy,
     buffer: [u8; BUFFER],
+    /// Bytes of the buffer that have been given out; all of them, if there never were any.
     used: usize,
+    filled: bool,
 }
 
 impl SecretRng {
@@ -27,6 +29,7 @@ impl SecretRng {
             cipher: ChaCha20Legacy::new(key.into(), &nonce.to_le_bytes().into()),
             buffer: [0; BUFFER],
             used: BUFFER,
+            filled: false,
         }
     }
 
@@ -59,7 +62,7 @@ impl SecretRng {
             self.buffer.fill(0);
             self.cipher.apply_keystream(&mut self.buffer);
             rest.copy_from_slice(&self.buffer[..rest.len()]);
-            self.used = rest.len();
+            (self.used, self.filled) = (rest.len(), true);
         }
     }
 }
@@ -88,7 +91,7 @@ impl TryCryptoRng for SecretRng {}
 
 impl Drop for SecretRng {
     fn drop(&mut self) {
-        if self.used < BUFFER {
+        if self.filled {
             self.buffer.fill(0);
             optimization_barrier(&self.buffer);
         }

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::compress::{CompressorKind, Selection};
     use crate::privacy::Released;
-    use crate::random::{ClientKeys, Purpose, SecretKey};
+    use crate::random::{IndexSeed, Purpose, SecretKey};
 
     /// Letters of every kind, next to each other, say what was written, also the second time.
     #[test]
@@ -170,7 +170,7 @@ mod tests {
                 let mut sent = Vec::new();
                 for slot in 0..3u32 {
                     let mut selection = Selection::default();
-                    let (seed, _) = ClientKeys::from(key.clone()).seed_and_noise(slot);
+                    let seed = IndexSeed::draw(&mut key.stream(slot, Purpose::Noise));
                     compressor.select(seed, &mut selection);
                     let values =
                         (0..compressor.values()).map(|i| (i as f32 + 7.0 * slot as f32).sin());

@@ -19,9 +19,7 @@ use soteria_core::protocol::{
     Client, ClientPlan, Equalizing, EstimatorPlan, Round, RoundScratch, Schedule, Server,
     ServerPlan, Smoothing,
 };
-use soteria_core::random::{
-    ClientKeys, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit,
-};
+use soteria_core::random::{IndexSeed, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit};
 use soteria_core::sampling::Sampling;
 use soteria_core::wire;
 
@@ -385,7 +383,8 @@ impl TwinClient {
         let plan = &setting.plan;
         let d = x.len();
         let mut selection = Selection::default();
-        let (own, mut noise) = ClientKeys::from(self.key.clone()).seed_and_noise(round);
+        let mut noise = self.key.stream(round, Purpose::Noise);
+        let own = IndexSeed::draw(&mut noise);
         let seed = match plan.shared_coordinates {
             true => plan.public_seed.coordinates(round),
             false => own,
