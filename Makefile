@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 
 .NOTPARALLEL:
-.PHONY: help build test check-format lint doc examples fmt bench bands soak demo-network clean
+.PHONY: help build test check-format lint doc examples browser fmt bench bands soak demo-network clean
 
 help: ## Show this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,7 +14,7 @@ help: ## Show this list (the default)
 build: ## Build the program: target/release/soteria
 	$(CARGO) build --release --locked
 
-test: check-format lint doc examples ## Everything that must pass: format, lints, documentation, examples, tests
+test: check-format lint doc examples browser ## Everything that must pass: format, lints, documentation, examples, tests
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 check-format: ## Check the format
@@ -30,6 +30,13 @@ doc: ## Build the API documentation, warnings are errors
 examples: ## Build the tests and run the examples that need no input
 	$(CARGO) test --workspace --locked --no-run
 	$(TARGET_DIR)/debug/examples/own_objective > /dev/null
+
+# The dashboard's page is tested in a real browser. Root on Debian gets one; everybody else is told.
+browser: ## Look for chromium, and install it where that can be done
+	@command -v chromium > /dev/null || [ -n "$$SOTERIA_BROWSER" ] || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends chromium > /dev/null; \
+	} || echo "*** no chromium, and none could be installed: the dashboard will NOT be tested in a browser ***" >&2
 
 fmt: ## Format the code
 	$(CARGO) fmt --all

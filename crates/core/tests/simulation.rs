@@ -167,6 +167,50 @@ fn threads_change_nothing() {
     }
 }
 
+/// Long enough that rounds are tried by the team and alone, and that one way is kept.
+#[test]
+fn working_together_or_alone_changes_nothing() {
+    let mut setting = setting(10, SAGA, Noise::Float, false);
+    setting.server.rounds = 80;
+    let alone = rows(&setting, 1, 0, None);
+    assert_eq!(alone.len(), 81);
+    for threads in [2, 3] {
+        assert!(rows(&setting, threads, 0, None) == alone, "{threads}");
+    }
+}
+
+/// Servers of large models are not copied: one thread steps for all.
+#[test]
+fn threads_change_nothing_for_a_large_model() {
+    const PARAMETERS: usize = (1 << 17) + 1;
+    let mut setting = setting(5, EstimatorPlan::Minibatch, Noise::Float, false);
+    let data = |client: usize| {
+        let (values, labels) = table(client as u64, 4, 6, 2);
+        let spread = values.iter().map(|few| {
+            let mut row = vec![0.0; PARAMETERS];
+            let places = (0..PARAMETERS).step_by(PARAMETERS / 5);
+            places
+                .zip(few)
+                .for_each(|(place, &value)| row[place] = value);
+            row
+        });
+        Arc::new(sparse(&spread.collect::<Vec<_>>(), &labels, 2))
+    };
+    setting.data = (0..5).map(data).collect();
+    setting.plan.objective = logistic(PARAMETERS);
+    let kind = CompressorKind::RandK { k: 501 };
+    setting.plan.compressor = Compressor::new(kind, PARAMETERS, 0.8).unwrap();
+    setting.server.compressor = setting.plan.compressor.clone();
+    setting.start = Stream(1).numbers(PARAMETERS, 0.5);
+    let alone = rows(&setting, 1, 3, None);
+    assert_ne!(alone[0].3, alone[ROUNDS as usize].3);
+    for threads in [2, 3] {
+        assert!(rows(&setting, threads, 3, None) == alone, "{threads}");
+    }
+    let (model, _, _) = setting.run_product();
+    assert!(alone[ROUNDS as usize].3 == bits(&model));
+}
+
 /// Evaluation happens at the start, at the end and when due, and leaves no trace in the run.
 #[test]
 fn evaluation_comes_when_due_and_changes_nothing() {

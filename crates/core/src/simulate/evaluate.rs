@@ -7,7 +7,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{EvaluationPlan, Seat};
+use super::EvaluationPlan;
+use super::hall::Seat;
 use crate::data::Dataset;
 use crate::objective::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 

@@ -53,6 +53,7 @@ impl Letters {
             Some(_) => compressor.values(),
             None => compressor.values().div_ceil(2),
         };
+        // Four lines at least: processors fetch neighbours along, and those belong to other threads.
         let stride = (2 + words).next_multiple_of(LINE).max(4 * LINE);
         let words: Box<[AtomicU64]> = (0..count * stride + LINE)
             .map(|_| AtomicU64::new(0))
@@ -77,7 +78,11 @@ impl Letters {
     }
 
     /// Writes the letter of the client in this slot of the block, `bytes` long on the wire.
+    ///
+    /// # Panics
+    /// If it does not fit: server and client must have the same compressor.
     pub(super) fn write(&self, slot: usize, bytes: usize, update: Option<&Update>) {
+        const FITS: &str = "a letter has room for one message of the run's compressor";
         let (head, words) = self.of(slot).split_at(2);
         let put = |word: &AtomicU64, low: u32, high: u32| {
             word.store(u64::from(low) | u64::from(high) << 32, Ordering::Relaxed);
@@ -85,6 +90,7 @@ impl Letters {
         let kind = match update.map(|update| (update.coordinates(), update.values())) {
             None => ABSENT,
             Some((Coordinates::Selected(chosen), values)) => {
+                assert!(chosen.len() <= words.len(), "{FITS}");
                 for ((word, &index), value) in words.iter().zip(chosen).zip(values) {
                     put(word, index, value.to_bits());
                 }
@@ -92,11 +98,12 @@ impl Letters {
             }
             Some((Coordinates::All, values)) => {
                 let (pairs, last) = values.as_chunks::<2>();
+                assert!(pairs.len() + last.len() <= words.len(), "{FITS}");
                 for (word, [low, high]) in words.iter().zip(pairs) {
                     put(word, low.to_bits(), high.to_bits());
                 }
-                if let ([last], Some(word)) = (last, words.get(pairs.len())) {
-                    put(word, last.to_bits(), 0);
+                if let [last] = last {
+                    put(&words[pairs.len()], last.to_bits(), 0);
                 }
                 ALL
             }
@@ -162,7 +169,12 @@ mod tests {
     fn what_was_written_is_read() {
         const DIMENSION: usize = 13;
         let key = SecretKey::simulated(1, 1);
-        for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 5 }] {
+        for kind in [
+            CompressorKind::Identity,
+            CompressorKind::RandK { k: 5 },
+            CompressorKind::Qsgd { levels: 3 },
+            CompressorKind::Natural,
+        ] {
             let compressor = Compressor::new(kind, DIMENSION, 1.0).unwrap();
             let letters = Letters::new(3, &compressor);
             for round in 0..2 {
@@ -208,5 +220,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "room for one message")]
+    fn a_letter_that_does_not_fit_is_an_error() {
+        let compressor = |kind| Compressor::new(kind, 500, 1.0).unwrap();
+        let letters = Letters::new(1, &compressor(CompressorKind::RandK { k: 5 }));
+        let mut update = Update::default();
+        let released = Released::for_tests(vec![1.0; 500]);
+        compressor(CompressorKind::Identity).encode(
+            &released,
+            &mut Selection::default(),
+            &mut SecretKey::simulated(1, 1).stream(0, Purpose::Rounding),
+            &mut Vec::new(),
+            &mut update,
+        );
+        letters.write(0, 10, Some(&update));
     }
 }

@@ -85,7 +85,9 @@ impl Pace {
         self.since += took;
         self.rounds += 1;
         if self.since < self.period {
-        } else if self.rest > 0 {
+            return;
+        }
+        if self.rest > 0 {
             self.rest -= 1;
             (self.since, self.rounds) = (Duration::ZERO, 0);
         } else {

@@ -9,7 +9,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::{Desk, Job};
+use super::hall::Desk;
+use super::job::Job;
 
 /// A team, seen from its first thread.
 pub struct Team<'a, W> {

@@ -1,5 +1,5 @@
-//! The page in Debian's chromium, driven over its debugging pipe. Without chromium the test says so and
-//! passes; `SOTERIA_BROWSER` names another binary. `SOTERIA_SCREENSHOTS=DIR` keeps pictures of the page.
+//! The page in Debian's chromium, driven over its debugging pipe. Without chromium (`make browser`) the test says so
+//! and passes; `SOTERIA_BROWSER` names another binary. `SOTERIA_SCREENSHOTS=DIR` keeps pictures of the page.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -215,7 +215,9 @@ fn serve(runtime: &tokio::runtime::Runtime, port: u16, feed: &Feed) -> dashboard
 #[test]
 fn the_page_lives_in_a_real_browser() {
     let Some(binary) = chromium() else {
-        eprintln!("\n*** SKIPPED: no chromium on PATH, the page was NOT tested in a browser ***\n");
+        // Past the capture of the test runner, which would swallow it.
+        let warning = "*** SKIPPED: no chromium on PATH, the page was NOT tested in a browser ***";
+        writeln!(std::io::stderr(), "\n{warning}\n").expect("stderr");
         return;
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
