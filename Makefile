@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 
 .NOTPARALLEL:
-.PHONY: help build test check-format lint doc examples browser fmt bench bands soak demo-network clean
+.PHONY: help build test check-format lint doc examples browser fmt bench bands fuzz soak demo-network clean
 
 help: ## Show this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,13 @@ bench: ## Run the benchmarks
 
 soak: ## Kill networked processes for minutes (SOTERIA_SOAK_KILLS, default 300 per estimator)
 	$(CARGO) test --release --locked -p soteria --test network -- --ignored --nocapture soak
+
+# The switches are a nightly compiler's; RUSTC_BOOTSTRAP lets a stable one take them. SQLite is linked twice into a target.
+fuzz: ## Throw bytes at decoders, readers and parties (SOTERIA_FUZZ_SECONDS each, default 60; cargo install cargo-fuzz)
+	cd fuzz && for target in $$(RUSTC_BOOTSTRAP=1 $(CARGO) fuzz list); do \
+		RUSTC_BOOTSTRAP=1 ASAN_OPTIONS=detect_odr_violation=0 $(CARGO) fuzz run $$target -- \
+			-max_total_time=$${SOTERIA_FUZZ_SECONDS:-60} || exit 1; \
+	done
 
 demo-network: ## A coordinator and three clients over TLS; one is killed in the middle; the result is the same
 	$(CARGO) build --release --locked
