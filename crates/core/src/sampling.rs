@@ -8,14 +8,15 @@
 //! Two ways to toss Poisson coins. [`Coins::Exact`] decides every record by comparing random bits
 //! with the binary expansion of `q`, rounded down to a multiple of 2^-64: exactly independent, the
 //! probability never above `q`; about one random byte per record. [`Coins::Fast`] jumps from head
-//! to head by geometric gaps in `f64`, `O(b)`. Inclusion probabilities differ from `q` by up to a relative 2^-22, and gaps
-//! of more than some 22/q do not occur: for simulation, where the noise is idealised too; secure noise refuses it.
+//! to head by geometric gaps in `f64`, `O(b)`. Gaps longer than some 44/q, of probability `2^-64`, do not occur, and shorter ones
+//! have their probabilities up to a relative `1e-13/q`, hence so have coins given all others: for simulation, where the noise is idealised, too; secure
+//! noise refuses it.
 
 use rand::Rng;
 
 use crate::linalg::elementary::logarithm;
 use crate::linalg::vectorised_widely;
-use crate::random::{SecretRng, below, unit_of};
+use crate::random::{SecretRng, below};
 
 /// How a batch is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,41 +106,41 @@ fn exact_coins(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u3
     }
 }
 
-/// From head to head.
+/// From head to head, each gap being `floor(log(uniform) / log(1 - rate))`.
 ///
-/// A gap is decided by a uniform number: of 32 bits, whose grain is then below 2^-22 of the rate, or of 53 if the rate is
-/// smaller than 2^-10.
+/// The uniform number is known to 32 bits at first, an interval; where the gap is not the same for all of it (a few in a million
+/// for usual rates), 32 more bits are drawn. So gaps have the law that 64 bits give.
 fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u32>) {
-    const COARSE: f64 = 1.0 / 1024.0;
     /// As many as the generator makes at once.
     const BLOCK: usize = 64;
     let scale = (-rate).ln_1p().recip();
     let records = records as u64;
-    let mut bytes = [0; 8 * BLOCK];
+    let mut bytes = [0; 4 * BLOCK];
     let mut steps = [0; BLOCK];
     let mut places = [0; BLOCK];
     let mut next = 0;
     loop {
-        let bytes = &mut bytes[..if rate >= COARSE { 4 * BLOCK } else { 8 * BLOCK }];
-        rng.fill_bytes(bytes);
+        rng.fill_bytes(&mut bytes);
+        let words = bytes.as_chunks().0;
+        let mut doubts = 0;
         vectorised_widely(
             #[inline(always)]
             || {
-                if rate >= COARSE {
-                    for (step, &word) in steps.iter_mut().zip(bytes.as_chunks().0) {
-                        // The middle of an interval: never 0.
-                        let uniform = (f64::from(u32::from_le_bytes(word)) + 0.5) / 4_294_967_296.0;
-                        *step = step_of(uniform, scale, records);
-                    }
-                } else {
-                    for (step, &word) in steps.iter_mut().zip(bytes.as_chunks().0) {
-                        // In (0, 1].
-                        let uniform = 1.0 - unit_of(u64::from_le_bytes(word));
-                        *step = step_of(uniform, scale, records);
-                    }
+                for (step, &word) in steps.iter_mut().zip(words) {
+                    let gap = Gap::of(u32::from_le_bytes(word), scale);
+                    *step = step_of(gap.length, records);
+                    doubts |= u64::from(gap.is_doubtful(rate));
                 }
             },
         );
+        if doubts != 0 {
+            for (step, &word) in steps.iter_mut().zip(words) {
+                let word = u32::from_le_bytes(word);
+                if Gap::of(word, scale).is_doubtful(rate) {
+                    *step = step_of(refined(word, rng.next_u32(), scale), records);
+                }
+            }
+        }
         let mut count = 0;
         for (place, step) in places.iter_mut().zip(&steps) {
             next += step;
@@ -153,12 +154,43 @@ fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec
     }
 }
 
-/// How far it is from one head to the next, the gap being `floor(log(uniform) scale)`; beyond all records is far enough.
+/// A gap, not yet rounded down, for the middle of the interval of uniform numbers that begin with the same 32 bits.
+struct Gap {
+    length: f64,
+    /// The middle, in units of 2^-32.
+    middle: f64,
+}
+
+impl Gap {
+    #[inline(always)]
+    fn of(word: u32, scale: f64) -> Self {
+        let middle = f64::from(word) + 0.5;
+        let length = logarithm(middle / 4_294_967_296.0) * scale;
+        Gap { length, middle }
+    }
+
+    /// Whether numbers of the interval may round down to different gaps. It reaches no further than `0.75 / (middle rate)` to either
+    /// side (to infinity, if the word is 0, where the distance is below one half); the rest is for rounding.
+    #[inline(always)]
+    fn is_doubtful(&self, rate: f64) -> bool {
+        let distance = (self.length - self.length.round_ties_even()).abs();
+        distance * self.middle * rate <= 1.0
+    }
+}
+
+/// The gap, not yet rounded down, for a uniform number of 64 bits.
+fn refined(high: u32, low: u32, scale: f64) -> f64 {
+    let bits = u64::from(high) << 32 | u64::from(low);
+    // The middle of an interval: never 0.
+    logarithm((bits as f64 + 0.5) / 18_446_744_073_709_551_616.0) * scale
+}
+
+/// How far it is from one head to the next; beyond all records is far enough.
 #[inline(always)]
-fn step_of(uniform: f64, scale: f64, records: u64) -> u64 {
+fn step_of(gap: f64, records: u64) -> u64 {
     /// Numbers below it, added to it, stand in its lowest bits: vectors have no conversion to integers of 64 bits.
     const INTEGERS: f64 = (1u64 << 52) as f64;
-    let gap = (logarithm(uniform) * scale).floor().min(records as f64);
+    let gap = gap.floor().min(records as f64);
     (gap + INTEGERS).to_bits() - INTEGERS.to_bits() + 1
 }
 
@@ -211,6 +243,45 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// A gap that is not doubtful is that of both ends of its interval; all intervals with two gaps are doubtful, and they are few.
+    #[test]
+    fn gaps_are_decided_by_as_many_bits_as_they_need() {
+        for rate in [0.9, 0.3, 51.0 / 3256.0, 1e-3, 1e-6, 1e-9] {
+            let scale = (-rate as f64).ln_1p().recip();
+            let mut rng = SecretKey::simulated(1, 2).stream(4, Purpose::Sampling);
+            let words = (0..200_000).map(|_| rng.next_u32());
+            // Long gaps, around the borders between short ones, and any.
+            let borders = (1..20_000).map(|gap| (f64::from(gap) / scale).exp() * 4_294_967_296.0);
+            let borders = borders.flat_map(|word| [-1.0, 0.0, 1.0].map(|by| (word + by) as u32));
+            let mut doubtful = 0;
+            for word in (0..5000).chain(borders).chain(words) {
+                let gap = Gap::of(word, scale);
+                let [low, high] = [0, u32::MAX].map(|low| refined(word, low, scale));
+                // Nearer to a border than rounding.
+                let unclear =
+                    (low - low.round()).abs().min((high - high.round()).abs()) < 1e-13 / rate;
+                if gap.is_doubtful(rate) {
+                    doubtful += 1;
+                } else {
+                    assert!(!unclear && low.floor() == high.floor(), "{rate} {word}");
+                    assert_eq!(gap.length.floor(), low.floor(), "{rate} {word}");
+                }
+            }
+            assert!(doubtful >= 1);
+            let mut rng = SecretKey::simulated(1, 2).stream(5, Purpose::Sampling);
+            let any = (0..200_000).filter(|_| Gap::of(rng.next_u32(), scale).is_doubtful(rate));
+            // At most four intervals a gap, of some 23/rate gaps.
+            let most = (4.0 * 23.0 / rate / 4_294_967_296.0).min(1.0);
+            let (any, expected) = (any.count() as f64, 200_000.0 * most);
+            assert!(
+                any <= expected + 6.0 * expected.sqrt() + 6.0,
+                "{rate}: {any}"
+            );
+        }
+        // The smallest word stands for gaps of any length.
+        assert!(Gap::of(0, (-0.01f64).ln_1p().recip()).is_doubtful(0.01));
     }
 
     #[test]

@@ -458,11 +458,10 @@ fn unbounded_records_are_refused() {
         batch: 2.0,
         coins: Coins::Fast,
     };
-    assert!(unsupported(sampled(
-        plan(EstimatorPlan::Minibatch),
-        fast,
-        0.1
-    )));
+    for sampling in [fast, Sampling::WithReplacement { batch: 2 }] {
+        let minibatch = plan(EstimatorPlan::Minibatch);
+        assert!(unsupported(sampled(minibatch, sampling, 0.1)));
+    }
     // Roundings among the smallest numbers could double a record.
     for clip in [1e-26, 1e-13, 1e13] {
         let mut tiny = plan(EstimatorPlan::Minibatch);

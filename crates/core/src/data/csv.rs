@@ -2,15 +2,16 @@
 //!
 //! The labels, numbers or text, stand in the last column unless [`Format`] says otherwise. A first
 //! line is a header if it holds no number outside of the label column. Rows are stored dense.
+//!
+//! A line is a row: quotes may hold separators, but no line break. The `csv` crate reads quotes leniently, so that one that is
+//! never closed makes the rest of a file a single label; here it is an error at its place.
 
 use std::io::Read;
 use std::path::Path;
 
-use ::csv::{ByteRecord, Reader, ReaderBuilder, Trim};
-
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
-use super::rows::is_acceptable;
+use super::rows::feature_value;
 use super::{DataError, Dataset, DenseRows, Features, Place};
 
 /// How a table is laid out.
@@ -60,24 +61,27 @@ pub fn read_from(
     parse(Input::new(name, reader)?, format, schema)
 }
 
+/// The names of the columns that hold features, if the file has a header.
+pub fn feature_names(path: &Path, format: &Format) -> Result<Option<Vec<String>>, DataError> {
+    let mut lines = Lines::new(Input::open(path)?, format);
+    if !lines.advance()? {
+        return Ok(None);
+    }
+    let layout = Layout::new(&lines, format, &Schema::default())?;
+    let fields = lines.fields.iter().enumerate();
+    let features = fields.filter(|&(place, _)| place != layout.label);
+    let names = features.map(|(_, name)| String::from_utf8_lossy(name).into_owned());
+    Ok(layout.header.then(|| names.collect()))
+}
+
 fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, DataError> {
     let path = input.path().to_owned();
-    let reader = ReaderBuilder::new()
-        .has_headers(false)
-        // Rows of unequal length are found here, where the message can say which columns there are.
-        .flexible(true)
-        .trim(Trim::All)
-        .delimiter(format.separator)
-        .from_reader(input);
-    let mut lines = Lines {
-        path: &path,
-        reader,
-        record: ByteRecord::new(),
+    let mut lines = Lines::new(input, format);
+    let empty = || DataError::Empty {
+        place: Place::file(&path),
     };
     if !lines.advance()? {
-        return Err(DataError::Empty {
-            place: Place::file(&path),
-        });
+        return Err(empty());
     }
     let layout = Layout::new(&lines, format, schema)?;
     let mut labels = Labels::new(false, schema);
@@ -92,50 +96,145 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
         more = lines.advance()?;
     }
     if labels.rows() == 0 {
-        return Err(DataError::Empty {
-            place: Place::file(&path),
-        });
+        return Err(empty());
     }
     let (labels, names) = labels.finish();
     let features = Features::Dense(DenseRows::new(layout.columns - 1, values)?);
     Dataset::new(features, labels, names.len())?.with_label_names(names)
 }
 
-/// The records of a table, one at a time.
+/// The rows of a table, one at a time.
 struct Lines<'a> {
-    path: &'a Path,
-    reader: Reader<Input<'a>>,
-    record: ByteRecord,
+    input: Input<'a>,
+    separator: u8,
+    line: Vec<u8>,
+    number: u64,
+    /// The fields of the line, without quotes and the blanks around them.
+    fields: Fields,
 }
 
-impl Lines<'_> {
-    fn advance(&mut self) -> Result<bool, DataError> {
-        match self.reader.read_byte_record(&mut self.record) {
-            Ok(more) => Ok(more),
-            Err(error) => Err(match error.into_kind() {
-                ::csv::ErrorKind::Io(error) => self.reader.get_ref().failed(error),
-                // The other kinds concern UTF-8 and lengths, which byte records and `flexible` leave
-                // to us; should the library add one, its text still reaches the user.
-                kind => self.wrong(None, "a table", format!("{kind:?}")),
-            }),
+impl<'a> Lines<'a> {
+    fn new(input: Input<'a>, format: &Format) -> Self {
+        Lines {
+            input,
+            separator: format.separator,
+            line: Vec::new(),
+            number: 0,
+            fields: Fields::default(),
         }
     }
 
-    fn line(&self) -> u64 {
-        self.record.position().map_or(0, ::csv::Position::line)
+    /// Goes on to the next line with anything on it; false at the end.
+    fn advance(&mut self) -> Result<bool, DataError> {
+        loop {
+            if !self.input.next_line(self.number + 1, &mut self.line)? {
+                return Ok(false);
+            }
+            self.number += 1;
+            let mut line = &self.line[..];
+            if self.number == 1 {
+                line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+            }
+            line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.is_empty() {
+                continue;
+            }
+            return match self.fields.split(line, self.separator) {
+                Ok(()) => Ok(true),
+                Err((field, expected)) => {
+                    Err(self.wrong(Some(field), expected, quote(self.fields.rest(line))))
+                }
+            };
+        }
     }
 
     /// The error for a field, counted from 0, or for the whole line.
     fn wrong(&self, field: Option<usize>, expected: impl Into<String>, found: String) -> DataError {
         let place = Place {
-            file: self.path.to_owned(),
-            line: Some(self.line()),
+            file: self.input.path().to_owned(),
+            line: Some(self.number),
             column: field.map(|field| field as u64 + 1),
         };
         DataError::Format {
             place,
             expected: expected.into(),
             found,
+        }
+    }
+}
+
+/// The fields of a line, one after the other.
+#[derive(Default)]
+struct Fields {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    /// Where in the line the last field begins.
+    last: usize,
+}
+
+impl Fields {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts
+            .zip(&self.ends)
+            .map(|(start, &end)| &self.bytes[start..end])
+    }
+
+    /// What the line holds from the beginning of the last field.
+    fn rest<'a>(&self, line: &'a [u8]) -> &'a [u8] {
+        &line[self.last..]
+    }
+
+    /// Splits a line; on error, the number of the field, from 0, and what was expected in it.
+    fn split(&mut self, line: &[u8], separator: u8) -> Result<(), (usize, &'static str)> {
+        self.bytes.clear();
+        self.ends.clear();
+        self.last = 0;
+        loop {
+            let rest = &line[self.last..];
+            let blanks = rest.len() - rest.trim_ascii_start().len();
+            let length = if rest.get(blanks) == Some(&b'"') {
+                blanks + self.quoted(&rest[blanks..])?
+            } else {
+                let end = rest.iter().position(|&byte| byte == separator);
+                let end = end.unwrap_or(rest.len());
+                self.bytes.extend_from_slice(rest[..end].trim_ascii());
+                end
+            };
+            let after = &rest[length..];
+            let next = after.trim_ascii_start();
+            let found = self.ends.len();
+            self.ends.push(self.bytes.len());
+            match next.first() {
+                // Blanks may be separators, too.
+                _ if after.first() == Some(&separator) => self.last += length + 1,
+                Some(&byte) if byte == separator => self.last = line.len() - next.len() + 1,
+                None => return Ok(()),
+                Some(_) => return Err((found, "a separator after a closing quote")),
+            }
+        }
+    }
+
+    /// Adds the field that begins with a quote; how long it is, quotes included.
+    fn quoted(&mut self, text: &[u8]) -> Result<usize, (usize, &'static str)> {
+        let mut place = 1;
+        loop {
+            match (text.get(place), text.get(place + 1)) {
+                (Some(b'"'), Some(b'"')) => {
+                    self.bytes.push(b'"');
+                    place += 2;
+                }
+                (Some(b'"'), _) => return Ok(place + 1),
+                (Some(&byte), _) => {
+                    self.bytes.push(byte);
+                    place += 1;
+                }
+                (None, _) => return Err((self.ends.len(), "a closing quote in the same line")),
+            }
         }
     }
 }
@@ -149,7 +248,7 @@ struct Layout {
 
 impl Layout {
     fn new(lines: &Lines<'_>, format: &Format, schema: &Schema) -> Result<Layout, DataError> {
-        let first = &lines.record;
+        let first = &lines.fields;
         let columns = first.len();
         if columns < 2 {
             let expected = "at least two columns, features and a label";
@@ -202,21 +301,20 @@ impl Layout {
         labels: &mut Labels,
         values: &mut Vec<f32>,
     ) -> Result<(), DataError> {
-        if lines.record.len() != self.columns {
+        if lines.fields.len() != self.columns {
             let expected = format!("{} columns, as in the first line", self.columns);
-            return Err(lines.wrong(None, expected, lines.record.len().to_string()));
+            return Err(lines.wrong(None, expected, lines.fields.len().to_string()));
         }
-        for (place, field) in lines.record.iter().enumerate() {
+        for (place, field) in lines.fields.iter().enumerate() {
             if place == self.label {
                 let pushed = labels.push(field);
                 pushed
                     .map_err(|refused| lines.wrong(Some(place), refused.expected, quote(field)))?;
                 continue;
             }
-            match number(field).filter(|value| is_acceptable(*value)) {
-                Some(value) => values.push(value),
-                None => return Err(lines.wrong(Some(place), "a finite number", quote(field))),
-            }
+            let value = feature_value(number(field));
+            values
+                .push(value.map_err(|expected| lines.wrong(Some(place), expected, quote(field)))?);
         }
         Ok(())
     }
@@ -345,6 +443,44 @@ mod tests {
             "a,b\n",
             LabelColumn::Name("c".into()),
             ", line 1: expected a header with a column \"c\", found \"a, b\"",
+        );
+    }
+
+    #[test]
+    fn quotes_are_closed_where_they_were_opened() {
+        let rows = |text: &str| read_text(text, &Format::default());
+        let data = rows("1, \"2\" ,\"a, \"\"b\"\"\"\n3,4, c \n").unwrap();
+        assert_eq!(data.label_names(), ["a, \"b\"", "c"]);
+        assert_eq!(data.full_row(0), [1.0, 2.0]);
+        for (text, place) in [
+            (
+                "1,2,a\n3,4,\"b\n5,6,c\n",
+                ", line 2, column 3: expected a closing quote in the same line, found \"\\\"b\"",
+            ),
+            (
+                "1,2,\"",
+                ", line 1, column 3: expected a closing quote in the same line, found \"\\\"\"",
+            ),
+            (
+                "1,2,a\n3,\"4\"5,c\n",
+                ", line 2, column 2: expected a separator after a closing quote, found \"\\\"4\\\"5,c\"",
+            ),
+        ] {
+            let error = rows(text).unwrap_err().to_string();
+            assert_eq!(error, format!("rows.csv{place}"));
+        }
+        // Old line ends would make one line of the whole file.
+        assert!(rows("1,2,a\r3,4,b\r").is_err());
+        let tabs = Format {
+            separator: b'\t',
+            ..Format::default()
+        };
+        let data = read_text("1\t2\ta\n\"3\"\t4\t\"b\"\n", &tabs).unwrap();
+        assert_eq!(data.full_row(1), [3.0, 4.0]);
+        let holes = read_text("1\t\ta\n", &tabs).unwrap_err().to_string();
+        assert_eq!(
+            holes,
+            "rows.csv, line 1, column 2: expected a finite number, found nothing"
         );
     }
 

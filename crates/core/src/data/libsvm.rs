@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
-use super::rows::is_acceptable;
+use super::rows::feature_value;
 use super::{DataError, Dataset, Features, Place, SparseRows};
 
 /// More features than any public data set has; a larger index is taken for damage, because a model
@@ -140,9 +140,9 @@ impl Rows {
             let expected = format!("a feature index above {previous} (indices ascend in a row)");
             return Err(fault(column, expected, name));
         }
-        match number::<f32>(value).filter(|value| is_acceptable(*value)) {
-            Some(value) => Ok((index as u32, value)),
-            None => Err(fault(column + colon + 1, "a finite number", value)),
+        match feature_value(number(value)) {
+            Ok(value) => Ok((index as u32, value)),
+            Err(expected) => Err(fault(column + colon + 1, expected, value)),
         }
     }
 

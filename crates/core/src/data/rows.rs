@@ -15,6 +15,15 @@ use crate::linalg::processor::with_room_on_large_pages;
 /// products with such numbers would be hard to bound.
 pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
 
+/// A feature that was read from text; if it cannot be one, what was expected.
+pub(super) fn feature_value(read: Option<f32>) -> Result<f32, &'static str> {
+    match read {
+        Some(value) if is_acceptable(value) => Ok(value),
+        Some(value) if value.is_finite() => Err("a number of at most 2^64"),
+        _ => Err("a finite number"),
+    }
+}
+
 /// Whether a feature may have this value.
 pub(super) fn is_acceptable(value: f32) -> bool {
     value.abs() <= LARGEST_VALUE

@@ -212,11 +212,14 @@ impl Client {
                 "secure noise needs clipped records",
             ));
         }
-        if plan.noise == Noise::Secure
-            && matches!(sampling, Sampling::Poisson { coins, .. } if coins == Coins::Fast)
-        {
+        let proved = match sampling {
+            Sampling::Full => true,
+            Sampling::Poisson { coins, .. } => coins == Coins::Exact,
+            Sampling::WithReplacement { .. } => false,
+        };
+        if plan.noise == Noise::Secure && !proved {
             return Err(ClientError::Unsupported(
-                "secure noise needs exact coins (`Coins::Exact`)",
+                "secure noise needs whole batches or exact coins (`Coins::Exact`)",
             ));
         }
         if plan.noise == Noise::Secure && data.offset().is_some() {

@@ -154,7 +154,7 @@ fn noise(run: &RunFiles) -> String {
         let arithmetic = if kind.contains("secure") {
             ""
         } else {
-            "ideal Gaussian noise and "
+            "ideal Gaussian noise, ideal coins and "
         };
         text += &format!(
             "<p>This is a <strong>simulation</strong>: the claim speaks of the mechanism with {arithmetic}secret seeds. The \
