@@ -117,27 +117,32 @@ fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec
     let records = records as u64;
     let mut bytes = [0; 4 * BLOCK];
     let mut steps = [0; BLOCK];
+    let mut margins = [0.0; BLOCK];
     let mut places = [0; BLOCK];
     let mut next = 0;
     loop {
         rng.fill_bytes(&mut bytes);
         let words = bytes.as_chunks().0;
-        let mut doubts = 0;
+        let mut doubtful = false;
         vectorised_widely(
             #[inline(always)]
             || {
-                for (step, &word) in steps.iter_mut().zip(words) {
+                for ((step, margin), &word) in steps.iter_mut().zip(&mut margins).zip(words) {
                     let gap = Gap::of(u32::from_le_bytes(word), scale);
                     *step = step_of(gap.length, records);
-                    doubts |= u64::from(gap.is_doubtful(rate));
+                    *margin = gap.margin(rate);
                 }
+                // In a loop of its own, or neither is vector code.
+                doubtful = margins
+                    .iter()
+                    .fold(false, |any, &margin| any | is_doubtful(margin));
             },
         );
-        if doubts != 0 {
-            for (step, &word) in steps.iter_mut().zip(words) {
-                let word = u32::from_le_bytes(word);
-                if Gap::of(word, scale).is_doubtful(rate) {
-                    *step = step_of(refined(word, rng.next_u32(), scale), records);
+        if doubtful {
+            for ((step, &margin), &word) in steps.iter_mut().zip(&margins).zip(words) {
+                if is_doubtful(margin) {
+                    let gap = refined(u32::from_le_bytes(word), rng.next_u32(), scale);
+                    *step = step_of(gap, records);
                 }
             }
         }
@@ -169,13 +174,19 @@ impl Gap {
         Gap { length, middle }
     }
 
-    /// Whether numbers of the interval may round down to different gaps. It reaches no further than `0.75 / (middle rate)` to either
-    /// side (to infinity, if the word is 0, where the distance is below one half); the rest is for rounding.
+    /// How far it is to the next whole number, in units of `1 / (middle rate)`, of which the interval reaches no further than 0.75 to
+    /// either side (or to infinity, if the word is 0, where there is a quarter of one at most).
     #[inline(always)]
-    fn is_doubtful(&self, rate: f64) -> bool {
+    fn margin(&self, rate: f64) -> f64 {
         let distance = (self.length - self.length.round_ties_even()).abs();
-        distance * self.middle * rate <= 1.0
+        distance * self.middle * rate
     }
+}
+
+/// Whether numbers of the interval may round down to different gaps. What is beyond 0.75 is for rounding.
+#[inline(always)]
+fn is_doubtful(margin: f64) -> bool {
+    margin <= 1.0
 }
 
 /// The gap, not yet rounded down, for a uniform number of 64 bits.
@@ -262,7 +273,7 @@ mod tests {
                 // Nearer to a border than rounding.
                 let unclear =
                     (low - low.round()).abs().min((high - high.round()).abs()) < 1e-13 / rate;
-                if gap.is_doubtful(rate) {
+                if is_doubtful(gap.margin(rate)) {
                     doubtful += 1;
                 } else {
                     assert!(!unclear && low.floor() == high.floor(), "{rate} {word}");
@@ -271,7 +282,8 @@ mod tests {
             }
             assert!(doubtful >= 1);
             let mut rng = SecretKey::simulated(1, 2).stream(5, Purpose::Sampling);
-            let any = (0..200_000).filter(|_| Gap::of(rng.next_u32(), scale).is_doubtful(rate));
+            let any =
+                (0..200_000).filter(|_| is_doubtful(Gap::of(rng.next_u32(), scale).margin(rate)));
             // At most four intervals a gap, of some 23/rate gaps.
             let most = (4.0 * 23.0 / rate / 4_294_967_296.0).min(1.0);
             let (any, expected) = (any.count() as f64, 200_000.0 * most);
@@ -281,7 +293,8 @@ mod tests {
             );
         }
         // The smallest word stands for gaps of any length.
-        assert!(Gap::of(0, (-0.01f64).ln_1p().recip()).is_doubtful(0.01));
+        let least = Gap::of(0, (-0.01f64).ln_1p().recip());
+        assert!(is_doubtful(least.margin(0.01)));
     }
 
     #[test]
