@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use soteria_core::data::{self, Dataset, Features, Partition, Scale, Schema, SparseRows};
+use soteria_core::data::{
+    self, DataDirectories, Dataset, Features, Partition, Scale, Schema, Source, SparseRows,
+};
 
 fn rows(data: &Dataset) -> &SparseRows {
     match data.features() {
@@ -145,4 +147,22 @@ fn the_papers_set_up_comes_out() {
         .collect();
     assert!(clients.iter().all(|client| client.rows() == 3256));
     assert_eq!(positive, [0, 0, 0, 0, 0, 0, 0, 7840 - 2 * 3256, 3256, 3256]);
+}
+
+/// Files of a data directory come first; without a test set there is none.
+#[test]
+fn a_directory_with_other_records_comes_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let directories = DataDirectories::new(vec![folder.path().to_owned()]);
+    let load = || Source::A9a.load(&directories, 0).unwrap();
+    assert_eq!(load().train.rows(), 32_561);
+    std::fs::create_dir(folder.path().join("a9a")).unwrap();
+    std::fs::write(folder.path().join("a9a/a9a"), "-1 3:1 11:1\n+1 5:1\n").unwrap();
+    let loaded = load();
+    assert_eq!((loaded.train.rows(), loaded.train.columns()), (2, 123));
+    assert_eq!(loaded.train.label_names(), ["-1", "+1"]);
+    assert!(loaded.test.is_none());
+    std::fs::write(folder.path().join("a9a/a9a.t"), "+1 124:1\n").unwrap();
+    let error = Source::A9a.load(&directories, 0).err().unwrap();
+    assert!(error.to_string().contains("at most 123"), "{error}");
 }

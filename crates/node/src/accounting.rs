@@ -172,7 +172,8 @@ fn settle_one(
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
         NoiseTarget::Sigma(sigma) => match question.assess(sigma) {
-            Ok(cost) => (sigma, Some(cost)),
+            // An infinite epsilon claims nothing.
+            Ok(cost) => (sigma, Some(cost).filter(|cost| cost.epsilon.is_finite())),
             // A user who fixes the noise gets the run; it is the claim that is missing.
             Err(AccountError::NoiseTooSmall { .. } | AccountError::Unresolved { .. }) => {
                 (sigma, None)

@@ -242,7 +242,7 @@ pub struct Config {
     pub noise_target: NoiseTarget,
     pub delta: f64,
     pub zero_out: bool,
-    pub clip: Auto<f64>,
+    pub clip: Auto<Option<f64>>,
     pub clip_scope: Auto<Scope>,
     pub with_replacement: bool,
     pub difference_clip: Auto<Option<f64>>,

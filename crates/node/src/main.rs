@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         console::set_colors_enabled(false);
         console::set_colors_enabled_stderr(false);
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(words()) {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
@@ -117,13 +117,31 @@ fn explain(failure: &Failure) {
     let label = console::style("error:").red().bold().for_stderr();
     match failure {
         Failure::Failed(message) | Failure::Refused(message) => {
-            command::complain(format_args!("{label} {message}"))
+            command::complain(format_args!("{label} {}", one_line(message)))
         }
         Failure::Usage { message, hint } => {
-            command::complain(format_args!("{label} {message}"));
+            command::complain(format_args!("{label} {}", one_line(message)));
             if let Some(hint) = hint {
                 command::complain(format_args!("hint: {hint}"));
             }
         }
     }
+}
+
+/// An error is one line, whatever names and values it quotes.
+fn one_line(message: &str) -> String {
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    message.chars().map(escape).collect()
+}
+
+/// The command line; `soteria help --help` asks for no more than `soteria help`.
+fn words() -> Vec<std::ffi::OsString> {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.retain(|word| word != "--help" && word != "-h");
+    }
+    words
 }

@@ -26,10 +26,23 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".tmp");
     let temporary = path.with_file_name(name);
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// A run's directory, open for writing.
@@ -112,7 +125,8 @@ pub fn check_empty(path: &Path, force: bool) -> Result<(), OutputError> {
 }
 
 impl RunDirectory {
-    /// Creates the directory with `config.toml` and an empty table of rounds.
+    /// Creates the directory with `config.toml` and an empty table of rounds. What an earlier run said at its end goes first, so
+    /// that files of two runs never stand side by side.
     ///
     /// # Errors
     /// When the file system refuses.
@@ -122,6 +136,14 @@ impl RunDirectory {
             error,
         };
         fs::create_dir_all(path).map_err(wrap)?;
+        for name in [
+            "summary.json",
+            "report.html",
+            "curves.svg",
+            "model.safetensors",
+        ] {
+            remove(&path.join(name)).map_err(wrap)?;
+        }
         write_whole(&path.join("config.toml"), resolved.to_toml().as_bytes()).map_err(wrap)?;
         let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
         writeln!(rounds, "{COLUMNS}").map_err(wrap)?;
@@ -310,6 +332,12 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
+    /// Whether the model has left the range of numbers.
+    pub fn diverged(&self) -> bool {
+        let metrics = self.metrics;
+        !(metrics.loss.is_finite() && metrics.grad_norm_sq.is_finite())
+    }
+
     /// The file `summary.json`.
     pub fn summary(&self) -> Value {
         let resolved = self.resolved;
@@ -361,6 +389,9 @@ impl Ending<'_> {
         }
         if let Some(epsilon) = self.privacy.epsilon_exact {
             summary["privacy"]["epsilon_exact"] = json!(epsilon);
+        }
+        if self.diverged() {
+            summary["diverged"] = json!(true);
         }
         if self.interrupted {
             summary["interrupted"] = json!(true);

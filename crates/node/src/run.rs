@@ -35,11 +35,11 @@ pub fn plan_for(
     let compressor = Compressor::new(resolved.compressor, dimension, resolved.participation)
         .map_err(|error| ProblemError::Model(error.to_string()))?;
     let whole = resolved.clip_scope == Scope::Estimate;
-    let clipping = match (resolved.clip_scope, resolved.noise_target) {
-        // Without noise nothing is protected, so nothing is clipped.
-        (_, NoiseTarget::None) | (Scope::Estimate, _) => Clipping::None,
-        (Scope::Record, _) => Clipping::Record(resolved.clip),
-        (Scope::Selected, _) => Clipping::Selected(resolved.clip),
+    let clipping = match resolved.clip_scope {
+        _ if !resolved.clipped => Clipping::None,
+        Scope::Estimate => Clipping::None,
+        Scope::Record => Clipping::Record(resolved.clip),
+        Scope::Selected => Clipping::Selected(resolved.clip),
     };
     let difference_clip = if clipping == Clipping::None {
         None
@@ -59,8 +59,7 @@ pub fn plan_for(
         compressor,
         estimator,
         clipping,
-        estimate_clip: (whole && resolved.noise_target != NoiseTarget::None)
-            .then_some(resolved.clip),
+        estimate_clip: (whole && resolved.clipped).then_some(resolved.clip),
         regularizer: resolved
             .regularizer_at_client
             .then(|| regularizer(resolved.regularizer, resolved.lambda)),
@@ -76,6 +75,29 @@ pub fn plan_for(
         shared_coordinates: resolved.shared_coordinates,
         public_seed: PublicSeed(resolved.seed),
     })
+}
+
+/// Refuses a run whose clients would not fit into memory, before anything is written. A few thousand bytes of data can ask for
+/// any number of parameters.
+fn check_memory(resolved: &Resolved, problem: &Problem) -> Result<(), ProblemError> {
+    /// Model, average, velocity, gradients of metrics.
+    const VECTORS: usize = 16;
+    let two_terms = matches!(
+        resolved.estimator,
+        EstimatorName::Svrg | EstimatorName::Saga
+    );
+    let of_client = usize::from(resolved.shift != ShiftChoice::Off) + usize::from(two_terms);
+    let (clients, dimension) = (problem.shards.len(), problem.objective.dimension());
+    let numbers = clients
+        .saturating_mul(of_client)
+        .saturating_add(VECTORS)
+        .saturating_mul(dimension);
+    match Vec::<f32>::new().try_reserve_exact(numbers) {
+        Ok(()) => Ok(()),
+        Err(_) => Err(ProblemError::Model(format!(
+            "{clients} clients of {dimension} parameters do not fit into the memory of this machine"
+        ))),
+    }
 }
 
 /// How a client draws its batch.
@@ -139,6 +161,7 @@ pub fn simulation(
     problem: &Problem,
     sigmas: &[f64],
 ) -> Result<Simulation, ProblemError> {
+    check_memory(resolved, problem)?;
     let plan = Arc::new(client_plan(resolved, problem)?);
     let server = server(resolved, problem, &plan)?;
     let clients = problem

@@ -45,6 +45,20 @@ impl DataDirectories {
         &self.directories
     }
 
+    /// The files of a LIBSVM set, for training and perhaps for a test: from the first directory that has the former.
+    pub(super) fn libsvm_set(
+        &self,
+        name: &str,
+    ) -> Result<Option<(PathBuf, Option<PathBuf>)>, DataError> {
+        for directory in &self.directories {
+            let folder = directory.join(name);
+            if let Some(train) = existing(&folder, name)? {
+                return Ok(Some((train, existing(&folder, &format!("{name}.t"))?)));
+            }
+        }
+        Ok(None)
+    }
+
     /// The four files of an image set: from the first directory that has its training images.
     pub(super) fn image_set(&self, name: &'static str) -> Result<ImageFiles, DataError> {
         let missing = |file: String, looked: &[PathBuf]| DataError::Missing {

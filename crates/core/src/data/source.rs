@@ -11,9 +11,10 @@ use std::str::FromStr;
 
 use super::csv::{Format, LabelColumn};
 use super::directories::ImageFiles;
+use super::input::quote;
 use super::{
-    DataDirectories, DataError, Dataset, Partition, Scaling, Schema, Synthetic, a9a, csv, idx,
-    libsvm,
+    DataDirectories, DataError, Dataset, Partition, Place, Scaling, Schema, Synthetic, a9a, csv,
+    idx, libsvm,
 };
 
 /// Where records come from.
@@ -82,13 +83,7 @@ impl Source {
         seed: u64,
     ) -> Result<Loaded, DataError> {
         let loaded = match self {
-            Source::A9a => {
-                let (train, test) = a9a::load()?;
-                Loaded {
-                    train,
-                    test: Some(test),
-                }
-            }
+            Source::A9a => load_a9a(directories)?,
             Source::Mnist => load_images(&directories.image_set("mnist")?, schema)?,
             Source::FashionMnist => load_images(&directories.image_set("fashion-mnist")?, schema)?,
             Source::Idx { directory } => load_images(&ImageFiles::in_folder(directory)?, schema)?,
@@ -124,11 +119,40 @@ impl Source {
         seed: u64,
     ) -> Result<Loaded, DataError> {
         let train = self.load(directories, seed)?.train;
+        self.check_columns(test)?;
         let other = test.load_as(&Schema::of(&train), directories, seed)?;
         Ok(Loaded {
             train,
             test: Some(other.test.unwrap_or(other.train)),
         })
+    }
+
+    /// Tables that both name their columns must name the same features in the same order.
+    fn check_columns(&self, test: &Source) -> Result<(), DataError> {
+        let names = |source: &Source| match source {
+            Source::Csv { path, format } => csv::feature_names(path, format),
+            _ => Ok(None),
+        };
+        let (Some(expected), Some(found)) = (names(self)?, names(test)?) else {
+            return Ok(());
+        };
+        let pairs = expected.iter().zip(&found);
+        match (
+            test,
+            pairs
+                .into_iter()
+                .find(|(expected, found)| expected != found),
+        ) {
+            (Source::Csv { path, .. }, Some((expected, found))) => Err(DataError::Format {
+                place: Place::line(path, 1),
+                expected: format!(
+                    "the columns of training, next {}",
+                    quote(expected.as_bytes())
+                ),
+                found: quote(found.as_bytes()),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the features are pixels, which are standardised by default.
@@ -174,6 +198,27 @@ impl Source {
     }
 }
 
+/// The built-in records, unless a directory has files of that name with others in them.
+fn load_a9a(directories: &DataDirectories) -> Result<Loaded, DataError> {
+    let (train, test) = a9a::load()?;
+    let built_in = Loaded {
+        train,
+        test: Some(test),
+    };
+    let Some((train, test)) = directories.libsvm_set("a9a")? else {
+        return Ok(built_in);
+    };
+    let schema = Schema::of(&built_in.train);
+    let read = |path: PathBuf| libsvm::read(&path, &schema);
+    let found = Loaded {
+        train: read(train)?,
+        test: test.map(read).transpose()?,
+    };
+    // Equal records in their more compact form.
+    let same = found.train == built_in.train && found.test == built_in.test;
+    Ok(if same { built_in } else { found })
+}
+
 fn load_images(files: &ImageFiles, schema: &Schema) -> Result<Loaded, DataError> {
     let train = idx::read(&files.train.0, &files.train.1, schema)?;
     let test = match &files.test {
@@ -216,11 +261,18 @@ impl FromStr for Source {
                 let mut features = None;
                 for (key, value) in options {
                     match (key, value.parse()) {
-                        ("features", Ok(count)) if count > 0 => features = Some(count),
+                        ("features", Ok(count))
+                            if (1..=libsvm::MOST_FEATURES as usize).contains(&count) =>
+                        {
+                            features = Some(count)
+                        }
                         _ => {
                             return Err(wrong(
                                 text,
-                                format!("cannot use {key}={value}; possible: features=NUMBER"),
+                                format!(
+                                    "cannot use {key}={value}; possible: features=NUMBER, at most {}",
+                                    libsvm::MOST_FEATURES
+                                ),
                             ));
                         }
                     }

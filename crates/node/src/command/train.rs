@@ -1,12 +1,13 @@
 //! `soteria train`: a whole run in one process.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use soteria_core::data::DataDirectories;
 use soteria_core::simulate::{EvaluationPlan, Metrics, Traffic};
 
@@ -114,10 +115,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     simulation.run(threads, &plan, |progress, _| {
         let stop = interrupted.load(Ordering::Relaxed);
         if let Some(metrics) = progress.metrics {
-            let spent = privacy
-                .odometer
-                .as_ref()
-                .map(|odometer| odometer.after(u64::from(progress.round)));
+            let whole = privacy
+                .epsilon
+                .filter(|_| progress.round == resolved.rounds);
+            let spent = privacy.odometer.as_ref().map(|odometer| {
+                // Both are bounds of the same; files should not disagree about the end.
+                let after = odometer.after(u64::from(progress.round));
+                whole.map_or(after, |whole| whole.max(after))
+            });
             match directory.row(progress.round, progress.traffic, &metrics, spent) {
                 Ok(utility) => {
                     watch.evaluated(progress.round, progress.traffic, metrics, utility, spent)
@@ -161,6 +166,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     )
     .map_err(Failure::Failed)?;
     directory.finish(&summary, &model)?;
+    if ending.diverged() {
+        verbosity.warn(
+            "the run diverged: its loss is not a number any more; try a smaller `algorithm.step_size` or `algorithm.shift`",
+        );
+    }
     let shown = if options.json {
         format!("{summary:#}\n")
     } else {
@@ -288,10 +298,17 @@ impl Watch {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(Some(u64::from(resolved.rounds)), target);
+        // What does not fit into the line is cut off at its end.
         let style = ProgressStyle::with_template(
-            "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {msg}  {eta:.dim} left",
+            "{bar:20.cyan/dim} {pos}/{len} rounds  {rate:.dim}  {eta:.dim} left  {wide_msg}",
         );
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_style(
+            style
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
+                    let _ = write!(text, "{:.0}/s", state.per_sec());
+                }),
+        );
         let nothing = Metrics {
             loss: f64::NAN,
             grad_norm_sq: f64::NAN,
@@ -385,11 +402,13 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
         ("epsilon", epsilon),
         (
             "sent up",
-            format!(
-                "{} ({:.1}x less than all coordinates)",
-                indicatif::HumanBytes(up),
-                dense as f64 / up.max(1) as f64
-            ),
+            match dense as f64 / up.max(1) as f64 {
+                ratio if ratio > 1.0 => format!(
+                    "{} ({ratio:.1}x less than all coordinates)",
+                    indicatif::HumanBytes(up)
+                ),
+                _ => indicatif::HumanBytes(up).to_string(),
+            },
         ),
         (
             "sent down",

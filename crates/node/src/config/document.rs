@@ -116,7 +116,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "deployment.most_records",
         "how many records a client can have at most",
     ),
-    ("run.seed", "an integer >= 0"),
+    ("run.seed", "an integer from 0 to 2^63 - 1"),
     ("run.eval_every", "an integer >= 0"),
 ];
 
@@ -218,11 +218,11 @@ impl Document {
         Self::from_text(&text, &name)
     }
 
-    /// Reads TOML text; `name` stands for the file in errors.
+    /// Reads TOML text; `file` stands for its name in errors.
     ///
     /// # Errors
     /// When it is no TOML or has unknown keys.
-    pub fn from_text(text: &str, name: &str) -> Result<Self, ConfigError> {
+    pub fn from_text(text: &str, file: &str) -> Result<Self, ConfigError> {
         let place = |at: usize| {
             let before = &text[..at.min(text.len())];
             let line = before.matches('\n').count() + 1;
@@ -233,17 +233,25 @@ impl Document {
             let (line, column) = place(error.span().map_or(0, |span| span.start));
             let reason = error.message().replace('\n', ", ");
             ConfigError::Syntax {
-                place: format!("{name}:{line}:{column}"),
+                place: format!("{file}:{line}:{column}"),
                 reason,
             }
         })?;
         let mut document = Self::default();
         for (section, value) in table.get_ref() {
-            let line = |at| format!("{name}:{}", place(at).0);
+            let line = |at| format!("{file}:{}", place(at).0);
             let DeValue::Table(entries) = value.get_ref() else {
                 let key = section.get_ref().to_string();
                 return Err(unknown(line(section.span().start), key));
             };
+            let name = section.get_ref();
+            let known = KEYS
+                .iter()
+                .filter_map(|(key, _)| key.split_once('.'))
+                .any(|(known, _)| known == name);
+            if !known {
+                return Err(unknown(line(section.span().start), name.to_string()));
+            }
             for (key, value) in entries {
                 let dotted = format!("{}.{}", section.get_ref(), key.get_ref());
                 document.insert(dotted, plain(value), line(key.span().start))?;
@@ -389,7 +397,7 @@ mod tests {
         let error = document.read("run.seed", 0.5, Value::as_float).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "run.toml:4: `run.seed` expects an integer >= 0, found 1"
+            "run.toml:4: `run.seed` expects an integer from 0 to 2^63 - 1, found 1"
         );
     }
 
@@ -405,6 +413,11 @@ mod tests {
             error.to_string(),
             "--set: unknown key `rounds`, did you mean `algorithm.rounds`?"
         );
+        for text in ["[foo]\n", "foo = {}\n", "[foo]\nbar = 1\n"] {
+            let error = Document::from_text(text, "x.toml").unwrap_err();
+            let said = error.to_string();
+            assert!(said.starts_with("x.toml:1: unknown key `foo`"), "{said}");
+        }
         let error = Document::from_text("privacy = 3", "x.toml").unwrap_err();
         assert!(
             error

@@ -128,7 +128,11 @@ impl Config {
                 false,
                 choice(&[("replace-one", false), ("zero-out", true)]),
             )?,
-            clip: d.read("privacy.clip", Auto::Auto, auto(positive))?,
+            clip: d.read(
+                "privacy.clip",
+                Auto::Auto,
+                auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
             clip_scope: d.read("privacy.clip_scope", Auto::Auto, auto(choice(SCOPES)))?,
             with_replacement: d.read(
                 "privacy.sampling",
@@ -399,16 +403,18 @@ fn refuse_biased(document: &Document) -> Result<(), ConfigError> {
     let name = document.read("algorithm.compressor", None, |value| {
         value.as_str().map(|text| Some(text.to_string()))
     })?;
-    match name.as_deref() {
-        Some(biased @ ("top-k" | "topk" | "sign" | "signsgd" | "rank-k")) => {
-            Err(ConfigError::with_hint(
-                format!(
-                    "`algorithm.compressor = \"{biased}\"` is biased: the theory of shifted compression needs E C(x) = x, \
-                 and coordinates chosen by the size of a gradient leak it"
-                ),
-                "use rand-k, qsgd or natural",
-            ))
+    let chosen = match name.as_deref() {
+        Some("top-k" | "top_k" | "topk") => {
+            ", and coordinates chosen by the size of a gradient leak it"
         }
-        _ => Ok(()),
-    }
+        Some("sign" | "signsgd" | "rank-k" | "rank_k" | "powersgd") => "",
+        _ => return Ok(()),
+    };
+    Err(ConfigError::with_hint(
+        format!(
+            "`algorithm.compressor = \"{}\"` is biased: the theory of shifted compression needs E C(x) = x{chosen}",
+            name.unwrap_or_default()
+        ),
+        "use rand-k, qsgd or natural",
+    ))
 }

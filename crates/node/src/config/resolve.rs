@@ -5,7 +5,7 @@
 //! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
 //! most for (`best.rs`).
 
-use soteria_core::compress::{Compressor, CompressorKind};
+use soteria_core::compress::{CompressError, Compressor, CompressorKind};
 use soteria_core::data::{Cosine, Partition, Source};
 use soteria_core::objective::Activation;
 use soteria_core::protocol::{Schedule, shift_step, suits_secure_noise};
@@ -57,6 +57,8 @@ pub struct Resolved {
     pub delta: f64,
     pub zero_out: bool,
     pub clip: f64,
+    /// Whether it is applied: always with noise, without it only if it was asked for.
+    pub clipped: bool,
     pub clip_scope: Scope,
     pub with_replacement: bool,
     pub difference_clip: Option<f64>,
@@ -162,15 +164,34 @@ impl Config {
             Preset::CdpSgd => EstimatorName::Sgd,
         });
         let compressor = self.compressor_kind(shape)?;
-        let checked = Compressor::new(compressor, d, self.participation)
-            .map_err(|error| ConfigError::conflict(format!("`algorithm.compressor`: {error}")))?;
+        let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
+            let key = match error {
+                CompressError::Count { .. } => "algorithm.k",
+                CompressError::Levels(_) => "algorithm.levels",
+                CompressError::Participation(_) => "algorithm.participation",
+                _ => "algorithm.compressor",
+            };
+            ConfigError::conflict(format!("`{key}`: {error}"))
+        })?;
         let omega = checked.omega();
         let clip_scope = self
             .clip_scope
             .or_else(|| self.scope(estimator, compressor));
-        let clip = self
-            .clip
-            .or_else(|| self.clip_rule(shape, clip_scope, &checked));
+        let clip = match self.clip {
+            Auto::Given(Some(clip)) => clip,
+            _ => self.clip_rule(shape, clip_scope, &checked),
+        };
+        // Without noise nothing is protected, so nothing is clipped unless it is asked for.
+        let clipped = match self.clip {
+            Auto::Given(clip) => clip.is_some(),
+            Auto::Auto => self.noise_target != NoiseTarget::None,
+        };
+        if !clipped && self.noise_target != NoiseTarget::None {
+            return Err(ConfigError::with_hint(
+                "`privacy.clip = \"none\"` goes with `privacy.epsilon = \"none\"` only: noise hides no more than what is bounded",
+                "give a clip, or leave it out",
+            ));
+        }
         let shared = self
             .shared_coordinates
             .or_else(|| self.sharing_rule(shape.model, clip_scope));
@@ -282,6 +303,7 @@ impl Config {
             delta: self.delta,
             zero_out: self.zero_out,
             clip,
+            clipped,
             clip_scope,
             with_replacement: self.with_replacement,
             difference_clip: self.difference_clip_for(estimator, clip_scope, clip),
@@ -403,6 +425,20 @@ impl Config {
         }
         if matches!(resolved.estimator, EstimatorName::Gd | EstimatorName::Sgd) {
             unused(&["privacy.difference_clip"], "only svrg and saga have it");
+        }
+        if resolved.noise_target == NoiseTarget::None {
+            unused(&["privacy.accountant"], "there is no noise");
+        }
+        if !resolved.clipped {
+            let keys = ["privacy.clip_scope", "privacy.difference_clip"];
+            unused(
+                &keys,
+                "nothing is clipped without noise, unless `privacy.clip` is given",
+            );
+        }
+        if resolved.regularizer == RegularizerKind::None {
+            let keys = ["model.lambda", "model.regularizer_at"];
+            unused(&keys, "there is no regularizer");
         }
         if !matches!(resolved.partition, Partition::Dirichlet { .. }) {
             unused(&["data.alpha"], "only the dirichlet partition has it");

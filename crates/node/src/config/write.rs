@@ -10,7 +10,9 @@ use super::read::{
     SCHEDULES, SCOPES, name,
 };
 use super::resolve::Resolved;
-use super::{EstimatorName, Init, ModelKind, NoiseTarget, ScaleChoice, ShiftChoice};
+use super::{
+    EstimatorName, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice, ShiftChoice,
+};
 
 impl Resolved {
     /// The file `config.toml`. Reading it back gives the same run.
@@ -117,15 +119,17 @@ impl Resolved {
             ModelKind::Softmax => {}
         }
         lines.push(("regularizer", text(name(REGULARIZERS, self.regularizer))));
-        lines.push(("lambda", number(self.lambda)));
-        lines.push((
-            "regularizer_at",
-            text(if self.regularizer_at_client {
-                "client"
-            } else {
-                "server"
-            }),
-        ));
+        if self.regularizer != RegularizerKind::None {
+            lines.push(("lambda", number(self.lambda)));
+            lines.push((
+                "regularizer_at",
+                text(if self.regularizer_at_client {
+                    "client"
+                } else {
+                    "server"
+                }),
+            ));
+        }
         lines.push((
             "init",
             text(&match &self.init {
@@ -205,8 +209,6 @@ impl Resolved {
                     "replace-one"
                 }),
             ),
-            ("clip", number(self.clip)),
-            ("clip_scope", text(name(SCOPES, self.clip_scope))),
             (
                 "sampling",
                 text(if self.with_replacement {
@@ -216,20 +218,27 @@ impl Resolved {
                 }),
             ),
         ]);
-        if matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga) {
+        if !self.clipped {
+            lines.push(("clip", text("none")));
+        } else {
+            lines.push(("clip", number(self.clip)));
+            lines.push(("clip_scope", text(name(SCOPES, self.clip_scope))));
+        }
+        let two_terms = matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga);
+        if two_terms && self.clipped {
             lines.push((
                 "difference_clip",
                 self.difference_clip.map_or(text("none"), number),
             ));
         }
-        lines.extend([
-            ("accountant", text(name(ACCOUNTANTS, self.accountant))),
-            (
-                "amplification",
-                text(if self.amplification { "auto" } else { "off" }),
-            ),
-            ("noise", text(name(NOISES, self.noise))),
-        ]);
+        lines.push((
+            "amplification",
+            text(if self.amplification { "auto" } else { "off" }),
+        ));
+        if self.noise_target != NoiseTarget::None {
+            lines.push(("accountant", text(name(ACCOUNTANTS, self.accountant))));
+        }
+        lines.push(("noise", text(name(NOISES, self.noise))));
         lines
     }
 }

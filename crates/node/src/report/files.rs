@@ -159,6 +159,11 @@ impl RunFiles {
     pub fn interrupted(&self) -> bool {
         self.summary.get("interrupted") == Some(&Value::Bool(true))
     }
+
+    /// Whether the model left the range of numbers.
+    pub fn diverged(&self) -> bool {
+        self.summary.get("diverged") == Some(&Value::Bool(true))
+    }
 }
 
 fn read_text(directory: &Path, name: &str) -> Result<(PathBuf, String), ReportError> {

@@ -66,6 +66,9 @@ fn header(run: &RunFiles) -> String {
         parts.push(format!("seed {seed}"));
     }
     let mut badges = String::new();
+    if run.diverged() {
+        badges += " <span class=\"badge unproved\">diverged</span>";
+    }
     if run.interrupted() {
         let last = run
             .rounds

@@ -51,7 +51,13 @@ fn wrong_configurations_are_refused() {
             &["two classes", "3"],
         ),
         (&["data.scale=constant"], &["data.center"]),
-        (&["algorithm.k=6"], &["6", "5"]),
+        (&["algorithm.k=6"], &["`algorithm.k`", "6", "5"]),
+        (
+            &["algorithm.compressor=qsgd", "algorithm.levels=99999999"],
+            &["`algorithm.levels`"],
+        ),
+        (&["privacy.clip=none"], &["`privacy.clip", "noise"]),
+        (&["privacy.epsilo\x1b[1mn=1"], &["epsilo\\u{1b}[1mn"]),
         (
             &["algorithm.k=2", "algorithm.fraction=0.5"],
             &["`algorithm.k`", "`algorithm.fraction`"],
@@ -75,8 +81,9 @@ fn wrong_configurations_are_refused() {
         (&["algorithm.preset=dp-sgd"], &["one client", "3"]),
         (
             &["algorithm.compressor=top-k"],
-            &["top-k", "biased", "rand-k"],
+            &["top-k", "biased", "rand-k", "leak"],
         ),
+        (&["algorithm.compressor=sign"], &["sign", "biased"]),
         (
             &["algorithm.compressor=zip"],
             &["`algorithm.compressor`", "zip"],
@@ -232,6 +239,16 @@ fn damaged_data_is_refused() {
         &["x.csv", "2"],
     );
     damaged(
+        &[("x.csv", b"1,2,0\n1,2,\"1\n3,4,0\n")],
+        "csv:x.csv",
+        &["x.csv, line 2, column 3", "closing quote"],
+    );
+    damaged(
+        &[("x.csv", b"1,2,0\n1e20,2,1\n")],
+        "csv:x.csv",
+        &["x.csv, line 2, column 1", "2^64"],
+    );
+    damaged(
         &[("x.csv", b"1,2,0\n1,nan,1\n")],
         "csv:x.csv",
         &["x.csv", "2"],
@@ -286,6 +303,25 @@ fn damaged_data_is_refused() {
     huge[4..8].fill(255);
     set(&huge, &labels, &["train-images"]);
     damaged(&[("s/train-images", &pictures)], "idx:s", &["train-labels"]);
+}
+
+/// A test set whose header names other columns, or the same in another order.
+#[test]
+fn test_columns_are_those_of_training() {
+    let place = Place::new();
+    place.write("a.csv", "height,width,label\n1,2,x\n3,4,y\n5,6,x\n");
+    place.write("b.csv", "width,height,label\n1,2,x\n3,4,y\n");
+    let settings = [
+        "data.source=csv:a.csv",
+        "data.test=csv:b.csv",
+        "model.kind=logistic",
+    ];
+    let said = place.train("run", &settings).badly(1);
+    let wanted =
+        "b.csv, line 1: expected the columns of training, next \"height\", found \"width\"";
+    assert!(said.contains(wanted), "{said}");
+    place.write("b.csv", "1,2,x\n3,4,y\n");
+    place.train("run", &settings).well();
 }
 
 #[test]

@@ -350,8 +350,8 @@ fn colours_are_for_terminals() {
     assert!(!escaped(&both), "NO_COLOR wins: {both:?}");
 }
 
-/// Sends an interrupt once the run has begun, and waits for the end.
-fn interrupt(place: &Place, out: &str, rounds: &str) -> (ExitStatus, Ran) {
+/// Sends a signal once the run has begun, and waits for the end.
+fn interrupt(place: &Place, out: &str, rounds: &str, signal: &str) -> (ExitStatus, Ran) {
     let rounds = format!("algorithm.rounds={rounds}");
     let mut command = place.command(&["train", "--out", out, "--threads", "1"]);
     for setting in [
@@ -373,7 +373,7 @@ fn interrupt(place: &Place, out: &str, rounds: &str) -> (ExitStatus, Ran) {
     }
     std::thread::sleep(Duration::from_millis(50));
     let sent = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
+        .args([signal, &child.id().to_string()])
         .status()
         .unwrap();
     assert!(sent.success());
@@ -381,12 +381,19 @@ fn interrupt(place: &Place, out: &str, rounds: &str) -> (ExitStatus, Ran) {
     (output.status, output.into())
 }
 
-/// Ctrl-C leaves what there is, readable, and says so.
+/// Ctrl-C leaves what there is, readable, and says so; so do the signals of a service manager and a closed terminal.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_leaves_what_it_has() {
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        leaves_what_it_has(signal);
+    }
+}
+
+#[cfg(unix)]
+fn leaves_what_it_has(signal: &str) {
     let place = Place::new();
-    let (status, ran) = interrupt(&place, "run", "2000000");
+    let (status, ran) = interrupt(&place, "run", "2000000", signal);
     assert_eq!(status.code(), Some(1), "{ran:?}");
     let line = ran
         .stderr
@@ -410,6 +417,109 @@ fn an_interrupted_run_leaves_what_it_has() {
     tensors(&place.path("run/model.safetensors"));
     assert!(place.text("run/report.html").contains("</html>"));
     assert!(ran.stdout.contains("epsilon"), "{ran:?}");
+}
+
+/// `--force` begins by taking away what the run before said at its end: files of two runs never stand side by side.
+#[cfg(unix)]
+#[test]
+fn a_forced_run_that_dies_leaves_no_mixture() {
+    let place = Place::new();
+    place.train("run", &[]).well();
+    let mut command = place.command(&["train", "--out", "run", "--force", "--seed", "9"]);
+    for setting in ["data.source=synthetic:600x400", "algorithm.rounds=2000000"] {
+        command.args(["--set", setting]);
+    }
+    let mut child = command.spawn().unwrap();
+    let start = Instant::now();
+    while !place.text("run/config.toml").contains("seed = 9") {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for name in ["summary.json", "model.safetensors", "report.html"] {
+        assert!(!place.path(&format!("run/{name}")).exists(), "{name}");
+    }
+}
+
+/// A clip that is asked for holds without noise, too, and the written configuration says what was done.
+#[test]
+fn clips_without_noise() {
+    let place = Place::new();
+    let loss = |name: &str| place.json(&format!("{name}/summary.json"))["final"]["loss"].clone();
+    let none = "privacy.epsilon=none";
+    place.train("free", &[none]).well();
+    place.train("free-too", &[none, "privacy.clip=none"]).well();
+    place.train("tight", &[none, "privacy.clip=1e-3"]).well();
+    place
+        .train("zero", &["privacy.sigma=0", "privacy.clip=1e-3"])
+        .well();
+    assert_eq!(loss("free"), loss("free-too"));
+    assert_eq!(loss("tight"), loss("zero"));
+    assert_ne!(loss("free"), loss("tight"));
+    assert!(place.text("free/config.toml").contains("clip = \"none\""));
+    assert!(place.text("tight/config.toml").contains("clip = 0.001"));
+    for name in ["free", "tight"] {
+        let config = format!("{name}/config.toml");
+        let again = place.run(&["train", "--config", &config, "--out", "again", "--force"]);
+        let ran = again.well();
+        assert!(!ran.stderr.contains("ignored"), "{ran:?}");
+        assert_eq!(loss("again"), loss(name));
+        assert_eq!(place.text("again/config.toml"), place.text(&config));
+    }
+    let ran = place
+        .train(
+            "ignored",
+            &[
+                none,
+                "privacy.clip_scope=record",
+                "model.regularizer=none",
+                "model.lambda=1",
+            ],
+        )
+        .well();
+    for key in ["privacy.clip_scope", "model.lambda"] {
+        assert!(
+            ran.stderr.contains(&format!("`{key}` is ignored")),
+            "{ran:?}"
+        );
+    }
+}
+
+/// A run that leaves the range of numbers says so; noise too small for any epsilon claims none.
+#[test]
+fn extremes_are_named() {
+    let place = Place::new();
+    let ran = place.train("far", &["algorithm.step_size=1e300"]).well();
+    assert!(ran.stderr.contains("diverged"), "{ran:?}");
+    assert_eq!(place.json("far/summary.json")["diverged"], true);
+    assert!(place.text("far/report.html").contains(">diverged<"));
+    place.train("near", &[]).well();
+    assert!(place.json("near/summary.json").get("diverged").is_none());
+    place.train("bare", &["privacy.sigma=1e-300"]).well();
+    let privacy = &place.json("bare/summary.json")["privacy"];
+    assert!(privacy["epsilon"].is_null());
+    assert_eq!(privacy["claim"], "too little noise for any accountant");
+}
+
+/// A few bytes of data can ask for any number of parameters.
+#[cfg(target_os = "linux")]
+#[test]
+fn models_that_do_not_fit_are_refused() {
+    let place = Place::new();
+    place.write("x.txt", "+1 134217728:1\n-1 1:1\n");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -v 4000000; exec \"$0\" train --out run --set data.source=libsvm:x.txt --set data.clients=2"])
+        .arg(assert_cmd::cargo::cargo_bin!("soteria"))
+        .current_dir(place.path(""));
+    let ran = Ran::from(command.output().unwrap());
+    assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
+    assert!(ran.stderr.contains("memory of this machine"), "{ran:?}");
+    assert!(!place.path("run").exists());
 }
 
 /// A run that died (no summary, rows missing) ends as the undisturbed one did.
