@@ -548,3 +548,25 @@ fn resume_ends_where_the_undisturbed_run_does() {
     let said = place.run(&["train", "--resume", "nowhere"]).badly(2);
     assert!(said.contains("nowhere"), "{said}");
 }
+
+/// The README's first command, and what the README says that it ends with.
+#[test]
+fn the_readme_shows_the_default_run() {
+    let readme = include_str!("../../../../README.md");
+    let place = Place::new();
+    let ran = place.run(&["train", "--out", "run"]).well();
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no line `{name}` in\n{text}"));
+        line.trim_start()[name.len()..].trim().to_string()
+    };
+    for name in ["algorithm", "epsilon", "sent up"] {
+        assert_eq!(value(readme, name), value(&ran.stdout, name));
+    }
+    // Up to rounding: processors may add in another way.
+    for (name, tolerance) in [("test accuracy", 3e-4), ("training loss", 3e-5)] {
+        let [shown, found] =
+            [readme, &ran.stdout].map(|text| value(text, name).parse::<f64>().unwrap());
+        assert!((shown - found).abs() <= tolerance, "{name}: {shown}, but {found}");
+    }
+}
