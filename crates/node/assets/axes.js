@@ -33,6 +33,11 @@ function prefixed(value, unit) {
   return plain(value, 3) + (unit === "" ? "" : " ") + ending;
 }
 
+/* Room for the labels of a vertical axis: as wide as the longest needs, and no less than given. */
+function roomFor(least) {
+  return (_, labels) => Math.max(least, ...(labels || []).map(label => 14 + 7 * String(label === null ? "" : label).length));
+}
+
 /* Marks: round numbers, and on logarithmic axes powers of ten or 1, 2, 5 times those. */
 function linearTicks(low, high, target) {
   const rough = (high - low) / target;

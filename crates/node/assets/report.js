@@ -52,7 +52,7 @@
     const x = HORIZONTAL[horizontal];
     const write = (format, value) => (value === null || value === undefined ? "–" : format(value));
     const axis = (vertical, log, format, size, space) => ({
-      stroke: color("--muted"), font: "12px " + getComputedStyle(document.body).fontFamily, size, gap: vertical ? 6 : 4,
+      stroke: color("--muted"), font: "12px " + getComputedStyle(document.body).fontFamily, size: vertical ? roomFor(size) : size, gap: vertical ? 6 : 4,
       grid: { stroke: color("--grid"), width: 1, show: vertical },
       ticks: { stroke: color("--grid"), width: 1, size: vertical ? 0 : 5 },
       splits: (u, _, low, high) => {

@@ -120,7 +120,7 @@
       }
     }
     const axis = (vertical, log, format, size, space) => ({
-      stroke: color("--muted"), font: "12px " + getComputedStyle(document.body).fontFamily, size, gap: vertical ? 6 : 4,
+      stroke: color("--muted"), font: "12px " + getComputedStyle(document.body).fontFamily, size: vertical ? roomFor(size) : size, gap: vertical ? 6 : 4,
       grid: { stroke: color("--grid"), width: 1, show: vertical },
       ticks: { stroke: color("--grid"), width: 1, size: vertical ? 0 : 5 },
       splits: (u, _, low, high) => {

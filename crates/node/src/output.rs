@@ -166,7 +166,11 @@ impl RunDirectory {
             path: file.clone(),
             error,
         };
-        let text = fs::read_to_string(&file).map_err(wrap)?;
+        let text = match fs::read_to_string(&file) {
+            // It died before its first row: nothing is known.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(wrap)?,
+        };
         let mut kept = format!("{COLUMNS}\n");
         let (mut rows, mut utility, mut last) = (0u64, 0.0, None);
         for line in text

@@ -266,15 +266,14 @@ impl Layout {
                 return Err(lines.wrong(None, expected, format!("{columns} columns")));
             }
             LabelColumn::Name(name) => {
-                match first.iter().position(|field| field == name.as_bytes()) {
-                    Some(label) => label,
-                    None => {
-                        let expected = format!("a header with a column \"{name}\"");
-                        return Err(lines.wrong(
-                            None,
-                            expected,
-                            quote(&first.iter().collect::<Vec<_>>().join(&b", "[..])),
-                        ));
+                let fields = first.iter().enumerate();
+                let mut named = fields.filter(|(_, field)| *field == name.as_bytes());
+                match (named.next(), named.next()) {
+                    (Some((label, _)), None) => label,
+                    _ => {
+                        let expected = format!("a header with one column \"{name}\"");
+                        let found = first.iter().collect::<Vec<_>>().join(&b", "[..]);
+                        return Err(lines.wrong(None, expected, quote(&found)));
                     }
                 }
             }
@@ -442,7 +441,12 @@ mod tests {
         expect(
             "a,b\n",
             LabelColumn::Name("c".into()),
-            ", line 1: expected a header with a column \"c\", found \"a, b\"",
+            ", line 1: expected a header with one column \"c\", found \"a, b\"",
+        );
+        expect(
+            "a,b,a\n",
+            LabelColumn::Name("a".into()),
+            ", line 1: expected a header with one column \"a\", found \"a, b, a\"",
         );
     }
 

@@ -556,7 +556,9 @@ fn the_readme_shows_the_default_run() {
     let place = Place::new();
     let ran = place.run(&["train", "--out", "run"]).well();
     let value = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.trim_start().starts_with(name));
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
         let line = line.unwrap_or_else(|| panic!("no line `{name}` in\n{text}"));
         line.trim_start()[name.len()..].trim().to_string()
     };
@@ -567,6 +569,9 @@ fn the_readme_shows_the_default_run() {
     for (name, tolerance) in [("test accuracy", 3e-4), ("training loss", 3e-5)] {
         let [shown, found] =
             [readme, &ran.stdout].map(|text| value(text, name).parse::<f64>().unwrap());
-        assert!((shown - found).abs() <= tolerance, "{name}: {shown}, but {found}");
+        assert!(
+            (shown - found).abs() <= tolerance,
+            "{name}: {shown}, but {found}"
+        );
     }
 }
