@@ -7,8 +7,8 @@
 //! per-record gradient:
 //!
 //! 1. [`Objective::factors`]: forward and backward pass over a batch;
-//! 2. [`Objective::squared_norms`]: `|g_j|^2`, or `|g_j - h_j|^2`, from the factors ("ghost" norms),
-//!    over all coordinates or only over those that travel;
+//! 2. [`Objective::squared_norms`]: `|g_j|^2` from the factors ("ghost" norms), over all coordinates or
+//!    only over those that travel; or [`Objective::squared_distances`]: `|g_j - h_j|^2`, over all;
 //! 3. the caller turns norms into weights (clipping);
 //! 4. [`Objective::accumulate`]: `sum_j weight_j g_j`, on all coordinates or only on those that
 //!    travel, at a cost that shrinks with their number.
@@ -114,16 +114,26 @@ pub trait Objective: Send + Sync {
         workspace: &mut Workspace,
     );
 
-    /// Writes `|left_j|^2`, or `|left_j - right_j|^2` where `right` is given, restricted to
-    /// `coordinates`, one per record. Over all coordinates the relative error is below `2^-40`
-    /// given the factors (sums of squares in `f64`), for a difference below 2^-40 of the two norms; over selected ones it is that of `f32`.
+    /// Writes `|g_j|^2`, restricted to `coordinates`, one per record. Over all coordinates the relative
+    /// error is below `2^-40` given the factors (sums of squares in `f64`); over selected ones it is
+    /// that of `f32`.
     fn squared_norms(
         &self,
         records: Records<'_>,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         coordinates: Coordinates<'_>,
         squared_norms: &mut [f64],
+        workspace: &mut Workspace,
+    );
+
+    /// Writes `|left_j - right_j|^2` over all coordinates, one per record. Given the factors, the error
+    /// is below `2^-40` of the two squared norms.
+    fn squared_distances(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+        squared_distances: &mut [f64],
         workspace: &mut Workspace,
     );
 

@@ -108,39 +108,46 @@ impl Objective for Logistic {
     fn squared_norms(
         &self,
         records: Records<'_>,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         coordinates: Coordinates<'_>,
         squared_norms: &mut [f64],
         workspace: &mut Workspace,
     ) {
         self.check(records.data);
         match coordinates {
-            Coordinates::All => {
-                let norms = records.data.squared_norms();
-                for (target, &row) in squared_norms.iter_mut().zip(records.rows) {
-                    *target = norms[row as usize];
-                }
-            }
+            Coordinates::All => known_norms(records, squared_norms),
             Coordinates::Selected(chosen) => {
                 selected_norms(records, chosen, squared_norms, workspace);
             }
         }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (squared_norm, scale) in squared_norms.iter_mut().zip(products(gradients)) {
+                    *squared_norm *= scale * scale;
+                }
+            },
+        );
+    }
+
+    fn squared_distances(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+        squared_distances: &mut [f64],
+        _workspace: &mut Workspace,
+    ) {
+        self.check(records.data);
+        known_norms(records, squared_distances);
         // The record is the same on both sides, so the difference is one of two numbers; their
         // products with the weights are exact in f64.
         vectorised(
             #[inline(always)]
-            || match right {
-                None => {
-                    for (squared_norm, scale) in squared_norms.iter_mut().zip(products(left)) {
-                        *squared_norm *= scale * scale;
-                    }
-                }
-                Some(right) => {
-                    let scales = products(left).zip(products(right));
-                    for (squared_norm, (left, right)) in squared_norms.iter_mut().zip(scales) {
-                        *squared_norm *= (left - right) * (left - right);
-                    }
+            || {
+                let scales = products(left).zip(products(right));
+                for (squared, (left, right)) in squared_distances.iter_mut().zip(scales) {
+                    *squared *= (left - right) * (left - right);
                 }
             },
         );
@@ -171,6 +178,14 @@ impl Objective for Logistic {
                 }
             },
         );
+    }
+}
+
+/// `|a_j|^2` of every record.
+fn known_norms(records: Records<'_>, squared_norms: &mut [f64]) {
+    let norms = records.data.squared_norms();
+    for (target, &row) in squared_norms.iter_mut().zip(records.rows) {
+        *target = norms[row as usize];
     }
 }
 

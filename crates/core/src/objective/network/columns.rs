@@ -61,33 +61,21 @@ impl<'a> Tile<'a> {
             .expect("a column is shorter than its stride")
     }
 
-    /// The weighted errors of a layer: `w_j delta_j`, or `w_j delta_j - w'_j delta'_j` rounded once,
-    /// of the records of a block.
+    /// The weighted errors of a layer, `w_j delta_j`, of the records of a block.
     pub(super) fn of_errors(
         len: usize,
         place: &FactorPlace,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         scratch: &'a mut [f32],
     ) -> Self {
         let (columns, _) = scratch[..place.error.len() * STRIDE].as_chunks_mut::<STRIDE>();
-        if left.weights.len() < BLOCK {
+        if gradients.weights.len() < BLOCK {
             columns.as_flattened_mut().fill(0.0);
         }
-        for (j, &weight) in left.weights.iter().enumerate() {
-            let errors = &left.factors[j * len..][..len][place.error.clone()];
-            let columns = columns.iter_mut().zip(errors);
-            match right {
-                None => columns.for_each(|(column, &error)| column[j] = weight * error),
-                Some(right) => {
-                    let others = &right.factors[j * len..][..len][place.error.clone()];
-                    let (weight, other_weight) = (f64::from(weight), f64::from(right.weights[j]));
-                    for ((column, &error), &other) in columns.zip(others) {
-                        let difference =
-                            weight * f64::from(error) - other_weight * f64::from(other);
-                        column[j] = difference as f32;
-                    }
-                }
+        for (j, &weight) in gradients.weights.iter().enumerate() {
+            let errors = &gradients.factors[j * len..][..len][place.error.clone()];
+            for (column, &error) in columns.iter_mut().zip(errors) {
+                column[j] = weight * error;
             }
         }
         Tile(columns)
