@@ -26,8 +26,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::data::Dataset;
+use crate::linalg::processor::roomy;
 use crate::linalg::vectorised;
-use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace, roomy};
+use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
 
 pub(crate) use collector::Sum;
 pub use collector::{Collector, Grids, Term};

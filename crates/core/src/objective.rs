@@ -33,6 +33,7 @@ pub use regularizer::Regularizer;
 
 use crate::data::Dataset;
 use crate::data::identity::Identity;
+use crate::linalg::processor::roomy;
 
 /// Which coordinates of the model are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,8 +175,20 @@ struct Layout {
     buffer: Vec<u8>,
 }
 
-/// Tells models apart: the phase, and addresses of what the preparation depends on.
-pub(crate) type PreparedKey = (u64, [usize; 4]);
+/// What a preparation depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PreparedKey {
+    /// Nothing is kept in phase 0.
+    pub(crate) phase: u64,
+    pub(crate) network: Identity,
+    /// The model's address, which within a phase stands for what lies there.
+    pub(crate) model: usize,
+    pub(crate) offset: Option<Identity>,
+    /// Whether rows are sparse.
+    pub(crate) sparse: bool,
+    /// Whether the way back is prepared, too.
+    pub(crate) backward: bool,
+}
 
 /// Models in use at the same time: SVRG looks at two.
 const PREPARED: usize = 2;
@@ -186,9 +199,10 @@ impl Workspace {
         Self::default()
     }
 
-    /// Begins a phase: within it a model's memory does not change, so that what an objective makes
-    /// of a model (packed weights) may serve all clients. Phases are told apart by their number;
-    /// in phase 0, where every workspace begins, nothing is kept.
+    /// Begins a phase, in which what an objective makes of a model (packed weights) may serve all
+    /// clients. A model is known again by its address, so no model that is used in a phase may be
+    /// freed or changed before the next one begins. Phases are told apart by their number; in phase 0,
+    /// where every workspace begins, nothing is kept.
     pub fn begin_phase(&mut self, phase: u64) {
         self.phase = phase;
     }
@@ -204,7 +218,7 @@ impl Workspace {
             .prepared
             .iter()
             .position(|prepared| prepared.key == key);
-        match known.filter(|_| key.0 > 0) {
+        match known.filter(|_| key.phase > 0) {
             Some(place) => (self.prepared.swap_remove(place).buffer, true),
             None if self.prepared.len() >= PREPARED => {
                 let mut buffer = self.prepared.remove(0).buffer;
@@ -217,7 +231,7 @@ impl Workspace {
 
     /// Keeps what was prepared.
     pub(crate) fn put_prepared(&mut self, key: PreparedKey, buffer: Vec<f32>) {
-        if key.0 > 0 {
+        if key.phase > 0 {
             self.prepared.push(Prepared { key, buffer });
         } else {
             self.put(buffer);
@@ -285,13 +299,6 @@ fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> 
         .rev()
         .min_by_key(|&place| fit(&buffers[place]));
     best.map_or_else(|| roomy(len), |place| buffers.swap_remove(place))
-}
-
-/// An empty buffer with room for `len` numbers, and not for a few only: what a thread writes all the time should not lie in a
-/// gap between things that other threads read.
-pub(crate) fn roomy<Number>(len: usize) -> Vec<Number> {
-    const LEAST: usize = 1024;
-    Vec::with_capacity(len.max(LEAST))
 }
 
 #[cfg(test)]

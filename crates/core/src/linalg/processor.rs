@@ -9,11 +9,11 @@
 use std::arch::x86_64 as x86;
 use std::sync::OnceLock;
 
-/// Bytes of a line of memory.
-#[cfg(target_arch = "x86_64")]
-const LINE: usize = 64;
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
 
-/// Runs `work` compiled for vectors of 256 bits, if this processor has them.
+/// Runs `work` compiled for vectors of 256 bits, if this processor has them; on processors of other families, for the vectors
+/// that those have.
 ///
 /// The closure and all it calls must be inlined to profit: mark them `#[inline(always)]`.
 #[inline(always)]
@@ -141,7 +141,7 @@ impl BitPicker {
         #[cfg(target_arch = "x86_64")]
         if self.v3.is_some() {
             // SAFETY: the token says that the processor has this instruction.
-            return unsafe { std::arch::x86_64::_pext_u64(word, mask) };
+            return unsafe { x86::_pext_u64(word, mask) };
         }
         pick_one_by_one(word, mask)
     }
@@ -164,7 +164,7 @@ pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         let start = values.as_ptr().cast::<i8>();
-        for offset in (0..size_of_val(values)).step_by(LINE) {
+        for offset in (0..size_of_val(values)).step_by(LINE_BYTES) {
             // SAFETY: the address lies inside the slice, and a prefetch reads nothing.
             unsafe { x86::_mm_prefetch::<{ x86::_MM_HINT_T0 }>(start.add(offset)) };
         }
@@ -180,9 +180,10 @@ pub(crate) fn prefetch_to_write<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         let start = values.as_ptr().cast::<u8>();
-        for offset in (0..size_of_val(values)).step_by(LINE) {
-            // SAFETY: a prefetch changes nothing; processors that do not have this one do nothing. As an intrinsic it would
-            // become a prefetch for reading, because not all processors have it.
+        for offset in (0..size_of_val(values)).step_by(LINE_BYTES) {
+            // SAFETY: the address lies inside the slice, and a prefetch neither reads nor writes for the program; processors
+            // that do not have this one take it for an empty instruction. As an intrinsic it would become a prefetch for
+            // reading, because not all processors have it.
             unsafe {
                 let address = start.add(offset);
                 std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
@@ -198,6 +199,13 @@ pub(crate) fn prefetch_places<T>(values: &[T], places: &[u32]) {
     for &place in places {
         prefetch(&values[place as usize..=place as usize]);
     }
+}
+
+/// An empty buffer with room for `len` elements, and for 1024 at least: a small one could lie in one cache line with what other
+/// threads read or write.
+pub(crate) fn roomy<Element>(len: usize) -> Vec<Element> {
+    const LEAST: usize = 1024;
+    Vec::with_capacity(len.max(LEAST))
 }
 
 /// An empty vector with room for `len` values that will be read at random: on pages of two megabytes, where the

@@ -8,8 +8,8 @@ use crate::data::Dataset;
 use crate::estimator::{
     Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg,
 };
-use crate::linalg::processor::prefetch_places;
-use crate::objective::{Coordinates, Objective, Regularizer, Workspace, roomy};
+use crate::linalg::processor::{prefetch_places, roomy};
+use crate::objective::{Coordinates, Objective, Regularizer, Workspace};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
 use crate::random::{ClientKeys, IndexSeed, PublicSeed, Purpose, SecretKey, SecretRng, unit};

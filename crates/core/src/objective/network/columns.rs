@@ -11,7 +11,7 @@ use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
 use crate::data::packed::{Entries, RowSource, with_rows};
 use crate::data::{Features, SparseRow};
-use crate::linalg::vectorised_widely;
+use crate::linalg::{LINE, vectorised_widely};
 
 /// One number per record of a block. Where there are fewer records, errors are zeros and inputs are
 /// any numbers.
@@ -19,7 +19,7 @@ pub(super) type Column = [f32; BLOCK];
 
 /// Columns in scratch are this far apart: an odd number of cache lines, because with a power of two
 /// all columns would compete for the same few places of the cache.
-const STRIDE: usize = BLOCK + 16;
+const STRIDE: usize = BLOCK + LINE;
 
 /// Sparse data of more features than this is searched instead of laid out.
 const WIDEST_TILE: usize = 2048;
