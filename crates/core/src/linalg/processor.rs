@@ -239,9 +239,52 @@ fn advise_large_pages<T>(start: *const T, len: usize) {
     let _ = (start, len);
 }
 
+/// What comes out plainly, in vectors of 256 bits and in the longest ones.
+#[cfg(test)]
+pub(crate) fn three_ways<Output>(work: impl Fn() -> Output + Copy) -> [Output; 3] {
+    [work(), vectorised(work), vectorised_widely(work)]
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::kernels;
     use super::*;
+
+    /// The compiler neither reorders sums nor fuses a product and a sum that the source does not.
+    #[test]
+    fn instruction_sets_change_no_bit() {
+        let numbers = |count: usize, seed: f32| -> Vec<f32> {
+            let number = |i: usize| (seed * (i * i + 1) as f32).sin();
+            (0..count).map(number).collect()
+        };
+        for len in [0, 1, 7, 8, 16, 33, 129, 1000] {
+            let (left, right) = (numbers(len, 0.37), numbers(len, 0.91));
+            let [plain, vectors @ ..] = three_ways(
+                #[inline(always)]
+                || kernels::dot(&left, &right).to_bits(),
+            );
+            assert_eq!(vectors, [plain; 2]);
+            let [plain, vectors @ ..] = three_ways(
+                #[inline(always)]
+                || kernels::squared_norm(&left).to_bits(),
+            );
+            assert_eq!(vectors, [plain; 2]);
+        }
+        for (count, inputs, columns, widest) in [(1, 3, 8, 16), (9, 41, 120, 64), (7, 50, 24, 16)] {
+            let rows = numbers(count * inputs, 0.53);
+            let (matrix, start) = (numbers(inputs * columns, 0.29), numbers(columns, 0.71));
+            let row = |j: usize| &rows[j * inputs..][..inputs];
+            let products = three_ways(
+                #[inline(always)]
+                || {
+                    let mut targets = vec![f32::NAN; count * columns];
+                    kernels::rows_times_matrix(count, row, &matrix, widest, &start, &mut targets);
+                    targets.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                },
+            );
+            assert!(products.iter().all(|product| *product == products[0]));
+        }
+    }
 
     #[test]
     fn bits_are_picked_in_order() {
