@@ -136,7 +136,7 @@ fn network_batch(data: &Dataset, batch: usize, selected: usize) {
                 } else {
                     Coordinates::All
                 };
-                network.squared_norms(records, gradients, None, over, &mut norms, &mut workspace);
+                network.squared_norms(records, gradients, over, &mut norms, &mut workspace);
             }
             if all || step == "sum" {
                 network.accumulate(records, gradients, chosen, &mut sum, &mut workspace);
@@ -244,14 +244,7 @@ fn logistic_batch(batch: usize, selected: usize) {
                     } else {
                         Coordinates::All
                     };
-                    objective.squared_norms(
-                        records,
-                        gradients,
-                        None,
-                        over,
-                        &mut norms,
-                        &mut workspace,
-                    );
+                    objective.squared_norms(records, gradients, over, &mut norms, &mut workspace);
                 }
                 if all || step == "sum" {
                     objective.accumulate(records, gradients, over, &mut sum, &mut workspace);

@@ -25,7 +25,8 @@ mod natural;
 mod qsgd;
 
 use crate::linalg::all_finite;
-use crate::objective::{Coordinates, roomy};
+use crate::linalg::processor::roomy;
+use crate::objective::Coordinates;
 use crate::privacy::Released;
 use crate::random::{IndexSeed, SecretRng};
 

@@ -26,8 +26,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::data::Dataset;
+use crate::linalg::processor::roomy;
 use crate::linalg::vectorised;
-use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace, roomy};
+use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
 
 pub(crate) use collector::Sum;
 pub use collector::{Collector, Grids, Term};
@@ -236,7 +237,7 @@ impl Factored {
             let norms = &mut norms[at..at + rows.len()];
             input
                 .objective
-                .squared_norms(records, gradients, None, coordinates, norms, workspace);
+                .squared_norms(records, gradients, coordinates, norms, workspace);
         }
         if alone {
             // Products with such numbers could round by more than the slack under the clip allows.
@@ -321,15 +322,10 @@ fn clip_differences(
             data: input.data,
             rows,
         };
-        let all = Coordinates::All;
-        input.objective.squared_norms(
-            records,
-            left,
-            Some(right),
-            all,
-            &mut norms[from..to],
-            workspace,
-        );
+        let norms = &mut norms[from..to];
+        input
+            .objective
+            .squared_distances(records, left, right, norms, workspace);
     }
     scales.resize(rows.len(), 0.0);
     clip_weights(bound, norms, scales);

@@ -10,15 +10,16 @@
 //! instruction set of the [`vectorised`] block they are called from and are slow outside of one,
 //! because `mul_add` without FMA instructions is a library call.
 //!
-//! `unsafe` stands here and in `linalg/processor.rs` alone: here for the call of the general matrix product in [`matmul`], whose
+//! `unsafe` stands in [`matmul`] and in `linalg/processor.rs` alone: here for the call of the general matrix product, whose
 //! bounds are checked first, there for single instructions.
-#![allow(unsafe_code)]
 
 pub(crate) mod elementary;
 pub(crate) mod kernels;
 pub(crate) mod processor;
 
 pub use processor::{vectorised, vectorised_widely};
+
+use processor::LINE_BYTES;
 
 /// `sum_i left_i right_i`, in sixteen interleaved partial sums.
 ///
@@ -128,12 +129,12 @@ pub fn softplus(values: &mut [f32]) {
 }
 
 /// Numbers per cache line.
-pub(crate) const LINE: usize = 16;
+pub(crate) const LINE: usize = LINE_BYTES / size_of::<f32>();
 
 /// The part of a buffer from the first whole cache line on; ask for [`LINE`] numbers more than
 /// needed. Vectors that cross from one line into the next cost twice.
 pub(crate) fn aligned(buffer: &mut [f32]) -> &mut [f32] {
-    let skip = buffer.as_ptr().align_offset(4 * LINE).min(LINE);
+    let skip = buffer.as_ptr().align_offset(LINE_BYTES).min(LINE);
     &mut buffer[skip..]
 }
 
@@ -180,6 +181,7 @@ impl<'a> Matrix<'a> {
 ///
 /// # Panics
 /// If the shapes do not fit.
+#[allow(unsafe_code)] // The general product takes pointers.
 pub fn matmul(target: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
     let (rows, depth, columns) = (left.rows, left.columns, right.columns);
     assert_eq!(depth, right.rows, "inner dimensions of a product");

@@ -7,8 +7,8 @@
 //! per-record gradient:
 //!
 //! 1. [`Objective::factors`]: forward and backward pass over a batch;
-//! 2. [`Objective::squared_norms`]: `|g_j|^2`, or `|g_j - h_j|^2`, from the factors ("ghost" norms),
-//!    over all coordinates or only over those that travel;
+//! 2. [`Objective::squared_norms`]: `|g_j|^2` from the factors ("ghost" norms), over all coordinates or
+//!    only over those that travel; or [`Objective::squared_distances`]: `|g_j - h_j|^2`, over all;
 //! 3. the caller turns norms into weights (clipping);
 //! 4. [`Objective::accumulate`]: `sum_j weight_j g_j`, on all coordinates or only on those that
 //!    travel, at a cost that shrinks with their number.
@@ -33,6 +33,7 @@ pub use regularizer::Regularizer;
 
 use crate::data::Dataset;
 use crate::data::identity::Identity;
+use crate::linalg::processor::roomy;
 
 /// Which coordinates of the model are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,16 +115,26 @@ pub trait Objective: Send + Sync {
         workspace: &mut Workspace,
     );
 
-    /// Writes `|left_j|^2`, or `|left_j - right_j|^2` where `right` is given, restricted to
-    /// `coordinates`, one per record. Over all coordinates the relative error is below `2^-40`
-    /// given the factors (sums of squares in `f64`), for a difference below 2^-40 of the two norms; over selected ones it is that of `f32`.
+    /// Writes `|g_j|^2`, restricted to `coordinates`, one per record. Over all coordinates the relative
+    /// error is below `2^-40` given the factors (sums of squares in `f64`); over selected ones it is
+    /// that of `f32`.
     fn squared_norms(
         &self,
         records: Records<'_>,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         coordinates: Coordinates<'_>,
         squared_norms: &mut [f64],
+        workspace: &mut Workspace,
+    );
+
+    /// Writes `|left_j - right_j|^2` over all coordinates, one per record. Given the factors, the error
+    /// is below `2^-40` of the two squared norms.
+    fn squared_distances(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+        squared_distances: &mut [f64],
         workspace: &mut Workspace,
     );
 
@@ -164,8 +175,20 @@ struct Layout {
     buffer: Vec<u8>,
 }
 
-/// Tells models apart: the phase, and addresses of what the preparation depends on.
-pub(crate) type PreparedKey = (u64, [usize; 4]);
+/// What a preparation depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PreparedKey {
+    /// Nothing is kept in phase 0.
+    pub(crate) phase: u64,
+    pub(crate) network: Identity,
+    /// The model's address, which within a phase stands for what lies there.
+    pub(crate) model: usize,
+    pub(crate) offset: Option<Identity>,
+    /// Whether rows are sparse.
+    pub(crate) sparse: bool,
+    /// Whether the way back is prepared, too.
+    pub(crate) backward: bool,
+}
 
 /// Models in use at the same time: SVRG looks at two.
 const PREPARED: usize = 2;
@@ -176,9 +199,10 @@ impl Workspace {
         Self::default()
     }
 
-    /// Begins a phase: within it a model's memory does not change, so that what an objective makes
-    /// of a model (packed weights) may serve all clients. Phases are told apart by their number;
-    /// in phase 0, where every workspace begins, nothing is kept.
+    /// Begins a phase, in which what an objective makes of a model (packed weights) may serve all
+    /// clients. A model is known again by its address, so no model that is used in a phase may be
+    /// freed or changed before the next one begins. Phases are told apart by their number; in phase 0,
+    /// where every workspace begins, nothing is kept.
     pub fn begin_phase(&mut self, phase: u64) {
         self.phase = phase;
     }
@@ -194,7 +218,7 @@ impl Workspace {
             .prepared
             .iter()
             .position(|prepared| prepared.key == key);
-        match known.filter(|_| key.0 > 0) {
+        match known.filter(|_| key.phase > 0) {
             Some(place) => (self.prepared.swap_remove(place).buffer, true),
             None if self.prepared.len() >= PREPARED => {
                 let mut buffer = self.prepared.remove(0).buffer;
@@ -207,7 +231,7 @@ impl Workspace {
 
     /// Keeps what was prepared.
     pub(crate) fn put_prepared(&mut self, key: PreparedKey, buffer: Vec<f32>) {
-        if key.0 > 0 {
+        if key.phase > 0 {
             self.prepared.push(Prepared { key, buffer });
         } else {
             self.put(buffer);
@@ -275,13 +299,6 @@ fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> 
         .rev()
         .min_by_key(|&place| fit(&buffers[place]));
     best.map_or_else(|| roomy(len), |place| buffers.swap_remove(place))
-}
-
-/// An empty buffer with room for `len` numbers, and not for a few only: what a thread writes all the time should not lie in a
-/// gap between things that other threads read.
-pub(crate) fn roomy<Number>(len: usize) -> Vec<Number> {
-    const LEAST: usize = 1024;
-    Vec::with_capacity(len.max(LEAST))
 }
 
 #[cfg(test)]

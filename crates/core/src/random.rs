@@ -162,7 +162,7 @@ pub struct PublicSeed(pub u64);
 
 impl PublicSeed {
     /// The stream for one purpose; `index` tells repeated uses apart (a round, a client).
-    pub fn stream(&self, purpose: PublicPurpose, index: u32) -> ChaCha8Rng {
+    pub fn stream(&self, purpose: PublicPurpose, index: u32) -> impl Rng + use<> {
         let mut key = [0; 32];
         expand(self.0, b"soteria public").fill_bytes(&mut key);
         let mut rng = ChaCha8Rng::from_seed(key);
@@ -195,6 +195,7 @@ impl IndexSeed {
     /// Draws the seed of a round from the beginning of the round's stream of noise ([`Purpose::Noise`]), and leaves that at its
     /// second block. The first one is the seed's alone: what is sent of it says nothing about the blocks that noise is made of.
     pub fn draw(noise: &mut SecretRng) -> Self {
+        debug_assert!(noise.is_untouched(), "the seed is the stream's first block");
         let mut block = [0; 64];
         noise.fill_bytes(&mut block);
         let seed = block.first_chunk().expect("a seed is shorter than a block");

@@ -234,22 +234,30 @@ impl Case {
         &self,
         data: &Dataset,
         rows: &[u32],
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         coordinates: Coordinates<'_>,
     ) -> Vec<f64> {
         let mut norms = vec![f64::NAN; rows.len()];
         let records = Records { data, rows };
         let mut workspace = Workspace::new();
-        self.objective.squared_norms(
-            records,
-            left,
-            right,
-            coordinates,
-            &mut norms,
-            &mut workspace,
-        );
+        self.objective
+            .squared_norms(records, gradients, coordinates, &mut norms, &mut workspace);
         norms
+    }
+
+    fn distances(
+        &self,
+        data: &Dataset,
+        rows: &[u32],
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+    ) -> Vec<f64> {
+        let mut distances = vec![f64::NAN; rows.len()];
+        let records = Records { data, rows };
+        let mut workspace = Workspace::new();
+        self.objective
+            .squared_distances(records, left, right, &mut distances, &mut workspace);
+        distances
     }
 
     fn sum(
@@ -459,8 +467,8 @@ fn ghost_norms_are_exact_given_the_factors() {
                 factors: &others,
                 weights: &other_weights,
             };
-            let norms = case.norms(&data, &rows, left, None, Coordinates::All);
-            let differences = case.norms(&data, &rows, left, Some(right), Coordinates::All);
+            let norms = case.norms(&data, &rows, left, Coordinates::All);
+            let differences = case.distances(&data, &rows, left, right);
             let len = network.factor_len();
             for (j, &row) in rows.iter().enumerate() {
                 let full = data.full_row(row as usize);
@@ -487,7 +495,7 @@ fn ghost_norms_are_those_of_explicit_gradients() {
                 factors: &factors,
                 weights: &weights,
             };
-            let norms = case.norms(&data, &rows, left, None, Coordinates::All);
+            let norms = case.norms(&data, &rows, left, Coordinates::All);
             for (j, gradient) in case.gradients(&data, &rows, &factors).iter().enumerate() {
                 let squares: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
                 let expected = squares * f64::from(weights[j]).powi(2);
@@ -512,12 +520,8 @@ fn differences_do_not_cancel() {
             factors: &factors,
             weights: &ones,
         };
-        let norms = case.norms(&data, &rows, left, None, Coordinates::All);
-        let same = case.norms(&data, &rows, left, Some(left), Coordinates::All);
-        assert_eq!(same, [0.0; 9], "{}", case.name);
-        let every: Vec<u32> = (0..case.objective.dimension() as u32).collect();
-        let every = Coordinates::Selected(&every);
-        let same = case.norms(&data, &rows, left, Some(left), every);
+        let norms = case.norms(&data, &rows, left, Coordinates::All);
+        let same = case.distances(&data, &rows, left, left);
         assert_eq!(same, [0.0; 9], "{}", case.name);
         // g - (1 - 2^-20) g = 2^-20 g, and every product on the way is exact.
         let shrunk = [1.0 - 2f32.powi(-20); 9];
@@ -525,15 +529,7 @@ fn differences_do_not_cancel() {
             factors: &factors,
             weights: &shrunk,
         };
-        let differences = case.norms(&data, &rows, left, Some(right), every);
-        for (difference, norm) in differences.iter().zip(&norms) {
-            assert!(
-                relative(difference * 2f64.powi(40), *norm) < 1e-5,
-                "{}",
-                case.name
-            );
-        }
-        let differences = case.norms(&data, &rows, left, Some(right), Coordinates::All);
+        let differences = case.distances(&data, &rows, left, right);
         for (difference, norm) in differences.iter().zip(&norms) {
             assert!(
                 relative(difference * 2f64.powi(40), *norm) < 2f64.powi(-30),
@@ -571,7 +567,7 @@ fn differences_survive_inputs_that_grow_as_errors_shrink() {
         factors: &others,
         weights: &ones,
     };
-    let differences = case.norms(&data, &rows, left, Some(right), Coordinates::All);
+    let differences = case.distances(&data, &rows, left, right);
     for (j, difference) in differences.iter().enumerate() {
         // Only biases of the second and third layer differ, by half.
         let halves = factors[j * len..][..len][34..43]
@@ -593,6 +589,40 @@ fn selected_norms_are_those_of_the_selected_part() {
             let rows: Vec<u32> = (0..139).map(|j| (j * 5) % 139).collect();
             let (factors, _) = case.factors(&data, &rows);
             let mut stream = Stream(11);
+            let weights = stream.numbers(139, 2.0);
+            let left = Gradients {
+                factors: &factors,
+                weights: &weights,
+            };
+            let gradients = case.gradients(&data, &rows, &factors);
+            let dimension = case.objective.dimension();
+            for one_in in [1.0, 1.3, 4.0, 20.0, 1e9] {
+                let chosen = stream.choice(dimension, one_in);
+                let coordinates = Coordinates::Selected(&chosen);
+                let norms = case.norms(&data, &rows, left, coordinates);
+                for j in 0..rows.len() {
+                    let entries = chosen.iter().map(|&i| gradients[j][i as usize]);
+                    let squares = entries.map(|g| (f64::from(weights[j]) * f64::from(g)).powi(2));
+                    let expected: f64 = squares.sum();
+                    assert!(
+                        (norms[j] - expected).abs() <= rounding(expected),
+                        "{} {storage:?} {offset} {one_in} {j}",
+                        case.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn distances_are_those_of_explicit_gradients() {
+    for case in cases().into_iter().chain(larger_cases()) {
+        for (storage, offset) in storages() {
+            let data = case.data(storage, 139, offset);
+            let rows: Vec<u32> = (0..139).map(|j| (j * 5) % 139).collect();
+            let (factors, _) = case.factors(&data, &rows);
+            let mut stream = Stream(11);
             let others = stream.numbers(factors.len(), 0.5);
             let (weights, other_weights) = (stream.numbers(139, 2.0), stream.numbers(139, 2.0));
             let left = Gradients {
@@ -603,37 +633,30 @@ fn selected_norms_are_those_of_the_selected_part() {
                 factors: &others,
                 weights: &other_weights,
             };
+            let distances = case.distances(&data, &rows, left, right);
             let here = case.gradients(&data, &rows, &factors);
             let there = case.gradients(&data, &rows, &others);
-            let dimension = case.objective.dimension();
-            for one_in in [1.0, 1.3, 4.0, 20.0, 1e9] {
-                let chosen = stream.choice(dimension, one_in);
-                let coordinates = Coordinates::Selected(&chosen);
-                let norms = case.norms(&data, &rows, left, None, coordinates);
-                let differences = case.norms(&data, &rows, left, Some(right), coordinates);
-                for j in 0..rows.len() {
-                    let entry = |i: usize, second: f64| {
-                        f64::from(weights[j]) * f64::from(here[j][i])
-                            - second * f64::from(other_weights[j]) * f64::from(there[j][i])
-                    };
-                    let naive = |second: f64| -> f64 {
-                        chosen
-                            .iter()
-                            .map(|&i| entry(i as usize, second).powi(2))
-                            .sum()
-                    };
-                    let what = format!("{} {storage:?} {offset} {one_in} {j}", case.name);
-                    // An entry may be the rounded rest of a feature and an offset that cancel.
-                    let bound = |exact: f64| 2e-5 * exact + 2e-6 * exact.sqrt() + 1e-12;
-                    assert!((norms[j] - naive(0.0)).abs() <= bound(naive(0.0)), "{what}");
-                    assert!(
-                        (differences[j] - naive(1.0)).abs() <= bound(naive(1.0)),
-                        "{what}"
-                    );
-                }
+            for j in 0..rows.len() {
+                let pairs = here[j].iter().zip(&there[j]);
+                let entries = pairs.map(|(&a, &b)| {
+                    f64::from(weights[j]) * f64::from(a)
+                        - f64::from(other_weights[j]) * f64::from(b)
+                });
+                let expected: f64 = entries.map(|entry| entry.powi(2)).sum();
+                assert!(
+                    (distances[j] - expected).abs() <= rounding(expected),
+                    "{} {storage:?} {offset} {j}",
+                    case.name
+                );
             }
         }
     }
+}
+
+/// How far a squared norm may be from that of explicit gradients: an entry may be the rounded rest of a feature and an
+/// offset that cancel.
+fn rounding(exact: f64) -> f64 {
+    2e-5 * exact + 2e-6 * exact.sqrt() + 1e-12
 }
 
 /// Where the chosen coordinates are those that an offset far away nearly takes back, norms and the sums of single records
@@ -689,7 +712,6 @@ fn selected_coordinates_near_a_far_offset_keep_their_digits() {
                         logistic.squared_norms(
                             records,
                             gradients,
-                            None,
                             coordinates,
                             &mut norms[side],
                             &mut workspace,
@@ -792,7 +814,7 @@ fn numbers_of_a_record_are_the_same_to_the_bit_in_any_batch() {
                     factors: &factors,
                     weights,
                 };
-                let norms = case.norms(&data, &rows, left, None, Coordinates::All);
+                let norms = case.norms(&data, &rows, left, Coordinates::All);
                 for (j, &row) in rows.iter().enumerate() {
                     let (factors_alone, outcomes_alone) = &alone[row as usize];
                     assert_eq!(&factors[j * len..][..len], factors_alone, "{}", case.name);
@@ -801,7 +823,7 @@ fn numbers_of_a_record_are_the_same_to_the_bit_in_any_batch() {
                         factors: factors_alone,
                         weights: &[1.0],
                     };
-                    let norm = case.norms(&data, &[row], left, None, Coordinates::All);
+                    let norm = case.norms(&data, &[row], left, Coordinates::All);
                     assert_eq!(norms[j], norm[0], "{}", case.name);
                 }
             }
@@ -894,7 +916,7 @@ fn other_forms_give_the_same_bits(rows: u32, one_in: f32, value: impl FnMut(u32)
                             assert_close(&sums[1], &first, 1e-5, &case.name);
                         }
                         let norms = [&plain, &copied]
-                            .map(|data| case.norms(data, batch, gradients, None, coordinates));
+                            .map(|data| case.norms(data, batch, gradients, coordinates));
                         assert_eq!(norms[0], norms[1], "{}", case.name);
                     }
                 }
@@ -913,8 +935,9 @@ fn an_empty_batch_is_nothing() {
                 factors: &factors,
                 weights: &[],
             };
+            assert!(case.distances(&data, &[], none, none).is_empty());
             for coordinates in [Coordinates::All, Coordinates::Selected(&[1])] {
-                assert!(case.norms(&data, &[], none, None, coordinates).is_empty());
+                assert!(case.norms(&data, &[], none, coordinates).is_empty());
                 let sum = case.sum(&data, &[], none, coordinates);
                 assert!(sum.iter().all(|&value| value == 0.0));
             }
@@ -962,9 +985,9 @@ fn models_that_are_not_numbers_show_and_do_not_panic() {
                     weights: &[1.0; 5],
                 };
                 let chosen = [0, dimension as u32 - 1];
+                case.distances(&data, &rows, left, left);
                 for coordinates in [Coordinates::All, Coordinates::Selected(&chosen)] {
-                    case.norms(&data, &rows, left, None, coordinates);
-                    case.norms(&data, &rows, left, Some(left), coordinates);
+                    case.norms(&data, &rows, left, coordinates);
                     case.sum(&data, &rows, left, coordinates);
                 }
             }

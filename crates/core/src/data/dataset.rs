@@ -180,10 +180,9 @@ impl Dataset {
         self.offset.as_ref().map(|offset| &offset.values)
     }
 
-    /// What tells the offset from any other; zero without one.
-    pub(crate) fn offset_identity(&self) -> usize {
-        let identity = |offset: &Offset| offset.identity.number();
-        self.offset.as_ref().map_or(0, identity)
+    /// What tells the offset from any other.
+    pub(crate) fn offset_identity(&self) -> Option<Identity> {
+        self.offset.as_ref().map(|offset| offset.identity)
     }
 
     /// `|x_j|^2` of every row, offset included.

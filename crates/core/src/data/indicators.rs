@@ -1,7 +1,7 @@
-//! Sparse rows once more, in one byte a value, where a column's stored values are all the same: features that are yes or
-//! no, scaled or not.
+//! Sparse rows once more, in one byte a value and one bit a column, where a column's stored values are all the same: features
+//! that are yes or no, scaled or not.
 //!
-//! A record of a9a takes 16 bytes in this form instead of 120, so that the records of a few clients stay next to the
+//! A record of a9a takes 32 bytes in this form instead of 120, 16 of columns and 16 of bits, so that the records of a few clients stay next to the
 //! processor that works on them, and rows have one length, which a processor can foresee. What is read back is the
 //! stored value to the bit, and sums over a row have the same terms in the same order as in the other forms, and products of
 //! zeros after them, which change nothing but the sign of a zero: the form depends on all records together, and no record's
@@ -23,7 +23,7 @@ const GROUP: usize = LOOKUPS;
 /// Longer rows are better off as they are.
 const MOST_GROUPS: usize = 4;
 
-/// Columns and one more of tables that fit into registers.
+/// Largest lookup table, the empty byte's entry included, that fits in vector registers.
 const SMALL: usize = 128;
 
 /// More columns than these are not looked for one by one.

@@ -357,4 +357,39 @@ mod tests {
         assert!(Packed::new(65537, plain.indices(), plain.values(), None).is_none());
         assert!(Packed::new(9, &[8; FEWEST - 1], &[1.0; FEWEST - 1], None).is_none());
     }
+
+    /// With a unit, numbers of values are their numbers of steps, whatever the order in which values are met.
+    #[test]
+    fn numbers_of_values_are_their_steps() {
+        let unit = 1.0 / 255.0;
+        let stored = FEWEST.next_multiple_of(7);
+        // Not quite whole steps, as after scaling; every one of 256, the highest first.
+        let value = |p: usize| (255 - p % 256) as f32 * unit * (1.0 + 1e-6);
+        let plain = rows((0..stored).map(value).collect());
+        let pack = |unit| Packed::new(65536, plain.indices(), plain.values(), unit).unwrap();
+        let (renumbered, numbered) = (pack(Some(unit)), pack(None));
+        assert_ne!(renumbered.entries, numbered.entries);
+        let packed = PackedRows::new(plain.starts(), &renumbered);
+        for row in 0..plain.rows() {
+            let found = packed.row(row).stored(0);
+            for (stored, (index, value)) in found.zip(plain.row(row).entries(0)) {
+                assert_eq!(PackedRow::number(stored), steps(value, unit));
+                let (column, found) = packed.row(row).unpack(stored);
+                assert_eq!((column, found.to_bits()), (index, value.to_bits()));
+            }
+        }
+    }
+
+    #[test]
+    fn two_values_with_one_number_of_steps_are_refused() {
+        let stored = FEWEST.next_multiple_of(7);
+        let packs = |pair: [f32; 2], unit| {
+            let plain = rows((0..stored).map(|p| pair[p % 2]).collect());
+            Packed::new(65536, plain.indices(), plain.values(), unit).is_some()
+        };
+        assert!(packs([3.0, 4.0], Some(1.0)));
+        for pair in [[3.0, 3.0f32.next_up()], [255.0, 300.0], [0.0, -7.0]] {
+            assert!(packs(pair, None) && !packs(pair, Some(1.0)), "{pair:?}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Loops written so that the compiler turns them into vector code. All are `#[inline(always)]`, to
+//! Loops written so that the compiler turns them into vector code. Inner loops are `#[inline(always)]`, to
 //! be called inside a [`vectorised`](super::vectorised) block.
 //!
 //! The two products with a matrix sum each output number in the order of its inputs, one fused
@@ -403,8 +403,8 @@ pub(crate) fn unpack_sum(
     }
 }
 
-/// The widest panel for dense rows: four rows' sums fill half of the registers, sixteen of 256 bits or 32 of 512, and their values
-/// and the weights most of the others. Six rows would leave none for values loaded early.
+/// The widest panel for dense rows. The sums of four rows fill half of the vector registers (8 of 16, or 16 of 32 with AVX-512),
+/// their values and the weights most of the others. Six rows would leave none for values loaded early.
 pub(crate) fn dense_panel() -> usize {
     if super::processor::has_wide_vectors() {
         64
@@ -610,12 +610,14 @@ mod tests {
             let turned: Vec<f32> = (0..rows * columns)
                 .map(|i| matrix[i % rows * columns + i / rows])
                 .collect();
-            let (mut found, mut expected) = (vec![f32::NAN; padded(rows) * columns], Vec::new());
-            expected.clone_from(&found);
-            pack_transposed(&matrix, columns, 16, &mut found);
-            let mut start = vec![0.0; padded(rows)];
-            pack(&turned, rows, 16, None, &mut start, &mut expected);
-            assert_eq!(found, expected);
+            for widest in [16, 64] {
+                let mut found = vec![f32::NAN; padded(rows) * columns];
+                let mut expected = found.clone();
+                pack_transposed(&matrix, columns, widest, &mut found);
+                let mut start = vec![0.0; padded(rows)];
+                pack(&turned, rows, widest, None, &mut start, &mut expected);
+                assert_eq!(found, expected);
+            }
         }
     }
 

@@ -9,11 +9,11 @@
 use std::arch::x86_64 as x86;
 use std::sync::OnceLock;
 
-/// Bytes of a line of memory.
-#[cfg(target_arch = "x86_64")]
-const LINE: usize = 64;
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
 
-/// Runs `work` compiled for vectors of 256 bits, if this processor has them.
+/// Runs `work` compiled for vectors of 256 bits, if this processor has them; on processors of other families, for the vectors
+/// that those have.
 ///
 /// The closure and all it calls must be inlined to profit: mark them `#[inline(always)]`.
 #[inline(always)]
@@ -141,7 +141,7 @@ impl BitPicker {
         #[cfg(target_arch = "x86_64")]
         if self.v3.is_some() {
             // SAFETY: the token says that the processor has this instruction.
-            return unsafe { std::arch::x86_64::_pext_u64(word, mask) };
+            return unsafe { x86::_pext_u64(word, mask) };
         }
         pick_one_by_one(word, mask)
     }
@@ -164,7 +164,7 @@ pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         let start = values.as_ptr().cast::<i8>();
-        for offset in (0..size_of_val(values)).step_by(LINE) {
+        for offset in (0..size_of_val(values)).step_by(LINE_BYTES) {
             // SAFETY: the address lies inside the slice, and a prefetch reads nothing.
             unsafe { x86::_mm_prefetch::<{ x86::_MM_HINT_T0 }>(start.add(offset)) };
         }
@@ -180,9 +180,10 @@ pub(crate) fn prefetch_to_write<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         let start = values.as_ptr().cast::<u8>();
-        for offset in (0..size_of_val(values)).step_by(LINE) {
-            // SAFETY: a prefetch changes nothing; processors that do not have this one do nothing. As an intrinsic it would
-            // become a prefetch for reading, because not all processors have it.
+        for offset in (0..size_of_val(values)).step_by(LINE_BYTES) {
+            // SAFETY: the address lies inside the slice, and a prefetch neither reads nor writes for the program; processors
+            // that do not have this one take it for an empty instruction. As an intrinsic it would become a prefetch for
+            // reading, because not all processors have it.
             unsafe {
                 let address = start.add(offset);
                 std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
@@ -198,6 +199,13 @@ pub(crate) fn prefetch_places<T>(values: &[T], places: &[u32]) {
     for &place in places {
         prefetch(&values[place as usize..=place as usize]);
     }
+}
+
+/// An empty buffer with room for `len` elements, and for 1024 at least: a small one could lie in one cache line with what other
+/// threads read or write.
+pub(crate) fn roomy<Element>(len: usize) -> Vec<Element> {
+    const LEAST: usize = 1024;
+    Vec::with_capacity(len.max(LEAST))
 }
 
 /// An empty vector with room for `len` values that will be read at random: on pages of two megabytes, where the
@@ -231,9 +239,52 @@ fn advise_large_pages<T>(start: *const T, len: usize) {
     let _ = (start, len);
 }
 
+/// What comes out plainly, in vectors of 256 bits and in the longest ones.
+#[cfg(test)]
+pub(crate) fn three_ways<Output>(work: impl Fn() -> Output + Copy) -> [Output; 3] {
+    [work(), vectorised(work), vectorised_widely(work)]
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::kernels;
     use super::*;
+
+    /// The compiler neither reorders sums nor fuses a product and a sum that the source does not.
+    #[test]
+    fn instruction_sets_change_no_bit() {
+        let numbers = |count: usize, seed: f32| -> Vec<f32> {
+            let number = |i: usize| (seed * (i * i + 1) as f32).sin();
+            (0..count).map(number).collect()
+        };
+        for len in [0, 1, 7, 8, 16, 33, 129, 1000] {
+            let (left, right) = (numbers(len, 0.37), numbers(len, 0.91));
+            let [plain, vectors @ ..] = three_ways(
+                #[inline(always)]
+                || kernels::dot(&left, &right).to_bits(),
+            );
+            assert_eq!(vectors, [plain; 2]);
+            let [plain, vectors @ ..] = three_ways(
+                #[inline(always)]
+                || kernels::squared_norm(&left).to_bits(),
+            );
+            assert_eq!(vectors, [plain; 2]);
+        }
+        for (count, inputs, columns, widest) in [(1, 3, 8, 16), (9, 41, 120, 64), (7, 50, 24, 16)] {
+            let rows = numbers(count * inputs, 0.53);
+            let (matrix, start) = (numbers(inputs * columns, 0.29), numbers(columns, 0.71));
+            let row = |j: usize| &rows[j * inputs..][..inputs];
+            let products = three_ways(
+                #[inline(always)]
+                || {
+                    let mut targets = vec![f32::NAN; count * columns];
+                    kernels::rows_times_matrix(count, row, &matrix, widest, &start, &mut targets);
+                    targets.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                },
+            );
+            assert!(products.iter().all(|product| *product == products[0]));
+        }
+    }
 
     #[test]
     fn bits_are_picked_in_order() {

@@ -166,8 +166,7 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
     fn squared_norms(
         &self,
         records: Records<'_>,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         coordinates: Coordinates<'_>,
         squared_norms: &mut [f64],
         _workspace: &mut Workspace,
@@ -175,20 +174,30 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         let dimension = self.dimension();
         assert_eq!(squared_norms.len(), records.len(), "one norm per record");
         for (j, squared_norm) in squared_norms.iter_mut().enumerate() {
-            let place = j * dimension..(j + 1) * dimension;
-            let (gradient, scale) = (&left.factors[place.clone()], f64::from(left.weights[j]));
-            let other = right.map(|right| (&right.factors[place], f64::from(right.weights[j])));
-            // Products of two f32 are exact in f64: no cancellation beyond the difference itself.
-            let entry = |i: usize| {
-                let here = scale * f64::from(gradient[i]);
-                other.map_or(here, |(other, scale)| here - scale * f64::from(other[i]))
-            };
+            let gradient = scaled(gradients, j, dimension);
             *squared_norm = match coordinates {
-                Coordinates::All => (0..dimension).map(|i| entry(i).powi(2)).sum(),
+                Coordinates::All => (0..dimension).map(|i| gradient(i).powi(2)).sum(),
                 Coordinates::Selected(chosen) => {
-                    chosen.iter().map(|&i| entry(i as usize).powi(2)).sum()
+                    chosen.iter().map(|&i| gradient(i as usize).powi(2)).sum()
                 }
             };
+        }
+    }
+
+    fn squared_distances(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+        squared_distances: &mut [f64],
+        _workspace: &mut Workspace,
+    ) {
+        let dimension = self.dimension();
+        let count = squared_distances.len();
+        assert_eq!(count, records.len(), "one distance per record");
+        for (j, squared_distance) in squared_distances.iter_mut().enumerate() {
+            let (left, right) = (scaled(left, j, dimension), scaled(right, j, dimension));
+            *squared_distance = (0..dimension).map(|i| (left(i) - right(i)).powi(2)).sum();
         }
     }
 
@@ -219,4 +228,15 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
             }
         }
     }
+}
+
+/// Entry by entry `weight_j g_j`. Products of two `f32` are exact in `f64`: no cancellation beyond a difference itself.
+fn scaled<'a>(
+    gradients: Gradients<'a>,
+    j: usize,
+    dimension: usize,
+) -> impl Fn(usize) -> f64 + use<'a> {
+    let gradient = &gradients.factors[j * dimension..][..dimension];
+    let weight = f64::from(gradients.weights[j]);
+    move |i| weight * f64::from(gradient[i])
 }

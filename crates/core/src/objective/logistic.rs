@@ -17,7 +17,7 @@
 use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{Entries, RowSource, with_rows};
-use crate::data::{Dataset, Features};
+use crate::data::{Dataset, Features, SparseRow, SparseRows};
 use crate::linalg::{self, elementary, kernels, vectorised};
 
 /// Rows that are asked for together.
@@ -108,39 +108,46 @@ impl Objective for Logistic {
     fn squared_norms(
         &self,
         records: Records<'_>,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         coordinates: Coordinates<'_>,
         squared_norms: &mut [f64],
         workspace: &mut Workspace,
     ) {
         self.check(records.data);
         match coordinates {
-            Coordinates::All => {
-                let norms = records.data.squared_norms();
-                for (target, &row) in squared_norms.iter_mut().zip(records.rows) {
-                    *target = norms[row as usize];
-                }
-            }
+            Coordinates::All => known_norms(records, squared_norms),
             Coordinates::Selected(chosen) => {
                 selected_norms(records, chosen, squared_norms, workspace);
             }
         }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (squared_norm, scale) in squared_norms.iter_mut().zip(products(gradients)) {
+                    *squared_norm *= scale * scale;
+                }
+            },
+        );
+    }
+
+    fn squared_distances(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+        squared_distances: &mut [f64],
+        _workspace: &mut Workspace,
+    ) {
+        self.check(records.data);
+        known_norms(records, squared_distances);
         // The record is the same on both sides, so the difference is one of two numbers; their
         // products with the weights are exact in f64.
         vectorised(
             #[inline(always)]
-            || match right {
-                None => {
-                    for (squared_norm, scale) in squared_norms.iter_mut().zip(products(left)) {
-                        *squared_norm *= scale * scale;
-                    }
-                }
-                Some(right) => {
-                    let scales = products(left).zip(products(right));
-                    for (squared_norm, (left, right)) in squared_norms.iter_mut().zip(scales) {
-                        *squared_norm *= (left - right) * (left - right);
-                    }
+            || {
+                let scales = products(left).zip(products(right));
+                for (squared, (left, right)) in squared_distances.iter_mut().zip(scales) {
+                    *squared *= (left - right) * (left - right);
                 }
             },
         );
@@ -171,6 +178,14 @@ impl Objective for Logistic {
                 }
             },
         );
+    }
+}
+
+/// `|a_j|^2` of every record.
+fn known_norms(records: Records<'_>, squared_norms: &mut [f64]) {
+    let norms = records.data.squared_norms();
+    for (target, &row) in squared_norms.iter_mut().zip(records.rows) {
+        *target = norms[row as usize];
     }
 }
 
@@ -303,6 +318,7 @@ fn add_row_and_offset(features: &Features, row: u32, offset: &[f32], scale: f32,
     }
 }
 
+/// `sum += sum_j weight_j s_j a_j` on the chosen coordinates.
 #[inline(always)]
 fn add_selected(
     records: Records<'_>,
@@ -326,41 +342,11 @@ fn add_selected(
         (Features::Sparse(sparse), Way::Table) => {
             let mut table = position_table(records.data.columns(), chosen, workspace);
             if let (&[row], Some(offset)) = (records.rows, records.data.offset()) {
-                // Alone, row and offset are added before they are scaled, as in whole rows.
                 let scale = gradients.weights[0] * gradients.factors[0];
                 let row = sparse.row(row as usize);
-                for (&index, &value) in row.indices.iter().zip(row.values) {
-                    let position = std::mem::take(&mut table[index as usize]) as usize;
-                    if position > 0 {
-                        let feature = value + offset[index as usize];
-                        sum[position - 1] = scale.mul_add(feature, sum[position - 1]);
-                    }
-                }
-                for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
-                    if table[coordinate as usize] > 0 {
-                        *sum = scale.mul_add(offset[coordinate as usize], *sum);
-                    }
-                }
-                workspace.put_indices(table);
-                return;
-            }
-            let mut total = 0.0;
-            with_rows!(sparse, |rows| {
-                for (j, &row) in records.rows.iter().enumerate() {
-                    let scale = gradients.weights[j] * gradients.factors[j];
-                    total += scale;
-                    for (index, value) in rows.row(row as usize).entries(0) {
-                        let position = table[index as usize] as usize;
-                        if position > 0 {
-                            sum[position - 1] = scale.mul_add(value, sum[position - 1]);
-                        }
-                    }
-                }
-            });
-            if let Some(offset) = records.data.offset() {
-                for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
-                    *sum = total.mul_add(offset[coordinate as usize], *sum);
-                }
+                add_one_by_table(row, offset, scale, &mut table, chosen, sum);
+            } else {
+                add_many_by_table(sparse, records, gradients, &table, chosen, sum);
             }
             workspace.put_indices(table);
         }
@@ -375,8 +361,64 @@ fn add_selected(
     }
 }
 
-/// [`add_selected`] for rows that are kept as columns alone: every column is looked up among the chosen ones, or, if many
-/// are chosen, whole rows are added up.
+/// One record with an offset: row and offset are added before they are scaled, as in [`add_row_and_offset`]. Stored features
+/// take their positions out of the table, so that those left over are of coordinates where only the offset is.
+#[inline(always)]
+fn add_one_by_table(
+    row: SparseRow<'_>,
+    offset: &[f32],
+    scale: f32,
+    table: &mut [u32],
+    chosen: &[u32],
+    sum: &mut [f32],
+) {
+    for (&index, &value) in row.indices.iter().zip(row.values) {
+        let position = std::mem::take(&mut table[index as usize]) as usize;
+        if position > 0 {
+            let feature = value + offset[index as usize];
+            sum[position - 1] = scale.mul_add(feature, sum[position - 1]);
+        }
+    }
+    for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+        if table[coordinate as usize] > 0 {
+            *sum = scale.mul_add(offset[coordinate as usize], *sum);
+        }
+    }
+}
+
+/// A batch, or records without an offset: every stored feature is looked up in the table, and the offset is added once, times
+/// the sum of the scales.
+#[inline(always)]
+fn add_many_by_table(
+    sparse: &SparseRows,
+    records: Records<'_>,
+    gradients: Gradients<'_>,
+    table: &[u32],
+    chosen: &[u32],
+    sum: &mut [f32],
+) {
+    let mut total = 0.0;
+    with_rows!(sparse, |rows| {
+        for (j, &row) in records.rows.iter().enumerate() {
+            let scale = gradients.weights[j] * gradients.factors[j];
+            total += scale;
+            for (index, value) in rows.row(row as usize).entries(0) {
+                let position = table[index as usize] as usize;
+                if position > 0 {
+                    sum[position - 1] = scale.mul_add(value, sum[position - 1]);
+                }
+            }
+        }
+    });
+    if let Some(offset) = records.data.offset() {
+        for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+            *sum = total.mul_add(offset[coordinate as usize], *sum);
+        }
+    }
+}
+
+/// [`add_selected`] for rows that are kept as columns alone: the chosen columns are picked out of every row's bits, or, if
+/// there are more than [`MARKED`], whole rows are added up.
 #[inline(always)]
 fn add_selected_indicators(
     indicators: &Indicators,
@@ -501,7 +543,7 @@ enum Way {
     WholeRows,
 }
 
-/// The cheapest way; only speed depends on it.
+/// The cheapest way. Beyond speed, only roundings of a sum depend on it: with an offset, or onto a sum that is not zero.
 fn way(records: Records<'_>, chosen: &[u32]) -> Way {
     let (Features::Sparse(sparse), Some(&first)) = (records.data.features(), records.rows.first())
     else {

@@ -261,23 +261,34 @@ impl Objective for Network {
     fn squared_norms(
         &self,
         records: Records<'_>,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         coordinates: Coordinates<'_>,
         squared_norms: &mut [f64],
         workspace: &mut Workspace,
     ) {
-        self.check_gradients(records, left);
-        if let Some(right) = right {
-            self.check_gradients(records, right);
-        }
+        self.check_gradients(records, gradients);
         assert_eq!(squared_norms.len(), records.len(), "one norm per record");
         match coordinates {
-            Coordinates::All => norms::ghost(self, records, left, right, squared_norms),
+            Coordinates::All => norms::ghost(self, records, gradients, squared_norms),
             Coordinates::Selected(chosen) => {
-                norms::selected(self, records, left, right, chosen, squared_norms, workspace);
+                norms::selected(self, records, gradients, chosen, squared_norms, workspace);
             }
         }
+    }
+
+    fn squared_distances(
+        &self,
+        records: Records<'_>,
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+        squared_distances: &mut [f64],
+        _workspace: &mut Workspace,
+    ) {
+        self.check_gradients(records, left);
+        self.check_gradients(records, right);
+        let count = squared_distances.len();
+        assert_eq!(count, records.len(), "one distance per record");
+        norms::distances(self, records, left, right, squared_distances);
     }
 
     fn accumulate(

@@ -1,124 +1,23 @@
 //! The client: from its records and the model to one message a round.
 
+mod plan;
+
+pub use plan::{ClientError, ClientPlan, EstimatorPlan, suits_secure_noise};
+
 use std::sync::Arc;
 
 use super::{ClientId, Round};
-use crate::compress::{Compressor, Selection, Update};
+use crate::compress::{Selection, Update};
 use crate::data::Dataset;
 use crate::estimator::{
     Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg,
 };
-use crate::linalg::processor::prefetch_places;
-use crate::objective::{Coordinates, Objective, Regularizer, Workspace, roomy};
-use crate::privacy::secure::NoiseError;
-use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released, TermBound};
-use crate::random::{ClientKeys, IndexSeed, PublicSeed, Purpose, SecretKey, SecretRng, unit};
-use crate::sampling::{Coins, Sampling};
+use crate::linalg::processor::{prefetch_places, roomy};
+use crate::objective::{Coordinates, Regularizer, Workspace};
+use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released};
+use crate::random::{ClientKeys, IndexSeed, Purpose, SecretKey, SecretRng, unit};
+use crate::sampling::Sampling;
 use crate::wire;
-
-/// The choice of an estimator.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum EstimatorPlan {
-    /// Full gradient, or a minibatch of it: GD, SGD.
-    Minibatch,
-    /// SVRG.
-    Svrg {
-        /// Probability of the shared snapshot coin.
-        snapshot_probability: f64,
-        /// `C_A`; `None` leaves differences as they are.
-        difference_clip: Option<f64>,
-    },
-    /// SAGA.
-    Saga {
-        /// `C_A`; `None` leaves differences as they are.
-        difference_clip: Option<f64>,
-    },
-}
-
-/// What all clients of a run share.
-#[derive(Clone)]
-pub struct ClientPlan {
-    /// The loss.
-    pub objective: Arc<dyn Objective>,
-    /// The compressor, participation included.
-    pub compressor: Compressor,
-    /// The estimator.
-    pub estimator: EstimatorPlan,
-    /// How each record is clipped.
-    pub clipping: Clipping,
-    /// Clips the client's whole estimate instead, as the authors' experiments do: no claim.
-    pub estimate_clip: Option<f64>,
-    /// Added to every client's estimate (`regularizer_at = "client"`); `None` when the server adds it.
-    pub regularizer: Option<Regularizer>,
-    /// Shift step `gamma`; `None`: direct compression.
-    pub shift_step: Option<f64>,
-    /// Kind of noise.
-    pub noise: Noise,
-    /// Whether all clients send the same coordinates, drawn from the public seed. Sound where every
-    /// record is clipped on what travels (Proposition 6 of `docs/privacy.md`); random-k
-    /// amplification must then not be claimed.
-    pub shared_coordinates: bool,
-    /// The run's public seed (snapshot coins, shared coordinates).
-    pub public_seed: PublicSeed,
-}
-
-impl ClientPlan {
-    /// The shared snapshot coin of `round`; always tails without SVRG.
-    fn snapshot_coin(&self, round: Round) -> bool {
-        match self.estimator {
-            EstimatorPlan::Svrg {
-                snapshot_probability,
-                ..
-            } => self.public_seed.snapshot_coin(round, snapshot_probability),
-            _ => false,
-        }
-    }
-}
-
-/// Why a client cannot be built.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClientError {
-    /// A client without records.
-    #[error("client {0} has no records")]
-    Empty(ClientId),
-    /// The expected batch is larger than the client's data.
-    #[error("client {client} has {records} records, fewer than the batch of {batch}")]
-    Batch {
-        /// Which client.
-        client: ClientId,
-        /// Its records.
-        records: usize,
-        /// The batch asked for.
-        batch: f64,
-    },
-    /// The expected batch is not a number above zero.
-    #[error("client {client}: the batch must be above zero, found {batch}")]
-    NoBatch {
-        /// Which client.
-        client: ClientId,
-        /// The batch asked for.
-        batch: f64,
-    },
-    /// More records than SAGA's integer mean can hold.
-    #[error(
-        "client {client} has {records} records; with this little noise saga adds up {most} at most"
-    )]
-    TooMany {
-        /// Which client.
-        client: ClientId,
-        /// Its records.
-        records: usize,
-        /// How many there may be.
-        most: u64,
-    },
-    /// A combination that no proof covers and that the code therefore does not have.
-    #[error("{0}")]
-    Unsupported(&'static str),
-    /// Secure noise does not fit.
-    #[error("secure noise: {0}")]
-    Noise(#[from] NoiseError),
-}
 
 /// One client: its records, its secrets, its shift and its estimator's memory.
 pub struct Client {
@@ -179,59 +78,12 @@ impl Client {
         sigma: f64,
         key: SecretKey,
     ) -> Result<Self, ClientError> {
+        plan::check(id, &plan, &data, &sampling)?;
         let records = data.rows();
-        if records == 0 {
-            return Err(ClientError::Empty(id));
-        }
-        let batch = sampling.divisor(records);
-        if !(batch > 0.0 && batch.is_finite()) {
-            return Err(ClientError::NoBatch { client: id, batch });
-        }
-        if matches!(sampling, Sampling::Poisson { .. }) && batch > records as f64 {
-            return Err(ClientError::Batch {
-                client: id,
-                records,
-                batch,
-            });
-        }
-        let two_terms = plan.estimator != EstimatorPlan::Minibatch;
-        if two_terms && matches!(plan.clipping, Clipping::Selected(_)) {
-            return Err(ClientError::Unsupported(
-                "clip_scope = \"selected\" works with gd and sgd only",
-            ));
-        }
-        if plan.estimate_clip.is_some() && matches!(plan.clipping, Clipping::Selected(_)) {
-            return Err(ClientError::Unsupported(
-                "clip_scope = \"selected\" does not clip the whole estimate too",
-            ));
-        }
-        if plan.noise == Noise::Secure
-            && (plan.clipping == Clipping::None || plan.estimate_clip.is_some())
-        {
-            return Err(ClientError::Unsupported(
-                "secure noise needs clipped records",
-            ));
-        }
-        let proved = match sampling {
-            Sampling::Full => true,
-            Sampling::Poisson { coins, .. } => coins == Coins::Exact,
-            Sampling::WithReplacement { .. } => false,
-        };
-        if plan.noise == Noise::Secure && !proved {
-            return Err(ClientError::Unsupported(
-                "secure noise needs whole batches or exact coins (`Coins::Exact`)",
-            ));
-        }
-        if plan.noise == Noise::Secure && data.offset().is_some() {
-            // Rows and offset are apart or together depending on the records, and sums over the two round differently.
-            return Err(ClientError::Unsupported(
-                "secure noise needs rows with their offset in them (`Dataset::dense`)",
-            ));
-        }
-        let terms = secure_terms(&plan, &sampling, records)?;
-        let (clipping, difference_clip) = tighten(&plan)?;
+        let terms = plan::secure_terms(&plan, &sampling, records)?;
+        let (clipping, difference_clip) = plan::tighten(&plan)?;
         let dimension = plan.objective.dimension();
-        let coordinates = if two_terms {
+        let coordinates = if plan.estimator.has_two_terms() {
             dimension
         } else {
             plan.compressor.values()
@@ -401,6 +253,7 @@ impl Client {
         }
         let mut selection = std::mem::take(&mut scratch.selection);
         let mut noise = self.keys.stream(round, Purpose::Noise);
+        // Also where coordinates are shared, so that noise always begins at the second block.
         let own_seed = IndexSeed::draw(&mut noise);
         let seed = if self.plan.shared_coordinates {
             self.plan.public_seed.coordinates(round)
@@ -551,56 +404,6 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Whether secure noise can vouch for a clip of this size: `tighten` says why.
-pub fn suits_secure_noise(clip: f64) -> bool {
-    const FARTHEST: f64 = (1u64 << 40) as f64;
-    (1.0 / FARTHEST..=FARTHEST).contains(&clip)
-}
-
-/// The bounds to which records are really clipped.
-///
-/// With secure noise they lie a little below the promised ones, so that a record's vector on *all*
-/// coordinates obeys its bound in exact arithmetic, as random-k amplification needs: the integer
-/// check sees only the coordinates that travel. A norm is known to a relative 2^-40, weights are
-/// rounded down, and a coordinate is at most three rounded `f32` operations away from its exact
-/// value: with an offset apart from the rows an error below 12 * 2^-24 of the gradient's norm, so
-/// 2^-20 of the clip is enough. A difference has the errors of two gradients, each of norm at most
-/// the clip. Roundings are relative only above the smallest numbers, where a server could push them
-/// by tiny clips and huge features: clips outside [2^-40, 2^40] are refused.
-fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
-    let difference_clip = match plan.estimator {
-        EstimatorPlan::Minibatch => None,
-        EstimatorPlan::Svrg {
-            difference_clip, ..
-        }
-        | EstimatorPlan::Saga { difference_clip } => difference_clip,
-    };
-    if plan.noise != Noise::Secure {
-        return Ok((plan.clipping, difference_clip));
-    }
-    const SLACK: f64 = 1.0 / (1u64 << 20) as f64;
-    let (clipping, clip) = match plan.clipping {
-        Clipping::None => return Ok((Clipping::None, difference_clip)),
-        Clipping::Record(clip) => (Clipping::Record(clip * (1.0 - SLACK)), clip),
-        Clipping::Selected(clip) => (Clipping::Selected(clip * (1.0 - SLACK)), clip),
-    };
-    if ![Some(clip), difference_clip]
-        .into_iter()
-        .flatten()
-        .all(suits_secure_noise)
-    {
-        return Err(ClientError::Unsupported(
-            "secure noise needs clips between 2^-40 and 2^40",
-        ));
-    }
-    match difference_clip.map(|difference| difference * (1.0 - SLACK) - 2.0 * clip * SLACK) {
-        Some(tightened) if tightened <= 0.0 => Err(ClientError::Unsupported(
-            "secure noise needs a difference_clip above 2^-19 of the clip",
-        )),
-        tightened => Ok((clipping, tightened)),
-    }
-}
-
 /// The authors' clipping: the whole estimate, regularizer included, scaled to norm `clip`; then
 /// restricted to the coordinates that travel.
 fn clip_estimate(
@@ -640,39 +443,4 @@ fn clip_estimate(
             }
         }
     })
-}
-
-/// The bounds that secure noise checks in integers.
-fn secure_terms(
-    plan: &ClientPlan,
-    sampling: &Sampling,
-    records: usize,
-) -> Result<Vec<TermBound>, ClientError> {
-    let clip = match plan.clipping {
-        Clipping::None => return Ok(Vec::new()),
-        Clipping::Record(bound) | Clipping::Selected(bound) => bound,
-    };
-    let divisor = sampling.divisor(records);
-    match plan.estimator {
-        EstimatorPlan::Minibatch => Ok(vec![TermBound { clip, divisor }]),
-        EstimatorPlan::Svrg {
-            difference_clip, ..
-        }
-        | EstimatorPlan::Saga { difference_clip } => match (difference_clip, plan.noise) {
-            (Some(difference), _) => Ok(vec![
-                TermBound {
-                    clip: difference,
-                    divisor,
-                },
-                TermBound {
-                    clip,
-                    divisor: records as f64,
-                },
-            ]),
-            (None, Noise::Secure) => Err(ClientError::Unsupported(
-                "secure noise with svrg and saga needs a difference_clip",
-            )),
-            (None, _) => Ok(Vec::new()),
-        },
-    }
 }

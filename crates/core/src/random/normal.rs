@@ -115,6 +115,7 @@ fn quarter_sine(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linalg::processor::three_ways;
     use crate::random::{Purpose, SecretKey, SecretRng};
 
     #[test]
@@ -132,6 +133,24 @@ mod tests {
             assert!(error < 2e-7, "sin {x}: {error:e}");
         }
         assert_eq!(logarithm(1.0), 0.0);
+    }
+
+    #[test]
+    fn instruction_sets_change_no_bit() {
+        let mut rng = SecretKey::simulated(3, 4).stream(1, Purpose::Noise);
+        for _ in 0..200 {
+            let mut bytes = [0; 4 * PART];
+            rng.fill_bytes(&mut bytes);
+            let [plain, vectors @ ..] = three_ways(
+                #[inline(always)]
+                || {
+                    let mut made = [f32::NAN; PART];
+                    transform(&bytes, &mut made);
+                    made.map(f32::to_bits)
+                },
+            );
+            assert_eq!(vectors, [plain; 2]);
+        }
     }
 
     /// A million numbers against the normal law: the Kolmogorov distance exceeds `2.5 / sqrt(n)` with

@@ -12,7 +12,7 @@ use super::team::Meeting;
 use super::{BLOCK, Traffic};
 use crate::compress::Update;
 use crate::linalg::processor::prefetch_to_write;
-use crate::objective::roomy;
+use crate::linalg::processor::roomy;
 use crate::protocol::{Client, ClientId, RoundScratch, Server};
 use crate::wire;
 

@@ -8,11 +8,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::compress::{Compressor, Update};
-use crate::linalg::processor::{prefetch, prefetch_to_write};
+use crate::linalg::processor::{LINE_BYTES, prefetch, prefetch_to_write};
 use crate::objective::Coordinates;
 
-/// Words per line of memory.
-const LINE: usize = 8;
+/// Words per cache line.
+const LINE: usize = LINE_BYTES / size_of::<u64>();
 
 /// Room for the letters of a block.
 pub(super) struct Letters {
@@ -58,7 +58,7 @@ impl Letters {
         let words: Box<[AtomicU64]> = (0..count * stride + LINE)
             .map(|_| AtomicU64::new(0))
             .collect();
-        let start = words.as_ptr().align_offset(8 * LINE).min(LINE);
+        let start = words.as_ptr().align_offset(LINE_BYTES).min(LINE);
         Letters {
             words,
             start,

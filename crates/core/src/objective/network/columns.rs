@@ -11,7 +11,7 @@ use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
 use crate::data::packed::{Entries, RowSource, with_rows};
 use crate::data::{Features, SparseRow};
-use crate::linalg::vectorised_widely;
+use crate::linalg::{LINE, vectorised_widely};
 
 /// One number per record of a block. Where there are fewer records, errors are zeros and inputs are
 /// any numbers.
@@ -19,7 +19,7 @@ pub(super) type Column = [f32; BLOCK];
 
 /// Columns in scratch are this far apart: an odd number of cache lines, because with a power of two
 /// all columns would compete for the same few places of the cache.
-const STRIDE: usize = BLOCK + 16;
+const STRIDE: usize = BLOCK + LINE;
 
 /// Sparse data of more features than this is searched instead of laid out.
 const WIDEST_TILE: usize = 2048;
@@ -61,33 +61,21 @@ impl<'a> Tile<'a> {
             .expect("a column is shorter than its stride")
     }
 
-    /// The weighted errors of a layer: `w_j delta_j`, or `w_j delta_j - w'_j delta'_j` rounded once,
-    /// of the records of a block.
+    /// The weighted errors of a layer, `w_j delta_j`, of the records of a block.
     pub(super) fn of_errors(
         len: usize,
         place: &FactorPlace,
-        left: Gradients<'_>,
-        right: Option<Gradients<'_>>,
+        gradients: Gradients<'_>,
         scratch: &'a mut [f32],
     ) -> Self {
         let (columns, _) = scratch[..place.error.len() * STRIDE].as_chunks_mut::<STRIDE>();
-        if left.weights.len() < BLOCK {
+        if gradients.weights.len() < BLOCK {
             columns.as_flattened_mut().fill(0.0);
         }
-        for (j, &weight) in left.weights.iter().enumerate() {
-            let errors = &left.factors[j * len..][..len][place.error.clone()];
-            let columns = columns.iter_mut().zip(errors);
-            match right {
-                None => columns.for_each(|(column, &error)| column[j] = weight * error),
-                Some(right) => {
-                    let others = &right.factors[j * len..][..len][place.error.clone()];
-                    let (weight, other_weight) = (f64::from(weight), f64::from(right.weights[j]));
-                    for ((column, &error), &other) in columns.zip(others) {
-                        let difference =
-                            weight * f64::from(error) - other_weight * f64::from(other);
-                        column[j] = difference as f32;
-                    }
-                }
+        for (j, &weight) in gradients.weights.iter().enumerate() {
+            let errors = &gradients.factors[j * len..][..len][place.error.clone()];
+            for (column, &error) in columns.iter_mut().zip(errors) {
+                column[j] = weight * error;
             }
         }
         Tile(columns)

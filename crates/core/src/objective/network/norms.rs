@@ -1,4 +1,4 @@
-//! Norms of a network's per-record gradients, from their factors.
+//! Norms of a network's per-record gradients, and of differences of two, from their factors.
 
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
@@ -12,8 +12,7 @@ use crate::linalg::{LINE, aligned, kernels, vectorised_widely};
 pub(super) fn ghost(
     network: &Network,
     records: Records<'_>,
-    left: Gradients<'_>,
-    right: Option<Gradients<'_>>,
+    gradients: Gradients<'_>,
     squared_norms: &mut [f64],
 ) {
     let features = records.data.squared_norms();
@@ -22,17 +21,35 @@ pub(super) fn ghost(
         #[inline(always)]
         || {
             for (j, (target, &row)) in squared_norms.iter_mut().zip(records.rows).enumerate() {
-                let factors = &left.factors[j * len..][..len];
-                let scale = f64::from(left.weights[j]);
-                let features = features[row as usize];
-                *target = match right {
-                    None => scale * scale * one_norm(&network.places, features, factors),
-                    Some(right) => {
-                        let other = &right.factors[j * len..][..len];
-                        let sides = [(factors, scale), (other, f64::from(right.weights[j]))];
-                        difference_norm(&network.places, features, sides)
-                    }
-                };
+                let factors = &gradients.factors[j * len..][..len];
+                let scale = f64::from(gradients.weights[j]);
+                let norm = one_norm(&network.places, features[row as usize], factors);
+                *target = scale * scale * norm;
+            }
+        },
+    );
+}
+
+/// Over all coordinates: `|w g - w' g'|^2` in `f64`.
+pub(super) fn distances(
+    network: &Network,
+    records: Records<'_>,
+    left: Gradients<'_>,
+    right: Gradients<'_>,
+    squared_distances: &mut [f64],
+) {
+    let features = records.data.squared_norms();
+    let len = network.factor_len;
+    vectorised_widely(
+        #[inline(always)]
+        || {
+            let targets = squared_distances.iter_mut().zip(records.rows);
+            for (j, (target, &row)) in targets.enumerate() {
+                let sides = [left, right].map(|side| {
+                    let factors = &side.factors[j * len..][..len];
+                    (factors, f64::from(side.weights[j]))
+                });
+                *target = difference_norm(&network.places, features[row as usize], sides);
             }
         },
     );
@@ -122,8 +139,7 @@ fn sum_of_squares(left: &[f32], right: &[f32], entry: impl Fn(f32, f32) -> f64) 
 pub(super) fn selected(
     network: &Network,
     records: Records<'_>,
-    left: Gradients<'_>,
-    right: Option<Gradients<'_>>,
+    gradients: Gradients<'_>,
     chosen: &[u32],
     squared_norms: &mut [f64],
     workspace: &mut Workspace,
@@ -131,10 +147,8 @@ pub(super) fn selected(
     let inputs_len = columns::inputs_len(network, records);
     let mut inputs_buffer = workspace.take(inputs_len + LINE);
     let inputs_scratch = &mut aligned(&mut inputs_buffer)[..inputs_len];
-    let mut left_buffer = workspace.take(columns::errors_len(network) + LINE);
-    let left_scratch = aligned(&mut left_buffer);
-    let mut right_buffer = workspace.take(columns::errors_len(network) + LINE);
-    let right_scratch = aligned(&mut right_buffer);
+    let mut errors_buffer = workspace.take(columns::errors_len(network) + LINE);
+    let errors_scratch = aligned(&mut errors_buffer);
     let len = network.factor_len;
     squared_norms.fill(0.0);
     for (l, (layer, place)) in network.layers.iter().zip(&network.places).enumerate() {
@@ -143,34 +157,18 @@ pub(super) fn selected(
         };
         for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
             let data = records.data;
-            let left = columns::block(left, len, b);
-            let right = right.map(|right| columns::block(right, len, b));
+            let gradients = columns::block(gradients, len, b);
             let norms = &mut squared_norms[b * BLOCK..][..rows.len()];
-            // The first layer's input is the same on both sides: the difference is one of errors
-            // alone.
-            let together = right.filter(|_| l == 0);
-            let errors = Tile::of_errors(len, place, left, together, left_scratch);
+            let errors = Tile::of_errors(len, place, gradients, errors_scratch);
             let inputs = match l {
                 0 => Inputs::of_data(Records { data, rows }, inputs_scratch),
-                _ => Inputs::of_factors(left.factors, len, place),
+                _ => Inputs::of_factors(gradients.factors, len, place),
             };
             vectorised_widely(
                 #[inline(always)]
-                || match (&inputs, right) {
-                    (Inputs::Tile(tile), _) => {
-                        add_squares(&chosen, errors, norms, *tile);
-                    }
-                    (Inputs::Rows(rows), Some(right)) if l > 0 => {
-                        let changes = Tile::of_errors(len, place, left, Some(right), right_scratch);
-                        let Inputs::Rows(other_rows) =
-                            Inputs::of_factors(right.factors, len, place)
-                        else {
-                            unreachable!("factors are rows");
-                        };
-                        let inputs = (Gathered::new(rows), Gathered::new(&other_rows));
-                        add_squared_differences(&chosen, inputs, (errors, changes), norms);
-                    }
-                    (Inputs::Rows(rows), _) => {
+                || match &inputs {
+                    Inputs::Tile(tile) => add_squares(&chosen, errors, norms, *tile),
+                    Inputs::Rows(rows) => {
                         add_squares(&chosen, errors, norms, Gathered::new(rows));
                     }
                 },
@@ -178,8 +176,7 @@ pub(super) fn selected(
         }
         chosen.put(workspace);
     }
-    workspace.put(right_buffer);
-    workspace.put(left_buffer);
+    workspace.put(errors_buffer);
     workspace.put(inputs_buffer);
 }
 
@@ -203,32 +200,6 @@ fn add_squares(chosen: &Chosen, errors: Tile<'_>, norms: &mut [f64], mut columns
         add_to(norms, &run);
     }
     add_squared_biases(chosen, errors, norms);
-}
-
-/// With the entries `(a - a') v + a' e` of [`outer_difference`], so that close gradients lose nothing;
-/// `inputs` are `a` and `a'`, `errors` are `v` and `e`.
-#[inline(always)]
-fn add_squared_differences(
-    chosen: &Chosen,
-    mut inputs: (Gathered<'_>, Gathered<'_>),
-    errors: (Tile<'_>, Tile<'_>),
-    norms: &mut [f64],
-) {
-    for weights in chosen.weights().chunks(RUN) {
-        let mut run = [0.0f32; BLOCK];
-        for &[input, output] in weights {
-            let (input, output) = (input as usize, output as usize);
-            let (here, there) = (inputs.0.column(input), inputs.1.column(input));
-            let (errors, changes) = (errors.0.column(output), errors.1.column(output));
-            for j in 0..BLOCK {
-                let moved = here[j] - there[j];
-                let entry = moved.mul_add(errors[j], there[j] * changes[j]);
-                run[j] = entry.mul_add(entry, run[j]);
-            }
-        }
-        add_to(norms, &run);
-    }
-    add_squared_biases(chosen, errors.1, norms);
 }
 
 #[inline(always)]

@@ -152,7 +152,7 @@ pub(super) fn run(
     workspace.put_prepared(key, prepared_buffer);
 }
 
-/// What the prepared weights depend on. Within a phase the address of a model stands for what lies there.
+/// What the prepared weights depend on.
 fn prepared_key(
     network: &Network,
     model: &[f32],
@@ -160,14 +160,17 @@ fn prepared_key(
     backward: bool,
     phase: u64,
 ) -> PreparedKey {
-    let offset = records.data.offset_identity();
-    let sparse = matches!(records.data.features(), Features::Sparse(_));
-    let kind = usize::from(sparse) + 2 * usize::from(backward);
-    let network = network.pass.identity.number();
-    (phase, [network, model.as_ptr().addr(), offset, kind])
+    PreparedKey {
+        phase,
+        network: network.pass.identity,
+        model: model.as_ptr().addr(),
+        offset: records.data.offset_identity(),
+        sparse: matches!(records.data.features(), Features::Sparse(_)),
+        backward,
+    }
 }
 
-/// Packs and transposes weights, once per call.
+/// Packs and transposes weights, once per model and phase.
 fn prepare(
     network: &Network,
     model: &[f32],

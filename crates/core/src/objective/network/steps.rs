@@ -38,6 +38,11 @@ const MOST_PIXELS: usize = 2048;
 /// Records whose numbers are multiplied at once.
 const GROUP: usize = 2 * LANES;
 
+const _: () = assert!(
+    MOST_RECORDS.is_multiple_of(4 * GROUP),
+    "a column is whole groups of those that `Products::lit` reads"
+);
+
 /// A batch of pictures.
 #[derive(Clone, Copy)]
 pub(super) struct Pictures<'a> {

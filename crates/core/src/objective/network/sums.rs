@@ -207,7 +207,7 @@ pub(super) fn selected(
                 0 => Inputs::of_data(Records { data, rows }, inputs_scratch),
                 _ => Inputs::of_factors(gradients.factors, len, place),
             };
-            let errors = Tile::of_errors(len, place, gradients, None, errors_scratch);
+            let errors = Tile::of_errors(len, place, gradients, errors_scratch);
             let add = AddProducts {
                 chosen: &chosen,
                 errors,
