@@ -259,8 +259,8 @@ mod tests {
     /// A gap that is not doubtful is that of both ends of its interval; all intervals with two gaps are doubtful, and they are few.
     #[test]
     fn gaps_are_decided_by_as_many_bits_as_they_need() {
-        for rate in [0.9, 0.3, 51.0 / 3256.0, 1e-3, 1e-6, 1e-9] {
-            let scale = (-rate as f64).ln_1p().recip();
+        for rate in [0.9f64, 0.3, 51.0 / 3256.0, 1e-3, 1e-6, 1e-9] {
+            let scale = (-rate).ln_1p().recip();
             let mut rng = SecretKey::simulated(1, 2).stream(4, Purpose::Sampling);
             let words = (0..200_000).map(|_| rng.next_u32());
             // Long gaps, around the borders between short ones, and any.

@@ -19,7 +19,8 @@ const PERIOD: u32 = 200;
 /// The most periods in a row without a trial of the team.
 const LONGEST_REST: u32 = 15;
 
-/// Rounds that last longer are always worth a team: the scheduler's hiccups are shorter.
+/// Rounds that last longer are worth a team without a trial, if they all last alike: where a team is kept waiting by other
+/// programs, some rounds are quick and others take whole slices of time.
 const LONG: Duration = Duration::from_micros(800);
 
 /// Chooses for one run.
@@ -74,9 +75,13 @@ impl Pace {
             self.trial[self.position / TRIAL][self.position % TRIAL] = took;
             self.position += 1;
             let [together, alone] = [0, 1].map(|way: usize| typical(self.trial[way]));
-            if self.position == TRIAL && together > LONG {
+            let (least, most) = extremes(&self.trial[0]);
+            if self.position == TRIAL && together > LONG && most < 2 * least {
                 // No need to try alone.
                 self.decide(together, Duration::MAX);
+            } else if self.position > TRIAL && took > most.max(LONG) {
+                // Worse than the worst of the team: no need to try again, which may take long.
+                self.decide(together, took);
             } else if self.position == DECIDED {
                 self.decide(together, alone);
             }
@@ -111,6 +116,12 @@ impl Pace {
 
 /// Position at which a trial is decided.
 const DECIDED: usize = 2 * TRIAL;
+
+fn extremes(times: &[Duration; TRIAL]) -> (Duration, Duration) {
+    let counted = times[1..].iter().copied();
+    let most = counted.clone().max().unwrap_or_default();
+    (counted.min().unwrap_or_default(), most)
+}
 
 fn typical(mut times: [Duration; TRIAL]) -> Duration {
     let counted = &mut times[1..];
@@ -151,6 +162,21 @@ mod tests {
         // Long rounds are not tried alone at all.
         let long = Duration::from_millis(5);
         assert_eq!(run(&mut Pace::new(2), |_| long, QUICK), ROUNDS);
+    }
+
+    /// Other programs hold the cores: most rounds of the team last as long as a slice of time, and look like long ones.
+    #[test]
+    fn a_team_that_is_kept_waiting_is_not_taken_for_long_rounds() {
+        let kept = |round: u32| match round % 5 {
+            4 => QUICK,
+            _ => Duration::from_millis(3),
+        };
+        let count = run(&mut Pace::new(2), kept, 2 * QUICK);
+        assert!(count < ROUNDS / 50, "{count}");
+        // Long rounds that do not last alike are tried alone, but seldom twice in a row.
+        let long = |round: u32| Duration::from_millis(2 + 5 * u64::from(round % 2));
+        let count = ROUNDS - run(&mut Pace::new(8), long, Duration::from_millis(40));
+        assert!(count <= ROUNDS / 1000, "{count}");
     }
 
     #[test]
