@@ -200,8 +200,8 @@ impl Workspace {
     }
 
     /// Begins a phase, in which what an objective makes of a model (packed weights) may serve all
-    /// clients. A model is known again by its address, so no model that is used in a phase may be
-    /// freed or changed before the next one begins. Phases are told apart by their number; in phase 0,
+    /// clients. A model is known again by its address: before the next phase begins, none that is used
+    /// may change, nor make room for one that is new. Phases are told apart by their number; in phase 0,
     /// where every workspace begins, nothing is kept.
     pub fn begin_phase(&mut self, phase: u64) {
         self.phase = phase;

@@ -411,6 +411,16 @@ mod tests {
         assert_eq!(first, blocks[1]);
     }
 
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "first block")]
+    fn an_index_seed_is_not_drawn_from_the_middle_of_a_stream() {
+        let mut noise = SecretKey::simulated(1, 2).stream(3, Purpose::Noise);
+        // As long as the buffer, so that nothing of it is left there.
+        noise.fill_bytes(&mut [0; 256]);
+        IndexSeed::draw(&mut noise);
+    }
+
     /// Anybody with the public seed knows them, and they change with round and seed.
     #[test]
     fn shared_coordinates_follow_the_public_seed() {
