@@ -18,6 +18,41 @@ use crate::report::{self, RunFiles};
 pub const COLUMNS: &str =
     "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
 
+/// What a finished run has, in the order in which the files are written: with the last one it is complete.
+pub const FILES: [&str; 5] = [
+    "config.toml",
+    "rounds.csv",
+    "model.safetensors",
+    "report.html",
+    "summary.json",
+];
+
+/// Whether a run's directory has all of its files, and nothing half written beside them.
+pub fn is_complete(path: &Path) -> bool {
+    FILES.iter().all(|name| {
+        let temporary = path.join(format!("{name}.tmp"));
+        path.join(name).is_file() && !temporary.exists()
+    })
+}
+
+/// Before files are written anew: what says that they are complete goes first, then what was left half written.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn reopen(path: &Path) -> Result<(), OutputError> {
+    let temporary = FILES.iter().map(|name| format!("{name}.tmp"));
+    for name in std::iter::once("summary.json".to_string()).chain(temporary) {
+        let file = path.join(name);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(OutputError::Io { path: file, error });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Writes a file whole or not at all.
 ///
 /// # Errors
@@ -260,12 +295,7 @@ impl RunDirectory {
             write_whole(&self.path.join("model.safetensors"), model),
         )?;
         let text = format!("{summary:#}\n");
-        io(
-            "summary.json",
-            &self.path,
-            write_whole(&self.path.join("summary.json"), text.as_bytes()),
-        )?;
-        let page = match RunFiles::read(&self.path) {
+        let page = match RunFiles::read_with(&self.path, &text) {
             Ok(files) => report::html(&files),
             Err(error) => {
                 let error = io::Error::other(error.to_string());
@@ -279,6 +309,12 @@ impl RunDirectory {
             "report.html",
             &self.path,
             write_whole(&self.path.join("report.html"), page.as_bytes()),
+        )?;
+        // The last one: whoever finds it finds the others.
+        io(
+            "summary.json",
+            &self.path,
+            write_whole(&self.path.join("summary.json"), text.as_bytes()),
         )
     }
 }
