@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use soteria_accountant::round_up;
@@ -22,7 +22,7 @@ use crate::deploy::shape::{self, ShapeError};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
 use crate::deploy::{Hash, hex, printable};
-use crate::logs::LogOptions;
+use crate::logs::{self, LogOptions};
 use crate::net::dial::{Security, Target};
 use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
@@ -43,14 +43,15 @@ hint: both messages have left; if the other is of a copy of this state, count wh
 hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; if it has gone on, its state is the newer one: keep that
 hint: if there is none, somebody has sent as this client: see who has its key (without TLS any process of this machine may)";
 
-/// How long a client whose last run is over looks for a server with another one.
-const AFTER_THE_END: Duration = Duration::from_secs(4);
+/// How long a client whose last run is over waits at most for a server that may have another one.
+const AFTER_THE_END: Duration = Duration::from_secs(10);
 
 /// Take part in a run with one's own records
 ///
 /// Shows what the run will cost and what these records have spent before anything is sent, and refuses
-/// with exit code 3 above --max-epsilon; without a limit it asks, and where there is no terminal it refuses. Tries again until the server answers; stopped or killed, it goes
-/// on when started again with the same --state.
+/// with exit code 3 above --max-epsilon. Without a limit it asks at a terminal; elsewhere it warns and joins, and
+/// the run's own epsilon is the only limit. Tries again until the server answers; stopped or killed, it goes on
+/// when started again with the same --state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// The server, e.g. https://127.0.0.1:7443
@@ -76,25 +77,25 @@ pub struct Options {
     /// The records: a source as in data.source, or one part of it, e.g. a9a:0/10
     #[arg(long, value_name = "SPEC")]
     data: String,
-    /// Most that these records may have spent at the end of the run
+    /// Refuse if the records' total epsilon would exceed E
     #[arg(long, value_name = "E")]
     max_epsilon: Option<f64>,
     /// Largest delta of a run, and of the ledger's sum
     #[arg(long, value_name = "D", default_value_t = budget::MAX_DELTA)]
     max_delta: f64,
-    /// Judge every run for neighbours of this kind; without it, for the run's own
+    /// Check limits under this adjacency instead of the run's own
     #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
     adjacency: Option<String>,
     /// Count every run in this state against the limit, also those on other data: for records that grow or change
     #[arg(long)]
     count_all: bool,
-    /// Do not ask; without a terminal this or --max-epsilon is needed
+    /// Do not ask, and do not warn that there is no limit
     #[arg(long)]
     yes: bool,
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
-    /// Take records of this shape only, whatever the first run named: a refusal says which
+    /// Permit this shape (named in the refusal) besides the one fixed first
     #[arg(long, value_name = "NAME")]
     shape: Option<String>,
     /// Where data sets are looked for first
@@ -246,15 +247,27 @@ async fn describe(
     last: Option<&LedgerRun>,
     verbosity: Verbosity,
 ) -> Result<Option<String>, Failure> {
-    let (start, mut patience, mut said) = (Instant::now(), Patience::default(), false);
+    let over = last.is_some_and(|run| run.finished);
+    let (mut patience, mut said) = (Patience::default(), false);
     loop {
-        match caller.describe().await {
+        let attempt = if over {
+            // There may be another run, but nothing has to be waited for.
+            match tokio::time::timeout(AFTER_THE_END, caller.describe()).await {
+                Ok(attempt) => attempt,
+                Err(_) => return Ok(None),
+            }
+        } else {
+            caller.describe().await
+        };
+        match attempt {
             Ok(text) => return Ok(Some(text)),
+            Err(FollowError::Passing(reason)) if over => {
+                verbosity.say(format!(
+                    "no answer ({reason}), and nothing left to do: the last run of this state is over"
+                ));
+                return Ok(None);
+            }
             Err(FollowError::Passing(reason)) => {
-                let over = last.is_some_and(|run| run.finished);
-                if over && start.elapsed() > AFTER_THE_END {
-                    return Ok(None);
-                }
                 if !std::mem::replace(&mut said, true) {
                     verbosity.say(format!(
                         "no answer yet ({reason}); trying until there is one"
@@ -368,7 +381,7 @@ impl Agreed {
         budget::check_limits(&total, &run.price, description.test_seed.is_some(), &limits)?;
         let joined = known.iter().any(|known| known.hash == hash);
         if options.max_epsilon.is_none() && !options.yes && !joined {
-            ask()?;
+            ask(verbosity)?;
         }
         Ok(Self {
             description,
@@ -407,7 +420,36 @@ fn show(
     } else {
         String::new()
     };
-    verbosity.say(format!(
+    let replace_one = options.adjacency.is_some();
+    let counted = |other: &&LedgerRun| options.count_all || other.data == run.data;
+    let before = budget::spent_in(known.iter().filter(counted), None, replace_one)?;
+    let total = budget::spent_in(known.iter().filter(counted), Some(run), replace_one)?;
+    if logs::for_machines() {
+        tracing::info!(
+            run = hex(&run.hash),
+            client = run.client,
+            records,
+            messages = rounds,
+            epsilon,
+            epsilon_replace_one,
+            delta,
+            adjacency = adjacency_name(*zero_out),
+            claim,
+            spent = before.epsilon,
+            runs_before = before.runs,
+            total = total.epsilon,
+            total_delta = total.delta,
+            total_adjacency = adjacency_name(total.zero_out),
+            "cost"
+        );
+    }
+    // For people; machines have it all in one event.
+    let tell = |line: String| {
+        if !logs::for_machines() {
+            verbosity.say(line);
+        }
+    };
+    tell(format!(
         "run {}: {} with {} parameters, client {} of {}, {records} records, {rounds} messages",
         &hex(&run.hash)[..16],
         description.resolved.algorithm(),
@@ -415,7 +457,7 @@ fn show(
         run.client,
         description.resolved.clients,
     ));
-    verbosity.say(format!(
+    tell(format!(
         "this run costs epsilon {} at delta {delta}, {}{beside} (claim: {claim})",
         epsilon_text(*epsilon),
         adjacency_name(*zero_out),
@@ -423,16 +465,12 @@ fn show(
     for warning in &description.warnings {
         verbosity.warn(printable(warning));
     }
-    let replace_one = options.adjacency.is_some();
-    let counted = |other: &&LedgerRun| options.count_all || other.data == run.data;
-    let before = budget::spent_in(known.iter().filter(counted), None, replace_one)?;
-    let total = budget::spent_in(known.iter().filter(counted), Some(run), replace_one)?;
     let whose = if options.count_all {
         "all records of this state have"
     } else {
         "these records have"
     };
-    verbosity.say(format!(
+    tell(format!(
         "{whose} spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
         epsilon_text(before.epsilon),
         before.runs,
@@ -452,13 +490,14 @@ fn show(
     Ok(total)
 }
 
-/// Asks a person; without one, nobody has agreed.
-fn ask() -> Result<(), Failure> {
+/// Asks a person. Without one the run's own epsilon is the only limit, which is worth a warning.
+fn ask(verbosity: Verbosity) -> Result<(), Failure> {
     let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
     if !(stdin.is_terminal() && stderr.is_terminal()) {
-        return Err(Failure::Refused(
-            "refused: there is no terminal to ask at and no limit to obey; nothing has been sent\nhint: give --max-epsilon E, or --yes to join whatever the run costs".to_string(),
-        ));
+        verbosity.warn(
+            "no limit was given, so the run's own epsilon is the only one; --max-epsilon E sets a limit, --yes silences this",
+        );
+        return Ok(());
     }
     let _ = write!(stderr.lock(), "Take part? [y/N] ");
     let mut answer = String::new();
