@@ -65,7 +65,7 @@ pub struct Client {
     /// Rounds that closed without it.
     pub missed: u32,
     /// Whether the last round did.
-    pub missing: bool,
+    pub missed_last: bool,
     /// Bytes from it since this server process started.
     pub bytes_up: u64,
     /// Bytes to it since then.
@@ -185,7 +185,7 @@ impl Status {
         match client.finished {
             true => 0,
             false => {
-                let silent = Round::from(client.joined && client.missing);
+                let silent = Round::from(client.joined && client.missed_last);
                 self.round.saturating_sub(client.round).max(silent)
             }
         }
@@ -297,10 +297,10 @@ mod tests {
     #[test]
     fn whoever_misses_rounds_is_behind() {
         let mut status = status();
-        status.clients[8].missing = true;
+        status.clients[8].missed_last = true;
         let behind = |status: &Status| (status.summary().behind, status.lag(&status.clients[8]));
         assert_eq!(behind(&status), (2, 1));
-        status.clients[8].missing = false;
+        status.clients[8].missed_last = false;
         // Its message for the open round is here already.
         status.clients[8].round = 11;
         assert_eq!(behind(&status), (1, 0));

@@ -276,9 +276,9 @@ fn the_page_lives_in_a_real_browser() {
         3
     );
     // Up to date is who answers in time, and keeps nobody waiting.
-    feed_of_three.client(1, |client| (client.round, client.missing) = (60, true));
+    feed_of_three.client(1, |client| (client.round, client.missed_last) = (60, true));
     page.wait("clients-note", "1 behind");
-    feed_of_three.client(1, |client| client.missing = false);
+    feed_of_three.client(1, |client| client.missed_last = false);
     page.wait("clients-note", "all here and up to date");
     feed_of_three.client(0, |client| client.round = 61);
     feed_of_three.client(2, |client| client.round = 61);

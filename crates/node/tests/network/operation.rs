@@ -47,7 +47,7 @@ fn now() -> f64 {
 /// The server writes to a frozen client's connection for a long time before it notices. What counts is what comes from it.
 #[test]
 fn a_frozen_client_is_behind_and_silent() {
-    let config = format!("{SMALL}rounds = 20000\n[deployment]\nquorum = 2\ndeadline = 0.05\n");
+    let config = format!("{SMALL}rounds = 20000\n[deployment]\nquorum = 2\ndeadline = 0.1\n");
     let run = Run::new(&config);
     let port = free_port();
     let _server = run.serve_with(&["--dashboard", &format!("127.0.0.1:{port}")]);

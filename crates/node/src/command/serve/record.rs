@@ -60,7 +60,8 @@ impl Recorder {
                 Some(round) => {
                     tracing::info!(round, taken = evaluation.taken, accuracy, "round closed");
                 }
-                None => tracing::info!(accuracy, "the start"),
+                None if accuracy.is_some() => tracing::info!(accuracy, "the start is measured"),
+                None => {}
             }
             // The desk may be closed already; the row is in the file.
             let _ = self.measured.send(evaluation);

@@ -85,7 +85,7 @@ impl<S: ServerStore> Observer<S> for Watch {
                     row.epsilon = spent;
                     row.taken = taken.get(row.client as usize).copied().unwrap_or(0);
                     let missed = missed.get(row.client as usize);
-                    (row.missed, row.missing) = missed.copied().unwrap_or_default();
+                    (row.missed, row.missed_last) = missed.copied().unwrap_or_default();
                 }
             });
             // Rounds that are not measured have a time and traffic too.
