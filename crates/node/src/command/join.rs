@@ -1,18 +1,18 @@
-//! `soteria join`: one client with its own records.
+//! `soteria join`: one client with its own records. `cost` shows what that costs, and asks.
 
-use std::io::{BufRead, IsTerminal, Write};
+mod cost;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use soteria_accountant::round_up;
 use soteria_core::data::{DataDirectories, Share};
 use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Limits, Priced, Refusal, Spent, adjacency_name};
+use crate::deploy::budget::{self, Limits, Refusal};
 use crate::deploy::description::Description;
 use crate::deploy::participant::{
     Participant, ParticipantError, Parts, checkpoint_every, fresh_secrets,
@@ -22,12 +22,13 @@ use crate::deploy::shape::{self, ShapeError};
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
 use crate::deploy::{Hash, hex, printable};
-use crate::logs::{self, LogOptions};
+use crate::logs::LogOptions;
 use crate::net::dial::{Security, Target};
 use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
+use cost::{ask, show};
 
 /// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
 /// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
@@ -389,125 +390,6 @@ impl Agreed {
             run,
             sigma,
         })
-    }
-}
-
-/// Shows what the run costs and what was spent before, and returns the sum, all of the run in it.
-fn show(
-    description: &Description,
-    run: &LedgerRun,
-    known: &[LedgerRun],
-    options: &Options,
-    verbosity: Verbosity,
-) -> Result<Spent, Failure> {
-    let Priced {
-        records,
-        epsilon,
-        epsilon_replace_one,
-        delta,
-        zero_out,
-        claim,
-        rounds,
-        ..
-    } = &run.price;
-    let epsilon_text = |epsilon: Option<f64>| {
-        epsilon.map_or("unknown".to_string(), |epsilon| {
-            round_up(epsilon, 4).to_string()
-        })
-    };
-    let beside = if *zero_out {
-        format!("; {} replace-one", epsilon_text(*epsilon_replace_one))
-    } else {
-        String::new()
-    };
-    let replace_one = options.adjacency.is_some();
-    let counted = |other: &&LedgerRun| options.count_all || other.data == run.data;
-    let before = budget::spent_in(known.iter().filter(counted), None, replace_one)?;
-    let total = budget::spent_in(known.iter().filter(counted), Some(run), replace_one)?;
-    if logs::for_machines() {
-        tracing::info!(
-            run = hex(&run.hash),
-            client = run.client,
-            records,
-            messages = rounds,
-            epsilon,
-            epsilon_replace_one,
-            delta,
-            adjacency = adjacency_name(*zero_out),
-            claim,
-            spent = before.epsilon,
-            runs_before = before.runs,
-            total = total.epsilon,
-            total_delta = total.delta,
-            total_adjacency = adjacency_name(total.zero_out),
-            "cost"
-        );
-    }
-    // For people; machines have it all in one event.
-    let tell = |line: String| {
-        if !logs::for_machines() {
-            verbosity.say(line);
-        }
-    };
-    tell(format!(
-        "run {}: {} with {} parameters, client {} of {}, {records} records, {rounds} messages",
-        &hex(&run.hash)[..16],
-        description.resolved.algorithm(),
-        description.dimension(),
-        run.client,
-        description.resolved.clients,
-    ));
-    tell(format!(
-        "this run costs epsilon {} at delta {delta}, {}{beside} (claim: {claim})",
-        epsilon_text(*epsilon),
-        adjacency_name(*zero_out),
-    ));
-    for warning in &description.warnings {
-        verbosity.warn(printable(warning));
-    }
-    let whose = if options.count_all {
-        "all records of this state have"
-    } else {
-        "these records have"
-    };
-    tell(format!(
-        "{whose} spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
-        epsilon_text(before.epsilon),
-        before.runs,
-        epsilon_text(total.epsilon),
-        total.delta,
-        adjacency_name(total.zero_out),
-    ));
-    let uncounted = known.iter().filter(|other| !counted(other));
-    let others = budget::spent_in(uncounted, None, replace_one)?;
-    if others.runs > 0 {
-        verbosity.warn(format!(
-            "runs of this state on other data sets have spent epsilon {} ({} runs), which is not counted here; if they shared records with this one, --count-all counts it",
-            epsilon_text(others.epsilon),
-            others.runs,
-        ));
-    }
-    Ok(total)
-}
-
-/// Asks a person. Without one the run's own epsilon is the only limit, which is worth a warning.
-fn ask(verbosity: Verbosity) -> Result<(), Failure> {
-    let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
-    if !(stdin.is_terminal() && stderr.is_terminal()) {
-        verbosity.warn(
-            "no limit was given, so the run's own epsilon is the only one; --max-epsilon E sets a limit, --yes silences this",
-        );
-        return Ok(());
-    }
-    let _ = write!(stderr.lock(), "Take part? [y/N] ");
-    let mut answer = String::new();
-    let read = stdin.lock().read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        Ok(())
-    } else {
-        Err(Failure::Refused(
-            "refused by you; nothing has been sent".to_string(),
-        ))
     }
 }
 
