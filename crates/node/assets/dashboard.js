@@ -68,12 +68,12 @@
     $("fill").style.width = (about.rounds ? Math.min(100, 100 * status.round / about.rounds) : 0) + "%";
     say("round-note", roundNote());
     say("accuracy", orDash(newest("test_accuracy"), percent));
-    say("accuracy-note", newest("test_accuracy") === null ? "the server has no test set" : "loss " + orDash(newest("test_loss"), value => plain(value, 4)));
+    say("accuracy-note", newest("test_accuracy") === null ? unmeasured() : "loss " + orDash(newest("test_loss"), value => plain(value, 4)));
     say("epsilon", about.epsilon === null ? "no ε" : "ε = " + roundedUp(about.epsilon));
     say("epsilon-note", about.epsilon === null ? about.claim
       : "δ = " + plain(about.delta, 2) + " at the end, " + about.claim + (last && last.epsilon !== null ? "; spent " + roundedUp(last.epsilon) : ""));
     say("clients", count(summary.joined) + " of " + count(about.clients));
-    say("clients-note", summary.missing ? count(summary.missing) + " missing" : summary.behind ? count(summary.behind) + " behind" : "all here and up to date");
+    say("clients-note", summary.missing ? count(summary.missing) + " missing" : summary.behind ? count(summary.behind) + " behind" : awaited() ? "waiting for " + count(awaited()) : "all here and up to date");
     say("up", bytes(summary.bytes_up));
     say("up-note", perMessage());
     say("down", bytes(summary.bytes_down));
@@ -86,6 +86,13 @@
     rows();
     say("more", status.more_clients ? "and " + count(status.more_clients) + " more; those furthest behind are shown" : "");
     say("version", "soteria " + about.version + ".");
+  }
+  const unmeasured = () => (status === null ? "loading" : status.about.tested ? "nothing is measured yet" : "the server has no test set");
+  const unclosed = () => (status === null ? "loading" : "no round has closed yet");
+  /* A round that is open for long waits for those who have not answered: nobody is up to date who keeps the others waiting. */
+  function awaited() {
+    const long = status.phase === "running" && status.opened !== null && status.now - status.opened > Math.max(5, 3 * (recentPace() || 0));
+    return long ? Math.max(0, status.about.clients - status.arrived) : 0;
   }
   function roundNote() {
     if (status.phase === "finished") return "all rounds are done";
@@ -118,12 +125,12 @@
         for (let i = 0; i < 10; i++) row.insertCell().className = i > 1 ? "n" : "";
         row.cells[1].appendChild(document.createElement("span"));
       }
-      const state = client.finished ? "finished" : !client.joined ? "missing" : client.lag ? "behind" : "current";
+      const state = client.finished ? "finished" : !client.joined ? "missing" : client.lag ? "behind" : awaited() && client.round <= status.round ? "awaited" : "current";
       const badge = row.cells[1].firstChild;
-      badge.className = "state " + state;
+      badge.className = "state " + (state === "awaited" ? "behind" : state);
       const cells = [
-        String(client.client), { current: "up to date", behind: "behind", missing: "missing", finished: "done" }[state],
-        client.joined ? count(client.round) : "–", client.joined ? count(client.lag) : "–", count(client.taken), count(client.missed),
+        String(client.client), { current: "up to date", behind: "behind", awaited: "waited for", missing: "missing", finished: "done" }[state],
+        client.joined ? count(Math.min(client.round, status.round)) : "–", client.joined ? count(client.lag) : "–", count(client.taken), count(client.missed),
         bytes(client.bytes_up), bytes(client.bytes_down), orDash(client.epsilon, roundedUp),
         client.last_seen === null ? "never" : seconds(Math.max(0, Math.round(status.now - client.last_seen))) + " ago",
       ];
@@ -138,10 +145,10 @@
   /* ---- the curves ---- */
   let points = [];
   const CHARTS = {
-    accuracy: { write: percent, tick: value => plain(100 * value, 4) + " %", series: [{ key: "test_accuracy", label: "test accuracy", color: "--c4" }], none: "the server has no test set" },
-    loss: { write: value => plain(value, 4), series: [{ key: "test_loss", label: "test loss", color: "--c3" }], none: "the server has no test set" },
-    bytes: { write: bytes, series: [{ key: "uplink_bytes", label: "from clients", color: "--c1" }, { key: "downlink_bytes", label: "to clients", color: "--c2" }], zero: true, none: "no round has closed yet" },
-    seconds: { write: seconds, series: [{ key: "seconds", label: "seconds", color: "--c5" }], zero: true, skipStart: true, none: "no round has closed yet" },
+    accuracy: { write: percent, tick: value => plain(100 * value, 4) + " %", series: [{ key: "test_accuracy", label: "test accuracy", color: "--c4" }], none: unmeasured },
+    loss: { write: value => plain(value, 4), series: [{ key: "test_loss", label: "test loss", color: "--c3" }], none: unmeasured },
+    bytes: { write: bytes, series: [{ key: "uplink_bytes", label: "from clients", color: "--c1" }, { key: "downlink_bytes", label: "to clients", color: "--c2" }], zero: true, none: unclosed },
+    seconds: { write: seconds, series: [{ key: "seconds", label: "seconds", color: "--c5" }], zero: true, skipStart: true, none: unclosed },
   };
   const charts = Array.from(document.querySelectorAll("[data-chart]"), figure => ({
     ...CHARTS[figure.dataset.chart], frame: figure.querySelector(".plot"), plot: null, absent: null,
@@ -159,7 +166,7 @@
     if (data[0].length === 0) {
       const absent = document.createElement("p");
       absent.className = "absent";
-      absent.textContent = chart.none;
+      absent.textContent = chart.none();
       chart.frame.appendChild(absent);
       return;
     }
@@ -231,9 +238,12 @@
     draw();
   });
   events.addEventListener("status", event => {
+    const first = status === null;
     status = JSON.parse(event.data);
     alive();
     show();
+    /* What is absent can be named only now. */
+    if (first) draw();
   });
   events.onerror = () => {
     if (lost === null) lost = Date.now();

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::accounting::PrivacyError;
 use crate::config::ConfigError;
+use crate::logs;
 use crate::output::{OutputError, write_whole};
 use crate::problem::ProblemError;
 use crate::report::Figure;
@@ -50,6 +51,14 @@ impl Failure {
             Failure::Failed(_) => 1,
             Failure::Usage { .. } => 2,
             Failure::Refused(_) => 3,
+        }
+    }
+
+    /// What went wrong; hints may follow on lines of their own.
+    pub fn message(&self) -> &str {
+        match self {
+            Failure::Failed(message) | Failure::Refused(message) => message,
+            Failure::Usage { message, .. } => message,
         }
     }
 
@@ -187,16 +196,20 @@ pub struct Verbosity {
 }
 
 impl Verbosity {
-    /// A line for people, unless quiet.
+    /// A line for people, unless quiet; an event of the log where that is for machines.
     pub fn say(&self, line: impl AsRef<str>) {
-        if !self.quiet {
+        if logs::for_machines() {
+            tracing::info!("{}", line.as_ref());
+        } else if !self.quiet {
             complain(format_args!("{}", line.as_ref()));
         }
     }
 
     /// A warning, unless quiet.
     pub fn warn(&self, line: impl AsRef<str>) {
-        if !self.quiet {
+        if logs::for_machines() {
+            tracing::warn!("{}", line.as_ref());
+        } else if !self.quiet {
             complain(format_args!(
                 "{} {}",
                 console::style("warning:").yellow().bold().for_stderr(),
@@ -207,7 +220,8 @@ impl Verbosity {
 
     /// A progress bar over so many rounds, where somebody can see it.
     pub fn bar(&self, rounds: u64) -> indicatif::ProgressBar {
-        let visible = io::IsTerminal::is_terminal(&io::stderr()) && !self.quiet;
+        let terminal = io::IsTerminal::is_terminal(&io::stderr());
+        let visible = terminal && !self.quiet && !logs::for_machines();
         let target = if visible {
             indicatif::ProgressDrawTarget::stderr()
         } else {
@@ -223,7 +237,9 @@ impl Verbosity {
 
     /// A line for the curious.
     pub fn detail(&self, line: impl AsRef<str>) {
-        if self.verbose && !self.quiet {
+        if logs::for_machines() {
+            tracing::debug!("{}", line.as_ref());
+        } else if self.verbose && !self.quiet {
             complain(format_args!("{}", line.as_ref()));
         }
     }

@@ -1,9 +1,10 @@
 //! Structured logs of the long-running commands, on stderr.
 //!
-//! One line per event: plain text for people, one JSON object with `--log json` for machines. A log holds
-//! sizes, rounds, numbers of clients and addresses, never a record, a gradient, a noise value or a key.
+//! One line per event: plain text for people, one JSON object with `--log json` for machines. Then everything else on stderr
+//! is an event, too: announcements, costs, warnings, and the error at the end. A log holds sizes, rounds, numbers of clients and addresses, never a record, a gradient, a noise value or a key.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -11,6 +12,14 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::command::Verbosity;
+
+/// Whether stderr is for machines.
+static FOR_MACHINES: AtomicBool = AtomicBool::new(false);
+
+/// Whether everything on stderr is to be an event of the log, because machines read it.
+pub fn for_machines() -> bool {
+    FOR_MACHINES.load(Ordering::Relaxed)
+}
 
 /// How logs are written; flatten this into a command's options.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -62,6 +71,8 @@ impl LogOptions {
         };
         let subscriber = Registry::default().with(layer.with_filter(filter));
         // Tests run several commands in one process; the first one's format stays.
-        let _ = tracing::subscriber::set_global_default(subscriber);
+        if tracing::subscriber::set_global_default(subscriber).is_ok() {
+            FOR_MACHINES.store(self.log == LogFormat::Json, Ordering::Relaxed);
+        }
     }
 }

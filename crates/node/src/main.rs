@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use soteria_node::command::{self, Failure, Verbosity};
+use soteria_node::logs::{self, LogFormat, LogOptions};
 
 /// Private federated learning with compressed communication
 #[derive(Parser, Debug)]
@@ -100,7 +101,6 @@ fn usage(error: &clap::Error) -> ExitCode {
             first = first + " " + item;
         }
     }
-    command::complain(format_args!("{first}"));
     let tips: Vec<&str> = lines
         .take_while(|line| !line.starts_with("Usage"))
         .collect();
@@ -109,22 +109,51 @@ fn usage(error: &clap::Error) -> ExitCode {
     } else {
         tips.join(" ").replace("tip: ", "")
     };
+    if asks_for_json() {
+        // Nothing has been set up yet: the command line was not understood.
+        let verbosity = Verbosity {
+            quiet: true,
+            verbose: false,
+        };
+        LogOptions {
+            log: LogFormat::Json,
+        }
+        .init(verbosity);
+        tracing::error!(code = 2, hint, "{}", first.trim_start_matches("error: "));
+        return ExitCode::from(2);
+    }
+    command::complain(format_args!("{first}"));
     command::complain(format_args!("hint: {hint}"));
     ExitCode::from(2)
 }
 
+/// Whether a command line that was not understood has `--log json` in it.
+fn asks_for_json() -> bool {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    arguments.iter().any(|argument| argument == "--log=json")
+        || arguments
+            .windows(2)
+            .any(|pair| pair[0] == "--log" && pair[1] == "json")
+}
+
 fn explain(failure: &Failure) {
+    // Some messages bring hints of their own, on lines of their own.
+    let mut lines = failure.message().split("\nhint: ");
+    let message = lines.next().unwrap_or_default();
+    let own = match failure {
+        Failure::Usage { hint, .. } => hint.as_deref(),
+        _ => None,
+    };
+    let hints: Vec<&str> = lines.chain(own).collect();
+    if logs::for_machines() {
+        let hint = (!hints.is_empty()).then(|| hints.join("; "));
+        tracing::error!(code = failure.code(), hint, "{message}");
+        return;
+    }
     let label = console::style("error:").red().bold().for_stderr();
-    match failure {
-        Failure::Failed(message) | Failure::Refused(message) => {
-            command::complain(format_args!("{label} {}", one_line(message)))
-        }
-        Failure::Usage { message, hint } => {
-            command::complain(format_args!("{label} {}", one_line(message)));
-            if let Some(hint) = hint {
-                command::complain(format_args!("hint: {hint}"));
-            }
-        }
+    command::complain(format_args!("{label} {}", one_line(message)));
+    for hint in hints {
+        command::complain(format_args!("hint: {}", one_line(hint)));
     }
 }
 

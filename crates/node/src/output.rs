@@ -18,6 +18,45 @@ use crate::report::{self, RunFiles};
 pub const COLUMNS: &str =
     "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
 
+/// What a finished run has, in the order in which the files are written: with the last one it is complete.
+pub const FILES: [&str; 5] = [
+    "config.toml",
+    "rounds.csv",
+    "model.safetensors",
+    "report.html",
+    "summary.json",
+];
+
+/// Whether a run's directory has all of its files, and nothing half written beside them.
+pub fn is_complete(path: &Path) -> bool {
+    FILES.iter().all(|name| {
+        let temporary = path.join(format!("{name}.tmp"));
+        path.join(name).is_file() && !temporary.exists()
+    })
+}
+
+/// Before files are written anew: what an earlier run said at its end goes, that it is complete first, and so does what was left half
+/// written. Files of two runs never stand side by side.
+fn reopen(path: &Path) -> Result<(), OutputError> {
+    let ends = [
+        "summary.json",
+        "report.html",
+        "curves.svg",
+        "model.safetensors",
+    ];
+    let temporary = FILES.iter().map(|name| format!("{name}.tmp"));
+    for name in ends.map(str::to_string).into_iter().chain(temporary) {
+        let file = path.join(name);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(OutputError::Io { path: file, error });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Writes a file whole or not at all.
 ///
 /// # Errors
@@ -35,14 +74,6 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     written
-}
-
-/// Removes a file, if it is there.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// A run's directory, open for writing.
@@ -136,14 +167,7 @@ impl RunDirectory {
             error,
         };
         fs::create_dir_all(path).map_err(wrap)?;
-        for name in [
-            "summary.json",
-            "report.html",
-            "curves.svg",
-            "model.safetensors",
-        ] {
-            remove(&path.join(name)).map_err(wrap)?;
-        }
+        reopen(path)?;
         write_whole(&path.join("config.toml"), resolved.to_toml().as_bytes()).map_err(wrap)?;
         let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
         writeln!(rounds, "{COLUMNS}").map_err(wrap)?;
@@ -286,12 +310,7 @@ impl RunDirectory {
             write_whole(&self.path.join("model.safetensors"), model),
         )?;
         let text = format!("{summary:#}\n");
-        io(
-            "summary.json",
-            &self.path,
-            write_whole(&self.path.join("summary.json"), text.as_bytes()),
-        )?;
-        let page = match RunFiles::read(&self.path) {
+        let page = match RunFiles::read_with(&self.path, &text) {
             Ok(files) => report::html(&files),
             Err(error) => {
                 let error = io::Error::other(error.to_string());
@@ -305,6 +324,12 @@ impl RunDirectory {
             "report.html",
             &self.path,
             write_whole(&self.path.join("report.html"), page.as_bytes()),
+        )?;
+        // The last one: whoever finds it finds the others.
+        io(
+            "summary.json",
+            &self.path,
+            write_whole(&self.path.join("summary.json"), text.as_bytes()),
         )
     }
 }

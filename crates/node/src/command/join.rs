@@ -1,18 +1,18 @@
-//! `soteria join`: one client with its own records.
+//! `soteria join`: one client with its own records. `cost` shows what that costs, and asks.
 
-use std::io::{BufRead, IsTerminal, Write};
+mod cost;
+
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use soteria_accountant::round_up;
 use soteria_core::data::{DataDirectories, Share};
 use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Limits, Priced, Refusal, Spent, adjacency_name};
+use crate::deploy::budget::{self, Limits, Refusal};
 use crate::deploy::description::Description;
 use crate::deploy::participant::{
     Participant, ParticipantError, Parts, checkpoint_every, fresh_secrets,
@@ -28,6 +28,7 @@ use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
+use cost::{ask, show};
 
 /// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
 /// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
@@ -43,14 +44,15 @@ hint: both messages have left; if the other is of a copy of this state, count wh
 hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; if it has gone on, its state is the newer one: keep that
 hint: if there is none, somebody has sent as this client: see who has its key (without TLS any process of this machine may)";
 
-/// How long a client whose last run is over looks for a server with another one.
-const AFTER_THE_END: Duration = Duration::from_secs(4);
+/// How long a client whose last run is over waits at most for a server that may have another one.
+const AFTER_THE_END: Duration = Duration::from_secs(10);
 
 /// Take part in a run with one's own records
 ///
 /// Shows what the run will cost and what these records have spent before anything is sent, and refuses
-/// with exit code 3 above --max-epsilon; without a limit it asks, and where there is no terminal it refuses. Tries again until the server answers; stopped or killed, it goes
-/// on when started again with the same --state.
+/// with exit code 3 above --max-epsilon. Without a limit it asks at a terminal; elsewhere it warns and joins, and
+/// the run's own epsilon is the only limit. Tries again until the server answers; stopped or killed, it goes on
+/// when started again with the same --state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// The server, e.g. https://127.0.0.1:7443
@@ -76,25 +78,25 @@ pub struct Options {
     /// The records: a source as in data.source, or one part of it, e.g. a9a:0/10
     #[arg(long, value_name = "SPEC")]
     data: String,
-    /// Most that these records may have spent at the end of the run
+    /// Refuse if the records' total epsilon would exceed E
     #[arg(long, value_name = "E")]
     max_epsilon: Option<f64>,
     /// Largest delta of a run, and of the ledger's sum
     #[arg(long, value_name = "D", default_value_t = budget::MAX_DELTA)]
     max_delta: f64,
-    /// Judge every run for neighbours of this kind; without it, for the run's own
+    /// Check limits under this adjacency instead of the run's own
     #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
     adjacency: Option<String>,
     /// Count every run in this state against the limit, also those on other data: for records that grow or change
     #[arg(long)]
     count_all: bool,
-    /// Do not ask; without a terminal this or --max-epsilon is needed
+    /// Do not ask, and do not warn that there is no limit
     #[arg(long)]
     yes: bool,
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
-    /// Take records of this shape only, whatever the first run named: a refusal says which
+    /// Permit this shape (named in the refusal) besides the one fixed first
     #[arg(long, value_name = "NAME")]
     shape: Option<String>,
     /// Where data sets are looked for first
@@ -246,15 +248,27 @@ async fn describe(
     last: Option<&LedgerRun>,
     verbosity: Verbosity,
 ) -> Result<Option<String>, Failure> {
-    let (start, mut patience, mut said) = (Instant::now(), Patience::default(), false);
+    let over = last.is_some_and(|run| run.finished);
+    let (mut patience, mut said) = (Patience::default(), false);
     loop {
-        match caller.describe().await {
+        let attempt = if over {
+            // There may be another run, but nothing has to be waited for.
+            match tokio::time::timeout(AFTER_THE_END, caller.describe()).await {
+                Ok(attempt) => attempt,
+                Err(_) => return Ok(None),
+            }
+        } else {
+            caller.describe().await
+        };
+        match attempt {
             Ok(text) => return Ok(Some(text)),
+            Err(FollowError::Passing(reason)) if over => {
+                verbosity.say(format!(
+                    "no answer ({reason}), and nothing left to do: the last run of this state is over"
+                ));
+                return Ok(None);
+            }
             Err(FollowError::Passing(reason)) => {
-                let over = last.is_some_and(|run| run.finished);
-                if over && start.elapsed() > AFTER_THE_END {
-                    return Ok(None);
-                }
                 if !std::mem::replace(&mut said, true) {
                     verbosity.say(format!(
                         "no answer yet ({reason}); trying until there is one"
@@ -368,7 +382,7 @@ impl Agreed {
         budget::check_limits(&total, &run.price, description.test_seed.is_some(), &limits)?;
         let joined = known.iter().any(|known| known.hash == hash);
         if options.max_epsilon.is_none() && !options.yes && !joined {
-            ask()?;
+            ask(verbosity)?;
         }
         Ok(Self {
             description,
@@ -376,99 +390,6 @@ impl Agreed {
             run,
             sigma,
         })
-    }
-}
-
-/// Shows what the run costs and what was spent before, and returns the sum, all of the run in it.
-fn show(
-    description: &Description,
-    run: &LedgerRun,
-    known: &[LedgerRun],
-    options: &Options,
-    verbosity: Verbosity,
-) -> Result<Spent, Failure> {
-    let Priced {
-        records,
-        epsilon,
-        epsilon_replace_one,
-        delta,
-        zero_out,
-        claim,
-        rounds,
-        ..
-    } = &run.price;
-    let epsilon_text = |epsilon: Option<f64>| {
-        epsilon.map_or("unknown".to_string(), |epsilon| {
-            round_up(epsilon, 4).to_string()
-        })
-    };
-    let beside = if *zero_out {
-        format!("; {} replace-one", epsilon_text(*epsilon_replace_one))
-    } else {
-        String::new()
-    };
-    verbosity.say(format!(
-        "run {}: {} with {} parameters, client {} of {}, {records} records, {rounds} messages",
-        &hex(&run.hash)[..16],
-        description.resolved.algorithm(),
-        description.dimension(),
-        run.client,
-        description.resolved.clients,
-    ));
-    verbosity.say(format!(
-        "this run costs epsilon {} at delta {delta}, {}{beside} (claim: {claim})",
-        epsilon_text(*epsilon),
-        adjacency_name(*zero_out),
-    ));
-    for warning in &description.warnings {
-        verbosity.warn(printable(warning));
-    }
-    let replace_one = options.adjacency.is_some();
-    let counted = |other: &&LedgerRun| options.count_all || other.data == run.data;
-    let before = budget::spent_in(known.iter().filter(counted), None, replace_one)?;
-    let total = budget::spent_in(known.iter().filter(counted), Some(run), replace_one)?;
-    let whose = if options.count_all {
-        "all records of this state have"
-    } else {
-        "these records have"
-    };
-    verbosity.say(format!(
-        "{whose} spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
-        epsilon_text(before.epsilon),
-        before.runs,
-        epsilon_text(total.epsilon),
-        total.delta,
-        adjacency_name(total.zero_out),
-    ));
-    let uncounted = known.iter().filter(|other| !counted(other));
-    let others = budget::spent_in(uncounted, None, replace_one)?;
-    if others.runs > 0 {
-        verbosity.warn(format!(
-            "runs of this state on other data sets have spent epsilon {} ({} runs), which is not counted here; if they shared records with this one, --count-all counts it",
-            epsilon_text(others.epsilon),
-            others.runs,
-        ));
-    }
-    Ok(total)
-}
-
-/// Asks a person; without one, nobody has agreed.
-fn ask() -> Result<(), Failure> {
-    let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
-    if !(stdin.is_terminal() && stderr.is_terminal()) {
-        return Err(Failure::Refused(
-            "refused: there is no terminal to ask at and no limit to obey; nothing has been sent\nhint: give --max-epsilon E, or --yes to join whatever the run costs".to_string(),
-        ));
-    }
-    let _ = write!(stderr.lock(), "Take part? [y/N] ");
-    let mut answer = String::new();
-    let read = stdin.lock().read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        Ok(())
-    } else {
-        Err(Failure::Refused(
-            "refused by you; nothing has been sent".to_string(),
-        ))
     }
 }
 

@@ -32,12 +32,6 @@ pub struct Options {
 /// # Errors
 /// When there is no ledger, or it cannot be read.
 pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
-    if !options.state.join("client.sqlite").exists() {
-        return Err(Failure::Failed(format!(
-            "{} holds no client's state",
-            options.state.display()
-        )));
-    }
     let mut store = ClientSqlite::open_to_read(&options.state)?;
     let runs = store.runs()?;
     let mut sets: Vec<(Hash, Vec<LedgerRun>)> = Vec::new();
@@ -57,6 +51,8 @@ pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
             .map(|(number, runs, spent)| set_json(*number, runs, spent))
             .collect();
         format!("{:#}\n", json!({ "datasets": sets }))
+    } else if totals.is_empty() {
+        "no runs yet\n".to_string()
     } else {
         totals
             .iter()

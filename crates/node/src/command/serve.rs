@@ -28,7 +28,7 @@ use crate::net::service::Service;
 use crate::net::tls;
 use crate::output::{self, RunDirectory};
 use crate::run as setup;
-use ending::{Shared, finish};
+use ending::{Shared, finish, lock};
 use plan::Plan;
 use record::{Recorder, point};
 use watch::{Watch, about};
@@ -128,8 +128,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let description = plan.describe(options, stored.as_deref())?;
     let start = plan.model.start(&plan.resolved)?;
     let coordinator = Coordinator::new(store, description, start, SNAPSHOT_EVERY, Duration::ZERO)?;
-    let over = coordinator.settled();
-    if over && options.out.join("summary.json").exists() {
+    if coordinator.settled() && output::is_complete(&options.out) {
         verbosity.say("the run is over");
         return Ok(());
     }
@@ -157,7 +156,7 @@ async fn coordinate(
         ),
         None => Security::Plain,
     };
-    let feed = Feed::new(about(&description));
+    let feed = Feed::new(about(&description, plan.test.is_some()));
     let known = coordinator.evaluations().to_vec();
     let odometer = coordinator
         .privacy()
@@ -208,6 +207,8 @@ async fn coordinate(
         test_seed,
         Arc::clone(&ending),
     );
+    // Before the rows of earlier rounds are written anew, on another thread.
+    lock(&ending).settle(&coordinator);
     let opened = desk::open(coordinator, watch, Instant::now());
     let recorder = Recorder {
         directory,
@@ -218,7 +219,15 @@ async fn coordinate(
         ending: Arc::clone(&ending),
         test_seed,
     };
-    let recorder = std::thread::spawn(move || recorder.run(&known, &to_measure));
+    let (give_up, mut gave_up) = tokio::sync::oneshot::channel::<()>();
+    let recorder = std::thread::spawn(move || {
+        let result = recorder.run(&known, &to_measure);
+        if result.is_err() {
+            // Whoever waits may be gone; the error is in the result.
+            let _ = give_up.send(());
+        }
+        result
+    });
     let service = Service::new(opened.desk.clone(), &description, feed.clone());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let compressor =
@@ -238,18 +247,19 @@ async fn coordinate(
                 "interrupted; `soteria serve` with --state {} goes on", options.state.display()
             ))),
         },
-        result = &mut ended => Err(match result {
-            Ok(Err(error)) => error.into(),
-            _ => Failure::Failed("the coordinator ended".to_string()),
-        }),
-        finished = standing.wait_for(|standing| standing.finished) => {
-            finished.map(|_| true).map_err(|_| Failure::Failed("the coordinator ended".to_string()))
-        }
+        result = &mut ended => Err(cause(result.ok())),
+        // Its own error is found below, where it is joined.
+        Ok(()) = &mut gave_up => Err(Failure::Failed("the table cannot be written".to_string())),
+        finished = standing.wait_for(|standing| standing.finished) => match finished {
+            Ok(_) => Ok(true),
+            // The desk is gone, and says why a moment later.
+            Err(_) => Err(cause((&mut ended).await.ok())),
+        },
     };
     match &outcome {
         Ok(true) => feed.phase(Phase::Finished),
         Ok(false) => feed.phase(Phase::Stopping),
-        Err(failure) => feed.trouble(Some(format!("{failure:?}"))),
+        Err(failure) => feed.trouble(Some(failure.message().to_string())),
     }
     if outcome.as_ref().is_ok_and(|finished| *finished) {
         tracing::info!("all rounds are done");
@@ -280,6 +290,15 @@ async fn coordinate(
             ));
             Ok(())
         }
+    }
+}
+
+/// Why the desk closed before the end.
+fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
+    match ended {
+        Some(Err(error)) => error.into(),
+        Some(Ok(())) => Failure::Failed("the coordinator ended before the run did".to_string()),
+        None => Failure::Failed("the coordinator's thread failed".to_string()),
     }
 }
 

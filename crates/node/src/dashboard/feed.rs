@@ -98,14 +98,18 @@ impl Feed {
         }
     }
 
-    /// Notes that a client was heard of now, with these bytes both ways.
-    pub fn heard(&self, client: ClientId, bytes_up: u64, bytes_down: u64) {
+    /// Notes that something came from a client now. What is sent to it is no sign of life: see [`sent`](Self::sent).
+    pub fn heard(&self, client: ClientId, bytes: u64) {
         let now = unix_time();
         self.client(client, |client| {
-            client.bytes_up += bytes_up;
-            client.bytes_down += bytes_down;
+            client.bytes_up += bytes;
             client.last_seen = Some(now);
         });
+    }
+
+    /// Notes bytes that were sent to a client, whether or not it reads them.
+    pub fn sent(&self, client: ClientId, bytes: u64) {
+        self.client(client, |client| client.bytes_down += bytes);
     }
 
     /// Adds a closed round to the curves, or to a round that is there what was measured of it later.

@@ -16,7 +16,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderValue};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -237,9 +237,12 @@ fn json(value: &impl serde::Serialize) -> Response {
     }
 }
 
-async fn metrics_text(State(feed): State<Feed>) -> Response {
-    match metrics::text(&feed) {
-        Ok(text) => ([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response(),
+async fn metrics_text(State(feed): State<Feed>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter();
+    let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let format = metrics::Format::accepted(&accept.join(","));
+    match metrics::text(&feed, format) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.media_type())], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -1,5 +1,9 @@
-//! The run in the text format of Prometheus (OpenMetrics).
+//! The run in the text format of Prometheus, or as OpenMetrics for whoever asks for that.
+//!
+//! The older format is made from the newer one, line by line: it has no units, no end mark and no kind `info`, and calls a
+//! counter by the name of its samples.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,8 +21,44 @@ use super::status::Phase;
 /// Beyond so many clients there are no series of single clients: Prometheus pays for each of them.
 pub const CLIENT_SERIES: usize = 2000;
 
-/// What the media type of the answer is.
-pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What an answer can be written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus 0.0.4: what everybody reads.
+    Text,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What is wanted by a header `Accept`: OpenMetrics if it is named, and not named after plain text.
+    pub fn accepted(accept: &str) -> Self {
+        let quality = |kind: &str| {
+            let ranges = accept
+                .split(',')
+                .map(|range| range.split(';').map(str::trim));
+            let wanted = ranges.filter_map(|mut range| {
+                let named = range.next()?.eq_ignore_ascii_case(kind);
+                let given = range.find_map(|parameter| parameter.strip_prefix("q="));
+                named.then(|| given.map_or(1.0, |given| given.parse().unwrap_or(0.0)))
+            });
+            wanted.fold(0.0, f64::max)
+        };
+        let open = quality("application/openmetrics-text");
+        match open > 0.0 && open >= quality("text/plain") {
+            true => Format::OpenMetrics,
+            false => Format::Text,
+        }
+    }
+
+    /// Its media type.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfClient {
@@ -38,7 +78,7 @@ struct Direction {
 type Float = Gauge<f64, AtomicU64>;
 
 /// All metrics now. They are gathered when asked for, so that nobody keeps the books twice.
-pub fn text(feed: &Feed) -> Result<String, fmt::Error> {
+pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("soteria");
     let about = feed.about();
     registry.register(
@@ -185,26 +225,68 @@ pub fn text(feed: &Feed) -> Result<String, fmt::Error> {
         if status.clients.len() <= CLIENT_SERIES {
             let lag = Family::<OfClient, Float>::default();
             let seen = Family::<OfClient, Float>::default();
+            let missed = Family::<OfClient, Counter>::default();
             for client in &status.clients {
                 let of = OfClient {
                     client: client.client,
                 };
                 lag.get_or_create(&of).set(f64::from(status.lag(client)));
+                let rounds = u64::from(client.missed);
+                missed.get_or_create(&of).inc_by(rounds);
                 if let Some(time) = client.last_seen {
                     seen.get_or_create(&of).set(time);
                 }
             }
             registry.register("client_lag", "Rounds that a client is behind", lag);
             registry.register(
+                "client_missed",
+                "Rounds that closed without a client",
+                missed,
+            );
+            registry.register(
                 "client_last_seen_timestamp",
-                "When a client was last heard of, in seconds since 1970",
+                "When something last came from a client, in seconds since 1970",
                 seen,
             );
         }
     });
     let mut out = String::new();
     encode(&mut out, &registry)?;
-    Ok(out)
+    Ok(match format {
+        Format::Text => older(&out),
+        Format::OpenMetrics => out,
+    })
+}
+
+/// OpenMetrics in the older format.
+fn older(text: &str) -> String {
+    let mut kinds = HashMap::new();
+    for line in text.lines() {
+        let kind = line.strip_prefix("# TYPE ");
+        if let Some((name, kind)) = kind.and_then(|rest| rest.split_once(' ')) {
+            kinds.insert(name, kind);
+        }
+    }
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        let parts = (words.next(), words.next(), words.next(), words.next());
+        match parts {
+            (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
+            (Some("#"), Some(what), Some(name), Some(rest)) => {
+                let (ending, kind) = match kinds.get(name) {
+                    Some(&"counter") => ("_total", "counter"),
+                    Some(&"info") => ("_info", "gauge"),
+                    other => ("", other.copied().unwrap_or("untyped")),
+                };
+                let rest = if what == "TYPE" { kind } else { rest };
+                out.extend(["# ", what, " ", name, ending, " ", rest]);
+            }
+            _ => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
 }
 
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: f64) {

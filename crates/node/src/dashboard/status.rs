@@ -30,6 +30,8 @@ pub struct About {
     pub delta: f64,
     /// `proved`, or why there is no claim.
     pub claim: String,
+    /// Whether the server has a test set.
+    pub tested: bool,
     /// The version of the program.
     pub version: String,
 }
@@ -56,19 +58,21 @@ pub struct Client {
     pub client: ClientId,
     /// Whether it has agreed to the run.
     pub joined: bool,
-    /// Rounds it has completed: the last one whose result it has is this minus one.
+    /// How far it is by its own word: the round whose model it has, or the one after its last message.
     pub round: Round,
     /// Its messages that were taken.
     pub taken: u32,
     /// Rounds that closed without it.
     pub missed: u32,
+    /// Whether the last round did.
+    pub missed_last: bool,
     /// Bytes from it since this server process started.
     pub bytes_up: u64,
     /// Bytes to it since then.
     pub bytes_down: u64,
     /// What it has spent at most as the run defines it; `None` without a claim.
     pub epsilon: Option<f64>,
-    /// When it was last heard of, in seconds since 1970.
+    /// When something last came from it, in seconds since 1970.
     pub last_seen: Option<f64>,
     /// Whether it has taken note of the end.
     pub finished: bool,
@@ -121,9 +125,9 @@ pub struct Summary {
     pub joined: usize,
     /// Clients that have not.
     pub missing: usize,
-    /// Joined clients that have the newest model.
+    /// Joined clients that have answered in every round lately.
     pub current: usize,
-    /// Joined clients that are behind.
+    /// Joined clients that are behind, or without which the last round closed.
     pub behind: usize,
     /// Clients that have taken note of the end.
     pub finished: usize,
@@ -175,9 +179,16 @@ pub struct Snapshot {
 }
 
 impl Status {
-    /// How many rounds a client is behind; one that never joined is behind by all.
+    /// How many rounds a client is behind by its own word, and at least one if the last round closed without it; one that
+    /// never joined is behind by all. Whoever knows the end is not behind.
     pub fn lag(&self, client: &Client) -> Round {
-        self.round.saturating_sub(client.round)
+        match client.finished {
+            true => 0,
+            false => {
+                let silent = Round::from(client.joined && client.missed_last);
+                self.round.saturating_sub(client.round).max(silent)
+            }
+        }
     }
 
     /// Counts over all clients.
@@ -280,6 +291,22 @@ mod tests {
         assert_eq!(order, [42, 7, 0, 1, 2]);
         assert_eq!(snapshot.more_clients, 95);
         assert_eq!(snapshot.clients[1].lag, 7);
+    }
+
+    /// A client that is only written to, or that answers too late, is not up to date.
+    #[test]
+    fn whoever_misses_rounds_is_behind() {
+        let mut status = status();
+        status.clients[8].missed_last = true;
+        let behind = |status: &Status| (status.summary().behind, status.lag(&status.clients[8]));
+        assert_eq!(behind(&status), (2, 1));
+        status.clients[8].missed_last = false;
+        // Its message for the open round is here already.
+        status.clients[8].round = 11;
+        assert_eq!(behind(&status), (1, 0));
+        status.clients[8].round = 10;
+        (status.round, status.clients[8].finished) = (12, true);
+        assert_eq!(behind(&status).1, 0);
     }
 
     #[test]

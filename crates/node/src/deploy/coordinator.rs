@@ -98,6 +98,8 @@ pub struct Coordinator<S> {
     unsettled: bool,
     /// Messages of each client that were taken.
     taken: Vec<u32>,
+    /// Rounds that closed without an answer of each client, and whether the last one did.
+    missed: Vec<(u32, bool)>,
     /// The dense state that was read last.
     dense: Option<Arc<ServerState>>,
     sums: Sums,
@@ -154,6 +156,7 @@ impl<S: ServerStore> Coordinator<S> {
             elsewhere: false,
             unsettled: false,
             taken: vec![0; clients],
+            missed: vec![(0, false); clients],
             dense: None,
             sums: Sums::default(),
             evaluations: Vec::new(),
@@ -208,6 +211,12 @@ impl<S: ServerStore> Coordinator<S> {
     /// Messages of each client that were taken, over all rounds.
     pub fn taken(&self) -> &[u32] {
         &self.taken
+    }
+
+    /// How many rounds closed without each client, and whether the last one did. A client that answered that it sits a round
+    /// out has not missed it. Where clients may do that, the journal cannot tell the two apart, and the count begins with the process.
+    pub fn missed(&self) -> &[(u32, bool)] {
+        &self.missed
     }
 
     /// The last round that closed, if it is at hand.

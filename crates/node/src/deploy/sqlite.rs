@@ -23,6 +23,10 @@ pub use server::ServerSqlite;
 /// The least and the most bytes that are reserved for a log.
 const LOG_RESERVE: std::ops::Range<u64> = 1 << 19..1 << 23;
 
+/// What is wrong with a state whose lock names a database that says nothing.
+const GONE: &str =
+    "it is gone or empty, but this state has been used: restore it, or take another directory";
+
 /// One database with its lock.
 struct Database {
     path: PathBuf,
@@ -74,9 +78,7 @@ impl Database {
         lock.read_to_string(&mut made).map_err(unmarked)?;
         let made = made.lines().any(|line| line == name);
         if made && database.found_version()? == 0 {
-            return Err(database.corrupt(
-                "it is gone or empty, but this state has been used: restore it, or take another directory",
-            ));
+            return Err(database.corrupt(GONE));
         }
         database
             .prepare(schema)
@@ -96,6 +98,18 @@ impl Database {
 
     fn open_to_read(directory: &Path, name: &str, version: i64) -> Result<Self, StoreError> {
         let path = directory.join(name);
+        let made = fs::read_to_string(directory.join("lock")).unwrap_or_default();
+        let made = made.lines().any(|line| line == name);
+        if !path.exists() {
+            let path = path.display().to_string();
+            return Err(match made {
+                true => StoreError::Corrupt {
+                    path,
+                    what: GONE.to_string(),
+                },
+                false => StoreError::Missing(directory.display().to_string()),
+            });
+        }
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
         let connection =
             Connection::open_with_flags(&path, flags).map_err(|error| wrap(&path, &error))?;
@@ -107,6 +121,9 @@ impl Database {
         };
         let patience = database.connection.busy_timeout(Duration::from_secs(10));
         patience.map_err(|error| database.wrap(&error))?;
+        if made && database.found_version()? == 0 {
+            return Err(database.corrupt(GONE));
+        }
         database.check_version()?;
         Ok(database)
     }

@@ -22,6 +22,9 @@ pub enum StoreError {
     /// Another process has the state.
     #[error("{0} is in use by another process")]
     Locked(String),
+    /// There is none where one was to be read.
+    #[error("{0} holds no client's state")]
+    Missing(String),
     /// The medium refuses.
     #[error("{path}: {reason}")]
     Failed {

@@ -204,6 +204,7 @@ pub async fn listen(
         slots: Arc::new(Semaphore::new(limits.connections)),
         registry: Arc::default(),
         counters: Arc::clone(&counters),
+        refusals: Arc::default(),
     };
     let incoming = Incoming {
         connections,
@@ -211,6 +212,40 @@ pub async fn listen(
         task: tokio::spawn(door.run(listener)),
     };
     Ok((bound, incoming))
+}
+
+/// How many refused handshakes are named in a minute; the others are counted.
+const NAMED: u32 = 5;
+
+/// Refused handshakes since the minute began. Strangers can make as many as they like, and a log must not grow by all of them.
+#[derive(Default)]
+struct Refusals(Mutex<Minute>);
+
+#[derive(Default)]
+struct Minute {
+    began: Option<Instant>,
+    refused: u32,
+}
+
+impl Refusals {
+    /// Notes one; says whether it is to be named.
+    fn note(&self, now: Instant) -> bool {
+        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        minute.began.get_or_insert(now);
+        minute.refused = minute.refused.saturating_add(1);
+        minute.refused <= NAMED
+    }
+
+    /// When the minute is over, how many were not named in it, if any.
+    fn unnamed(&self, now: Instant) -> Option<u32> {
+        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = minute.began?;
+        if now.saturating_duration_since(began) < Duration::from_secs(60) {
+            return None;
+        }
+        let refused = std::mem::take(&mut *minute).refused;
+        refused.checked_sub(NAMED).filter(|&more| more > 0)
+    }
 }
 
 /// Everything that accepting needs.
@@ -222,6 +257,7 @@ struct Door {
     slots: Arc<Semaphore>,
     registry: Arc<Registry>,
     counters: Arc<Counters>,
+    refusals: Arc<Refusals>,
 }
 
 impl Door {
@@ -311,7 +347,11 @@ impl Door {
             Ok(transport) => transport,
             Err(error) => {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(%address, %error, "handshake refused");
+                if self.refusals.note(Instant::now()) {
+                    tracing::info!(%address, %error, "handshake refused");
+                } else {
+                    tracing::debug!(%address, %error, "handshake refused");
+                }
                 return;
             }
         };
@@ -359,6 +399,9 @@ impl Door {
     }
 
     fn sweep(&self) {
+        if let Some(more) = self.refusals.unnamed(Instant::now()) {
+            tracing::info!(more, "more handshakes were refused in the last minute");
+        }
         if let Security::Tls(tls) = &self.security {
             let revoked = tls.revocations.current();
             if !revoked.is_empty() {
@@ -548,5 +591,24 @@ impl AsyncWrite for Connection {
             Transport::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Strangers must not fill the log.
+    #[test]
+    fn a_few_refusals_are_named_and_the_others_counted() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        assert_eq!(refusals.unnamed(start), None);
+        let named = (0..1000).filter(|_| refusals.note(start)).count();
+        assert_eq!(named as u32, NAMED);
+        assert_eq!(refusals.unnamed(start + Duration::from_secs(59)), None);
+        let later = start + Duration::from_secs(60);
+        assert_eq!(refusals.unnamed(later), Some(1000 - NAMED));
+        assert_eq!(refusals.unnamed(later + Duration::from_secs(60)), None);
+        assert!(refusals.note(later), "a new minute");
     }
 }

@@ -28,6 +28,7 @@ use crate::deploy::participant::Position;
 use crate::deploy::plausible::longest_message;
 use crate::deploy::to_bytes;
 use soteria_core::compress::Compressor;
+use soteria_core::wire;
 
 /// How long a call other than following may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -176,7 +177,8 @@ impl Coordinator for Service {
         request: Request<rpc::DescribeRequest>,
     ) -> Result<Response<rpc::DescribeReply>, Status> {
         let client = self.client(&request)?;
-        self.feed.heard(client, 0, self.text.len() as u64);
+        self.feed.heard(client, 0);
+        self.feed.sent(client, self.text.len() as u64);
         Ok(Response::new(rpc::DescribeReply {
             description: self.text.clone(),
         }))
@@ -191,7 +193,7 @@ impl Coordinator for Service {
         self.check(&run)?;
         timed(self.desk.join(client, records)).await?;
         tracing::info!(client, records, "joined");
-        self.feed.heard(client, 0, 0);
+        self.feed.heard(client, 0);
         self.feed.client(client, |row| row.joined = true);
         Ok(Response::new(rpc::JoinReply {}))
     }
@@ -203,7 +205,14 @@ impl Coordinator for Service {
         let client = self.client(&request)?;
         let rpc::SubmitRequest { run, message } = request.into_inner();
         self.check(&run)?;
-        self.feed.heard(client, message.len() as u64, 0);
+        self.feed.heard(client, message.len() as u64);
+        // Its word, before the desk can close the round by it; whether it was taken in time is another matter. An older message
+        // that comes once more says nothing new.
+        let rounds = self.feed.about().rounds;
+        let next = wire::claimed_round(&message).map_or(0, |round| round.saturating_add(1));
+        self.feed.client(client, |row| {
+            row.round = row.round.max(next).min(rounds);
+        });
         let receipt = timed(self.desk.submit(client, message))
             .await
             .inspect_err(|status| {
@@ -237,6 +246,9 @@ impl Coordinator for Service {
         };
         // Whoever has no business here hears it at once, not in the stream.
         timed(self.desk.may_follow(client, position)).await?;
+        self.feed.heard(client, 0);
+        self.feed
+            .client(client, |row| row.round = position.have.unwrap_or(0));
         let (sender, receiver) = mpsc::channel(1);
         let follower = Follower {
             desk: self.desk.clone(),
@@ -268,7 +280,10 @@ impl Coordinator for Service {
         let client = self.client(&request)?;
         self.check(&request.into_inner().run)?;
         timed(self.desk.acknowledge(client)).await?;
-        self.feed.client(client, |row| row.finished = true);
+        self.feed.heard(client, 0);
+        let rounds = self.feed.about().rounds;
+        self.feed
+            .client(client, |row| (row.round, row.finished) = (rounds, true));
         Ok(Response::new(rpc::AcknowledgeReply {}))
     }
 }
@@ -294,7 +309,6 @@ impl Follower {
         let start = timed(self.desk.catch_up(self.client, position)).await?;
         self.send(start.open, Event::Opened(rpc::Opened {})).await?;
         let mut next = start.from;
-        self.feed.client(self.client, |row| row.round = next);
         if let Some(state) = start.snapshot {
             let snapshot = self.streams.encoded(&state, start.accepted, start.taken);
             drop(state);
@@ -319,7 +333,6 @@ impl Follower {
             });
             self.send(open, event).await?;
             next += 1;
-            self.feed.client(self.client, |row| row.round = next);
         }
     }
 
@@ -338,7 +351,7 @@ impl Follower {
         };
         let gone = |_| Status::cancelled("the client is gone");
         self.sender.send(Ok(progress)).await.map_err(gone)?;
-        self.feed.heard(self.client, 0, bytes as u64);
+        self.feed.sent(self.client, bytes as u64);
         Ok(())
     }
 }

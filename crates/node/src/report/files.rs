@@ -141,10 +141,18 @@ pub enum ReportError {
 impl RunFiles {
     /// Reads the files of a run directory.
     pub fn read(directory: &Path) -> Result<RunFiles, ReportError> {
+        let (_, summary) = read_text(directory, "summary.json")?;
+        Self::read_with(directory, &summary)
+    }
+
+    /// The same with the text of a summary that is not written yet.
+    ///
+    /// # Errors
+    /// When another file is missing or cannot be understood.
+    pub fn read_with(directory: &Path, summary: &str) -> Result<RunFiles, ReportError> {
         let (path, config) = read_text(directory, "config.toml")?;
         check_toml(&path, &config)?;
-        let (path, text) = read_text(directory, "summary.json")?;
-        let summary = parse_summary(&path, &text)?;
+        let summary = parse_summary(&directory.join("summary.json"), summary)?;
         let interrupted = summary.get("interrupted") == Some(&Value::Bool(true));
         let (path, text) = read_text(directory, "rounds.csv")?;
         let rounds = parse_rounds(&path, &text, interrupted)?;

@@ -238,6 +238,8 @@ fn the_page_lives_in_a_real_browser() {
         page.evaluate("document.querySelectorAll('.absent').length"),
         4
     );
+    let absent = "document.querySelector('.absent').textContent";
+    assert_eq!(page.evaluate(absent), "nothing is measured yet");
     let title = page.text("title");
     assert_eq!(
         title, "soteriafl-sgd, logistic <b>regression</b>",
@@ -273,6 +275,20 @@ fn the_page_lives_in_a_real_browser() {
         page.evaluate("document.querySelectorAll('#rows tr').length"),
         3
     );
+    // Up to date is who answers in time, and keeps nobody waiting.
+    feed_of_three.client(1, |client| (client.round, client.missed_last) = (60, true));
+    page.wait("clients-note", "1 behind");
+    feed_of_three.client(1, |client| client.missed_last = false);
+    page.wait("clients-note", "all here and up to date");
+    feed_of_three.client(0, |client| client.round = 61);
+    feed_of_three.client(2, |client| client.round = 61);
+    feed_of_three.update(|status| (status.opened, status.arrived) = (Some(0.0), 2));
+    page.wait("clients-note", "waiting for 1");
+    let row = page.evaluate("document.querySelectorAll('#rows tr')[1].innerText");
+    let row = row.as_str().expect("a row");
+    assert!(row.contains("waited for"), "{row}");
+    feed_of_three.update(|status| (status.opened, status.arrived) = (None, 0));
+    page.wait("clients-note", "all here and up to date");
     // The curves are really drawn: some pixels are not transparent.
     let drawn = "(() => { const c = document.querySelector('.plot canvas'); \
                  return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0); })()";

@@ -1,5 +1,6 @@
 //! What `curl` and Prometheus see.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -55,10 +56,16 @@ fn exchange(address: SocketAddr, request: &str) -> (String, String) {
 }
 
 fn get(place: &Place, path: &str) -> (String, String) {
+    get_as(place, path, "*/*")
+}
+
+fn get_as(place: &Place, path: &str, accept: &str) -> (String, String) {
     let host = place.address;
     exchange(
         host,
-        &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"),
+        &format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        ),
     )
 }
 
@@ -149,9 +156,13 @@ fn events_bring_history_then_news_and_few_rows() {
 fn prometheus_can_read_it() {
     let feed = feed(3);
     close(&feed, 1, 2);
+    feed.client(2, |client| client.missed = 7);
     feed.phase(Phase::Running);
     let place = serve(&feed, &[]);
-    let (head, text) = get(&place, "/metrics");
+    // As Prometheus asks.
+    let accept =
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+    let (head, text) = get_as(&place, "/metrics", accept);
     assert!(head.contains("application/openmetrics-text"), "{head}");
     for line in [
         "soteria_rounds_closed 1.0",
@@ -162,6 +173,7 @@ fn prometheus_can_read_it() {
         "soteria_clients{state=\"current\"} 2.0",
         "soteria_traffic_bytes_total{direction=\"up\"} 20000",
         "soteria_client_lag{client=\"2\"} 1.0",
+        "soteria_client_missed_total{client=\"2\"} 7",
         "soteria_round_duration_seconds_count 1",
         "# EOF",
     ] {
@@ -172,6 +184,66 @@ fn prometheus_can_read_it() {
         text.contains("# TYPE soteria_resident_memory_bytes gauge"),
         "{text}"
     );
+}
+
+/// Names, kinds and values as a reader of the format 0.0.4 understands them; it fails on what the format does not have.
+fn parse_text(text: &str) -> (HashMap<String, String>, HashMap<String, f64>) {
+    let (mut kinds, mut samples) = (HashMap::new(), HashMap::new());
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a kind");
+            let known = ["counter", "gauge", "histogram", "summary", "untyped"];
+            assert!(known.contains(&kind), "{line}");
+            assert!(kinds.insert(name.into(), kind.into()).is_none(), "{line}");
+        } else if let Some(rest) = line.strip_prefix("# HELP ") {
+            assert!(rest.contains(' '), "{line}");
+        } else {
+            assert!(!line.starts_with('#'), "{line}");
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            let family = name.split('{').next().expect("a name");
+            let histogram = ["_bucket", "_sum", "_count"].iter().any(|ending| {
+                let family = family.strip_suffix(ending);
+                family
+                    .is_some_and(|family| kinds.get(family).is_some_and(|kind| kind == "histogram"))
+            });
+            assert!(
+                histogram || kinds.contains_key(family),
+                "{line} has no kind"
+            );
+            let value = value.parse().expect("a number");
+            assert!(samples.insert(name.to_string(), value).is_none(), "{line}");
+        }
+    }
+    (kinds, samples)
+}
+
+/// Most readers of metrics know the older format, and get it unless they ask for the newer one.
+#[test]
+fn everybody_else_can_read_it_too() {
+    let feed = feed(3);
+    close(&feed, 1, 2);
+    feed.client(2, |client| client.missed = 7);
+    let place = serve(&feed, &[]);
+    for accept in [
+        "*/*",
+        "text/plain",
+        "text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.1",
+        "application/openmetrics-text;q=0",
+    ] {
+        let (head, text) = get_as(&place, "/metrics", accept);
+        let kind = "content-type: text/plain; version=0.0.4; charset=utf-8";
+        assert!(head.contains(kind), "{accept}: {head}");
+        let (kinds, samples) = parse_text(&text);
+        assert_eq!(kinds["soteria_run_info"], "gauge");
+        assert_eq!(kinds["soteria_client_missed_total"], "counter");
+        assert_eq!(kinds["soteria_traffic_bytes_total"], "counter");
+        assert_eq!(kinds["soteria_round_duration_seconds"], "histogram");
+        assert_eq!(samples["soteria_client_missed_total{client=\"2\"}"], 7.0);
+        assert_eq!(samples["soteria_round_duration_seconds_count"], 1.0);
+        assert_eq!(samples["soteria_rounds_closed"], 1.0);
+    }
+    let (head, _) = get_as(&place, "/metrics", "application/openmetrics-text");
+    assert!(head.contains("application/openmetrics-text"), "{head}");
 }
 
 #[test]

@@ -73,7 +73,25 @@ impl Run {
     }
 
     pub fn serve(&self) -> Process {
-        let mut command = program();
+        self.serve_with(&[])
+    }
+
+    pub fn serve_with(&self, more: &[&str]) -> Process {
+        self.serve_by(program(), more)
+    }
+
+    /// The same, and it listens when this returns: a client whose last run is over looks for another one only once.
+    pub fn serve_anew(&self) -> Process {
+        let server = self.serve();
+        let address = ("127.0.0.1", self.port);
+        eventually("the server listens", || {
+            std::net::TcpStream::connect(address).is_ok()
+        });
+        server
+    }
+
+    /// The server as an argument of another program.
+    pub fn serve_by(&self, mut command: Command, more: &[&str]) -> Process {
         command.args(["serve", "--config", text(&self.path("run.toml"))]);
         command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
         command.args([
@@ -82,6 +100,7 @@ impl Run {
             "--out",
             text(&self.path("out")),
         ]);
+        command.args(more);
         self.protect(&mut command);
         Process::start(command, &self.path("serve.log"))
     }
@@ -156,14 +175,13 @@ impl Process {
 
     /// SIGTERM.
     pub fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    pub fn signal(&self, signal: &str) {
         let id = self.0.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        let status = Command::new("kill").args([signal, &id]).status();
+        assert!(status.unwrap().success());
     }
 
     pub fn ended(&mut self) -> Option<ExitStatus> {
@@ -205,12 +223,12 @@ fn soteria(arguments: &[&str]) -> ExitStatus {
         .unwrap()
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }

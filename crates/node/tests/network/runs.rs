@@ -189,7 +189,7 @@ records = 40
     for name in ["server", "out"] {
         std::fs::remove_dir_all(run.path(name)).unwrap();
     }
-    let _server = run.serve();
+    let _server = run.serve_anew();
     let mut again = run.join_with(2, &["--max-epsilon", "1.0"]);
     assert_eq!(again.code(), 3, "{}", run.log("join-2.log"));
     assert_eq!(run.ledger(2)["datasets"][0]["messages"].as_u64(), Some(5));
@@ -268,7 +268,7 @@ fn no_description_makes_the_ledger_forget() {
         let config = two_clients(|text| text.replace(from, to).replace("batch = 2", "batch = 1"));
         std::fs::write(run.path("run.toml"), config).unwrap();
         run.data = format!("{data}{part}");
-        let mut server = run.serve();
+        let mut server = run.serve_anew();
         let mut again = run.join_with(0, &limit);
         assert_eq!(again.code(), code, "{to}: {}", run.log("join-0.log"));
         server.kill();
@@ -497,21 +497,39 @@ fn own(rounds: u32, records: u32) -> Run {
     run
 }
 
-/// Without a terminal nobody can agree: a limit or `--yes` must say so.
+/// Without a terminal nobody is asked: the cost is shown, and a warning says that nothing limits it.
 #[test]
-fn nobody_joins_unasked() {
+fn without_a_terminal_a_missing_limit_is_a_warning() {
     let run = own(3, 40);
     let mut server = run.serve();
-    let mut silent = run.join_with(0, &[]);
     let log = || run.log("join-0.log");
-    assert_eq!(silent.code(), 3, "{}", log());
-    assert!(log().contains("error: refused") && log().contains("hint: give --max-epsilon"));
-    assert!(!run.log("serve.log").contains("joined"));
-    assert_eq!(run.ledger(0)["datasets"].as_array().unwrap().len(), 0);
-    assert_eq!(run.join_with(0, &["--yes"]).code(), 0, "{}", log());
-    assert_eq!(server.code(), 0);
-    // What was agreed to is not asked again.
     assert_eq!(run.join_with(0, &[]).code(), 0, "{}", log());
+    assert!(log().contains("this run costs epsilon"), "{}", log());
+    let warned = || log().matches("warning: no limit was given").count();
+    assert!(
+        warned() == 1 && log().contains("--max-epsilon"),
+        "{}",
+        log()
+    );
+    assert_eq!(server.code(), 0);
+    // What was joined is not warned of again. There is no server any more, which is looked for once.
+    let start = Instant::now();
+    assert_eq!(run.join_with(0, &[]).code(), 0, "{}", log());
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(warned(), 1);
+}
+
+#[test]
+fn whoever_says_yes_is_not_warned() {
+    let run = own(3, 40);
+    let mut server = run.serve();
+    assert_eq!(run.join_with(0, &["--yes"]).code(), 0);
+    assert!(!run.log("join-0.log").contains("no limit was given"));
+    assert_eq!(server.code(), 0);
 }
 
 /// One row more is another data set with a ledger of its own: that is said, and on demand everything counts.
@@ -522,7 +540,7 @@ fn a_state_with_other_data_says_so_and_can_count_it() {
         for name in ["server", "out"] {
             let _ = std::fs::remove_dir_all(run.path(name));
         }
-        run.serve()
+        run.serve_anew()
     };
     let log = || run.log("join-0.log");
     let mut server = again();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use soteria_core::protocol::Round;
 use soteria_core::simulate::{Clock, Metrics, Traffic};
@@ -11,7 +11,8 @@ use super::super::{Failure, Verbosity, print};
 use super::Options;
 use super::plan::Plan;
 use crate::accounting::Privacy;
-use crate::deploy::store::Evaluation;
+use crate::deploy::coordinator::Coordinator;
+use crate::deploy::store::{Evaluation, ServerStore};
 use crate::model_file;
 use crate::output::{Ending, RunDirectory};
 
@@ -24,6 +25,22 @@ pub(super) struct Final {
     pub(super) round: Round,
     pub(super) traffic: Traffic,
     pub(super) last: Option<Evaluation>,
+    /// Time in rounds and in measurements, of this process.
+    pub(super) training: Duration,
+    pub(super) evaluation: Duration,
+    /// Whether that is all of it: whether this process has seen the first round.
+    pub(super) whole: bool,
+}
+
+impl Final {
+    /// Takes over noise and cost as soon as they are known: rows are written with them.
+    pub(super) fn settle<S: ServerStore>(&mut self, coordinator: &Coordinator<S>) {
+        if self.privacy.is_none() {
+            self.privacy = coordinator.privacy().cloned();
+            let members = coordinator.members().iter().flatten();
+            self.records = members.map(|member| member.records as usize).collect();
+        }
+    }
 }
 
 pub(super) type Shared = Arc<std::sync::Mutex<Final>>;
@@ -69,11 +86,20 @@ pub(super) fn finish(
         },
         utility: f64::NAN,
         traffic: last.traffic,
-        clock: Clock::default(),
+        clock: Clock {
+            training: last.training,
+            evaluation: last.evaluation,
+        },
         total_seconds: began.elapsed().as_secs_f64(),
         interrupted: false,
     };
-    let summary = ending.summary();
+    let mut summary = ending.summary();
+    if !last.whole {
+        // Nobody knows how long rounds took that an earlier process saw.
+        for part in ["training", "evaluation"] {
+            summary["seconds"][part] = serde_json::Value::Null;
+        }
+    }
     let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;

@@ -1,9 +1,10 @@
 //! What a server coordinates: configuration and data, resolved; and its description, which for a state that holds a run must
 //! be that run's.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
-use soteria_core::data::{Cosine, DataDirectories, Dataset, Schema};
+use soteria_core::data::{Cosine, DataDirectories, DataError, Dataset, Schema};
 use soteria_core::random::SecretKey;
 
 use super::super::{Failure, Verbosity};
@@ -11,7 +12,7 @@ use super::Options;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Auto, Config, ConfigError, Document, NoiseName};
 use crate::deploy::description::{Description, RecordShape};
-use crate::problem::{Model, Problem, constant_feature, image_side};
+use crate::problem::{Model, Problem, ProblemError, constant_feature, image_side};
 
 /// Everything that follows from configuration and data.
 pub(super) struct Plan {
@@ -58,7 +59,10 @@ impl Plan {
         config: &Config,
         directories: &DataDirectories,
     ) -> Result<(Self, Vec<String>), Failure> {
-        let problem = Problem::load(config, directories)?;
+        let problem = Problem::load(config, directories).map_err(|error| match error {
+            ProblemError::Data(error) => configured(error),
+            error => error.into(),
+        })?;
         let (resolved, warnings) = config.resolve(&problem.shape(config)?)?;
         let intercept = matches!(
             problem.model,
@@ -95,7 +99,8 @@ impl Plan {
         let test = match &config.test {
             None => None,
             Some(source) => {
-                let loaded = source.load_as(&schema, directories, config.seed)?;
+                let loaded = source.load_as(&schema, directories, config.seed);
+                let loaded = loaded.map_err(configured)?;
                 Some(loaded.test.unwrap_or(loaded.train))
             }
         };
@@ -201,6 +206,23 @@ impl Plan {
             }),
             _ => Ok(description),
         }
+    }
+}
+
+/// A file that the configuration names and that is not there makes the configuration wrong: whoever starts servers should not
+/// try it again, as it does what merely failed.
+fn configured(error: DataError) -> Failure {
+    match &error {
+        DataError::File { error: reason, .. } if reason.kind() == ErrorKind::NotFound => {
+            Failure::Usage {
+                message: error.to_string(),
+                hint: Some(
+                    "data.source and data.test are looked for from where the server runs: give the whole path"
+                        .to_string(),
+                ),
+            }
+        }
+        _ => error.into(),
     }
 }
 

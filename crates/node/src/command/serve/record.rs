@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 use soteria_core::data::Dataset;
 use soteria_core::objective::{Objective, Outcome, Records, Workspace};
@@ -43,7 +44,9 @@ impl Recorder {
         }) = to_measure.recv()
         {
             if let Some(test) = &self.test {
+                let start = Instant::now();
                 let (loss, accuracy) = measure(self.objective.as_ref(), &model, test);
+                lock(&self.ending).evaluation += start.elapsed();
                 (evaluation.loss, evaluation.accuracy) = (Some(loss), Some(accuracy));
             }
             self.write(&evaluation)?;
@@ -51,12 +54,15 @@ impl Recorder {
             if evaluation.round > 0 {
                 self.feed.append(point(&evaluation, epsilon));
             }
-            tracing::info!(
-                round = evaluation.round,
-                taken = evaluation.taken,
-                accuracy = evaluation.accuracy,
-                "round closed"
-            );
+            let accuracy = evaluation.accuracy;
+            // Rows count rounds that are done; a round's own number, as in the protocol, begins at 0.
+            match evaluation.round.checked_sub(1) {
+                Some(round) => {
+                    tracing::info!(round, taken = evaluation.taken, accuracy, "round closed");
+                }
+                None if accuracy.is_some() => tracing::info!(accuracy, "the start is measured"),
+                None => {}
+            }
             // The desk may be closed already; the row is in the file.
             let _ = self.measured.send(evaluation);
         }

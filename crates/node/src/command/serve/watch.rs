@@ -1,6 +1,7 @@
 //! What the dashboard shows of a run, and the news for whoever measures: heard at the desk, on its thread, after every change.
 
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use soteria_core::protocol::Round;
 
@@ -36,6 +37,7 @@ impl Watch {
         test_seed: bool,
         ending: Shared,
     ) -> Self {
+        lock(&ending).whole = round == 0;
         Self {
             feed,
             news,
@@ -76,16 +78,18 @@ impl<S: ServerStore> Observer<S> for Watch {
                 .filter(|latest| latest.round + 1 == round);
             let fresh =
                 closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
-            let taken = coordinator.taken();
+            let (taken, missed) = (coordinator.taken(), coordinator.missed());
             self.feed.update(|status| {
                 (status.round, status.opened) = (round, Some(now));
                 for row in &mut status.clients {
                     row.epsilon = spent;
                     row.taken = taken.get(row.client as usize).copied().unwrap_or(0);
-                    row.missed = round.saturating_sub(row.taken);
+                    let missed = missed.get(row.client as usize);
+                    (row.missed, row.missed_last) = missed.copied().unwrap_or_default();
                 }
             });
             // Rounds that are not measured have a time and traffic too.
+            let new = fresh.is_some();
             if let Some(closed) = fresh {
                 let sums = coordinator.sums();
                 self.feed.append(Point {
@@ -99,12 +103,11 @@ impl<S: ServerStore> Observer<S> for Watch {
                 });
             }
             let mut ending = lock(&self.ending);
-            ending.model = coordinator.model().cloned();
-            if ending.privacy.is_none() {
-                ending.privacy = coordinator.privacy().cloned();
-                let members = coordinator.members().iter().flatten();
-                ending.records = members.map(|member| member.records as usize).collect();
+            if new {
+                ending.training += Duration::from_secs_f64(coordinator.last_seconds());
             }
+            ending.model = coordinator.model().cloned();
+            ending.settle(coordinator);
             ending.round = round;
             ending.traffic = traffic(coordinator.sums());
         }
@@ -120,7 +123,7 @@ impl<S: ServerStore> Observer<S> for Watch {
     }
 }
 
-pub(super) fn about(description: &Description) -> About {
+pub(super) fn about(description: &Description, tested: bool) -> About {
     let run = &description.resolved;
     let (epsilon, claim) = match (description.test_seed, run.noise_target) {
         (Some(_), _) => (None, "test seed".to_string()),
@@ -137,6 +140,7 @@ pub(super) fn about(description: &Description) -> About {
         epsilon,
         delta: run.delta,
         claim,
+        tested,
         version: env!("CARGO_PKG_VERSION").to_string(),
     }
 }

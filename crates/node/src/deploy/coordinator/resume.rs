@@ -34,6 +34,12 @@ impl<S: ServerStore> Coordinator<S> {
         }
         self.taken = record.taken;
         self.taken.resize(self.members.len(), 0);
+        if self.plan.compressor.participation() >= 1.0 {
+            let closed = self.round();
+            for (missed, &taken) in self.missed.iter_mut().zip(&self.taken) {
+                missed.0 = closed.saturating_sub(taken);
+            }
+        }
         self.snapshots = record.snapshots;
         self.evaluations = record.evaluations;
         if self.joined < self.members.len() {

@@ -177,6 +177,11 @@ impl<S: ServerStore> Coordinator<S> {
                 member.radius = radius;
             }
         }
+        for (client, (missed, last)) in self.missed.iter_mut().enumerate() {
+            let left_out = averaged.left_out.contains(&(client as ClientId));
+            *last = running.open[client].is_none() || left_out;
+            *missed += u32::from(*last);
+        }
         running.open.fill(None);
         std::mem::swap(&mut running.names, &mut running.last_names);
         running.names.fill(None);
