@@ -4,7 +4,7 @@ mod cost;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use soteria_core::data::{DataDirectories, Share};
@@ -44,8 +44,8 @@ hint: both messages have left; if the other is of a copy of this state, count wh
 hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; if it has gone on, its state is the newer one: keep that
 hint: if there is none, somebody has sent as this client: see who has its key (without TLS any process of this machine may)";
 
-/// How long a client whose last run is over waits at most for a server that may have another one.
-const AFTER_THE_END: Duration = Duration::from_secs(10);
+/// How long a client whose last run is over looks for a server with another one, which may have been started with it.
+const AFTER_THE_END: Duration = Duration::from_secs(4);
 
 /// Take part in a run with one's own records
 ///
@@ -249,20 +249,11 @@ async fn describe(
     verbosity: Verbosity,
 ) -> Result<Option<String>, Failure> {
     let over = last.is_some_and(|run| run.finished);
-    let (mut patience, mut said) = (Patience::default(), false);
+    let (start, mut patience, mut said) = (Instant::now(), Patience::default(), false);
     loop {
-        let attempt = if over {
-            // There may be another run, but nothing has to be waited for.
-            match tokio::time::timeout(AFTER_THE_END, caller.describe()).await {
-                Ok(attempt) => attempt,
-                Err(_) => return Ok(None),
-            }
-        } else {
-            caller.describe().await
-        };
-        match attempt {
+        match caller.describe().await {
             Ok(text) => return Ok(Some(text)),
-            Err(FollowError::Passing(reason)) if over => {
+            Err(FollowError::Passing(reason)) if over && start.elapsed() > AFTER_THE_END => {
                 verbosity.say(format!(
                     "no answer ({reason}), and nothing left to do: the last run of this state is over"
                 ));

@@ -516,7 +516,7 @@ fn without_a_terminal_a_missing_limit_is_a_warning() {
     let start = Instant::now();
     assert_eq!(run.join_with(0, &[]).code(), 0, "{}", log());
     assert!(
-        start.elapsed() < Duration::from_secs(2),
+        start.elapsed() < Duration::from_secs(30),
         "{:?}",
         start.elapsed()
     );
