@@ -556,9 +556,10 @@ fn the_readme_shows_the_default_run() {
     let place = Place::new();
     let ran = place.run(&["train", "--out", "run"]).well();
     let value = |text: &str, name: &str| {
+        let column = format!("{name}  ");
         let line = text
             .lines()
-            .find(|line| line.trim_start().starts_with(name));
+            .find(|line| line.trim_start().starts_with(&column));
         let line = line.unwrap_or_else(|| panic!("no line `{name}` in\n{text}"));
         line.trim_start()[name.len()..].trim().to_string()
     };

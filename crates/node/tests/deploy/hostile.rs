@@ -273,6 +273,7 @@ fn messages_cannot_make_the_run_diverge() {
     let world = World::new(&[
         "algorithm.compressor=identity",
         "privacy.sigma=0",
+        "privacy.clip=none",
         "algorithm.step_size=10",
     ]);
     let mut coordinator = begun(&world);
