@@ -238,15 +238,17 @@ fn compression_card(run: &RunFiles) -> String {
             &["nothing was sent".to_owned()],
         );
     };
-    let value = format!("{}×", text::number(ratio, 3));
+    let (factor, than) = if ratio < 1.0 {
+        (1.0 / ratio, "more than all coordinates as f32")
+    } else {
+        (ratio, "less than all coordinates as f32")
+    };
+    let value = format!("{}×", text::number(factor, 3));
     card(
         "",
         "Compression",
         &value,
-        &[
-            "less than all coordinates as f32".to_owned(),
-            format!("({})", text::quantity(dense, "B")),
-        ],
+        &[than.to_owned(), format!("({})", text::quantity(dense, "B"))],
     )
 }
 
