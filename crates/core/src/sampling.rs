@@ -8,9 +8,8 @@
 //! Two ways to toss Poisson coins. [`Coins::Exact`] decides every record by comparing random bits
 //! with the binary expansion of `q`, rounded down to a multiple of 2^-64: exactly independent, the
 //! probability never above `q`; about one random byte per record. [`Coins::Fast`] jumps from head
-//! to head by geometric gaps in `f64`, `O(b)`. Gaps longer than some 44/q, of probability `2^-64`, do not occur, and shorter ones
-//! have their probabilities up to a relative `1e-13/q`, hence so have coins given all others: for simulation, where the noise is idealised, too; secure
-//! noise refuses it.
+//! to head by geometric gaps in `f64`, `O(b)`. Gaps of `x/q` have their probability, and coins given all others theirs, up to a relative
+//! `(1e-13 + 2^-64 e^x)/q`, and longer ones the probability `e^-x`: for simulation, where the noise is idealised, too; secure noise refuses it.
 
 use rand::Rng;
 

@@ -27,6 +27,14 @@ pub const FILES: [&str; 5] = [
     "summary.json",
 ];
 
+/// Whether what is in a directory, if anything, is of this run.
+pub fn belongs(path: &Path, resolved: &Resolved) -> bool {
+    match fs::read_to_string(path.join("config.toml")) {
+        Ok(text) => text == resolved.to_toml(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 /// Whether a run's directory has all of its files, and nothing half written beside them.
 pub fn is_complete(path: &Path) -> bool {
     FILES.iter().all(|name| {

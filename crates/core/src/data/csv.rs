@@ -142,7 +142,8 @@ impl<'a> Lines<'a> {
             return match self.fields.split(line, self.separator) {
                 Ok(()) => Ok(true),
                 Err((field, expected)) => {
-                    Err(self.wrong(Some(field), expected, quote(self.fields.rest(line))))
+                    let found = quote(self.fields.last(line, self.separator));
+                    Err(self.wrong(Some(field), expected, found))
                 }
             };
         }
@@ -184,9 +185,11 @@ impl Fields {
             .map(|(start, &end)| &self.bytes[start..end])
     }
 
-    /// What the line holds from the beginning of the last field.
-    fn rest<'a>(&self, line: &'a [u8]) -> &'a [u8] {
-        &line[self.last..]
+    /// The last field as it stands in the line, up to the next separator.
+    fn last<'a>(&self, line: &'a [u8], separator: u8) -> &'a [u8] {
+        let rest = &line[self.last..];
+        let end = rest.iter().position(|&byte| byte == separator);
+        &rest[..end.unwrap_or(rest.len())]
     }
 
     /// Splits a line; on error, the number of the field, from 0, and what was expected in it.
@@ -194,27 +197,31 @@ impl Fields {
         self.bytes.clear();
         self.ends.clear();
         self.last = 0;
+        // A separator is none, even if it is a tab.
+        let is_blank = |byte: &&u8| **byte != separator && byte.is_ascii_whitespace();
         loop {
             let rest = &line[self.last..];
-            let blanks = rest.len() - rest.trim_ascii_start().len();
+            let blanks = rest.iter().take_while(is_blank).count();
             let length = if rest.get(blanks) == Some(&b'"') {
-                blanks + self.quoted(&rest[blanks..])?
+                let end = blanks + self.quoted(&rest[blanks..])?;
+                end + rest[end..].iter().take_while(is_blank).count()
             } else {
                 let end = rest.iter().position(|&byte| byte == separator);
                 let end = end.unwrap_or(rest.len());
                 self.bytes.extend_from_slice(rest[..end].trim_ascii());
                 end
             };
-            let after = &rest[length..];
-            let next = after.trim_ascii_start();
-            let found = self.ends.len();
-            self.ends.push(self.bytes.len());
-            match next.first() {
-                // Blanks may be separators, too.
-                _ if after.first() == Some(&separator) => self.last += length + 1,
-                Some(&byte) if byte == separator => self.last = line.len() - next.len() + 1,
-                None => return Ok(()),
-                Some(_) => return Err((found, "a separator after a closing quote")),
+            match rest.get(length) {
+                Some(&byte) if byte != separator => {
+                    return Err((self.ends.len(), "a separator after a closing quote"));
+                }
+                next => {
+                    self.ends.push(self.bytes.len());
+                    if next.is_none() {
+                        return Ok(());
+                    }
+                    self.last += length + 1;
+                }
             }
         }
     }
@@ -467,7 +474,7 @@ mod tests {
             ),
             (
                 "1,2,a\n3,\"4\"5,c\n",
-                ", line 2, column 2: expected a separator after a closing quote, found \"\\\"4\\\"5,c\"",
+                ", line 2, column 2: expected a separator after a closing quote, found \"\\\"4\\\"5\"",
             ),
         ] {
             let error = rows(text).unwrap_err().to_string();
@@ -481,6 +488,14 @@ mod tests {
         };
         let data = read_text("1\t2\ta\n\"3\"\t4\t\"b\"\n", &tabs).unwrap();
         assert_eq!(data.full_row(1), [3.0, 4.0]);
+        for hole in ["1\t2\t\t\"a\"\n", "\t\"1\"\t2\ta\n"] {
+            let both = format!("1\t2\t3\ta\n{hole}");
+            let error = read_text(&both, &tabs).unwrap_err().to_string();
+            assert!(
+                error.ends_with("expected a finite number, found nothing"),
+                "{error}"
+            );
+        }
         let holes = read_text("1\t\ta\n", &tabs).unwrap_err().to_string();
         assert_eq!(
             holes,

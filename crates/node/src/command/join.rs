@@ -373,7 +373,7 @@ impl Agreed {
         budget::check_limits(&total, &run.price, description.test_seed.is_some(), &limits)?;
         let joined = known.iter().any(|known| known.hash == hash);
         if options.max_epsilon.is_none() && !options.yes && !joined {
-            ask(verbosity)?;
+            ask(&total, verbosity)?;
         }
         Ok(Self {
             description,

@@ -122,7 +122,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let plan = Plan::make(options, verbosity)?;
     let mut store = ServerSqlite::open(&options.state)?;
     let stored = store.load()?.description;
-    if stored.is_none() {
+    // A run that goes on writes its files anew, but never over those of another.
+    if stored.is_none() || !output::belongs(&options.out, &plan.resolved) {
         output::check_empty(&options.out, options.force)?;
     }
     let description = plan.describe(options, stored.as_deref())?;

@@ -474,6 +474,7 @@ impl Resolved {
             && random_k
             && self.amplification
             && self.clip_scope != Scope::Selected
+            && self.noise_target != NoiseTarget::None
         {
             // Amplification needs coordinates that the client draws itself, after it has the model.
             return Err(ConfigError::with_hint(

@@ -209,21 +209,21 @@ impl Resolved {
                     "replace-one"
                 }),
             ),
-            (
-                "sampling",
-                text(if self.with_replacement {
-                    "with-replacement"
-                } else {
-                    "poisson"
-                }),
-            ),
         ]);
-        if !self.clipped {
-            lines.push(("clip", text("none")));
-        } else {
+        if self.clipped {
             lines.push(("clip", number(self.clip)));
             lines.push(("clip_scope", text(name(SCOPES, self.clip_scope))));
+        } else {
+            lines.push(("clip", text("none")));
         }
+        lines.push((
+            "sampling",
+            text(if self.with_replacement {
+                "with-replacement"
+            } else {
+                "poisson"
+            }),
+        ));
         let two_terms = matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga);
         if two_terms && self.clipped {
             lines.push((
@@ -231,13 +231,13 @@ impl Resolved {
                 self.difference_clip.map_or(text("none"), number),
             ));
         }
+        if self.noise_target != NoiseTarget::None {
+            lines.push(("accountant", text(name(ACCOUNTANTS, self.accountant))));
+        }
         lines.push((
             "amplification",
             text(if self.amplification { "auto" } else { "off" }),
         ));
-        if self.noise_target != NoiseTarget::None {
-            lines.push(("accountant", text(name(ACCOUNTANTS, self.accountant))));
-        }
         lines.push(("noise", text(name(NOISES, self.noise))));
         lines
     }

@@ -220,6 +220,13 @@ fn a_finished_server_repairs_its_output() {
     let before = written();
     assert_eq!(run.serve().code(), 0);
     assert_eq!(written(), before);
+    // What another run has left there is neither taken for this one's nor written over.
+    let config = String::from_utf8(read("config.toml")).unwrap();
+    let other = config.replace("seed = ", "seed = 1");
+    std::fs::write(run.path("out/config.toml"), &other).unwrap();
+    assert_eq!(run.serve().code(), 2, "{}", run.log("serve.log"));
+    assert_eq!(written(), before);
+    assert_eq!(read("config.toml"), other.as_bytes());
 }
 
 /// Files that may not grow are like a full disk; the reason is named whoever notices first.

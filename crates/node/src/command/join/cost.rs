@@ -30,11 +30,6 @@ pub(super) fn show(
         rounds,
         ..
     } = &run.price;
-    let epsilon_text = |epsilon: Option<f64>| {
-        epsilon.map_or("unknown".to_string(), |epsilon| {
-            round_up(epsilon, 4).to_string()
-        })
-    };
     let beside = if *zero_out {
         format!("; {} replace-one", epsilon_text(*epsilon_replace_one))
     } else {
@@ -110,13 +105,30 @@ pub(super) fn show(
     Ok(total)
 }
 
-/// Asks a person. Without one the run's own epsilon is the only limit, which is worth a warning.
-pub(super) fn ask(verbosity: Verbosity) -> Result<(), Failure> {
+fn epsilon_text(epsilon: Option<f64>) -> String {
+    epsilon.map_or("unknown".to_string(), |epsilon| {
+        round_up(epsilon, 4).to_string()
+    })
+}
+
+/// Asks a person. Without one the run's own epsilon is the only limit, which is said even if nothing else is.
+pub(super) fn ask(total: &Spent, verbosity: Verbosity) -> Result<(), Failure> {
     let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
     if !(stdin.is_terminal() && stderr.is_terminal()) {
-        verbosity.warn(
-            "no limit was given, so the run's own epsilon is the only one; --max-epsilon E sets a limit, --yes silences this",
+        let warning = format!(
+            "no limit was given, so the run's own epsilon is the only one: these records will have spent {} in all; --max-epsilon E sets a limit, --yes silences this",
+            epsilon_text(total.epsilon)
         );
+        match logs::for_machines() {
+            true => tracing::error!("{warning}"),
+            false => {
+                let loud = Verbosity {
+                    quiet: false,
+                    ..verbosity
+                };
+                loud.warn(warning);
+            }
+        }
         return Ok(());
     }
     let _ = write!(stderr.lock(), "Take part? [y/N] ");
