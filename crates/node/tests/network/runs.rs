@@ -512,6 +512,16 @@ fn without_a_terminal_a_missing_limit_is_a_warning() {
         log()
     );
     assert_eq!(server.code(), 0);
+    // Also if nothing else is said.
+    let other = own(3, 40);
+    let mut server = other.serve();
+    assert_eq!(other.join_with(0, &["--quiet"]).code(), 0);
+    let said = other.log("join-0.log");
+    assert!(
+        said.contains("no limit was given") && said.contains("will have spent"),
+        "{said}"
+    );
+    assert_eq!(server.code(), 0);
     // What was joined is not warned of again. There is no server any more, which is looked for once.
     let start = Instant::now();
     assert_eq!(run.join_with(0, &[]).code(), 0, "{}", log());

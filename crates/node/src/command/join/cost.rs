@@ -119,15 +119,15 @@ pub(super) fn ask(total: &Spent, verbosity: Verbosity) -> Result<(), Failure> {
             "no limit was given, so the run's own epsilon is the only one: these records will have spent {} in all; --max-epsilon E sets a limit, --yes silences this",
             epsilon_text(total.epsilon)
         );
-        match logs::for_machines() {
-            true => tracing::error!("{warning}"),
-            false => {
-                let loud = Verbosity {
-                    quiet: false,
-                    ..verbosity
-                };
-                loud.warn(warning);
-            }
+        if logs::for_machines() && verbosity.quiet {
+            // The one level that is left.
+            tracing::error!("{warning}");
+        } else {
+            let loud = Verbosity {
+                quiet: false,
+                ..verbosity
+            };
+            loud.warn(warning);
         }
         return Ok(());
     }
