@@ -5,6 +5,7 @@ mod data;
 mod evaluate;
 mod experiments;
 mod failures;
+mod golden;
 mod keys;
 mod program;
 mod train;
