@@ -98,6 +98,7 @@ fn rows(count: u64) -> Vec<Row> {
                         .min(1.0)
                         .sqrt(),
             ),
+            test_loss: None,
         }
     };
     (0..count).map(&mut row).collect()

@@ -1,6 +1,6 @@
 //! `soteria evaluate`: loss and accuracy of a trained model on any data.
 //!
-//! A model file holds weights and shapes, not how features were scaled: that is in the run's
+//! A model file holds weights, shapes and names of features, not how features were scaled: that is in the run's
 //! `config.toml`. Constants computed from records are computed again from the run's training data,
 //! exactly as `train` did. Nothing in a model file is trusted: shapes are compared with its description,
 //! numbers must be finite.
@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use soteria_core::data::{Constants, DataDirectories, Dataset, Scaling, Schema, Source};
+use soteria_core::data::{
+    Constants, DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source,
+};
 use soteria_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
@@ -31,7 +33,7 @@ const CHUNK: usize = 1024;
 /// A model file does not say how features were scaled. With --config the scaling of that run is
 /// applied: given and published constants as they are, others computed again from the run's training
 /// data, which must then be there. Its classes keep their order, too. Without --config features are taken
-/// as they are.
+/// as they are. Columns of a table with a header must have the names and the order of training.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The model file of a run
@@ -75,9 +77,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let seed = options.seed.unwrap_or(context.seed);
     let schema = Schema {
         columns: Some(model.inputs),
+        feature_names: model.names.clone().or(context.feature_names.clone()),
         label_names: context.label_names.clone(),
     };
-    let loaded = options.data.load_as(&schema, &directories, seed)?;
+    let loaded = options.data.load_as(&schema, &directories, seed);
+    let loaded = loaded.map_err(|error| match error {
+        DataError::Names { difference, .. } => other_columns(&options.data, &difference),
+        other => other.into(),
+    })?;
     let (split, data) = match loaded.test {
         Some(test) if !options.train => ("test", test),
         Some(_) => ("train", loaded.train),
@@ -152,9 +159,26 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     )
 }
 
-/// What a run's configuration adds: scaling, names of the classes, seed.
+/// Refuses data whose columns are not those that the model was trained on.
+fn other_columns(data: &Source, difference: &OtherName) -> Failure {
+    Failure::Usage {
+        message: format!(
+            "{data} does not have the columns that the model was trained on: feature {} is called {}, where the model has {}",
+            difference.number,
+            difference.found_text(),
+            difference.expected_text()
+        ),
+        hint: difference.reordered.then(|| {
+            "they have the same names in another order: write them in the order of training"
+                .to_owned()
+        }),
+    }
+}
+
+/// What a run's configuration adds: scaling, names of the features and classes, seed.
 struct Context {
     scaling: Scaling,
+    feature_names: Option<Arc<[String]>>,
     label_names: Option<Arc<[String]>>,
     seed: u64,
 }
@@ -172,12 +196,28 @@ impl Context {
             }
             return Ok(Context {
                 scaling: Scaling::identity(),
+                feature_names: None,
                 label_names: None,
                 seed: 0,
             });
         };
         let config = Config::read(&Document::from_file(path)?)?;
         let seed = config.seed;
+        if let (Some(_), Some(scaling)) = (config.records, public_scaling(&config)?) {
+            // A deployment: its records were never here, and its configuration says what they look like.
+            if config.labels.is_none() {
+                verbosity.warn("the configuration names no classes, so they are numbered as in the data: `config.toml` of the run names them");
+            }
+            return Ok(Context {
+                scaling,
+                feature_names: config
+                    .features
+                    .as_ref()
+                    .and_then(|list| list.names().map(Into::into)),
+                label_names: config.labels.map(Into::into),
+                seed,
+            });
+        }
         let problem = match (
             Problem::load(&config, directories),
             public_scaling(&config)?,
@@ -188,6 +228,7 @@ impl Context {
                 verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
                 return Ok(Context {
                     scaling,
+                    feature_names: None,
                     label_names: None,
                     seed,
                 });
@@ -200,6 +241,7 @@ impl Context {
             .map(|shard| shard.label_names().into());
         Ok(Context {
             scaling: problem.scaling,
+            feature_names: problem.feature_names.map(Into::into),
             label_names,
             seed,
         })
@@ -239,6 +281,8 @@ struct Trained {
     objective: Box<dyn Objective>,
     parameters: Vec<f32>,
     inputs: usize,
+    /// What the inputs are called, if the file says so.
+    names: Option<Arc<[String]>>,
     classes: usize,
     intercept: bool,
 }
@@ -256,12 +300,16 @@ impl Trained {
         let description: Value = description
             .and_then(|text| serde_json::from_str(text).ok())
             .ok_or("its metadata do not describe a model of this program")?;
-        match description["kind"].as_str() {
+        let model = match description["kind"].as_str() {
             Some("logistic") => Trained::logistic(&file, size(&description["inputs"])?),
             Some("softmax") => Trained::network(&file, "softmax", &description),
             Some("mlp") => Trained::network(&file, "mlp", &description),
             _ => Err(format!("unknown kind of model {}", description["kind"])),
-        }
+        }?;
+        Ok(Trained {
+            names: names(&description["features"], model.inputs)?,
+            ..model
+        })
     }
 
     fn logistic(file: &SafeTensors<'_>, inputs: usize) -> Result<Trained, String> {
@@ -276,6 +324,7 @@ impl Trained {
             objective,
             parameters,
             inputs,
+            names: None,
             classes: 2,
             intercept,
         })
@@ -332,6 +381,7 @@ impl Trained {
             objective: Box::new(network),
             parameters,
             inputs,
+            names: None,
             classes,
             intercept: false,
         })
@@ -362,6 +412,21 @@ fn size(value: &Value) -> Result<usize, String> {
         .filter(|size| (1..=u64::from(u32::MAX)).contains(size));
     size.map(|size| size as usize)
         .ok_or_else(|| format!("expected a size in its description, found {value}"))
+}
+
+/// The names of features in a description, one for each; `None` if it has none.
+fn names(value: &Value, inputs: usize) -> Result<Option<Arc<[String]>>, String> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let list = value.as_array().filter(|list| list.len() == inputs);
+    let texts = list.and_then(|list| {
+        let texts = list.iter().map(|name| name.as_str().map(str::to_owned));
+        texts.collect::<Option<Arc<[String]>>>()
+    });
+    texts
+        .map(Some)
+        .ok_or_else(|| format!("expected {inputs} names of features in its description"))
 }
 
 /// The numbers of a tensor of this shape.

@@ -149,8 +149,12 @@ fn noise(run: &RunFiles) -> String {
         text += "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose result does not carry the \
                  traces that floating-point noise leaves.</p>\n";
     }
-    // Only a deployed run has no seed.
-    if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
+    if run.deployed() {
+        text += "<p>This was a <strong>deployment</strong>: each client drew its noise and coins from its own operating \
+                 system, for one message each, and said nothing about its records but these messages and how many there are. This \
+                 report is the server's and cannot look into a client: what a client's records have spent, in this run \
+                 and in others, stands in its own ledger (<code>soteria ledger</code>).</p>\n";
+    } else if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
         let arithmetic = if kind.contains("secure") {
             ""
         } else {
@@ -177,6 +181,27 @@ fn amplification(run: &RunFiles) -> Option<String> {
     })
 }
 
+/// What no epsilon covers.
+fn outside(run: &RunFiles) -> &'static str {
+    let tested = run.summary.get("test").is_some_and(|test| !test.is_null());
+    match (run.deployed(), tested) {
+        (false, _) => {
+            "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report (loss, gradient norm, \
+             accuracy, clip fractions) are a simulation's privilege. They are computed from the raw records without noise, \
+             and no epsilon covers them.</p>\n"
+        }
+        (true, true) => {
+            "<p class=\"caveat\"><strong>Outside every claim:</strong> the records of the server's test set. Test loss and \
+             test accuracy are computed from them without noise. Of the clients' records they know what the model \
+             knows, which the messages' epsilon covers; nothing was measured at clients.</p>\n"
+        }
+        (true, false) => {
+            "<p class=\"caveat\">Nothing in this report was measured on anybody's records: the server has no test set, \
+             and nothing is measured at clients.</p>\n"
+        }
+    }
+}
+
 /// The section that says what is claimed, under which terms, and what stands outside.
 pub(super) fn section(run: &RunFiles) -> String {
     let claim = Claim::of(run);
@@ -187,11 +212,8 @@ pub(super) fn section(run: &RunFiles) -> String {
     if claim.reason.is_none() {
         out.push_str(&noise(run));
     }
-    out.push_str(
-        "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report (loss, gradient norm, \
-         accuracy, clip fractions) are a simulation's privilege. They are computed from the raw records without noise, \
-         and no epsilon covers them.</p>\n</div>\n",
-    );
+    out.push_str(outside(run));
+    out.push_str("</div>\n");
     let sigmas = numbers_at(run, "/privacy/sigmas");
     let sigma = |value: f64| text::number(value, 4);
     let spread = range(&sigmas, sigma).filter(|_| sigmas.len() > 1);
