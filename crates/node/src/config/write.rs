@@ -28,7 +28,7 @@ impl Resolved {
         let mut head = String::from("# Everything resolved, as a server coordinated it.\n");
         head += &match test_seed {
             None => "# `soteria serve --config` with this file starts the same deployment: a new run, whose clients draw new secrets.\n\
-                     # `run.seed` settles what is public: the start of the model, and which records a part SOURCE:i/n has.\n"
+                     # `run.seed` settles what is public: the start of the model, shared coordinates, and which records a part SOURCE:i/n has.\n"
                 .to_string(),
             Some(seed) => format!(
                 "# `soteria serve --test-seed {seed} --config` with this file repeats the run if the clients join with the same records.\n"

@@ -62,9 +62,9 @@ impl Claim<'_> {
         parts.join(", ")
     }
 
-    fn prose(&self) -> String {
+    fn prose(&self, deployed: bool) -> String {
         match (self.reason, self.epsilon, self.delta) {
-            (None, Some(epsilon), Some(delta)) => self.meaning(epsilon, delta),
+            (None, Some(epsilon), Some(delta)) => self.meaning(epsilon, delta, deployed),
             (reason, ..) => {
                 let reason = reason.unwrap_or("no delta");
                 format!(
@@ -77,7 +77,7 @@ impl Claim<'_> {
         }
     }
 
-    fn meaning(&self, epsilon: f64, delta: f64) -> String {
+    fn meaning(&self, epsilon: f64, delta: f64, deployed: bool) -> String {
         let (pair, exchange) = match self.adjacency {
             Some("replace-one") => ("replace-one", "is exchanged for any other record"),
             Some("zero-out") => (
@@ -91,6 +91,12 @@ impl Claim<'_> {
         // 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
         let guess = 1.0 - (1.0 - delta) * (-epsilon).exp() / (1.0 + (-epsilon).exp());
         let guess = (guess * 1000.0 - 1e-9).ceil() / 10.0;
+        // A server cannot know whether two clients hold the same record.
+        let clients = if deployed {
+            "Clients are accounted one by one"
+        } else {
+            "Clients hold disjoint records and are accounted one by one"
+        };
         format!(
             "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = {}</strong> and \
              <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one record of one client {exchange}, the \
@@ -99,8 +105,7 @@ impl Claim<'_> {
              <p>Put as a game: somebody who knows every other record, sees every message and every model, and has to tell \
              which of two such candidates was used, is right in at most <strong>{guess}&#8239;%</strong> of the cases. \
              A blind guess is right in 50&#8239;%.</p>\n\
-             <p>The number is the largest over the clients. Clients hold disjoint records and are accounted one by \
-             one; a record held by several clients, or used in several runs with independent randomness, costs at most the sum of what \
+             <p>The number is the largest over the clients. {clients}; a record held by several clients, or used in several runs with independent randomness, costs at most the sum of what \
              each spends. How many records a client has, how many features and classes there are, and how records were dealt \
              to clients counts as public.</p>\n",
             text::number_rounded_up(epsilon, 4),
@@ -208,7 +213,7 @@ pub(super) fn section(run: &RunFiles) -> String {
     let mut out = String::from(
         "<section id=\"claim\">\n<h2>What is claimed</h2>\n<div class=\"claim\"><div class=\"prose\">\n",
     );
-    out.push_str(&claim.prose());
+    out.push_str(&claim.prose(run.deployed()));
     if claim.reason.is_none() {
         out.push_str(&noise(run));
     }

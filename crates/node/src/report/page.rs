@@ -323,7 +323,7 @@ fn time_card(run: &RunFiles) -> String {
         name,
         &value,
         &[
-            line(evaluation, "evaluation"),
+            line(evaluation.filter(|time| *time > 0.0), "evaluation"),
             line(total.filter(|_| training.is_some()), "in all"),
         ],
     )

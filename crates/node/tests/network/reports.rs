@@ -356,8 +356,8 @@ fn a_table_with_names_gives_the_simulated_bytes() {
     assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
     let model = run.model();
     assert!(model == run.simulated());
-    let header = String::from_utf8_lossy(&model[..400]).into_owned();
-    assert!(header.contains("pressure"), "{header}");
+    let name = b"pressure";
+    assert!(model.windows(name.len()).any(|part| part == name));
     let summary = run.summary();
     assert_eq!(
         (&summary["seed"], &summary["secrets"]),
