@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use crate::parties::{Run, program, text};
+use crate::operation::status;
+use crate::parties::{Run, eventually, free_port, program, text};
 
 const COLUMNS: [&str; 3] = ["age", "bmi", "pressure"];
 
@@ -378,4 +379,25 @@ fn a_table_with_names_gives_the_simulated_bytes() {
     ]);
     assert_eq!(code, 0, "{error}");
     assert!(model == std::fs::read(again.join("model.safetensors")).unwrap());
+}
+
+/// The page does not call a run proved that every client refuses.
+#[test]
+fn the_dashboard_claims_what_clients_will_agree_to() {
+    for (setting, claim) in [
+        ("privacy.epsilon=4.0", "proved"),
+        ("privacy.accountant=paper", "paper calibration"),
+        ("privacy.noise=float", "no claim: its noise is not secure"),
+    ] {
+        let run = untested();
+        let port = free_port();
+        let address = format!("127.0.0.1:{port}");
+        let _server = run.serve_with(&["--set", setting, "--dashboard", &address]);
+        eventually("the dashboard answers", || {
+            status(port)["about"].is_object()
+        });
+        let about = &status(port)["about"];
+        assert_eq!(about["claim"], claim, "{about}");
+        assert_eq!(about["epsilon"].is_null(), claim != "proved", "{about}");
+    }
 }
