@@ -59,6 +59,9 @@ pub enum DescriptionError {
         "the run description has {0} bytes, of at most {LONGEST}: features or classes have too many or too long names"
     )]
     TooLong(usize),
+    /// Names that cannot be read back.
+    #[error("names of features and classes cannot have line breaks")]
+    Names,
     /// It names a file.
     #[error("the run description names a file or folder, which is refused")]
     Path,
@@ -128,6 +131,10 @@ impl Description {
         let text = text(&resolved, &shape, dimension, &start, test_seed, nonce);
         if text.len() > LONGEST {
             return Err(DescriptionError::TooLong(text.len()));
+        }
+        // A name with line breaks could look like the end of the head.
+        if RecordShape::of(&text).as_ref() != Some(&shape) {
+            return Err(DescriptionError::Names);
         }
         Ok(Self {
             hash: Sha256::digest(text.as_bytes()).into(),

@@ -20,6 +20,16 @@ pub fn describe_named(
     labels: [&str; 2],
     more: &[&str],
 ) -> Description {
+    try_describe(features, names, labels, more).unwrap()
+}
+
+/// The same where it may be refused.
+pub fn try_describe(
+    features: usize,
+    names: Option<&[&str]>,
+    labels: [&str; 2],
+    more: &[&str],
+) -> Result<Description, DescriptionError> {
     let text = "[data]\nsource = \"libsvm:d.txt\"\nclients = 2\n[model]\nkind = \"logistic\"\nintercept = false\n[algorithm]\npreset = \"soteriafl-sgd\"\nbatch = 2\nrounds = 3\n[privacy]\nsigma = 0.5\nclip = 1.0\n";
     let mut document = Document::from_text(text, "server").unwrap();
     for assignment in more {
@@ -46,7 +56,7 @@ pub fn describe_named(
         })
         .unwrap();
     let start = vec![0.0; dimension];
-    Description::new(&resolved, shape, &model, &start, None, [3; 16]).unwrap()
+    Description::new(&resolved, shape, &model, &start, None, [3; 16])
 }
 
 pub const ROWS: &str =

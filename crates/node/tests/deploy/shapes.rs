@@ -1,13 +1,13 @@
 //! The shape of records is not for a server to try: a source is tried with one, and every other is refused by its text.
 
 use soteria_core::data::Share;
-use soteria_node::deploy::description::Description;
+use soteria_node::deploy::description::{Description, DescriptionError};
 use soteria_node::deploy::memory::{ClientMemory, Plan};
 use soteria_node::deploy::shape::{self, ShapeError};
 use soteria_node::deploy::sqlite::ClientSqlite;
 use soteria_node::deploy::store::ClientStore;
 
-use crate::records::{describe, describe_named};
+use crate::records::{describe, describe_named, try_describe};
 
 /// Descriptions of five shapes; `admit` does not see any records, so a file need not exist.
 fn shapes() -> [Description; 5] {
@@ -93,6 +93,12 @@ fn a_source_is_tried_with_one_list_of_names() {
             let admitted = shape::admit(&mut store, &source, &other.shape, joined, None);
             assert_eq!(admitted.is_ok(), other.shape == first.shape);
         }
+    }
+    // A line break in a name is the server's mistake, and found there: it could end the head of the text.
+    let broken: [Option<&[&str]>; 2] = [Some(&["a", "b\n---\n", "c"]), Some(&["a", "---\n", "c"])];
+    for names in broken {
+        let refused = try_describe(3, names, labels, &[]);
+        assert!(matches!(refused, Err(DescriptionError::Names)), "{names:?}");
     }
     // As many names as features, or it is no description.
     let text = shapes[0].text();
