@@ -1,8 +1,8 @@
 //! The model as `model.safetensors`: readable by every safetensors library, equal models equal bytes.
 //!
-//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and, where the records have
-//! them, the names of features as JSON (one entry, so that its order cannot vary): whoever applies the model can see
-//! which column each weight is for.
+//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and, where
+//! the records have them, the names of features as JSON (one entry, so that its order cannot vary):
+//! whoever applies the model can see which column each weight is for.
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
@@ -14,7 +14,8 @@ use crate::problem::Model;
 
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
 /// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
-/// composed with it, so that the file's model reads scaled features as they are. `names` is what these are called.
+/// composed with it, so that the file's model reads scaled features as they are. `names` is what
+/// these are called.
 ///
 /// # Errors
 /// When the model cannot be encoded.

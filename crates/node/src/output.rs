@@ -16,7 +16,7 @@ use crate::config::resolve::Resolved;
 use crate::config::{NoiseName, NoiseTarget};
 use crate::report::{self, RunFiles};
 
-pub use deployed::{Deployed, OWN_RECORDS, TestSet};
+pub use deployed::{Deployed, TestSet};
 
 /// The header of `rounds.csv`.
 pub const COLUMNS: &str =

@@ -259,8 +259,8 @@ impl Dataset {
         &self.label_names
     }
 
-    /// What the features are called in the source, if it says so. A constant that is appended later has no name, and
-    /// coefficients in another basis have none.
+    /// What the features are called in the source, if it says so. A constant that is appended later
+    /// has no name, and coefficients in another basis have none.
     pub fn feature_names(&self) -> Option<&[String]> {
         self.feature_names.as_deref()
     }

@@ -18,7 +18,8 @@ const MOST_CLASSES: usize = 1 << 16;
 pub struct Schema {
     /// The number of features; without it, the largest index that occurs.
     pub columns: Option<usize>,
-    /// What the features are called, in their order: compared with the names of a source that has some.
+    /// What the features are called, in their order: compared with the names of a source that has
+    /// some.
     pub feature_names: Option<Arc<[String]>>,
     /// The names of all classes in their order; without them, the labels that occur.
     pub label_names: Option<Arc<[String]>>,

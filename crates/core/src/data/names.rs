@@ -1,8 +1,8 @@
 //! What features are called, where a source says so: the header of a table.
 //!
-//! Numbers do not show which column they are from. Names do, so two tables of a run must have the same names in the
-//! same order. Sources without names (LIBSVM, IDX, tables without a header) cannot be compared, and are taken as they
-//! are.
+//! Numbers do not show which column they are from. Names do, so two tables of a run must have the
+//! same names in the same order. Sources without names (LIBSVM, IDX, tables without a header)
+//! cannot be compared, and are taken as they are.
 
 use std::fmt;
 
@@ -39,34 +39,38 @@ impl OtherName {
         })
     }
 
-    /// The name that is expected, fit for a message.
-    pub fn expected_text(&self) -> String {
-        text(self.expected.as_deref())
-    }
-
-    /// The name that is there, fit for a message.
-    pub fn found_text(&self) -> String {
-        text(self.found.as_deref())
+    /// What is wrong with a table, beside what `whose` columns are called.
+    pub fn beside(&self, whose: &str) -> String {
+        let number = self.number;
+        match (&self.expected, &self.found) {
+            (Some(expected), None) => format!("feature {number}, {}, is missing", text(expected)),
+            (None, Some(found)) => format!("feature {number}, {}, is one too many", text(found)),
+            (expected, found) => format!(
+                "feature {number} is called {}, where {whose} has {}",
+                text(found.as_deref().unwrap_or_default()),
+                text(expected.as_deref().unwrap_or_default())
+            ),
+        }
     }
 }
 
 impl fmt::Display for OtherName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |name: &Option<String>| match name {
+            Some(name) => text(name),
+            None => "no more features".to_owned(),
+        };
         write!(
             formatter,
             "expected the columns of training, next {}, found {}",
-            self.expected_text(),
-            self.found_text()
+            name(&self.expected),
+            name(&self.found)
         )
     }
 }
 
-fn text(name: Option<&str>) -> String {
-    match name {
-        None => "no more features".to_owned(),
-        Some("") => "a feature without a name".to_owned(),
-        Some(name) => quote(name.as_bytes()),
-    }
+fn text(name: &str) -> String {
+    quote(name.as_bytes())
 }
 
 #[cfg(test)]
@@ -92,7 +96,7 @@ mod tests {
             ("a,b", "a", 2, false, "next \"b\", found no more features"),
             ("a", "a,b", 2, false, "next no more features, found \"b\""),
             ("a,a,b", "a,b,b", 2, false, "next \"a\", found \"b\""),
-            ("a,b", ",b", 1, false, "found a feature without a name"),
+            ("a,b", ",b", 1, false, "next \"a\", found nothing"),
         ] {
             let difference = first(expected, found).unwrap();
             assert_eq!(
@@ -100,6 +104,18 @@ mod tests {
                 (number, reordered)
             );
             assert!(difference.to_string().contains(said), "{difference}");
+        }
+        for (expected, found, said) in [
+            (
+                "a,b",
+                "b,a",
+                "feature 1 is called \"b\", where the run has \"a\"",
+            ),
+            ("a,b", "a", "feature 2, \"b\", is missing"),
+            ("a", "a,b", "feature 2, \"b\", is one too many"),
+            ("a", "", "feature 1, \"a\", is missing"),
+        ] {
+            assert_eq!(first(expected, found).unwrap().beside("the run"), said);
         }
         let hostile = first("\u{1b}[2J", "b").unwrap().to_string();
         assert!(!hostile.contains('\u{1b}'), "{hostile}");

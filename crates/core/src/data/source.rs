@@ -3,8 +3,8 @@
 //! `a9a`, `mnist`, `fashion-mnist`, `libsvm:PATH`, `idx:DIR`, `csv:PATH`, `synthetic:ROWSxFEATURES`.
 //! A path may be followed by options: `libsvm:PATH?features=123`, and
 //! `csv:PATH?label=NAME&header=yes&separator=;` where the label is a column's name or its number
-//! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten. `clients` stands for records that
-//! are not here: those that every client of a deployment has for itself.
+//! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten. `clients`
+//! stands for records that are not here: those that every client of a deployment has for itself.
 
 use std::fmt;
 use std::path::PathBuf;

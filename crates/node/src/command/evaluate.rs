@@ -1,9 +1,12 @@
 //! `soteria evaluate`: loss and accuracy of a trained model on any data.
 //!
-//! A model file holds weights, shapes and names of features, not how features were scaled: that is in the run's
-//! `config.toml`. Constants computed from records are computed again from the run's training data,
-//! exactly as `train` did. Nothing in a model file is trusted: shapes are compared with its description,
-//! numbers must be finite.
+//! A model file holds weights, shapes and names of features, not how features were scaled: that is
+//! in the run's `config.toml`. Constants computed from records are computed again from the run's
+//! training data, exactly as `train` did. Nothing in a model file is trusted: shapes are compared
+//! with its description, numbers must be finite.
+//!
+//! Where both the model and the data name their features, names and order must be the same: a weight
+//! applied to another column gives a number that means nothing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,7 +22,7 @@ use soteria_core::objective::{
 };
 
 use super::{Failure, Verbosity, print};
-use crate::config::{Config, Document, ScaleChoice};
+use crate::config::{Config, Document, FeatureList, ScaleChoice};
 use crate::problem::{Problem, ProblemError};
 
 /// Records handled at a time.
@@ -163,10 +166,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 fn other_columns(data: &Source, difference: &OtherName) -> Failure {
     Failure::Usage {
         message: format!(
-            "{data} does not have the columns that the model was trained on: feature {} is called {}, where the model has {}",
-            difference.number,
-            difference.found_text(),
-            difference.expected_text()
+            "{data} does not have the columns that the model was trained on: {}",
+            difference.beside("the model")
         ),
         hint: difference.reordered.then(|| {
             "they have the same names in another order: write them in the order of training"
@@ -203,18 +204,19 @@ impl Context {
         };
         let config = Config::read(&Document::from_file(path)?)?;
         let seed = config.seed;
-        if let (Some(_), Some(scaling)) = (config.records, public_scaling(&config)?) {
-            // A deployment: its records were never here, and its configuration says what they look like.
-            if config.labels.is_none() {
-                verbosity.warn("the configuration names no classes, so they are numbered as in the data: `config.toml` of the run names them");
-            }
+        let feature_names = config.features.as_ref().and_then(FeatureList::names);
+        let feature_names: Option<Arc<[String]>> = feature_names.map(Into::into);
+        let labels: Option<Arc<[String]>> = config.labels.clone().map(Into::into);
+        // The configuration of a deployment, whose records were never here, says what they look
+        // like.
+        if config.source == Source::Clients
+            && labels.is_some()
+            && let Some(scaling) = public_scaling(&config)?
+        {
             return Ok(Context {
                 scaling,
-                feature_names: config
-                    .features
-                    .as_ref()
-                    .and_then(|list| list.names().map(Into::into)),
-                label_names: config.labels.map(Into::into),
+                feature_names,
+                label_names: labels,
                 seed,
             });
         }
@@ -225,11 +227,13 @@ impl Context {
             (Ok(problem), _) => problem,
             // Published and given constants need no records; only the names of the classes are missed.
             (Err(ProblemError::Data(error)), Some(scaling)) => {
-                verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
+                if labels.is_none() {
+                    verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
+                }
                 return Ok(Context {
                     scaling,
-                    feature_names: None,
-                    label_names: None,
+                    feature_names,
+                    label_names: labels,
                     seed,
                 });
             }

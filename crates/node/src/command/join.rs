@@ -470,7 +470,8 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// Why records cannot take part. Where columns only stand in another order, the hint says in which one they should.
+/// Why records cannot take part. Where columns only stand in another order, the hint says in which
+/// one they should.
 fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
     let hint = match (error, names) {
         (LoadError::Names(difference), Some(names)) if difference.reordered => Some(format!(

@@ -345,7 +345,8 @@ fn init(value: &Value) -> Option<Init> {
     }
 }
 
-/// What is trained on if nobody says: the built-in records, but never where a server says that it owns none.
+/// What is trained on if nobody says: the built-in records, but never where a server says that it
+/// owns none.
 fn source_without_name(document: &Document) -> Source {
     if document.has("deployment.records") {
         Source::Clients

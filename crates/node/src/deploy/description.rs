@@ -1,10 +1,11 @@
 //! The run as both sides see it: one canonical text, whose hash names the run in every message.
 //!
 //! The text has two parts. The head says what a client cannot know without the server's files: the
-//! shape of the records (with the names of features, where they have some), the digest of the start, whether secrets are derived from a test seed, and
-//! a nonce, so that the same configuration started anew is another run. The rest is a resolved
-//! configuration, as in `config.toml`, without file names. Reading it back resolves it again and must
-//! give the same text, so nothing in it can be left to choice.
+//! shape of the records (with the names of features, where they have some), the digest of the
+//! start, whether secrets are derived from a test seed, and a nonce, so that the same configuration
+//! started anew is another run. The rest is a resolved configuration, as in `config.toml`, without
+//! file names. Reading it back resolves it again and must give the same text, so nothing in it can
+//! be left to choice.
 
 use std::path::{Path, PathBuf};
 
@@ -75,7 +76,8 @@ pub enum DescriptionError {
 pub struct RecordShape {
     /// Features, without the constant.
     pub features: usize,
-    /// What they are called, in their order, where that is agreed: records whose source has names must have these.
+    /// What they are called, in their order, where that is agreed: records whose source has names
+    /// must have these.
     pub names: Option<Vec<String>>,
     /// Class names, in their order.
     pub labels: Vec<String>,

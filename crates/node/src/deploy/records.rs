@@ -32,7 +32,8 @@ pub struct Records {
     pub data: Arc<Dataset>,
     /// Digest of the source that they are from.
     pub digest: Hash,
-    /// Whether the source names its features, so that their order was compared with the run's, if it names any.
+    /// Whether the source names its features, so that their order was compared with the run's, if
+    /// it names any.
     pub named: bool,
 }
 
@@ -59,8 +60,8 @@ pub enum LoadError {
     Unfit,
     /// The features are called otherwise. Names are no records: they may be spoken of.
     #[error(
-        "these records do not have the columns that the run names: feature {} is called {}, where the run has {}",
-        .0.number, .0.found_text(), .0.expected_text()
+        "these records do not have the columns that the run names: {}",
+        .0.beside("the run")
     )]
     Names(OtherName),
     /// The files have changed.
@@ -71,7 +72,8 @@ pub enum LoadError {
 /// Loads `share`, whose source has the digest `own`, as `description` asks.
 ///
 /// # Errors
-/// When the records do not have the run's features, by number, name and order, and classes, or have changed.
+/// When the records do not have the run's features, by number, name and order, and classes, or have
+/// changed.
 pub fn load(
     share: &Share,
     own: Hash,

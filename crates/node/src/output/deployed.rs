@@ -1,14 +1,15 @@
 //! What the summary of a deployment says instead of what the summary of a simulation does.
 //!
-//! A server sees messages, numbers of records and its own test set. It has no training loss, no gradient and no clip
-//! fractions, and none of the secrets: its summary says what it knows, and lists what was not measured.
+//! A server sees messages, numbers of records and its own test set. It has no training loss, no
+//! gradient and no clip fractions, and none of the secrets: its summary says what it knows, and
+//! lists what was not measured.
 
 use serde_json::{Value, json};
 
 use crate::deploy::description::RecordShape;
 
 /// What the records of a deployment are called where a simulation names its source.
-pub const OWN_RECORDS: &str = "clients' own records";
+const OWN_RECORDS: &str = "clients' own records";
 
 /// What only the clients' records could tell.
 const AT_CLIENTS: [&str; 3] = ["loss", "grad_norm_sq", "utility"];
@@ -39,7 +40,8 @@ pub struct Deployed<'a> {
 }
 
 impl Deployed<'_> {
-    /// Whether the model has left the range of numbers. What was not measured says nothing about it.
+    /// Whether the model has left the range of numbers. What was not measured says nothing about
+    /// it.
     pub fn diverged(&self) -> bool {
         !self.finite || self.test_loss.is_some_and(|loss| !loss.is_finite())
     }

@@ -1,4 +1,5 @@
-//! The curves of a run, those that its kind of run has: as data for the page's interactive charts, and as a static figure.
+//! The curves of a run, those that its kind of run has: as data for the page's interactive charts,
+//! and as a static figure.
 
 use serde_json::{Value, json};
 
@@ -126,7 +127,8 @@ pub(super) fn section(run: &RunFiles) -> String {
     out
 }
 
-/// The charts of this run. A server's are those of what it measured: a frame for anything else would stay empty.
+/// The charts of this run. A server's are those of what it measured: a frame for anything else
+/// would stay empty.
 fn charts(run: &RunFiles) -> impl Iterator<Item = &'static Chart> {
     let deployed = run.deployed();
     let fits = move |chart: &&Chart| match chart.of {

@@ -101,8 +101,9 @@ fn a_run_is_found_again() {
     );
 }
 
-/// A model knows which column each weight is for: a table with other columns, or the same in another order, is refused,
-/// with and without the configuration. A table without names is taken as it is.
+/// A model knows which column each weight is for: a table with other columns, or the same in
+/// another order, is refused, with and without the configuration. A table without names is taken as
+/// it is.
 #[test]
 fn columns_are_those_of_training() {
     let place = Place::new();

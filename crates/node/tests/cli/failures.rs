@@ -324,7 +324,8 @@ fn test_columns_are_those_of_training() {
     place.train("run", &settings).well();
 }
 
-/// Features are counted or named; and a deployment without records of its own is nothing to train on, whatever is built in.
+/// Features are counted or named; and a deployment without records of its own is nothing to train
+/// on, whatever is built in.
 #[test]
 fn features_are_a_number_or_names() {
     let place = Place::new();

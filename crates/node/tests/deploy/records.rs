@@ -176,8 +176,8 @@ fn records_that_do_not_fit_are_not_spoken_of() {
     }
 }
 
-/// Tables must have the columns that a run names. Their names are no records and may be spoken of; the ledger's name for
-/// the records does not know them, and neither does a run that names none.
+/// Tables must have the columns that a run names. Their names are no records and may be spoken of;
+/// the ledger's name for the records does not know them, and neither does a run that names none.
 #[test]
 fn columns_are_those_that_the_run_names() {
     let directory = tempfile::tempdir().unwrap();

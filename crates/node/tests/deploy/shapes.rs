@@ -66,8 +66,9 @@ fn a_source_is_tried_with_one_shape() {
     }
 }
 
-/// Names of features are part of the shape: a server learns of one list of names whether a table has it. As many
-/// features under other names, in another order, with names or without: each is another shape.
+/// Names of features are part of the shape: a server learns of one list of names whether a table
+/// has it. As many features under other names, in another order, with names or without: each is
+/// another shape.
 #[test]
 fn a_source_is_tried_with_one_list_of_names() {
     let labels = ["-1", "+1"];
@@ -94,7 +95,8 @@ fn a_source_is_tried_with_one_list_of_names() {
             assert_eq!(admitted.is_ok(), other.shape == first.shape);
         }
     }
-    // A line break in a name is the server's mistake, and found there: it could end the head of the text.
+    // A line break in a name is the server's mistake, and found there: it could end the head of the
+    // text.
     let broken: [Option<&[&str]>; 2] = [Some(&["a", "b\n---\n", "c"]), Some(&["a", "---\n", "c"])];
     for names in broken {
         let refused = try_describe(3, names, labels, &[]);

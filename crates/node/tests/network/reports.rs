@@ -1,5 +1,5 @@
-//! What the files of a deployment say: that it was one, on whose records, what was measured and what was not. And that
-//! columns are what was agreed, by name and order, before anything is spent.
+//! What the files of a deployment say: that it was one, on whose records, what was measured and
+//! what was not. And that columns are what was agreed, by name and order, before anything is spent.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use crate::parties::{Run, eventually, free_port, program, text};
 
 const COLUMNS: [&str; 3] = ["age", "bmi", "pressure"];
 
-/// A table of records that can be learnt: the class follows from the second column. Its columns stand in this order.
+/// A table of records that can be learnt: the class follows from the second column. Its columns
+/// stand in this order.
 fn table(columns: &[usize], names: &[&str], rows: u32, from: u32) -> String {
     let mut text = names.join(",") + ",outcome\n";
     for row in from..from + rows {
@@ -258,11 +259,12 @@ fn without_a_test_set_a_deployment_says_that_nothing_was_measured() {
     }
 }
 
-/// Reversed, renamed, missing: refused by name, with nothing stored as spent and nobody joined. The same columns in the
-/// run's order join, wherever the label stands; so does a table without names, after a warning.
+/// Reversed, renamed, missing: refused by name, with nothing stored as spent and nobody joined. The
+/// same columns in the run's order join, wherever the label stands; so does a table without names,
+/// after a warning.
 #[test]
 fn columns_are_compared_before_anything_is_spent() {
-    for run in [tested(), untested()] {
+    for mut run in [tested(), untested()] {
         let mut server = run.serve();
         let reversed = table(&[2, 1, 0], &["pressure", "bmi", "age"], 400, 0);
         let own = read(&run.path("own-0.csv"));
@@ -279,11 +281,7 @@ fn columns_are_compared_before_anything_is_spent() {
                 "feature 2 is called \"BMI\", where the run has \"bmi\"",
                 "rename",
             ),
-            (
-                &fewer,
-                "feature 3 is called no more features, where the run has \"pressure\"",
-                "rename",
-            ),
+            (&fewer, "feature 3, \"pressure\", is missing", "rename"),
         ] {
             std::fs::write(run.path("own-0.csv"), rows).unwrap();
             let mut refused = run.join_with(0, &["--max-epsilon", "9"]);
@@ -313,21 +311,11 @@ fn columns_are_compared_before_anything_is_spent() {
             .collect();
         std::fs::write(run.path("own-1.csv"), nameless).unwrap();
         let limit = ["--max-epsilon", "9"];
-        let first = Run {
-            data: format!("csv:{}?label=outcome", run.path("own-0.csv").display()),
-            directory: tempfile::tempdir().unwrap(),
-            ..Run::new("")
-        };
-        let first = Run {
-            port: run.port,
-            seed: None,
-            ..first
-        };
-        let mut clients = [
-            first.join_with(0, &limit),
-            run.join_with(1, &limit),
-            run.join_with(2, &limit),
-        ];
+        let labelled = format!("csv:{}?label=outcome", run.path("own-0.csv").display());
+        let own = std::mem::replace(&mut run.data, labelled);
+        let first = run.join_with(0, &limit);
+        run.data = own;
+        let mut clients = [first, run.join_with(1, &limit), run.join_with(2, &limit)];
         for process in &mut clients {
             assert_eq!(process.code(), 0, "{}", run.log("join-1.log"));
         }

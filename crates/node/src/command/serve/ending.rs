@@ -1,5 +1,5 @@
-//! The end of a run: what the last round left, written into files with the names that `train` gives them. Nothing in them
-//! was measured at clients, and they say so.
+//! The end of a run: what the last round left, written into files with the names that `train` gives
+//! them. Nothing in them was measured at clients, and they say so.
 
 use std::path::Path;
 use std::sync::Arc;

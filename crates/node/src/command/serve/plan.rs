@@ -151,7 +151,8 @@ impl Plan {
             whole: model.whole(basis),
             smoothness: None,
         })?;
-        // What was found in the test set is written down: another one cannot change what was agreed.
+        // What was found in the test set is written down: another one cannot change what was
+        // agreed.
         let count = FeatureList::Count(shape.features);
         resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
         resolved.labels = Some(shape.labels.clone());
