@@ -1,4 +1,4 @@
-/* The charts of the report: four uPlot figures over the columns in #run-data. */
+/* The charts of the report: uPlot figures over the columns in #run-data. */
 (function () {
   "use strict";
   const data = JSON.parse(document.getElementById("run-data").textContent);
@@ -14,6 +14,7 @@
         { key: "utility", label: "utility", color: "--c1", width: 2.25 },
       ],
     },
+    test_loss: { write: short, series: [{ key: "test_loss", label: "test loss", color: "--c3", width: 2.25 }] },
     loss: { write: short, series: [{ key: "loss", label: "loss", color: "--c3", width: 2.25 }] },
     accuracy: { write: percent, tick: value => plain(100 * value, 5) + " %", series: [{ key: "test_accuracy", label: "test accuracy", color: "--c4", width: 2.25 }] },
     epsilon: {

@@ -362,6 +362,12 @@ fn mechanism_is_sound(resolved: &Resolved) -> bool {
 
 const PAPER: &str = "paper calibration";
 
+/// `"proved"`, or what stands between a run by constants and a claim.
+pub fn claim(resolved: &Resolved) -> &'static str {
+    let obstacles = obstacles(resolved, false);
+    obstacles.first().copied().unwrap_or("proved")
+}
+
 /// What stands between this run and a claim, the weightiest first.
 fn obstacles(resolved: &Resolved, data_dependent_scaling: bool) -> Vec<&'static str> {
     let checks = [

@@ -200,6 +200,33 @@ pub enum NoiseName {
     Secure,
 }
 
+/// What is said about features by a server that owns no records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FeatureList {
+    /// How many there are.
+    Count(usize),
+    /// What they are called, in their order.
+    Names(Vec<String>),
+}
+
+impl FeatureList {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        match self {
+            FeatureList::Count(count) => *count,
+            FeatureList::Names(names) => names.len(),
+        }
+    }
+
+    /// What they are called, if that is said.
+    pub fn names(&self) -> Option<&[String]> {
+        match self {
+            FeatureList::Count(_) => None,
+            FeatureList::Names(names) => Some(names),
+        }
+    }
+}
+
 /// What a configuration means, `"auto"` still in it.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // The fields are the keys of the file, explained there and in `docs/configuration.md`.
@@ -251,7 +278,7 @@ pub struct Config {
     pub noise: Auto<NoiseName>,
     pub quorum: Option<usize>,
     pub deadline: Option<f64>,
-    pub features: Option<usize>,
+    pub features: Option<FeatureList>,
     pub labels: Option<Vec<String>>,
     pub records: Option<usize>,
     pub most_records: Option<usize>,

@@ -1,9 +1,8 @@
 //! The model as `model.safetensors`: readable by every safetensors library, equal models equal bytes.
 //!
-//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind and shapes as JSON
-//! (one entry, so that its order cannot vary).
-
-use std::path::Path;
+//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and, where
+//! the records have them, the names of features as JSON (one entry, so that its order cannot vary):
+//! whoever applies the model can see which column each weight is for.
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
@@ -15,15 +14,20 @@ use crate::problem::Model;
 
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
 /// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
-/// composed with it, so that the file's model reads scaled features as they are.
+/// composed with it, so that the file's model reads scaled features as they are. `names` is what
+/// these are called.
+///
+/// # Errors
+/// When the model cannot be encoded.
 pub fn to_bytes(
     model: &Model,
     parameters: &[f32],
     basis: Option<Cosine>,
     intercept: f64,
+    names: Option<&[String]>,
 ) -> Result<Vec<u8>, String> {
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
-    let description = match model {
+    let mut description = match model {
         Model::Logistic {
             features,
             intercept: has_intercept,
@@ -70,6 +74,9 @@ pub fn to_bytes(
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
+    if let Some(names) = names {
+        description["features"] = json!(names);
+    }
     let bytes: Vec<Vec<u8>> = tensors
         .iter()
         .map(|(_, _, values)| {
@@ -104,19 +111,4 @@ fn compose(network: &Network, parameters: &[f32], basis: Cosine) -> (Network, Ve
     let mut composed = basis.weights(&parameters[first.weights.clone()], first.outputs);
     composed.extend_from_slice(&parameters[first.weights.end..]);
     (whole, composed)
-}
-
-/// Writes the file, whole or not at all.
-///
-/// # Errors
-/// When the model cannot be encoded or the file not written.
-pub fn write(
-    path: &Path,
-    model: &Model,
-    parameters: &[f32],
-    basis: Option<Cosine>,
-    intercept: f64,
-) -> Result<(), String> {
-    let bytes = to_bytes(model, parameters, basis, intercept)?;
-    crate::output::write_whole(path, &bytes).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -1,6 +1,8 @@
 //! The files of a run, and how they are written: whole or not at all, except `rounds.csv`, which
 //! grows a row at a time so that an interrupted run leaves what it has.
 
+mod deployed;
+
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -14,9 +16,14 @@ use crate::config::resolve::Resolved;
 use crate::config::{NoiseName, NoiseTarget};
 use crate::report::{self, RunFiles};
 
+pub use deployed::{Deployed, TestSet};
+
 /// The header of `rounds.csv`.
 pub const COLUMNS: &str =
     "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
+
+/// The last column of `rounds.csv` in a deployment, whose server measures the loss of its test set.
+const TEST_LOSS: &str = "test_loss";
 
 /// What a finished run has, in the order in which the files are written: with the last one it is complete.
 pub const FILES: [&str; 5] = [
@@ -27,10 +34,10 @@ pub const FILES: [&str; 5] = [
     "summary.json",
 ];
 
-/// Whether what is in a directory, if anything, is of this run.
-pub fn belongs(path: &Path, resolved: &Resolved) -> bool {
+/// Whether what is in a directory, if anything, is of the run with this `config.toml`.
+pub fn belongs(path: &Path, config: &str) -> bool {
     match fs::read_to_string(path.join("config.toml")) {
-        Ok(text) => text == resolved.to_toml(),
+        Ok(text) => text == config,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
@@ -170,15 +177,27 @@ impl RunDirectory {
     /// # Errors
     /// When the file system refuses.
     pub fn create(path: &Path, resolved: &Resolved) -> Result<Self, OutputError> {
+        Self::begin(path, &resolved.to_toml(), COLUMNS)
+    }
+
+    /// The same for a deployment with this `config.toml`.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn create_deployed(path: &Path, config: &str) -> Result<Self, OutputError> {
+        Self::begin(path, config, &format!("{COLUMNS},{TEST_LOSS}"))
+    }
+
+    fn begin(path: &Path, config: &str, columns: &str) -> Result<Self, OutputError> {
         let wrap = |error| OutputError::Io {
             path: path.to_path_buf(),
             error,
         };
         fs::create_dir_all(path).map_err(wrap)?;
         reopen(path)?;
-        write_whole(&path.join("config.toml"), resolved.to_toml().as_bytes()).map_err(wrap)?;
+        write_whole(&path.join("config.toml"), config.as_bytes()).map_err(wrap)?;
         let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
-        writeln!(rounds, "{COLUMNS}").map_err(wrap)?;
+        writeln!(rounds, "{columns}").map_err(wrap)?;
         Ok(Self {
             path: path.to_path_buf(),
             rounds,
@@ -271,7 +290,7 @@ impl RunDirectory {
         Ok(self.utility)
     }
 
-    /// Appends a round of a run whose records are elsewhere: what only they could tell stays empty.
+    /// Appends a round of a deployment: what only the clients' records could tell stays empty.
     ///
     /// # Errors
     /// When the file system refuses.
@@ -279,19 +298,20 @@ impl RunDirectory {
         &mut self,
         round: u32,
         traffic: Traffic,
-        test_accuracy: Option<f64>,
+        (test_loss, test_accuracy): (Option<f64>, Option<f64>),
         epsilon: Option<f64>,
     ) -> Result<(), OutputError> {
         let optional =
             |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
         writeln!(
             self.rounds,
-            "{round},{},{},{},,,,{},{}",
+            "{round},{},{},{},,,,{},{},{}",
             traffic.paper_bits,
             traffic.uplink_bytes,
             traffic.downlink_bytes,
             optional(test_accuracy),
             optional(epsilon),
+            optional(test_loss),
         )
         .and_then(|()| self.rounds.flush())
         .map_err(|error| OutputError::Io {
@@ -366,11 +386,16 @@ pub struct Ending<'a> {
     pub total_seconds: f64,
     /// Whether it was stopped before the end.
     pub interrupted: bool,
+    /// What a server knows of a deployment; `None` for a simulation, which knows everything.
+    pub deployed: Option<Deployed<'a>>,
 }
 
 impl Ending<'_> {
     /// Whether the model has left the range of numbers.
     pub fn diverged(&self) -> bool {
+        if let Some(deployed) = &self.deployed {
+            return deployed.diverged();
+        }
         let metrics = self.metrics;
         !(metrics.loss.is_finite() && metrics.grad_norm_sq.is_finite())
     }
@@ -385,6 +410,7 @@ impl Ending<'_> {
         };
         let mut summary = json!({
             "version": env!("CARGO_PKG_VERSION"),
+            "kind": "simulation",
             "algorithm": resolved.algorithm(),
             "dataset": resolved.source.to_string(),
             "clients": self.records.len(),
@@ -392,6 +418,7 @@ impl Ending<'_> {
             "dimension": self.dimension,
             "rounds": self.rounds,
             "seed": resolved.seed,
+            "secrets": "the seed",
             "privacy": {
                 "epsilon": self.privacy.epsilon,
                 "delta": resolved.delta,
@@ -426,6 +453,9 @@ impl Ending<'_> {
         }
         if let Some(epsilon) = self.privacy.epsilon_exact {
             summary["privacy"]["epsilon_exact"] = json!(epsilon);
+        }
+        if let Some(deployed) = &self.deployed {
+            deployed.describe(&mut summary);
         }
         if self.diverged() {
             summary["diverged"] = json!(true);

@@ -43,6 +43,8 @@ pub struct Problem {
     pub model: Model,
     /// How features were scaled.
     pub scaling: Scaling,
+    /// What features are called in the source, if it says so.
+    pub feature_names: Option<Vec<String>>,
     /// The basis that scaled features were written in.
     pub basis: Option<Cosine>,
     /// Value of the constant feature after scaling.
@@ -76,6 +78,7 @@ impl Problem {
                 .load_with_test(test, directories, config.seed)?,
         };
         let mut train = loaded.train;
+        let feature_names = train.feature_names().map(<[String]>::to_vec);
         if let Some(rows) = config.rows {
             if rows > train.rows() {
                 return Err(ConfigError::conflict(format!(
@@ -124,6 +127,7 @@ impl Problem {
             objective: model.objective(),
             model,
             scaling,
+            feature_names,
             basis,
             intercept: if intercept { value } else { 0.0 },
         })

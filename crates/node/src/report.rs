@@ -7,7 +7,8 @@
 //! runs are thinned to [`MAX_POINTS`] rows (extremes and the last row stay).
 //!
 //! - [`RunFiles::read`] reads a run; its errors name file, line and column.
-//! - [`html`] writes the page: headline numbers, four interactive charts, what is claimed, the set-up.
+//! - [`html`] writes the page: headline numbers, interactive charts of what was measured, what is
+//!   claimed, the set-up.
 //! - [`svg`] writes the same curves as a static figure for documents.
 //! - [`Figure`] draws any curves with mean and spread, for comparisons and for the accountant.
 

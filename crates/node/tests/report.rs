@@ -98,6 +98,7 @@ fn rows(count: u64) -> Vec<Row> {
                         .min(1.0)
                         .sqrt(),
             ),
+            test_loss: None,
         }
     };
     (0..count).map(&mut row).collect()
@@ -405,6 +406,75 @@ fn odd_runs_have_a_page_too() {
     );
     assert!(page.contains("no claim: no noise") && !page.contains("data-chart=\"epsilon\""));
     assert_eq!(island(&page)["loss"][1], serde_json::Value::Null);
+}
+
+/// The page of a deployment: of what its server measured, and nothing of a simulation.
+#[test]
+fn a_deployment_has_a_page_of_its_own() {
+    let mut deployed = run();
+    for row in &mut deployed.rounds {
+        row.test_loss = Some(row.loss);
+        (row.loss, row.grad_norm_sq, row.utility) = (f64::NAN, f64::NAN, f64::NAN);
+    }
+    let summary = &mut deployed.summary;
+    summary["kind"] = "deployment".into();
+    summary["dataset"] = "clients' own records".into();
+    summary["seed"] = serde_json::Value::Null;
+    summary["privacy"]["noise"] = "secure".into();
+    summary["data"] = serde_json::json!({
+        "features": 2, "feature_names": ["<b>age</b>", "bmi"], "classes": ["no", "yes"],
+    });
+    summary["test"] = serde_json::json!({"source": "csv:<i>.csv", "records": 1234});
+    summary["final"] = serde_json::json!({"loss": null, "test_loss": 0.351, "test_accuracy": 0.84});
+    // Of 3000 planned.
+    summary["messages_taken"] = serde_json::json!([300, 300, 100]);
+    let page = report::html(&deployed);
+    tags(&page);
+    tags(&report::svg(&deployed));
+    let text = page.split("<script").next().unwrap();
+    for there in [
+        "Report of a deployment",
+        "on 1234 test records",
+        "0.351",
+        "&lt;b&gt;age&lt;/b&gt;, bmi",
+        "no, yes",
+        "700 of 3000 messages were taken",
+        "own operating system",
+        "soteria serve --config",
+        "data-chart=\"test_loss\"",
+    ] {
+        assert!(text.contains(there), "{there}");
+    }
+    for absent in [
+        "simulation",
+        "seed 0",
+        "diverged",
+        "disjoint",
+        "data-chart=\"loss\"",
+        "class=\"absent\"",
+    ] {
+        assert!(!text.contains(absent), "{absent}");
+    }
+    assert!(island(&page)["test_loss"][300].as_f64().is_some());
+
+    // What diverged is called so; what was not measured is not.
+    deployed.summary["diverged"] = true.into();
+    deployed.summary["final"]["test_loss"] = serde_json::Value::Null;
+    let page = report::html(&deployed);
+    assert!(page.contains(">diverged</span>") && page.contains(">not a number</span>"));
+    deployed.summary["diverged"] = false.into();
+    deployed.summary["test"] = serde_json::Value::Null;
+    for row in &mut deployed.rounds {
+        (row.test_loss, row.test_accuracy) = (None, None);
+    }
+    let page = report::html(&deployed);
+    assert!(page.contains("the server has no test set") && !page.contains(">diverged</span>"));
+    for chart in ["test_loss", "accuracy"] {
+        assert!(
+            !page.contains(&format!("data-chart=\"{chart}\"")),
+            "{chart}"
+        );
+    }
 }
 
 #[test]

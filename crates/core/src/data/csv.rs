@@ -12,7 +12,7 @@ use std::path::Path;
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
 use super::rows::feature_value;
-use super::{DataError, Dataset, DenseRows, Features, Place};
+use super::{DataError, Dataset, DenseRows, Features, OtherName, Place};
 
 /// How a table is laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,19 +61,6 @@ pub fn read_from(
     parse(Input::new(name, reader)?, format, schema)
 }
 
-/// The names of the columns that hold features, if the file has a header.
-pub fn feature_names(path: &Path, format: &Format) -> Result<Option<Vec<String>>, DataError> {
-    let mut lines = Lines::new(Input::open(path)?, format);
-    if !lines.advance()? {
-        return Ok(None);
-    }
-    let layout = Layout::new(&lines, format, &Schema::default())?;
-    let fields = lines.fields.iter().enumerate();
-    let features = fields.filter(|&(place, _)| place != layout.label);
-    let names = features.map(|(_, name)| String::from_utf8_lossy(name).into_owned());
-    Ok(layout.header.then(|| names.collect()))
-}
-
 fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, DataError> {
     let path = input.path().to_owned();
     let mut lines = Lines::new(input, format);
@@ -83,14 +70,11 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
     if !lines.advance()? {
         return Err(empty());
     }
-    let layout = Layout::new(&lines, format, schema)?;
+    let mut layout = Layout::new(&lines, format, schema)?;
+    let names = layout.names.take();
     let mut labels = Labels::new(false, schema);
     let mut values = Vec::new();
-    let mut more = if layout.header {
-        lines.advance()?
-    } else {
-        true
-    };
+    let mut more = names.is_none() || lines.advance()?;
     while more {
         layout.push_row(&lines, &mut labels, &mut values)?;
         more = lines.advance()?;
@@ -98,9 +82,13 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
     if labels.rows() == 0 {
         return Err(empty());
     }
-    let (labels, names) = labels.finish();
+    let (labels, classes) = labels.finish();
     let features = Features::Dense(DenseRows::new(layout.columns - 1, values)?);
-    Dataset::new(features, labels, names.len())?.with_label_names(names)
+    let data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
+    match names {
+        Some(names) => data.with_feature_names(names),
+        None => Ok(data),
+    }
 }
 
 /// The rows of a table, one at a time.
@@ -250,7 +238,8 @@ impl Fields {
 struct Layout {
     columns: usize,
     label: usize,
-    header: bool,
+    /// What the features are called, if the line is a header.
+    names: Option<Vec<String>>,
 }
 
 impl Layout {
@@ -260,10 +249,6 @@ impl Layout {
         if columns < 2 {
             let expected = "at least two columns, features and a label";
             return Err(lines.wrong(None, expected, columns.to_string()));
-        }
-        if let Some(known) = schema.columns.filter(|&known| known != columns - 1) {
-            let expected = format!("{known} features, as in training, and a label");
-            return Err(lines.wrong(None, expected, format!("{columns} columns")));
         }
         let label = match &format.label {
             LabelColumn::Last => columns - 1,
@@ -287,17 +272,30 @@ impl Layout {
         };
         let is_number = |field: &[u8]| number(field).is_some();
         let named = matches!(format.label, LabelColumn::Name(_));
-        let mut features = first
-            .iter()
-            .enumerate()
-            .filter(|&(place, _)| place != label);
+        let features = || {
+            let fields = first.iter().enumerate();
+            fields.filter_map(|(place, field)| (place != label).then_some(field))
+        };
         let header = format
             .header
-            .unwrap_or_else(|| named || !features.any(|(_, field)| is_number(field)));
+            .unwrap_or_else(|| named || !features().any(is_number));
+        let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+        let names: Option<Vec<String>> = header.then(|| features().map(text).collect());
+        // Names say more than their number, so they are compared first.
+        if let (Some(expected), Some(found)) = (&schema.feature_names, &names)
+            && let Some(difference) = OtherName::first(expected, found)
+        {
+            let place = Place::line(lines.input.path(), lines.number);
+            return Err(DataError::Names { place, difference });
+        }
+        if let Some(known) = schema.columns.filter(|&known| known != columns - 1) {
+            let expected = format!("{known} features, as in training, and a label");
+            return Err(lines.wrong(None, expected, format!("{columns} columns")));
+        }
         Ok(Layout {
             columns,
             label,
-            header,
+            names,
         })
     }
 
@@ -501,6 +499,44 @@ mod tests {
             holes,
             "rows.csv, line 1, column 2: expected a finite number, found nothing"
         );
+    }
+
+    #[test]
+    fn names_of_features_are_kept_and_compared() {
+        let plain = Format::default();
+        let train = read_text("age,\"b, m\",label\n1,2,a\n3,4,b\n", &plain).unwrap();
+        assert_eq!(train.feature_names().unwrap(), ["age", "b, m"]);
+        assert_eq!(
+            train.clone().with_intercept().select(&[1]).feature_names(),
+            train.feature_names()
+        );
+        let nameless = read_text("1,2,a\n3,4,b\n", &plain).unwrap();
+        assert_eq!(nameless.feature_names(), None);
+        let schema = Schema::of(&train);
+        let read = |text: &str, label: LabelColumn| {
+            read_from(text.as_bytes(), Path::new("t"), &labelled(label), &schema)
+        };
+        let first = || LabelColumn::Number(1);
+        // Where the label stands and what it is called is nobody's business.
+        read("class,age,\"b, m\"\na,1,2\n", first()).unwrap();
+        read("a,1,2\n", first()).unwrap();
+        for (header, number, reordered) in [
+            ("\"b, m\",age", 1, true),
+            ("age,other", 2, false),
+            ("age", 2, false),
+            ("age,\"b, m\",third", 3, false),
+        ] {
+            let text = format!("class,{header}\na,1,2\n");
+            match read(&text, first()) {
+                Err(DataError::Names { difference, .. }) => {
+                    assert_eq!(
+                        (difference.number, difference.reordered),
+                        (number, reordered)
+                    );
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]

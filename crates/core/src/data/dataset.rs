@@ -21,6 +21,7 @@ pub struct Dataset {
     features: Features,
     labels: Vec<u32>,
     label_names: Arc<[String]>,
+    feature_names: Option<Arc<[String]>>,
     offset: Option<Offset>,
     squared_norms: Vec<f64>,
 }
@@ -70,8 +71,28 @@ impl Dataset {
             features,
             labels,
             label_names,
+            feature_names: None,
             offset: None,
             squared_norms,
+        })
+    }
+
+    /// Says what the features are called in the source, in their order.
+    pub fn with_feature_names(
+        self,
+        feature_names: impl Into<Arc<[String]>>,
+    ) -> Result<Dataset, DataError> {
+        let feature_names = feature_names.into();
+        if feature_names.len() != self.columns() {
+            return Err(DataError::Shape {
+                what: "names of features",
+                expected: self.columns(),
+                found: feature_names.len(),
+            });
+        }
+        Ok(Dataset {
+            feature_names: Some(feature_names),
+            ..self
         })
     }
 
@@ -238,6 +259,12 @@ impl Dataset {
         &self.label_names
     }
 
+    /// What the features are called in the source, if it says so. A constant that is appended later
+    /// has no name, and coefficients in another basis have none.
+    pub fn feature_names(&self) -> Option<&[String]> {
+        self.feature_names.as_deref()
+    }
+
     /// Copies of the given rows, in the given order; the offset and the names are shared.
     ///
     /// # Panics
@@ -247,6 +274,7 @@ impl Dataset {
             features: self.features.select(rows),
             labels: rows.iter().map(|&row| self.labels[row as usize]).collect(),
             label_names: Arc::clone(&self.label_names),
+            feature_names: self.feature_names.clone(),
             offset: self.offset.clone(),
             squared_norms: rows
                 .iter()

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::names::OtherName;
+
 /// A position in a file, as a person would look it up: line and column count from one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -119,6 +121,14 @@ pub enum DataError {
         expected: String,
         /// What stands there.
         found: String,
+    },
+    /// A table whose features are called otherwise than agreed, or stand in another order.
+    #[error("{place}: {difference}")]
+    Names {
+        /// Where the names stand.
+        place: Place,
+        /// The first that differs.
+        difference: OtherName,
     },
     /// A set of data without rows.
     #[error("{place}: expected at least one row, found none")]

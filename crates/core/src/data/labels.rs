@@ -18,6 +18,9 @@ const MOST_CLASSES: usize = 1 << 16;
 pub struct Schema {
     /// The number of features; without it, the largest index that occurs.
     pub columns: Option<usize>,
+    /// What the features are called, in their order: compared with the names of a source that has
+    /// some.
+    pub feature_names: Option<Arc<[String]>>,
     /// The names of all classes in their order; without them, the labels that occur.
     pub label_names: Option<Arc<[String]>>,
 }
@@ -27,6 +30,7 @@ impl Schema {
     pub fn of(data: &Dataset) -> Schema {
         Schema {
             columns: Some(data.columns()),
+            feature_names: data.feature_names().map(Into::into),
             label_names: Some(data.label_names().into()),
         }
     }
@@ -211,8 +215,8 @@ mod tests {
     fn a_schema_fixes_the_classes() {
         let names: Arc<[String]> = vec!["-1".to_owned(), "+1".to_owned()].into();
         let schema = Schema {
-            columns: None,
             label_names: Some(names),
+            ..Schema::default()
         };
         assert_eq!(classes(&["1", "1.0"], &schema).unwrap().0, [1, 1]);
         assert!(classes(&["0"], &schema).is_none());

@@ -3,7 +3,8 @@
 //! `a9a`, `mnist`, `fashion-mnist`, `libsvm:PATH`, `idx:DIR`, `csv:PATH`, `synthetic:ROWSxFEATURES`.
 //! A path may be followed by options: `libsvm:PATH?features=123`, and
 //! `csv:PATH?label=NAME&header=yes&separator=;` where the label is a column's name or its number
-//! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten.
+//! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten. `clients`
+//! stands for records that are not here: those that every client of a deployment has for itself.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,10 +12,9 @@ use std::str::FromStr;
 
 use super::csv::{Format, LabelColumn};
 use super::directories::ImageFiles;
-use super::input::quote;
 use super::{
-    DataDirectories, DataError, Dataset, Partition, Place, Scaling, Schema, Synthetic, a9a, csv,
-    idx, libsvm,
+    DataDirectories, DataError, Dataset, Partition, Scaling, Schema, Synthetic, a9a, csv, idx,
+    libsvm,
 };
 
 /// Where records come from.
@@ -48,6 +48,8 @@ pub enum Source {
     },
     /// Drawn from the seed.
     Synthetic(Synthetic),
+    /// Not here: every client of a deployment has its own, and names them itself.
+    Clients,
 }
 
 /// What a source gives.
@@ -105,13 +107,19 @@ impl Source {
                 train: size.train(seed)?,
                 test: Some(size.test(seed)?),
             },
+            Source::Clients => {
+                let reason = "these records are not here: every client has its own, and `soteria serve` \
+                              coordinates them; to train here, name a source";
+                return Err(wrong("clients", reason));
+            }
         };
         self.check(&loaded.train, schema)?;
         Ok(loaded)
     }
 
     /// Loads the records to train on from here, and those to test on from another source: its test
-    /// set, or all of it if it has none. They must agree in features and classes.
+    /// set, or all of it if it has none. They must agree in features, also in
+    /// their names and order where both have names, and in classes.
     pub fn load_with_test(
         &self,
         test: &Source,
@@ -119,37 +127,11 @@ impl Source {
         seed: u64,
     ) -> Result<Loaded, DataError> {
         let train = self.load(directories, seed)?.train;
-        self.check_columns(test)?;
         let other = test.load_as(&Schema::of(&train), directories, seed)?;
         Ok(Loaded {
             train,
             test: Some(other.test.unwrap_or(other.train)),
         })
-    }
-
-    /// Tables that both name their columns must name the same features in the same order.
-    fn check_columns(&self, test: &Source) -> Result<(), DataError> {
-        // What can be read only once is left alone.
-        let names = |source: &Source| match source {
-            Source::Csv { path, format } if path.is_file() => csv::feature_names(path, format),
-            _ => Ok(None),
-        };
-        let (Source::Csv { path, .. }, Some(expected)) = (test, names(self)?) else {
-            return Ok(());
-        };
-        let found = names(test)?.unwrap_or_default();
-        let mut pairs = expected.iter().zip(&found);
-        match pairs.find(|(expected, found)| expected != found) {
-            None => Ok(()),
-            Some((expected, found)) => Err(DataError::Format {
-                place: Place::line(path, 1),
-                expected: format!(
-                    "the columns of training, next {}",
-                    quote(expected.as_bytes())
-                ),
-                found: quote(found.as_bytes()),
-            }),
-        }
     }
 
     /// Whether the features are pixels, which are standardised by default.
@@ -249,6 +231,7 @@ impl FromStr for Source {
                     "a9a" => Ok(Source::A9a),
                     "mnist" => Ok(Source::Mnist),
                     "fashion-mnist" => Ok(Source::FashionMnist),
+                    "clients" => Ok(Source::Clients),
                     _ => Err(wrong(text, FORMS)),
                 };
             }
@@ -347,6 +330,7 @@ impl fmt::Display for Source {
             Source::A9a => formatter.write_str("a9a"),
             Source::Mnist => formatter.write_str("mnist"),
             Source::FashionMnist => formatter.write_str("fashion-mnist"),
+            Source::Clients => formatter.write_str("clients"),
             Source::Libsvm { path, features } => {
                 write!(formatter, "libsvm:{}", path.display())?;
                 features.map_or(Ok(()), |count| write!(formatter, "?features={count}"))
@@ -443,6 +427,7 @@ mod tests {
             "a9a",
             "mnist",
             "fashion-mnist",
+            "clients",
             "libsvm:some/file.gz",
             "libsvm:C:/odd?name",
             "libsvm:f?features=123",

@@ -1,9 +1,12 @@
 //! `soteria evaluate`: loss and accuracy of a trained model on any data.
 //!
-//! A model file holds weights and shapes, not how features were scaled: that is in the run's
-//! `config.toml`. Constants computed from records are computed again from the run's training data,
-//! exactly as `train` did. Nothing in a model file is trusted: shapes are compared with its description,
-//! numbers must be finite.
+//! A model file holds weights, shapes and names of features, not how features were scaled: that is
+//! in the run's `config.toml`. Constants computed from records are computed again from the run's
+//! training data, exactly as `train` did. Nothing in a model file is trusted: shapes are compared
+//! with its description, numbers must be finite.
+//!
+//! Where both the model and the data name their features, names and order must be the same: a weight
+//! applied to another column gives a number that means nothing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,13 +14,15 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use soteria_core::data::{Constants, DataDirectories, Dataset, Scaling, Schema, Source};
+use soteria_core::data::{
+    Constants, DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source,
+};
 use soteria_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
 
 use super::{Failure, Verbosity, print};
-use crate::config::{Config, Document, ScaleChoice};
+use crate::config::{Config, Document, FeatureList, ScaleChoice};
 use crate::problem::{Problem, ProblemError};
 
 /// Records handled at a time.
@@ -31,7 +36,7 @@ const CHUNK: usize = 1024;
 /// A model file does not say how features were scaled. With --config the scaling of that run is
 /// applied: given and published constants as they are, others computed again from the run's training
 /// data, which must then be there. Its classes keep their order, too. Without --config features are taken
-/// as they are.
+/// as they are. Columns of a table with a header must have the names and the order of training.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The model file of a run
@@ -75,9 +80,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let seed = options.seed.unwrap_or(context.seed);
     let schema = Schema {
         columns: Some(model.inputs),
+        feature_names: model.names.clone().or(context.feature_names.clone()),
         label_names: context.label_names.clone(),
     };
-    let loaded = options.data.load_as(&schema, &directories, seed)?;
+    let loaded = options.data.load_as(&schema, &directories, seed);
+    let loaded = loaded.map_err(|error| match error {
+        DataError::Names { difference, .. } => other_columns(&options.data, &difference),
+        other => other.into(),
+    })?;
     let (split, data) = match loaded.test {
         Some(test) if !options.train => ("test", test),
         Some(_) => ("train", loaded.train),
@@ -152,9 +162,24 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     )
 }
 
-/// What a run's configuration adds: scaling, names of the classes, seed.
+/// Refuses data whose columns are not those that the model was trained on.
+fn other_columns(data: &Source, difference: &OtherName) -> Failure {
+    Failure::Usage {
+        message: format!(
+            "{data} does not have the columns that the model was trained on: {}",
+            difference.beside("the model")
+        ),
+        hint: difference.reordered.then(|| {
+            "they have the same names in another order: write them in the order of training"
+                .to_owned()
+        }),
+    }
+}
+
+/// What a run's configuration adds: scaling, names of the features and classes, seed.
 struct Context {
     scaling: Scaling,
+    feature_names: Option<Arc<[String]>>,
     label_names: Option<Arc<[String]>>,
     seed: u64,
 }
@@ -172,12 +197,29 @@ impl Context {
             }
             return Ok(Context {
                 scaling: Scaling::identity(),
+                feature_names: None,
                 label_names: None,
                 seed: 0,
             });
         };
         let config = Config::read(&Document::from_file(path)?)?;
         let seed = config.seed;
+        let feature_names = config.features.as_ref().and_then(FeatureList::names);
+        let feature_names: Option<Arc<[String]>> = feature_names.map(Into::into);
+        let labels: Option<Arc<[String]>> = config.labels.clone().map(Into::into);
+        // The configuration of a deployment, whose records were never here, says what they look
+        // like.
+        if config.source == Source::Clients
+            && labels.is_some()
+            && let Some(scaling) = public_scaling(&config)?
+        {
+            return Ok(Context {
+                scaling,
+                feature_names,
+                label_names: labels,
+                seed,
+            });
+        }
         let problem = match (
             Problem::load(&config, directories),
             public_scaling(&config)?,
@@ -185,10 +227,13 @@ impl Context {
             (Ok(problem), _) => problem,
             // Published and given constants need no records; only the names of the classes are missed.
             (Err(ProblemError::Data(error)), Some(scaling)) => {
-                verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
+                if labels.is_none() {
+                    verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
+                }
                 return Ok(Context {
                     scaling,
-                    label_names: None,
+                    feature_names,
+                    label_names: labels,
                     seed,
                 });
             }
@@ -200,6 +245,7 @@ impl Context {
             .map(|shard| shard.label_names().into());
         Ok(Context {
             scaling: problem.scaling,
+            feature_names: problem.feature_names.map(Into::into),
             label_names,
             seed,
         })
@@ -239,6 +285,8 @@ struct Trained {
     objective: Box<dyn Objective>,
     parameters: Vec<f32>,
     inputs: usize,
+    /// What the inputs are called, if the file says so.
+    names: Option<Arc<[String]>>,
     classes: usize,
     intercept: bool,
 }
@@ -256,12 +304,16 @@ impl Trained {
         let description: Value = description
             .and_then(|text| serde_json::from_str(text).ok())
             .ok_or("its metadata do not describe a model of this program")?;
-        match description["kind"].as_str() {
+        let model = match description["kind"].as_str() {
             Some("logistic") => Trained::logistic(&file, size(&description["inputs"])?),
             Some("softmax") => Trained::network(&file, "softmax", &description),
             Some("mlp") => Trained::network(&file, "mlp", &description),
             _ => Err(format!("unknown kind of model {}", description["kind"])),
-        }
+        }?;
+        Ok(Trained {
+            names: names(&description["features"], model.inputs)?,
+            ..model
+        })
     }
 
     fn logistic(file: &SafeTensors<'_>, inputs: usize) -> Result<Trained, String> {
@@ -276,6 +328,7 @@ impl Trained {
             objective,
             parameters,
             inputs,
+            names: None,
             classes: 2,
             intercept,
         })
@@ -332,6 +385,7 @@ impl Trained {
             objective: Box::new(network),
             parameters,
             inputs,
+            names: None,
             classes,
             intercept: false,
         })
@@ -362,6 +416,21 @@ fn size(value: &Value) -> Result<usize, String> {
         .filter(|size| (1..=u64::from(u32::MAX)).contains(size));
     size.map(|size| size as usize)
         .ok_or_else(|| format!("expected a size in its description, found {value}"))
+}
+
+/// The names of features in a description, one for each; `None` if it has none.
+fn names(value: &Value, inputs: usize) -> Result<Option<Arc<[String]>>, String> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let list = value.as_array().filter(|list| list.len() == inputs);
+    let texts = list.and_then(|list| {
+        let texts = list.iter().map(|name| name.as_str().map(str::to_owned));
+        texts.collect::<Option<Arc<[String]>>>()
+    });
+    texts
+        .map(Some)
+        .ok_or_else(|| format!("expected {inputs} names of features in its description"))
 }
 
 /// The numbers of a tensor of this shape.

@@ -320,7 +320,14 @@ impl Agreed {
             options.shape.as_deref(),
         )?;
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-        let records = records::load(share, own, &outline, &directories)?;
+        let records = records::load(share, own, &outline, &directories)
+            .map_err(|error| unfit(&error, outline.shape.names.as_deref()))?;
+        if let (Some(names), false) = (&outline.shape.names, records.named) {
+            verbosity.warn(format!(
+                "these records do not say what their columns are called, so their order is not checked; the run has {}",
+                some_of(names)
+            ));
+        }
         let rows = records.data.rows();
         let description = Description::parse(text, rows).map_err(unusable)?;
         let price = budget::price(&description, rows)?;
@@ -463,9 +470,34 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        Failure::usage(error.to_string())
+/// Why records cannot take part. Where columns only stand in another order, the hint says in which
+/// one they should.
+fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
+    let hint = match (error, names) {
+        (LoadError::Names(difference), Some(names)) if difference.reordered => Some(format!(
+            "nothing was spent or sent; the file has the same columns in another order: write them in that of the run ({})",
+            some_of(names)
+        )),
+        (LoadError::Names(_), _) => Some(
+            "nothing was spent or sent; rename the columns if they are the run's, or ask who runs it which ones it means"
+                .to_string(),
+        ),
+        _ => None,
+    };
+    Failure::Usage {
+        message: error.to_string(),
+        hint,
+    }
+}
+
+/// The first names of a list, as a server gave them, and how many there are more.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 12;
+    let short = |name: &String| printable(&name.chars().take(40).collect::<String>());
+    let shown: Vec<String> = names.iter().take(SHOWN).map(short).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{}, and {more} more", shown.join(", ")),
     }
 }
 

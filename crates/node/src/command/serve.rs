@@ -123,7 +123,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let mut store = ServerSqlite::open(&options.state)?;
     let stored = store.load()?.description;
     // A run that goes on writes its files anew, but never over those of another.
-    if stored.is_none() || !output::belongs(&options.out, &plan.resolved) {
+    if stored.is_none() || !output::belongs(&options.out, &plan.config_toml(options)) {
         output::check_empty(&options.out, options.force)?;
     }
     let description = plan.describe(options, stored.as_deref())?;
@@ -188,7 +188,7 @@ async fn coordinate(
         }
         None => None,
     };
-    let directory = RunDirectory::create(&options.out, &plan.resolved)?;
+    let directory = RunDirectory::create_deployed(&options.out, &plan.config_toml(options))?;
     verbosity.say(format!(
         "run {} on {address}: {} with {} parameters, {clients} clients, {} rounds; round {} is open",
         &hex(description.hash())[..16],

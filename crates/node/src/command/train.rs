@@ -156,6 +156,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         clock: simulation.clock(),
         total_seconds: start.elapsed().as_secs_f64(),
         interrupted: watch.rounds < resolved.rounds,
+        deployed: None,
     };
     let summary = ending.summary();
     let model = model_file::to_bytes(
@@ -163,6 +164,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         simulation.server().model(),
         problem.basis,
         problem.intercept,
+        problem.feature_names.as_deref(),
     )
     .map_err(Failure::Failed)?;
     directory.finish(&summary, &model)?;

@@ -10,7 +10,7 @@ use toml::{Spanned, Value};
 pub const KEYS: &[(&str, &str)] = &[
     (
         "data.source",
-        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES",
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES | clients",
     ),
     ("data.test", "a data source for the test set"),
     (
@@ -102,7 +102,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     (
         "deployment.features",
-        "how many features records have, for a server without records",
+        "how many features records have, or a list of their names, for a server without records",
     ),
     (
         "deployment.labels",

@@ -9,8 +9,8 @@ use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
 use super::{
-    AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
-    NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+    AccountantName, Auto, CompressorName, Config, EstimatorName, FeatureList, Init, ModelKind,
+    NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
 };
 
 impl Config {
@@ -23,7 +23,7 @@ impl Config {
         refuse_biased(d)?;
         let alpha = d.read("data.alpha", 0.3, positive)?;
         Ok(Self {
-            source: source(d, "data.source")?.unwrap_or(Source::A9a),
+            source: source(d, "data.source")?.unwrap_or_else(|| source_without_name(d)),
             test: source(d, "data.test")?,
             rows: d.read(
                 "data.rows",
@@ -165,14 +165,16 @@ impl Config {
                 None,
                 word_or("none", None, |value| positive(value).map(Some)),
             )?,
-            features: d.read("deployment.features", None, |value| count(value).map(Some))?,
-            labels: d.read("deployment.labels", None, |value| {
-                let names = value.as_array()?.iter();
-                names
-                    .map(|name| Some(name.as_str()?.to_string()))
-                    .collect::<Option<Vec<_>>>()
-                    .map(Some)
+            features: d.read("deployment.features", None, |value| {
+                let counted = count(value).map(FeatureList::Count);
+                let named = || {
+                    names(value)
+                        .filter(|names| !names.is_empty())
+                        .map(FeatureList::Names)
+                };
+                counted.or_else(named).map(Some)
             })?,
+            labels: d.read("deployment.labels", None, |value| names(value).map(Some))?,
             records: d.read("deployment.records", None, |value| count(value).map(Some))?,
             most_records: d.read("deployment.most_records", None, |value| {
                 count(value).map(Some)
@@ -311,6 +313,11 @@ fn count(value: &Value) -> Option<usize> {
         .filter(|count| *count > 0)
 }
 
+fn names(value: &Value) -> Option<Vec<String>> {
+    let names = value.as_array()?.iter();
+    names.map(|name| Some(name.as_str()?.to_string())).collect()
+}
+
 fn basis(value: &Value) -> Option<Option<usize>> {
     let text = value.as_str()?;
     match text.split_once(':') {
@@ -335,6 +342,16 @@ fn init(value: &Value) -> Option<Init> {
             .map(Init::Normal),
         Some(("file", path)) if !path.is_empty() => Some(Init::File(path.to_string())),
         _ => None,
+    }
+}
+
+/// What is trained on if nobody says: the built-in records, but never where a server says that it
+/// owns none.
+fn source_without_name(document: &Document) -> Source {
+    if document.has("deployment.records") {
+        Source::Clients
+    } else {
+        Source::A9a
     }
 }
 

@@ -14,8 +14,8 @@ use soteria_core::theory;
 use super::best::share;
 use super::document::ConfigError;
 use super::{
-    AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
-    NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+    AccountantName, Auto, CompressorName, Config, EstimatorName, FeatureList, Init, ModelKind,
+    NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
 };
 
 /// A configuration that can run: nothing left to choose.
@@ -67,7 +67,7 @@ pub struct Resolved {
     pub noise: NoiseName,
     pub quorum: Option<usize>,
     pub deadline: Option<f64>,
-    pub features: Option<usize>,
+    pub features: Option<FeatureList>,
     pub labels: Option<Vec<String>>,
     pub records: Option<usize>,
     pub most_records: Option<usize>,
@@ -312,7 +312,7 @@ impl Config {
             noise: self.noise.or(NoiseName::Float),
             quorum: self.quorum,
             deadline: self.deadline,
-            features: self.features,
+            features: self.features.clone(),
             labels: self.labels.clone(),
             records: self.records,
             most_records: self.most_records,

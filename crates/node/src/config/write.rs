@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use soteria_core::compress::CompressorKind;
-use soteria_core::data::Partition;
+use soteria_core::data::{Partition, Source};
 
 use super::read::{
     ACCOUNTANTS, ACTIVATIONS, COORDINATES, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS,
@@ -11,15 +11,49 @@ use super::read::{
 };
 use super::resolve::Resolved;
 use super::{
-    EstimatorName, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice, ShiftChoice,
+    EstimatorName, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
+    ShiftChoice,
 };
 
 impl Resolved {
-    /// The file `config.toml`. Reading it back gives the same run.
+    /// The file `config.toml` of a simulated run. Reading it back gives the same run.
     pub fn to_toml(&self) -> String {
-        let mut toml = String::from(
-            "# Everything resolved: `soteria train --config` with this file repeats the run.\n",
-        );
+        let head =
+            "# Everything resolved: `soteria train --config` with this file repeats the run.\n";
+        format!("{head}{}", self.sections())
+    }
+
+    /// The file `config.toml` of a deployment. `soteria serve` starts the same one with it.
+    pub fn to_deployed_toml(&self, test_seed: Option<u64>) -> String {
+        let mut head = String::from("# Everything resolved, as a server coordinated it.\n");
+        head += &match test_seed {
+            None => "# `soteria serve --config` with this file starts the same deployment: a new run, whose clients draw new secrets.\n\
+                     # `run.seed` settles what is public: the start of the model, shared coordinates, and which records a part SOURCE:i/n has.\n"
+                .to_string(),
+            Some(seed) => format!(
+                "# `soteria serve --test-seed {seed} --config` with this file repeats the run if the clients join with the same records.\n"
+            ),
+        };
+        head += match (&self.source, self.records, test_seed) {
+            (Source::Clients, ..) => {
+                "# The records are the clients' own: `soteria train` has none for it, and says so.\n"
+            }
+            (_, Some(_), _) => {
+                "# The records were the clients' own, and `data.source` was not read: `soteria train` with this file is another run, on it.\n"
+            }
+            (_, None, None) => {
+                "# The records were the clients' own: `soteria train` with this file is a simulation, on `data.source` as it is here.\n"
+            }
+            (_, None, Some(_)) => {
+                "# With the parts of `data.source` that a partition deals, `soteria train --config` gives the same model.\n"
+            }
+        };
+        format!("{head}{}", self.sections())
+    }
+
+    /// All keys with their values.
+    pub fn sections(&self) -> String {
+        let mut toml = String::new();
         let mut section = |title: &str, lines: Vec<(&str, String)>| {
             let _ = writeln!(toml, "\n[{title}]");
             for (key, value) in lines {
@@ -37,12 +71,13 @@ impl Resolved {
             ),
             ("deadline", self.deadline.map_or(text("none"), number)),
         ];
-        if let Some(features) = self.features {
-            deployment.push(("features", features.to_string()));
+        match &self.features {
+            Some(FeatureList::Count(count)) => deployment.push(("features", count.to_string())),
+            Some(FeatureList::Names(names)) => deployment.push(("features", list(names))),
+            None => {}
         }
         if let Some(labels) = &self.labels {
-            let labels: Vec<String> = labels.iter().map(|label| text(label)).collect();
-            deployment.push(("labels", format!("[{}]", labels.join(", "))));
+            deployment.push(("labels", list(labels)));
         }
         if let Some(records) = self.records {
             deployment.push(("records", records.to_string()));
@@ -241,6 +276,11 @@ impl Resolved {
         lines.push(("noise", text(name(NOISES, self.noise))));
         lines
     }
+}
+
+fn list(values: &[String]) -> String {
+    let values: Vec<String> = values.iter().map(|value| text(value)).collect();
+    format!("[{}]", values.join(", "))
 }
 
 fn text(value: &str) -> String {

@@ -1,10 +1,11 @@
 //! The run as both sides see it: one canonical text, whose hash names the run in every message.
 //!
 //! The text has two parts. The head says what a client cannot know without the server's files: the
-//! shape of the records, the digest of the start, whether secrets are derived from a test seed, and
-//! a nonce, so that the same configuration started anew is another run. The rest is a resolved
-//! configuration, as in `config.toml`, without file names. Reading it back resolves it again and must
-//! give the same text, so nothing in it can be left to choice.
+//! shape of the records (with the names of features, where they have some), the digest of the
+//! start, whether secrets are derived from a test seed, and a nonce, so that the same configuration
+//! started anew is another run. The rest is a resolved configuration, as in `config.toml`, without
+//! file names. Reading it back resolves it again and must give the same text, so nothing in it can
+//! be left to choice.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,8 @@ const LARGEST_CONSTANT: f64 = (1u64 << 62) as f64;
 /// Longest text that a client reads.
 pub const LONGEST: usize = 1 << 20;
 
-const FIRST_LINE: &str = "# SoteriaFL run description, version 1";
+const FIRST_LINE: &str = "# SoteriaFL run description, version 2";
+const ANY_VERSION: &str = "# SoteriaFL run description, version ";
 const DIVIDER: &str = "---\n";
 
 /// Why a text describes no run.
@@ -53,6 +55,14 @@ pub enum DescriptionError {
     /// Scaling constants that no features need.
     #[error("the run description scales by constants beyond 2^62")]
     Constants,
+    /// Clients would not read it.
+    #[error(
+        "the run description has {0} bytes, of at most {LONGEST}: features or classes have too many or too long names"
+    )]
+    TooLong(usize),
+    /// Names that cannot be read back.
+    #[error("names of features and classes cannot have line breaks")]
+    Names,
     /// It names a file.
     #[error("the run description names a file or folder, which is refused")]
     Path,
@@ -66,6 +76,9 @@ pub enum DescriptionError {
 pub struct RecordShape {
     /// Features, without the constant.
     pub features: usize,
+    /// What they are called, in their order, where that is agreed: records whose source has names
+    /// must have these.
+    pub names: Option<Vec<String>>,
     /// Class names, in their order.
     pub labels: Vec<String>,
 }
@@ -109,6 +122,8 @@ impl Description {
         resolved.scale = constants(resolved.scale, &resolved.source)?;
         resolved.source = without_folder(&resolved.source);
         resolved.test = None;
+        // The head says it, for every run.
+        (resolved.features, resolved.labels) = (None, None);
         if matches!(resolved.init, Init::File(_)) {
             // The start travels as numbers; its digest is what counts.
             resolved.init = Init::Zeros;
@@ -116,6 +131,13 @@ impl Description {
         let dimension = start.len();
         let start = digest(start);
         let text = text(&resolved, &shape, dimension, &start, test_seed, nonce);
+        if text.len() > LONGEST {
+            return Err(DescriptionError::TooLong(text.len()));
+        }
+        // A name with line breaks could look like the end of the head.
+        if RecordShape::of(&text).as_ref() != Some(&shape) {
+            return Err(DescriptionError::Names);
+        }
         Ok(Self {
             hash: Sha256::digest(text.as_bytes()).into(),
             text,
@@ -136,6 +158,9 @@ impl Description {
         let malformed = |reason: &str| DescriptionError::Malformed(reason.to_string());
         if text.len() > LONGEST {
             return Err(malformed("it is too long"));
+        }
+        if text.starts_with(ANY_VERSION) && text.lines().next() != Some(FIRST_LINE) {
+            return Err(malformed("it is of another version of the program"));
         }
         let (head, rest) = text
             .split_once(DIVIDER)
@@ -268,6 +293,7 @@ impl Description {
     pub fn schema(&self) -> Schema {
         Schema {
             columns: Some(self.shape.features),
+            feature_names: self.shape.names.clone().map(Into::into),
             label_names: Some(self.shape.labels.clone().into()),
         }
     }
@@ -283,13 +309,20 @@ impl RecordShape {
     /// The shape that a description's text names.
     pub fn of(text: &str) -> Option<Self> {
         let head: toml::Table = text.split_once(DIVIDER)?.0.parse().ok()?;
-        let features = head.get("features")?.as_integer()?;
-        let labels = head.get("labels")?.as_array()?.iter();
+        let strings = |value: &toml::Value| {
+            let strings = value.as_array()?.iter();
+            let strings = strings.map(|text| text.as_str().map(str::to_string));
+            strings.collect::<Option<Vec<_>>>()
+        };
+        let features = usize::try_from(head.get("features")?.as_integer()?).ok()?;
+        let names = match head.get("names") {
+            Some(names) => Some(strings(names).filter(|names| names.len() == features)?),
+            None => None,
+        };
         Some(Self {
-            features: usize::try_from(features).ok()?,
-            labels: labels
-                .map(|name| name.as_str().map(str::to_string))
-                .collect::<Option<_>>()?,
+            features,
+            names,
+            labels: strings(head.get("labels")?)?,
         })
     }
 
@@ -328,7 +361,7 @@ fn text(
         hex(&nonce),
         super::shape::text(shape),
         hex(start),
-        resolved.to_toml(),
+        resolved.sections(),
     )
 }
 

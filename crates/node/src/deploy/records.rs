@@ -14,7 +14,9 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteria_core::data::{DataDirectories, DataError, Dataset, Features, Partition, Share, Source};
+use soteria_core::data::{
+    DataDirectories, DataError, Dataset, Features, OtherName, Partition, Share, Source,
+};
 
 use super::Hash;
 use super::description::Description;
@@ -30,6 +32,9 @@ pub struct Records {
     pub data: Arc<Dataset>,
     /// Digest of the source that they are from.
     pub digest: Hash,
+    /// Whether the source names its features, so that their order was compared with the run's, if
+    /// it names any.
+    pub named: bool,
 }
 
 /// The digest of all records of a source, as its owner has them.
@@ -53,6 +58,12 @@ pub enum LoadError {
         "these records do not have the features and classes that the run's description names, or cannot be dealt as it says"
     )]
     Unfit,
+    /// The features are called otherwise. Names are no records: they may be spoken of.
+    #[error(
+        "these records do not have the columns that the run names: {}",
+        .0.beside("the run")
+    )]
+    Names(OtherName),
     /// The files have changed.
     #[error("the records have changed since they were read first")]
     Changed,
@@ -61,7 +72,8 @@ pub enum LoadError {
 /// Loads `share`, whose source has the digest `own`, as `description` asks.
 ///
 /// # Errors
-/// When the records do not have the run's features and classes, or have changed.
+/// When the records do not have the run's features, by number, name and order, and classes, or have
+/// changed.
 pub fn load(
     share: &Share,
     own: Hash,
@@ -73,7 +85,13 @@ pub fn load(
     let loaded = share
         .source
         .load_as(&description.schema(), directories, run.seed);
-    let mut whole = loaded.map_err(unfit)?.train;
+    let mut whole = loaded
+        .map_err(|error| match error {
+            DataError::Names { difference, .. } => LoadError::Names(difference),
+            _ => LoadError::Unfit,
+        })?
+        .train;
+    let named = whole.feature_names().is_some();
     // Files can change under one's hands; the ledger must know what is trained on.
     if !matches!(share.source, Source::Synthetic(_)) && digest(&whole) != own {
         return Err(LoadError::Changed);
@@ -107,6 +125,7 @@ pub fn load(
     Ok(Records {
         data: Arc::new(whole),
         digest: own,
+        named,
     })
 }
 

@@ -1,4 +1,5 @@
-//! With which features and classes a client's source is tried: with those of one description.
+//! With which features, by number and by name, and with which classes a client's source is tried:
+//! with those of one description.
 //!
 //! A description names the shape of records before any is seen, and records have it or they do not. Whether a client
 //! joins is therefore one bit about them, and a client that is started again and again would give one for every shape
@@ -8,6 +9,9 @@
 //!
 //! A person may permit another shape by its name (`--shape`). The name stands for one shape, so that it does no harm on
 //! a command line that is repeated unattended.
+//!
+//! Names of features are part of it. The header of a table is no record, but whether it has these
+//! names is told by joining as well, so it is tried with one list of names only.
 //!
 //! The shape belongs to the source as it was named, not to its content: records that grow are tried with the same one.
 
@@ -58,9 +62,19 @@ pub enum ShapeError {
 
 /// The shape as it is kept: the lines of a description that name it.
 pub fn text(shape: &RecordShape) -> String {
-    let labels = shape.labels.iter().cloned().map(toml::Value::String);
-    let labels = toml::Value::Array(labels.collect());
-    format!("features = {}\nlabels = {labels}\n", shape.features)
+    let list = |names: &[String]| {
+        let names = names.iter().cloned().map(toml::Value::String);
+        toml::Value::Array(names.collect())
+    };
+    let names = match &shape.names {
+        Some(names) => format!("names = {}\n", list(names)),
+        None => String::new(),
+    };
+    format!(
+        "features = {}\n{names}labels = {}\n",
+        shape.features,
+        list(&shape.labels)
+    )
 }
 
 /// What a shape is permitted by: 16 digits of the digest of its text.

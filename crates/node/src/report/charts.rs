@@ -1,4 +1,5 @@
-//! The curves of a run: as data for the page's interactive charts, and as a static figure.
+//! The curves of a run, those that its kind of run has: as data for the page's interactive charts,
+//! and as a static figure.
 
 use serde_json::{Value, json};
 
@@ -14,6 +15,8 @@ pub const MAX_POINTS: usize = 2000;
 
 /// One chart of the page. `id` is what the page's script knows it by.
 struct Chart {
+    /// Which runs have it.
+    of: Runs,
     id: &'static str,
     title: &'static str,
     subtitle: &'static str,
@@ -23,8 +26,19 @@ struct Chart {
     value: fn(&Row) -> f64,
 }
 
-const CHARTS: [Chart; 4] = [
+/// Which runs a chart is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    All,
+    /// What only the clients' records can tell.
+    Simulations,
+    /// What a server measures instead.
+    Deployments,
+}
+
+const CHARTS: [Chart; 5] = [
     Chart {
+        of: Runs::Simulations,
         id: "utility",
         title: "Utility",
         subtitle: "running mean of the squared gradient norm",
@@ -33,6 +47,7 @@ const CHARTS: [Chart; 4] = [
         value: |row| row.utility,
     },
     Chart {
+        of: Runs::Simulations,
         id: "loss",
         title: "Loss",
         subtitle: "the objective over all clients' records",
@@ -41,6 +56,16 @@ const CHARTS: [Chart; 4] = [
         value: |row| row.loss,
     },
     Chart {
+        of: Runs::Deployments,
+        id: "test_loss",
+        title: "Test loss",
+        subtitle: "mean over the server's test set, without regularizer",
+        absent: "",
+        log_y: false,
+        value: |row| row.test_loss.unwrap_or(f64::NAN),
+    },
+    Chart {
+        of: Runs::All,
         id: "accuracy",
         title: "Test accuracy",
         subtitle: "share of the test set classified rightly",
@@ -49,6 +74,7 @@ const CHARTS: [Chart; 4] = [
         value: |row| row.test_accuracy.unwrap_or(f64::NAN),
     },
     Chart {
+        of: Runs::All,
         id: "epsilon",
         title: "Privacy spent",
         subtitle: "epsilon up to each round, at the run's delta",
@@ -69,10 +95,11 @@ pub(super) fn section(run: &RunFiles) -> String {
          <button type=\"button\" data-x=\"paper_bits\" aria-pressed=\"false\">paper bits</button></div></div>\n\
          <div class=\"charts\">\n",
     );
-    for chart in &CHARTS {
+    for chart in charts(run) {
         chart.frame(&mut out, &run.rounds);
     }
     out.push_str("</div>\n");
+    out.push_str(&unmeasured(run));
     let mut notes = vec![
         "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom out."
             .to_owned(),
@@ -100,7 +127,45 @@ pub(super) fn section(run: &RunFiles) -> String {
     out
 }
 
+/// The charts of this run. A server's are those of what it measured: a frame for anything else
+/// would stay empty.
+fn charts(run: &RunFiles) -> impl Iterator<Item = &'static Chart> {
+    let deployed = run.deployed();
+    let fits = move |chart: &&Chart| match chart.of {
+        Runs::All => true,
+        Runs::Simulations => !deployed,
+        Runs::Deployments => deployed,
+    };
+    CHARTS
+        .iter()
+        .filter(fits)
+        .filter(move |chart| !deployed || chart.has_values(&run.rounds))
+}
+
+/// What a deployment cannot show, and why.
+fn unmeasured(run: &RunFiles) -> String {
+    if !run.deployed() {
+        return String::new();
+    }
+    let mut text = String::from("<p class=\"unmeasured\"><strong>Not measured:</strong> ");
+    text += if run.summary.get("test").is_some_and(|test| !test.is_null()) {
+        "the objective over the clients' records, its gradient and the utility. They need the records, which stay with \
+         the clients; what is shown of the model's quality was measured on the server's own test set."
+    } else {
+        "how good the model is. The records stay with the clients, and the server has no test set (<code>data.test</code>). \
+         <code>soteria evaluate</code> measures the model on records that you have."
+    };
+    if run.rounds.iter().all(|row| row.epsilon.is_none()) {
+        text += " No epsilon is drawn, because the run claims none.";
+    }
+    text + "</p>\n"
+}
+
 impl Chart {
+    fn has_values(&self, rows: &[Row]) -> bool {
+        rows.iter().any(|row| (self.value)(row).is_finite())
+    }
+
     fn frame(&self, out: &mut String, rows: &[Row]) {
         let missing = rows
             .iter()
@@ -146,10 +211,12 @@ impl Chart {
 /// The data of the charts: columns of equal length, null where there is nothing to draw.
 pub(super) fn data(run: &RunFiles) -> Value {
     let rows = &run.rounds;
+    // A deployment has the one loss, a simulation the other.
+    let loss = |at: usize| rows[at].test_loss.unwrap_or(rows[at].loss);
     let kept = decimate::keep(
         rows.len(),
         MAX_POINTS,
-        &[&|at| rows[at].loss, &|at| rows[at].grad_norm_sq, &|at| {
+        &[&loss, &|at| rows[at].grad_norm_sq, &|at| {
             rows[at].test_accuracy.unwrap_or(f64::NAN)
         }],
     );
@@ -165,6 +232,7 @@ pub(super) fn data(run: &RunFiles) -> Value {
         "grad_norm_sq": column(&|row| row.grad_norm_sq),
         "utility": column(&|row| row.utility),
         "test_accuracy": column(&|row| row.test_accuracy.unwrap_or(f64::NAN)),
+        "test_loss": column(&|row| row.test_loss.unwrap_or(f64::NAN)),
         "epsilon": column(&|row| row.epsilon.unwrap_or(f64::NAN)),
         "target": Settings::of(run).float("privacy", "epsilon"),
     })
@@ -173,7 +241,7 @@ pub(super) fn data(run: &RunFiles) -> Value {
 /// The curves against rounds as a static figure; charts without a value are left out.
 pub(super) fn figure(run: &RunFiles) -> Figure {
     let mut panels = Vec::new();
-    for (index, chart) in CHARTS.iter().enumerate() {
+    for (index, chart) in charts(run).enumerate() {
         let points: Vec<(f64, f64)> = run
             .rounds
             .iter()

@@ -62,9 +62,9 @@ impl Claim<'_> {
         parts.join(", ")
     }
 
-    fn prose(&self) -> String {
+    fn prose(&self, deployed: bool) -> String {
         match (self.reason, self.epsilon, self.delta) {
-            (None, Some(epsilon), Some(delta)) => self.meaning(epsilon, delta),
+            (None, Some(epsilon), Some(delta)) => self.meaning(epsilon, delta, deployed),
             (reason, ..) => {
                 let reason = reason.unwrap_or("no delta");
                 format!(
@@ -77,7 +77,7 @@ impl Claim<'_> {
         }
     }
 
-    fn meaning(&self, epsilon: f64, delta: f64) -> String {
+    fn meaning(&self, epsilon: f64, delta: f64, deployed: bool) -> String {
         let (pair, exchange) = match self.adjacency {
             Some("replace-one") => ("replace-one", "is exchanged for any other record"),
             Some("zero-out") => (
@@ -91,6 +91,12 @@ impl Claim<'_> {
         // 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
         let guess = 1.0 - (1.0 - delta) * (-epsilon).exp() / (1.0 + (-epsilon).exp());
         let guess = (guess * 1000.0 - 1e-9).ceil() / 10.0;
+        // A server cannot know whether two clients hold the same record.
+        let clients = if deployed {
+            "Clients are accounted one by one"
+        } else {
+            "Clients hold disjoint records and are accounted one by one"
+        };
         format!(
             "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = {}</strong> and \
              <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one record of one client {exchange}, the \
@@ -99,8 +105,7 @@ impl Claim<'_> {
              <p>Put as a game: somebody who knows every other record, sees every message and every model, and has to tell \
              which of two such candidates was used, is right in at most <strong>{guess}&#8239;%</strong> of the cases. \
              A blind guess is right in 50&#8239;%.</p>\n\
-             <p>The number is the largest over the clients. Clients hold disjoint records and are accounted one by \
-             one; a record held by several clients, or used in several runs with independent randomness, costs at most the sum of what \
+             <p>The number is the largest over the clients. {clients}; a record held by several clients, or used in several runs with independent randomness, costs at most the sum of what \
              each spends. How many records a client has, how many features and classes there are, and how records were dealt \
              to clients counts as public.</p>\n",
             text::number_rounded_up(epsilon, 4),
@@ -149,8 +154,12 @@ fn noise(run: &RunFiles) -> String {
         text += "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose result does not carry the \
                  traces that floating-point noise leaves.</p>\n";
     }
-    // Only a deployed run has no seed.
-    if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
+    if run.deployed() {
+        text += "<p>This was a <strong>deployment</strong>: each client drew its noise and coins from its own operating \
+                 system, for one message each, and said nothing about its records but these messages and how many there are. This \
+                 report is the server's and cannot look into a client: what a client's records have spent, in this run \
+                 and in others, stands in its own ledger (<code>soteria ledger</code>).</p>\n";
+    } else if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
         let arithmetic = if kind.contains("secure") {
             ""
         } else {
@@ -177,21 +186,39 @@ fn amplification(run: &RunFiles) -> Option<String> {
     })
 }
 
+/// What no epsilon covers.
+fn outside(run: &RunFiles) -> &'static str {
+    let tested = run.summary.get("test").is_some_and(|test| !test.is_null());
+    match (run.deployed(), tested) {
+        (false, _) => {
+            "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report (loss, gradient norm, \
+             accuracy, clip fractions) are a simulation's privilege. They are computed from the raw records without noise, \
+             and no epsilon covers them.</p>\n"
+        }
+        (true, true) => {
+            "<p class=\"caveat\"><strong>Outside every claim:</strong> the records of the server's test set. Test loss and \
+             test accuracy are computed from them without noise. Of the clients' records they know what the model \
+             knows, which the messages' epsilon covers; nothing was measured at clients.</p>\n"
+        }
+        (true, false) => {
+            "<p class=\"caveat\">Nothing in this report was measured on anybody's records: the server has no test set, \
+             and nothing is measured at clients.</p>\n"
+        }
+    }
+}
+
 /// The section that says what is claimed, under which terms, and what stands outside.
 pub(super) fn section(run: &RunFiles) -> String {
     let claim = Claim::of(run);
     let mut out = String::from(
         "<section id=\"claim\">\n<h2>What is claimed</h2>\n<div class=\"claim\"><div class=\"prose\">\n",
     );
-    out.push_str(&claim.prose());
+    out.push_str(&claim.prose(run.deployed()));
     if claim.reason.is_none() {
         out.push_str(&noise(run));
     }
-    out.push_str(
-        "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report (loss, gradient norm, \
-         accuracy, clip fractions) are a simulation's privilege. They are computed from the raw records without noise, \
-         and no epsilon covers them.</p>\n</div>\n",
-    );
+    out.push_str(outside(run));
+    out.push_str("</div>\n");
     let sigmas = numbers_at(run, "/privacy/sigmas");
     let sigma = |value: f64| text::number(value, 4);
     let spread = range(&sigmas, sigma).filter(|_| sigmas.len() > 1);

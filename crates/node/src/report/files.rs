@@ -22,6 +22,9 @@ const COLUMNS: [&str; 9] = [
     "epsilon",
 ];
 
+/// A column that deployments have besides: what a server measures on its test set.
+const TEST_LOSS: &str = "test_loss";
+
 /// The files of one run, as read.
 #[derive(Debug, Clone)]
 pub struct RunFiles {
@@ -54,6 +57,8 @@ pub struct Row {
     pub test_accuracy: Option<f64>,
     /// What has been spent so far; none without a claim.
     pub epsilon: Option<f64>,
+    /// The mean loss over a server's test set; none in a simulation, and without a test set.
+    pub test_loss: Option<f64>,
 }
 
 /// Why a run directory could not be read.
@@ -168,6 +173,11 @@ impl RunFiles {
         self.summary.get("interrupted") == Some(&Value::Bool(true))
     }
 
+    /// Whether this was a deployment: records and secrets were the clients' own.
+    pub fn deployed(&self) -> bool {
+        self.summary.get("kind").and_then(Value::as_str) == Some("deployment")
+    }
+
     /// Whether the model left the range of numbers.
     pub fn diverged(&self) -> bool {
         self.summary.get("diverged") == Some(&Value::Bool(true))
@@ -246,6 +256,7 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
                 found: shorten(header),
             })?;
     }
+    let test_loss = names.iter().position(|name| *name == TEST_LOSS);
     let mut rows: Vec<Row> = Vec::new();
     for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -263,6 +274,7 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
             path,
             line,
             cells: places.map(|place| cells[place]),
+            test_loss: test_loss.map(|place| cells[place]),
         }
         .row()?;
         if let Some(previous) = rows
@@ -288,6 +300,7 @@ struct Cells<'a> {
     path: &'a Path,
     line: usize,
     cells: [&'a str; COLUMNS.len()],
+    test_loss: Option<&'a str>,
 }
 
 impl Cells<'_> {
@@ -302,32 +315,41 @@ impl Cells<'_> {
             utility: self.number(6)?.unwrap_or(f64::NAN),
             test_accuracy: self.number(7)?,
             epsilon: self.number(8)?,
+            test_loss: match self.test_loss {
+                Some(cell) => self.read(cell, TEST_LOSS)?,
+                None => None,
+            },
         })
     }
 
     fn count(&self, at: usize) -> Result<u64, ReportError> {
         self.cells[at]
             .parse()
-            .map_err(|_| self.fault(at, "a whole number"))
+            .map_err(|_| self.fault(self.cells[at], COLUMNS[at], "a whole number"))
     }
 
     fn number(&self, at: usize) -> Result<Option<f64>, ReportError> {
-        match self.cells[at] {
+        self.read(self.cells[at], COLUMNS[at])
+    }
+
+    /// A cell that may be empty.
+    fn read(&self, cell: &str, column: &'static str) -> Result<Option<f64>, ReportError> {
+        match cell {
             "" => Ok(None),
             cell => cell
                 .parse()
                 .map(Some)
-                .map_err(|_| self.fault(at, "a number")),
+                .map_err(|_| self.fault(cell, column, "a number")),
         }
     }
 
-    fn fault(&self, at: usize, expected: &'static str) -> ReportError {
+    fn fault(&self, cell: &str, column: &'static str, expected: &'static str) -> ReportError {
         ReportError::Cell {
             path: self.path.to_owned(),
             line: self.line,
-            column: COLUMNS[at],
+            column,
             expected,
-            found: shorten(self.cells[at]),
+            found: shorten(cell),
         }
     }
 }
@@ -374,8 +396,25 @@ mod tests {
             utility: 0.2,
             test_accuracy: Some(0.84),
             epsilon: Some(1.5),
+            test_loss: None,
         };
         assert_eq!(rows[1], expected);
+    }
+
+    #[test]
+    fn a_deployment_has_one_column_more() {
+        let header = format!("{},test_loss\n", HEADER.trim_end());
+        let read =
+            |row: &str| parse_rounds(Path::new("rounds.csv"), &format!("{header}{row}\n"), false);
+        let measured = read("1,10,20,30,,,,0.8,1,0.4").unwrap()[0];
+        assert_eq!(
+            (measured.test_loss, measured.test_accuracy),
+            (Some(0.4), Some(0.8))
+        );
+        assert!(measured.loss.is_nan());
+        assert_eq!(read("1,10,20,30,,,,,1,").unwrap()[0].test_loss, None);
+        let fault = read("1,10,20,30,,,,0.8,1,x").unwrap_err().to_string();
+        assert!(fault.contains("column `test_loss`"), "{fault}");
     }
 
     #[test]

@@ -63,7 +63,8 @@ fn header(run: &RunFiles) -> String {
     part("/dimension", "parameter", "parameters");
     part("/rounds", "round", "rounds");
     if let Some(seed) = number_at(run, "/seed") {
-        parts.push(format!("seed {seed}"));
+        let whose = if run.deployed() { "test seed" } else { "seed" };
+        parts.push(format!("{whose} {seed}"));
     }
     let mut badges = String::new();
     if run.diverged() {
@@ -81,8 +82,13 @@ fn header(run: &RunFiles) -> String {
             format_args!(" <span class=\"badge unproved\">interrupted, last seen {last}</span>"),
         );
     }
+    let kicker = if run.deployed() {
+        "Report of a deployment, by its server"
+    } else {
+        "Training report"
+    };
     format!(
-        "<header>\n<p class=\"kicker\">Training report</p>\n<h1>{}</h1>\n<p class=\"subtitle\">{}{badges}</p>\n</header>\n",
+        "<header>\n<p class=\"kicker\">{kicker}</p>\n<h1>{}</h1>\n<p class=\"subtitle\">{}{badges}</p>\n</header>\n",
         escape(&title(run)),
         parts.join(" <span class=\"dot\">·</span> ")
     )
@@ -102,8 +108,12 @@ fn card(class: &str, name: &str, value: &str, lines: &[String]) -> String {
 
 fn cards(run: &RunFiles) -> String {
     let mut out = String::from("<section class=\"cards\" aria-label=\"Headline numbers\">\n");
-    out.push_str(&accuracy_card(run));
-    out.push_str(&loss_card(run));
+    if run.deployed() {
+        out.push_str(&tested_cards(run));
+    } else {
+        out.push_str(&accuracy_card(run));
+        out.push_str(&loss_card(run));
+    }
     out.push_str(&privacy_card(run));
     out.push_str(&rounds_card(run));
     out.push_str(&traffic_card(run));
@@ -130,6 +140,27 @@ fn accuracy_card(run: &RunFiles) -> String {
             &["not recorded".to_owned()],
         ),
     }
+}
+
+/// What a server has measured, or that it has nothing to measure on.
+fn tested_cards(run: &RunFiles) -> String {
+    let Some(records) = number_at(run, "/test/records") else {
+        let lines = ["the server has no test set".to_owned()];
+        let value = "<span class=\"none\">not measured</span>";
+        return card("", "Accuracy", value, &lines);
+    };
+    let on = format!("on {} test records", text::count(records as u64));
+    let start = run.rounds.first().and_then(|row| row.test_loss);
+    let start = start.filter(|loss| loss.is_finite());
+    let start = start.map_or(String::new(), |start| {
+        format!("{} at the start", text::number(start, 4))
+    });
+    let loss = match number_at(run, "/final/test_loss") {
+        Some(loss) => text::number(loss, 4),
+        // It was measured, and was none.
+        None => "<span class=\"none\">not a number</span>".to_owned(),
+    };
+    accuracy_card(run) + &card("", "Test loss", &loss, &[start, on])
 }
 
 fn loss_card(run: &RunFiles) -> String {
@@ -199,7 +230,8 @@ fn rounds_card(run: &RunFiles) -> String {
     });
     let records: f64 = numbers_at(run, "/samples_per_client").iter().sum();
     let records = if records > 0.0 {
-        format!("{} records", text::count(records as u64))
+        let whose = if run.deployed() { ", as they say" } else { "" };
+        format!("{} records{whose}", text::count(records as u64))
     } else {
         String::new()
     };
@@ -259,7 +291,10 @@ fn compression(run: &RunFiles) -> Option<(f64, f64)> {
     let participation = Settings::of(run)
         .float("algorithm", "participation")
         .filter(|p| *p > 0.0 && *p <= 1.0);
-    let messages = row.round as f64 * number_at(run, "/clients")? * participation.unwrap_or(1.0);
+    let planned = row.round as f64 * number_at(run, "/clients")? * participation.unwrap_or(1.0);
+    // A server has counted them.
+    let taken: f64 = numbers_at(run, "/messages_taken").iter().sum();
+    let messages = if taken > 0.0 { taken } else { planned };
     let dense = messages * number_at(run, "/dimension")? * 4.0;
     let ratio = dense / row.uplink_bytes as f64;
     (ratio.is_finite() && ratio > 0.0).then_some((dense, ratio))
@@ -288,7 +323,7 @@ fn time_card(run: &RunFiles) -> String {
         name,
         &value,
         &[
-            line(evaluation, "evaluation"),
+            line(evaluation.filter(|time| *time > 0.0), "evaluation"),
             line(total.filter(|_| training.is_some()), "in all"),
         ],
     )
@@ -299,20 +334,45 @@ fn provenance(run: &RunFiles) -> String {
     let wrote = text_at(run, "/version").map_or(String::new(), |by| {
         format!("The run was made by soteria {}. ", escape(by))
     });
-    let seed = match run.summary.get("seed") {
-        Some(serde_json::Value::Null) | None => {
-            "It has no fixed seed: repeated, it gives another run with the same terms.".to_owned()
-        }
-        Some(seed) => format!(
-            "With seed {} and this configuration the same version gives the same bytes:",
-            escape(&seed.to_string())
-        ),
-    };
+    let (again, command) = repeated(run);
     format!(
         "<section id=\"provenance\">\n<h2>Provenance</h2>\n\
          <p>{wrote}This report was written by soteria {version} from <code>config.toml</code>, <code>rounds.csv</code> and \
-         <code>summary.json</code> of the run's directory, and holds nothing else. {seed}</p>\n\
-         <pre><code>soteria train --config config.toml --out repeated</code></pre>\n\
+         <code>summary.json</code> of the run's directory, and holds nothing else. {again}</p>\n\
+         <pre><code>{command}</code></pre>\n\
          <p class=\"note\">Charts: uPlot 1.6.32, © 2022 Leon Sorokin, MIT licence (its text is in this file).</p>\n</section>\n"
     )
+}
+
+/// What repeating the run gives, and the command for it.
+fn repeated(run: &RunFiles) -> (String, String) {
+    let seed = run.summary.get("seed").filter(|seed| !seed.is_null());
+    let seed = seed.map(|seed| escape(&seed.to_string()));
+    let train = "soteria train --config config.toml --out repeated".to_owned();
+    let serve = "soteria serve --config config.toml --tls keys --state new-state --out repeated";
+    match (run.deployed(), seed) {
+        (true, None) => (
+            "Its secrets were drawn by each client's operating system and are used once. The same configuration starts \
+             another run with the same terms, for which clients are asked anew:"
+                .to_owned(),
+            serve.to_owned(),
+        ),
+        (true, Some(seed)) => (
+            format!(
+                "All randomness came from the test seed {seed}: with clients that have the same records, this \
+                 configuration gives the same bytes again."
+            ),
+            format!("{serve} --test-seed {seed}"),
+        ),
+        (false, None) => (
+            "It has no fixed seed: repeated, it gives another run with the same terms.".to_owned(),
+            train,
+        ),
+        (false, Some(seed)) => (
+            format!(
+                "With seed {seed} and this configuration the same version gives the same bytes:"
+            ),
+            train,
+        ),
+    }
 }

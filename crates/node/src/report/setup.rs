@@ -126,7 +126,7 @@ fn slots(run: &RunFiles, settings: &Settings) -> String {
         (
             "Clients",
             clients.or(settings.text("data", "clients")),
-            client_details(settings),
+            client_details(run, settings),
         ),
     ];
     let mut out = String::from(
@@ -185,7 +185,10 @@ fn shift_details(settings: &Settings) -> String {
     }
 }
 
-fn client_details(settings: &Settings) -> String {
+fn client_details(run: &RunFiles, settings: &Settings) -> String {
+    if run.deployed() {
+        return waiting(run, settings);
+    }
     match settings.float("algorithm", "participation") {
         Some(1.0) => "all take part in every round".to_owned(),
         Some(share) => format!(
@@ -196,9 +199,90 @@ fn client_details(settings: &Settings) -> String {
     }
 }
 
+/// For whom a server waits, and how many messages it has taken.
+fn waiting(run: &RunFiles, settings: &Settings) -> String {
+    let set = |key: &str| settings.float("deployment", key);
+    let rule = match (set("quorum"), set("deadline")) {
+        (Some(quorum), Some(deadline)) => format!(
+            "a round closes with {} of them after {}",
+            text::count(quorum as u64),
+            text::duration(deadline)
+        ),
+        _ => "a round waits for all".to_owned(),
+    };
+    let taken: f64 = numbers_at(run, "/messages_taken").iter().sum();
+    let all = number_at(run, "/clients").zip(number_at(run, "/rounds"));
+    match all.map(|(clients, rounds)| clients * rounds) {
+        Some(all) if taken > 0.0 => format!(
+            "{rule}; {} of {} messages were taken",
+            text::count(taken as u64),
+            text::count(all as u64)
+        ),
+        _ => rule,
+    }
+}
+
 type Facts = Vec<(&'static str, Option<String>)>;
 
+/// What a server knows of records that are not its own.
+fn own_records_facts(run: &RunFiles, settings: &Settings) -> Facts {
+    let get = |key: &str| settings.text("data", key);
+    let list = |pointer: &str| {
+        let list = run.summary.pointer(pointer).and_then(Value::as_array)?;
+        Some(list.iter().filter_map(Value::as_str).collect::<Vec<_>>())
+    };
+    let features = number_at(run, "/data/features").map(|count| text::count(count as u64));
+    let test = match (
+        text_at(run, "/test/source"),
+        number_at(run, "/test/records"),
+    ) {
+        (Some(source), Some(records)) => {
+            format!("{source}, {} records", text::count(records as u64))
+        }
+        _ => "none".to_owned(),
+    };
+    let records = numbers_at(run, "/samples_per_client");
+    let total = text::count(records.iter().sum::<f64>() as u64);
+    vec![
+        ("Records", text_at(run, "/dataset").map(str::to_owned)),
+        (
+            "How many, as they say",
+            (!records.is_empty()).then_some(total),
+        ),
+        (
+            "Per client",
+            range(&records, |value| text::count(value as u64)),
+        ),
+        ("Features", features),
+        (
+            "Called",
+            list("/data/feature_names").map(|names| some_of(&names)),
+        ),
+        (
+            "Classes",
+            list("/data/classes").map(|names| some_of(&names)),
+        ),
+        ("The server's test set", Some(test)),
+        ("Scaling", get("scale")),
+        ("Basis", get("basis")),
+        ("Weighting", get("weighting")),
+    ]
+}
+
+/// The first of many names.
+fn some_of(names: &[&str]) -> String {
+    const SHOWN: usize = 12;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {} more", text::count(more as u64)),
+    }
+}
+
 fn data_facts(run: &RunFiles, settings: &Settings) -> Facts {
+    if run.deployed() {
+        return own_records_facts(run, settings);
+    }
     let get = |key: &str| settings.text("data", key);
     let records = numbers_at(run, "/samples_per_client");
     let total: f64 = records.iter().sum();

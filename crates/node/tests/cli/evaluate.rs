@@ -101,6 +101,58 @@ fn a_run_is_found_again() {
     );
 }
 
+/// A model knows which column each weight is for: a table with other columns, or the same in
+/// another order, is refused, with and without the configuration. A table without names is taken as
+/// it is.
+#[test]
+fn columns_are_those_of_training() {
+    let place = Place::new();
+    let row = |r: i32| format!("{},{},{}\n", r % 7, r % 2, ["no", "yes"][r as usize % 2]);
+    let rows: String = (0..60).map(row).collect();
+    let turn = |r: i32| format!("{},{},{}\n", r % 2, r % 7, ["no", "yes"][r as usize % 2]);
+    let turned: String = (0..60).map(turn).collect();
+    place.write("train.csv", format!("age,sex,label\n{rows}"));
+    place.write("test.csv", format!("age,sex,class\n{rows}"));
+    place.write("turned.csv", format!("sex,age,class\n{turned}"));
+    place.write("renamed.csv", format!("Age,sex,class\n{rows}"));
+    place.write("nameless.csv", &rows);
+    place.train("run", &["data.source=csv:train.csv"]).well();
+    let model = ["evaluate", "--model", "run/model.safetensors"];
+    for config in [&[][..], &["--config", "run/config.toml"]] {
+        let with = |data: &str| place.run(&[&model[..], config, &["--data", data]].concat());
+        with("csv:test.csv").well();
+        with("csv:nameless.csv").well();
+        let said = with("csv:turned.csv").badly(2);
+        let wanted = "feature 1 is called \"sex\", where the model has \"age\"";
+        assert!(
+            said.contains(wanted) && said.contains("another order"),
+            "{said}"
+        );
+        let said = with("csv:renamed.csv").badly(2);
+        let wanted = "feature 1 is called \"Age\", where the model has \"age\"";
+        assert!(
+            said.contains(wanted) && !said.contains("another order"),
+            "{said}"
+        );
+    }
+    // A damaged list is found, not believed.
+    let bytes = place.read("run/model.safetensors");
+    let at = bytes.windows(3).position(|part| part == b"sex").unwrap();
+    // `age\",\"sex` and `agex\"sexx` have the same length: one name fewer.
+    let mut damaged = bytes.clone();
+    damaged[at - 5..at].copy_from_slice(b"xxxxx");
+    place.write("damaged/model.safetensors", damaged);
+    let model = [
+        "evaluate",
+        "--model",
+        "damaged/model.safetensors",
+        "--data",
+        "csv:test.csv",
+    ];
+    let said = place.run(&model).badly(1);
+    assert!(said.contains("expected 2 names of features"), "{said}");
+}
+
 /// Predictions, one row per record; classes keep the names and the order of the training data even
 /// where the file shows only some of them.
 #[test]

@@ -324,6 +324,31 @@ fn test_columns_are_those_of_training() {
     place.train("run", &settings).well();
 }
 
+/// Features are counted or named; and a deployment without records of its own is nothing to train
+/// on, whatever is built in.
+#[test]
+fn features_are_a_number_or_names() {
+    let place = Place::new();
+    for wrong in ["[]", "0", "[1, 2]", "[\"a\", 2]", "-3", "1.5"] {
+        let said = place
+            .train("run", &[&format!("deployment.features={wrong}")])
+            .badly(2);
+        assert!(said.contains("or a list of their names"), "{said}");
+    }
+    place.write(
+        "run.toml",
+        "[deployment]\nrecords = 40\nfeatures = [\"a\"]\n",
+    );
+    let arguments = ["train", "--config", "run.toml", "--out", "run"];
+    let said = place.run(&arguments).badly(2);
+    assert!(said.contains("every client has its own"), "{said}");
+    let serve = ["serve", "--insecure", "--state", "s", "--out", "o"];
+    let said = place
+        .run(&[&serve[..], &["--set", "data.source=clients"]].concat())
+        .badly(2);
+    assert!(said.contains("deployment.records"), "{said}");
+}
+
 #[test]
 fn wrong_command_lines_are_refused() {
     let place = Place::new();

@@ -80,15 +80,18 @@ fn a_run_leaves_its_files() {
         "dataset",
         "dimension",
         "final",
+        "kind",
         "privacy",
         "rounds",
         "samples_per_client",
         "seconds",
+        "secrets",
         "seed",
         "traffic",
         "version",
     ];
     assert_eq!(keys(&summary), expected);
+    assert_eq!(summary["kind"], "simulation");
     let privacy = [
         "accountant",
         "adjacency",

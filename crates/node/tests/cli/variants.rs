@@ -272,7 +272,10 @@ fn networks_train_on_a_table() {
         );
         assert_eq!(
             description,
-            json!({ "kind": "mlp", "layers": [[2, 5], [5, 4], [4, 3]], "activation": activation })
+            json!({
+                "kind": "mlp", "layers": [[2, 5], [5, 4], [4, 3]], "activation": activation,
+                "features": ["length", "width"],
+            })
         );
     }
     let models: Vec<_> = ["sigmoid", "tanh", "relu"]

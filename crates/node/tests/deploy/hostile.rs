@@ -457,7 +457,7 @@ proptest! {
     #[test]
     fn arbitrary_descriptions_are_refused(text in "\\PC{0,200}", records in 0usize..100) {
         prop_assert!(Description::parse(&text, records).is_err());
-        let text = format!("# SoteriaFL run description, version 1\n{text}");
+        let text = format!("# SoteriaFL run description, version 2\n{text}");
         prop_assert!(Description::parse(&text, records).is_err());
     }
 }

@@ -10,6 +10,26 @@ use soteria_node::deploy::records::{self, LoadError, Records};
 
 /// A description as some server might write it, for a logistic model without intercept.
 pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Description {
+    describe_named(features, None, labels, more)
+}
+
+/// The same with names of features.
+pub fn describe_named(
+    features: usize,
+    names: Option<&[&str]>,
+    labels: [&str; 2],
+    more: &[&str],
+) -> Description {
+    try_describe(features, names, labels, more).unwrap()
+}
+
+/// The same where it may be refused.
+pub fn try_describe(
+    features: usize,
+    names: Option<&[&str]>,
+    labels: [&str; 2],
+    more: &[&str],
+) -> Result<Description, DescriptionError> {
     let text = "[data]\nsource = \"libsvm:d.txt\"\nclients = 2\n[model]\nkind = \"logistic\"\nintercept = false\n[algorithm]\npreset = \"soteriafl-sgd\"\nbatch = 2\nrounds = 3\n[privacy]\nsigma = 0.5\nclip = 1.0\n";
     let mut document = Document::from_text(text, "server").unwrap();
     for assignment in more {
@@ -18,6 +38,7 @@ pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Descriptio
     let config = Config::read(&document).unwrap();
     let shape = RecordShape {
         features,
+        names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
         labels: labels.map(str::to_string).to_vec(),
     };
     let kind = config.model_for(2).unwrap();
@@ -35,7 +56,7 @@ pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Descriptio
         })
         .unwrap();
     let start = vec![0.0; dimension];
-    Description::new(&resolved, shape, &model, &start, None, [3; 16]).unwrap()
+    Description::new(&resolved, shape, &model, &start, None, [3; 16])
 }
 
 pub const ROWS: &str =
@@ -152,6 +173,46 @@ fn records_that_do_not_fit_are_not_spoken_of() {
             !error.to_string().contains(|c: char| c.is_ascii_digit()),
             "{error}"
         );
+    }
+}
+
+/// Tables must have the columns that a run names. Their names are no records and may be spoken of;
+/// the ledger's name for the records does not know them, and neither does a run that names none.
+#[test]
+fn columns_are_those_that_the_run_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.csv");
+    let share: Share = format!("csv:{}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let rows = "0.5,0,2,+1\n1,1.5,0,-1\n3,0,0,+1\n0,0,-1,-1\n";
+    let load = |header: &str, names: Option<&[&str]>| {
+        std::fs::write(&path, format!("{header}{rows}")).unwrap();
+        let own = records::source_digest(&share.source, &directories).unwrap();
+        let description = describe_named(3, names, ["-1", "+1"], &[]);
+        let parsed = Description::parse(description.text(), 4).unwrap();
+        assert_eq!(parsed.shape, description.shape);
+        records::load(&share, own, &parsed, &directories)
+    };
+    let agreed: Option<&[&str]> = Some(&["a", "b", "c"]);
+    let first = load("a,b,c,label\n", agreed).unwrap();
+    assert!(first.named);
+    for (header, names) in [("", agreed), ("c,b,a,label\n", None), ("", None)] {
+        let other = load(header, names).unwrap();
+        assert_eq!(other.digest, first.digest);
+        assert_eq!(other.named, !header.is_empty());
+    }
+    for (header, number, reordered) in [
+        ("c,b,a,label\n", 1, true),
+        ("a,b,C,label\n", 3, false),
+        ("a,b,\"\",label\n", 3, false),
+    ] {
+        match load(header, agreed).err() {
+            Some(LoadError::Names(difference)) => {
+                let found = (difference.number, difference.reordered);
+                assert_eq!(found, (number, reordered), "{header}");
+            }
+            other => panic!("{header}: {other:?}"),
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! The shape of records is not for a server to try: a source is tried with one, and every other is refused by its text.
 
 use soteria_core::data::Share;
-use soteria_node::deploy::description::Description;
+use soteria_node::deploy::description::{Description, DescriptionError};
 use soteria_node::deploy::memory::{ClientMemory, Plan};
 use soteria_node::deploy::shape::{self, ShapeError};
 use soteria_node::deploy::sqlite::ClientSqlite;
 use soteria_node::deploy::store::ClientStore;
 
-use crate::records::describe;
+use crate::records::{describe, describe_named, try_describe};
 
 /// Descriptions of five shapes; `admit` does not see any records, so a file need not exist.
 fn shapes() -> [Description; 5] {
@@ -63,6 +63,55 @@ fn a_source_is_tried_with_one_shape() {
         name(admit(&mut store, "libsvm:d.txt:1/3", &others[0], None).unwrap_err());
         // Other sources have their own.
         admit(&mut store, "libsvm:e.txt", &others[1], None).unwrap();
+    }
+}
+
+/// Names of features are part of the shape: a server learns of one list of names whether a table
+/// has it. As many features under other names, in another order, with names or without: each is
+/// another shape.
+#[test]
+fn a_source_is_tried_with_one_list_of_names() {
+    let labels = ["-1", "+1"];
+    let lists: [Option<&[&str]>; 4] = [
+        Some(&["a", "b", "c"]),
+        Some(&["c", "b", "a"]),
+        Some(&["a", "b", "C"]),
+        None,
+    ];
+    let shapes = lists.map(|names| describe_named(3, names, labels, &[]));
+    for first in &shapes {
+        let mut store = ClientMemory::default();
+        admit(&mut store, "csv:d.csv", first, None).unwrap();
+        for other in &shapes {
+            let admitted = admit(&mut store, "csv:d.csv", other, None);
+            assert_eq!(admitted.is_ok(), other.shape == first.shape);
+        }
+        // Also for records that have joined under another name of their source.
+        let mut store = ClientMemory::default();
+        for other in &shapes {
+            let joined = [first.text()].into_iter();
+            let source = share("csv:moved.csv");
+            let admitted = shape::admit(&mut store, &source, &other.shape, joined, None);
+            assert_eq!(admitted.is_ok(), other.shape == first.shape);
+        }
+    }
+    // A line break in a name is the server's mistake, and found there: it could end the head of the
+    // text.
+    let broken: [Option<&[&str]>; 2] = [Some(&["a", "b\n---\n", "c"]), Some(&["a", "---\n", "c"])];
+    for names in broken {
+        let refused = try_describe(3, names, labels, &[]);
+        assert!(matches!(refused, Err(DescriptionError::Names)), "{names:?}");
+    }
+    // As many names as features, or it is no description.
+    let text = shapes[0].text();
+    for (from, to) in [
+        ("names = [\"a\", \"b\", \"c\"]", "names = [\"a\", \"b\"]"),
+        ("names = [\"a\", \"b\", \"c\"]", "names = \"abc\""),
+        ("version 2", "version 1"),
+    ] {
+        let changed = text.replace(from, to);
+        assert_ne!(changed, text, "{from}");
+        assert!(Description::parse(&changed, 8).is_err(), "{to}");
     }
 }
 

@@ -103,6 +103,7 @@ impl World {
         let shard = &problem.shards[0];
         let intercept = problem.intercept != 0.0;
         let shape = RecordShape {
+            names: None,
             features: shard.columns() - usize::from(intercept),
             labels: shard.label_names().to_vec(),
         };

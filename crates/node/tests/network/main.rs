@@ -3,4 +3,5 @@
 mod kills;
 mod operation;
 mod parties;
+mod reports;
 mod runs;

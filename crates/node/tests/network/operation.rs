@@ -18,7 +18,7 @@ preset = "soteriafl-sgd"
 batch = 50
 "#;
 
-fn status(port: u16) -> Value {
+pub fn status(port: u16) -> Value {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.write_all(

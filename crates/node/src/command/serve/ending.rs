@@ -1,4 +1,5 @@
-//! The end of a run: what the last round left, written as `train` writes it. Nothing in it was measured at clients.
+//! The end of a run: what the last round left, written into files with the names that `train` gives
+//! them. Nothing in them was measured at clients, and they say so.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::accounting::Privacy;
 use crate::deploy::coordinator::Coordinator;
 use crate::deploy::store::{Evaluation, ServerStore};
 use crate::model_file;
-use crate::output::{Ending, RunDirectory};
+use crate::output::{Deployed, Ending, RunDirectory};
 
 /// What is left when the last round is closed.
 #[derive(Default)]
@@ -25,6 +26,8 @@ pub(super) struct Final {
     pub(super) round: Round,
     pub(super) traffic: Traffic,
     pub(super) last: Option<Evaluation>,
+    /// Messages of each client that were taken.
+    pub(super) taken: Vec<u32>,
     /// Time in rounds and in measurements, of this process.
     pub(super) training: Duration,
     pub(super) evaluation: Duration,
@@ -92,6 +95,14 @@ pub(super) fn finish(
         },
         total_seconds: began.elapsed().as_secs_f64(),
         interrupted: false,
+        deployed: Some(Deployed {
+            shape: &plan.shape,
+            test: plan.test_set(),
+            test_loss: last.last.and_then(|row| row.loss),
+            test_seed: options.test_seed,
+            taken: &last.taken,
+            finite: model.iter().all(|parameter| parameter.is_finite()),
+        }),
     };
     let mut summary = ending.summary();
     if !last.whole {
@@ -100,9 +111,15 @@ pub(super) fn finish(
             summary["seconds"][part] = serde_json::Value::Null;
         }
     }
-    let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept)
+    let names = plan.shape.names.as_deref();
+    let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept, names)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
+    if ending.diverged() {
+        verbosity.warn(
+            "the run diverged: the model holds numbers that are none, or its test loss is none; try a smaller `algorithm.step_size` or `algorithm.shift`",
+        );
+    }
     if options.json {
         print(&format!("{summary:#}\n"))
     } else {
@@ -113,12 +130,14 @@ pub(super) fn finish(
 }
 
 fn table(ending: &Ending<'_>, out: &Path) -> String {
-    let accuracy = ending
-        .metrics
-        .test_accuracy
-        .map_or("no test set".to_string(), |accuracy| {
-            format!("{accuracy:.4}")
-        });
+    let measured = |value: Option<f64>| {
+        value.map_or("not measured: no test set".to_string(), |value| {
+            format!("{value:.4}")
+        })
+    };
+    let accuracy = measured(ending.metrics.test_accuracy);
+    let deployed = ending.deployed.as_ref();
+    let loss = measured(deployed.and_then(|deployed| deployed.test_loss));
     let epsilon = match ending.privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {} (each client by its own ledger)",
@@ -131,6 +150,7 @@ fn table(ending: &Ending<'_>, out: &Path) -> String {
         ("algorithm", ending.resolved.algorithm()),
         ("rounds", ending.rounds.to_string()),
         ("test accuracy", accuracy),
+        ("test loss", loss),
         ("epsilon", epsilon),
         (
             "sent up",

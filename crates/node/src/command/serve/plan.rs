@@ -4,20 +4,21 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use soteria_core::data::{Cosine, DataDirectories, DataError, Dataset, Schema};
+use soteria_core::data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
 use soteria_core::random::SecretKey;
 
 use super::super::{Failure, Verbosity};
 use super::Options;
 use crate::config::resolve::{Resolved, Shape};
-use crate::config::{Auto, Config, ConfigError, Document, NoiseName};
+use crate::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName};
 use crate::deploy::description::{Description, RecordShape};
+use crate::output::TestSet;
 use crate::problem::{Model, Problem, ProblemError, constant_feature, image_side};
 
 /// Everything that follows from configuration and data.
 pub(super) struct Plan {
     pub(super) resolved: Resolved,
-    shape: RecordShape,
+    pub(super) shape: RecordShape,
     pub(super) model: Model,
     pub(super) test: Option<Arc<Dataset>>,
     pub(super) basis: Option<Cosine>,
@@ -43,6 +44,13 @@ impl Plan {
             config.noise = Auto::Given(NoiseName::Secure);
         }
         let directories = DataDirectories::from_environment(options.data.as_deref());
+        if config.source == Source::Clients && config.records.is_none() {
+            return Err(ConfigError::with_hint(
+                "`data.source = \"clients\"` says that the server owns no records, but not how many the clients have",
+                "give deployment.records: how many the smallest client has",
+            )
+            .into());
+        }
         let (plan, warnings) = if config.records.is_some() {
             Self::without_records(&config, &directories)?
         } else {
@@ -76,6 +84,7 @@ impl Plan {
             resolved,
             shape: RecordShape {
                 features: problem.features() - usize::from(intercept),
+                names: problem.feature_names,
                 labels: label_names(records),
             },
             model: problem.model,
@@ -92,8 +101,10 @@ impl Plan {
         config: &Config,
         directories: &DataDirectories,
     ) -> Result<(Self, Vec<String>), Failure> {
+        let given = config.features.as_ref();
         let schema = Schema {
-            columns: config.features,
+            columns: given.map(FeatureList::count),
+            feature_names: given.and_then(|list| list.names().map(Into::into)),
             label_names: config.labels.clone().map(Into::into),
         };
         let test = match &config.test {
@@ -104,28 +115,34 @@ impl Plan {
                 Some(loaded.test.unwrap_or(loaded.train))
             }
         };
-        let shape = match (config.features, &config.labels, &test) {
-            (Some(features), Some(labels), _) => RecordShape {
-                features,
-                labels: labels.clone(),
-            },
-            (features, labels, Some(test)) => RecordShape {
-                features: features.unwrap_or(test.columns()),
-                labels: labels.clone().unwrap_or_else(|| label_names(test)),
-            },
-            _ => {
-                return Err(ConfigError::with_hint(
-                    "`deployment.records` says that the server owns no records, but not what they look like",
-                    "give deployment.features and deployment.labels, or a test set in data.test",
-                )
-                .into());
-            }
+        let names = || Some(test.as_ref()?.feature_names()?.to_vec());
+        let features = given
+            .map(FeatureList::count)
+            .or(test.as_ref().map(Dataset::columns));
+        let labels = config
+            .labels
+            .clone()
+            .or_else(|| test.as_ref().map(label_names));
+        let (Some(features), Some(labels)) = (features, labels) else {
+            return Err(ConfigError::with_hint(
+                "`deployment.records` says that the server owns no records, but not what they look like",
+                "give deployment.features and deployment.labels, or a test set in data.test",
+            )
+            .into());
+        };
+        let shape = RecordShape {
+            features,
+            names: given
+                .and_then(FeatureList::names)
+                .map(<[String]>::to_vec)
+                .or_else(names),
+            labels,
         };
         let kind = config.model_for(shape.labels.len())?;
         let model = shape.model(config, kind)?;
         let basis = shape.basis(config, kind)?;
         let records = config.records.unwrap_or(1);
-        let (resolved, warnings) = config.resolve(&Shape {
+        let (mut resolved, warnings) = config.resolve(&Shape {
             dimension: model.objective().dimension(),
             records: vec![records; config.clients()?],
             model: kind,
@@ -134,6 +151,11 @@ impl Plan {
             whole: model.whole(basis),
             smoothness: None,
         })?;
+        // What was found in the test set is written down: another one cannot change what was
+        // agreed.
+        let count = FeatureList::Count(shape.features);
+        resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
+        resolved.labels = Some(shape.labels.clone());
         let mut plan = Self {
             resolved,
             shape,
@@ -162,6 +184,22 @@ impl Plan {
             plan.test = Some(Arc::new(test));
         }
         Ok((plan, warnings))
+    }
+
+    /// The file `config.toml`.
+    pub(super) fn config_toml(&self, options: &Options) -> String {
+        self.resolved.to_deployed_toml(options.test_seed)
+    }
+
+    /// What the server measures on.
+    pub(super) fn test_set(&self) -> Option<TestSet> {
+        let test = self.test.as_ref()?;
+        let source = self.resolved.test.as_ref();
+        Some(TestSet {
+            // A public set may bring its own.
+            source: source.unwrap_or(&self.resolved.source).to_string(),
+            records: test.rows(),
+        })
     }
 
     /// The description of a new run, or of the stored one, which must be this configuration's.

@@ -80,8 +80,9 @@ impl Recorder {
         let epsilon = self.epsilon(evaluation.round);
         lock(&self.ending).last = Some(*evaluation);
         let traffic = traffic(evaluation.sums);
+        let measured = (evaluation.loss, evaluation.accuracy);
         self.directory
-            .measured_row(evaluation.round, traffic, evaluation.accuracy, epsilon)?;
+            .measured_row(evaluation.round, traffic, measured, epsilon)?;
         Ok(())
     }
 }

@@ -7,7 +7,8 @@ use soteria_core::protocol::Round;
 
 use super::ending::{Shared, lock};
 use super::record::traffic;
-use crate::config::NoiseTarget;
+use crate::accounting;
+use crate::config::{NoiseName, NoiseTarget};
 use crate::dashboard::{About, Feed, Phase, Point};
 use crate::deploy::coordinator::{Coordinator, News};
 use crate::deploy::description::Description;
@@ -108,6 +109,9 @@ impl<S: ServerStore> Observer<S> for Watch {
             }
             ending.model = coordinator.model().cloned();
             ending.settle(coordinator);
+            ending.taken = coordinator.taken().to_vec();
+            let clients = coordinator.description().resolved.clients;
+            ending.taken.resize(clients, 0);
             ending.round = round;
             ending.traffic = traffic(coordinator.sums());
         }
@@ -125,10 +129,13 @@ impl<S: ServerStore> Observer<S> for Watch {
 
 pub(super) fn about(description: &Description, tested: bool) -> About {
     let run = &description.resolved;
-    let (epsilon, claim) = match (description.test_seed, run.noise_target) {
-        (Some(_), _) => (None, "test seed".to_string()),
-        (None, NoiseTarget::Epsilon(epsilon)) => (Some(epsilon), "proved".to_string()),
-        (None, _) => (None, "each client's own".to_string()),
+    let (epsilon, claim) = match (accounting::claim(run), run.noise_target) {
+        _ if description.test_seed.is_some() => (None, "no claim: test seed"),
+        // What clients refuse to join is not called proved while it waits for them.
+        _ if run.noise != NoiseName::Secure => (None, "no claim: its noise is not secure"),
+        ("proved", NoiseTarget::Epsilon(epsilon)) => (Some(epsilon), "proved"),
+        ("proved", _) => (None, "each client's own"),
+        (obstacle, _) => (None, obstacle),
     };
     About {
         run: hex(description.hash()),
@@ -139,7 +146,7 @@ pub(super) fn about(description: &Description, tested: bool) -> About {
         clients: run.clients,
         epsilon,
         delta: run.delta,
-        claim,
+        claim: claim.to_string(),
         tested,
         version: env!("CARGO_PKG_VERSION").to_string(),
     }
