@@ -1,5 +1,5 @@
-//! `soteria join`: one client with its own records. `agree` decides whether to take part, `cost` shows
-//! what that costs, and asks.
+//! `soteria join`: one client with its own records. `agree` decides whether to take part, `cost`
+//! shows what that costs, and asks.
 
 mod agree;
 mod cost;
@@ -52,11 +52,12 @@ const AFTER_THE_END: Duration = Duration::from_secs(4);
 
 /// Take part in a run with one's own records
 ///
-/// Shows what the run will cost and what the records of this state have spent before anything is sent, and refuses
-/// with exit code 3 above --max-epsilon, which holds at a delta of the client's own: a tenth of one over its records,
-/// at most 0.001. At a delta a thousand times smaller twice the limit plus 2 must hold, so that no server can buy whole
-/// records with a large delta. Without a limit it asks at a terminal; elsewhere it warns and joins, and the run's own
-/// epsilon is the only limit. Tries again until the server answers; stopped or killed, it goes on when started again
+/// Shows what the run will cost and what the records of this state have spent before anything is
+/// sent, and refuses with exit code 3 above --max-epsilon, which holds at a delta of the client's
+/// own: a tenth of one over its records, at most 0.001. At a delta a thousand times smaller twice
+/// the limit plus 2 must hold, so that no server can buy whole records with a large delta. Without a
+/// limit it asks at a terminal; elsewhere it warns and joins, and the run's own epsilon is the only
+/// limit. Tries again until the server answers; stopped or killed, it goes on when started again
 /// with the same --state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
@@ -83,17 +84,17 @@ pub struct Options {
     /// The records: a source as in data.source, or one part of it, e.g. a9a:0/10
     #[arg(long, value_name = "SPEC")]
     data: String,
-    /// Refuse if all that was spent with this state, this run included, would exceed E, or if nobody can say
+    /// Refuse if all that this state has spent, this run included, exceeds E, or if nobody can say
     #[arg(long, value_name = "E")]
     max_epsilon: Option<f64>,
-    /// Largest delta that a run may name, and the delta at which the limit is judged [default: 0.001, and a tenth of one
-    /// over the records]
+    /// Largest delta that a run may name, and the delta at which the limit is judged
+    /// [default: 0.001 and, for the limit, a tenth of one over the records if that is less]
     #[arg(long, value_name = "D")]
     max_delta: Option<f64>,
     /// Check limits under this adjacency instead of the run's own
     #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
     adjacency: Option<String>,
-    /// Do not count what this state has spent on other data sets: only if no record is in two of them
+    /// Do not count what other data sets of this state have spent: if no record is in two of them
     #[arg(long)]
     disjoint_data_sets: bool,
     /// What is done anyway: accepted, so that older command lines still work

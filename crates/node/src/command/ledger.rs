@@ -1,5 +1,6 @@
-//! `soteria ledger`: what a client's records have spent. Every number is computed anew from the releases that are
-//! stored, at the deltas at which `soteria join` judges unless it is told otherwise.
+//! `soteria ledger`: what a client's records have spent. Every number is computed anew from the
+//! releases that are stored, at the deltas at which `soteria join` judges unless it is told
+//! otherwise.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -15,9 +16,10 @@ use crate::deploy::{Hash, hex};
 
 /// Show what a client's records have spent, run by run and altogether
 ///
-/// Data sets are known by a digest of their records and shown by numbers, in the order in which they first took part, for
-/// a digest would let others test guesses. A run counts in full from its first message on, whether the server took it or
-/// not. `join` counts all data sets together, as if one record had been in all of them.
+/// Data sets are known by a digest of their records and shown by numbers, in the order in which
+/// they first took part, for a digest would let others test guesses. A run counts in full from its
+/// first message on, whether the server took it or not. `join` counts all data sets together, as if
+/// one record had been in all of them.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The client's state directory

@@ -2,10 +2,11 @@
 //!
 //! The client believes nobody: it computes the noise for its own number of records from the
 //! description, and the cost of the whole run from the noise. What is stored beside a run, a
-//! [`Priced`], is one message's release as plain data, so that a ledger can be added up years later,
-//! at any delta, without a number that somebody wrote down then.
+//! [`Priced`], is one message's release as plain data, so that a ledger can be added up years
+//! later, at any delta, without a number that somebody wrote down then.
 //!
-//! - `budget.rs`: the price of one run ([`price`]), and what it costs at some delta ([`Priced::cost`]);
+//! - `budget.rs`: the price of one run ([`price`]), and what it costs at some delta
+//!   ([`Priced::cost`]);
 //! - [`spent`]: what several runs cost together ([`Counted`]);
 //! - [`limits`]: at which deltas a client judges, and what it refuses ([`check_limits`]).
 
@@ -238,8 +239,8 @@ pub fn adjacency_name(zero_out: bool) -> &'static str {
     if zero_out { "zero-out" } else { "replace-one" }
 }
 
-/// The price of a run for a client with `records` records. Noise from a test seed hides nothing: such
-/// a run has no epsilon, and the ledger counts it as unknown.
+/// The price of a run for a client with `records` records. Noise from a test seed hides nothing:
+/// such a run has no epsilon, and the ledger counts it as unknown.
 ///
 /// # Errors
 /// When the run has no noise level.

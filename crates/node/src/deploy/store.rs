@@ -284,8 +284,8 @@ pub trait ClientStore: Send {
     /// When it cannot be written.
     fn keep_shape(&mut self, source: &str, shape: &str) -> Result<(), StoreError>;
 
-    /// Notes a run that the server has taken this client into, before its first message. The same run without a
-    /// message is replaced, with what it was noted for: nothing was spent, so nothing is bound.
+    /// Notes a run that the server has taken this client into, before its first message. The same
+    /// run without a message is replaced: nothing was spent, so nothing is bound.
     ///
     /// # Errors
     /// When it cannot be written, or there are messages of this run.

@@ -63,8 +63,8 @@ fn a_single_run_costs_its_whole_schedule() {
     );
 }
 
-/// More runs cost more, never less than the exact cost of all their messages together, however many of them were
-/// made.
+/// More runs cost more, never less than the exact cost of all their messages together, however many
+/// of them were made.
 #[test]
 fn several_runs_compose() {
     use soteria_accountant::event::{Adjacency, Release, ShiftMixture};
@@ -137,8 +137,9 @@ fn what_cannot_be_accounted_is_never_within_a_limit() {
     assert!(matches!(refused, Refusal::Unknown { .. }), "{refused}");
 }
 
-/// A server that names a large delta gets a small epsilon for no noise at all; the client refuses, in a new
-/// run and in the ledger's sum, and says at which delta and for which neighbours it judges.
+/// A server that names a large delta gets a small epsilon for no noise at all; the client refuses,
+/// in a new run and in the ledger's sum, and says at which delta and for which neighbours it
+/// judges.
 #[test]
 fn a_large_delta_is_refused() {
     let world = World::with_secrets(&[&LARGE[..], &["privacy.delta=0.05"]].concat(), true);
@@ -197,8 +198,8 @@ fn the_client_chooses_the_neighbours() {
     assert!(error.to_string().contains("replace-one"), "{error}");
 }
 
-/// Noise that anybody can compute hides nothing: under a limit it is refused unless that is said to be meant, and the
-/// ledger knows no epsilon from then on.
+/// Noise that anybody can compute hides nothing: under a limit it is refused unless that is said to
+/// be meant, and the ledger knows no epsilon from then on.
 #[test]
 fn a_test_seed_is_refused_under_a_limit_and_booked_as_unknown() {
     let world = World::new(&LARGE);
@@ -266,7 +267,8 @@ fn prices_of_the_version_before_are_read() {
     assert_eq!(read, price);
 }
 
-/// What is shown and judged is computed from the release, not from a number that was written down with it.
+/// What is shown and judged is computed from the release, not from a number that was written down
+/// with it.
 #[test]
 fn a_stale_epsilon_is_not_believed() {
     let honest = runs(1, 20);
@@ -308,7 +310,8 @@ fn another_release_than_was_paid_for_is_noticed() {
     }
 }
 
-/// A file that has grown or shrunk is another data set, and everything in the state counts nevertheless.
+/// A file that has grown or shrunk is another data set, and everything in the state counts
+/// nevertheless.
 #[test]
 fn everything_in_a_state_is_counted() {
     let mut all = runs(3, 20);
@@ -327,7 +330,8 @@ fn everything_in_a_state_is_counted() {
     assert!(matches!(refused, Refusal::Budget { .. }), "{refused}");
 }
 
-/// How many records have been in a message: of one source never more than it has, of several their sum.
+/// How many records have been in a message: of one source never more than it has, of several their
+/// sum.
 #[test]
 fn records_are_counted_once() {
     let run = runs(1, 1).remove(0);
@@ -347,4 +351,21 @@ fn records_are_counted_once() {
     assert_eq!(count(&[part(0), part(1)]), 2 * records);
     let many: Vec<LedgerRun> = (0..9).map(part).collect();
     assert_eq!(count(&many), 3 * (records + 1));
+}
+
+/// A run that names a tiny delta is judged at it; later ones are not.
+#[test]
+fn a_tiny_delta_makes_no_later_run_dearer() {
+    let tiny = |mut run: LedgerRun| {
+        run.price.delta = 1e-25;
+        run
+    };
+    let all = runs(2, 20);
+    let before = [tiny(all[0].clone())];
+    let alone = spent(&[], &[1; 32], Some(&before[0])).unwrap();
+    assert_eq!(alone.delta, 1e-25);
+    assert_eq!(
+        spent(&before, &[1; 32], Some(&all[1])).unwrap(),
+        spent(&all[..1], &[1; 32], Some(&all[1])).unwrap()
+    );
 }

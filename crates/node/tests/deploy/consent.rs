@@ -1,5 +1,6 @@
-//! What a server can get from a client that was given nothing but `--max-epsilon`: a search over what a server may choose,
-//! with numbers of its own beside the accountant's; and honest runs, which are joined.
+//! What a server can get from a client that was given nothing but `--max-epsilon`: a search over
+//! what a server may choose, with numbers of its own beside the accountant's; and honest runs,
+//! which are joined.
 
 use soteria_accountant::assess::{Method, Question};
 use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
@@ -114,8 +115,8 @@ impl Offer {
         Ok(ledger_run(price))
     }
 
-    /// How far a record moves a message: if its coin says no, if it says yes, and how probable that is. From the
-    /// estimators' formulas.
+    /// How far a record moves a message: if its coin says no, if it says yes, and how probable that
+    /// is. From the estimators' formulas.
     fn moves(&self) -> (f64, f64, f64) {
         let all = self.clip / self.records as f64;
         let rate = self.batch / self.records as f64;
@@ -126,9 +127,9 @@ impl Offer {
         }
     }
 
-    /// Attacks on one record, all of whose gradient lies in one coordinate, by a server that knows everything else: from the
-    /// best single message, and from the sum of all. Each as (how often it succeeds, how often it would without the record)
-    /// for a threshold in standard deviations.
+    /// Attacks on one record, all of whose gradient lies in one coordinate, by a server that knows
+    /// everything else: from the best single message, and from the sum of all. Each as (how often
+    /// it succeeds, how often it would without the record) for a threshold in standard deviations.
     fn attacks(&self, sigma: f64, threshold: f64) -> [(f64, f64); 2] {
         let (low, high, rate) = self.moves();
         let travels = match self.compressor {
@@ -147,8 +148,8 @@ impl Offer {
         [(any(once.1), any(once.0)), (sum, tail(threshold))]
     }
 
-    /// How many records are expected to be read exactly, where 40 bits of each are not known and all of them must come out
-    /// right.
+    /// How many records are expected to be read exactly, where 40 bits of each are not known and
+    /// all of them must come out right.
     fn read(&self, sigma: f64) -> f64 {
         let guess = 2f64.powi(-40);
         let single = threshold(guess / f64::from(self.rounds));
@@ -157,7 +158,8 @@ impl Offer {
         self.records as f64 * f64::max(one, sum)
     }
 
-    /// How many records are expected to be found beyond `e^epsilon` times guessing, over all thresholds.
+    /// How many records are expected to be found beyond `e^epsilon` times guessing, over all
+    /// thresholds.
     fn beyond_guessing(&self, sigma: f64, epsilon: f64) -> f64 {
         let thresholds = (0..200).map(|step| -3.0 + 0.1 * f64::from(step));
         let beyond = thresholds.flat_map(|threshold| {
@@ -246,7 +248,8 @@ fn the_numbers_of_this_test_are_right() {
     }
     assert!((threshold(1.349_898e-3) - 3.0).abs() < 1e-5);
     assert!((tail(-1.0) + tail(1.0) - 1.0).abs() < 1e-12);
-    // The example gives away about thirty records, each at some time with probability 100 * 0.3 / 32561.
+    // The example gives away about thirty records, each at some time with probability 100 * 0.3 /
+    // 32561.
     let read = BOUGHT.read(0.02);
     assert!((29.0..31.0).contains(&read), "{read}");
     assert!(BOUGHT.beyond_guessing(0.02, 3.0) > 20.0);
@@ -285,8 +288,8 @@ fn records_cannot_be_bought_with_delta() {
     );
 }
 
-/// For whatever a server chooses, the least noise that a client accepts is found; even there fewer than 0.01 records are
-/// expected to be read, by an account that knows nothing of the accountant.
+/// For whatever a server chooses, the least noise that a client accepts is found; even there fewer
+/// than 0.01 records are expected to be read, by an account that knows nothing of the accountant.
 #[test]
 fn no_accepted_run_lets_records_be_read() {
     let mut draw = Draw(20);
@@ -366,8 +369,8 @@ fn the_deltas_of_a_client_follow_from_its_records() {
     assert_eq!((own, strict), (9.2e-6, 9.2e-9));
 }
 
-/// Runs whose noise this project's own accountant has calibrated for the limit, over at least one pass, are joined: the
-/// stricter point costs them less than twice their epsilon plus 2.
+/// Runs whose noise this project's own accountant has calibrated for the limit, over at least one
+/// pass, are joined: the stricter point costs them less than twice their epsilon plus 2.
 #[test]
 fn honest_runs_are_joined() {
     let mut tightest = f64::INFINITY;
@@ -451,7 +454,8 @@ fn calibrated(
     })
 }
 
-/// The runs of `docs/operating.md`: three parts of a9a under 1.1, and 5000 records under the run's own epsilon.
+/// The runs of `docs/operating.md`: three parts of a9a under 1.1, and 5000 records under the run's
+/// own epsilon.
 #[test]
 fn documented_runs_are_joined() {
     for (records, limit) in [(10_853, 1.1), (10_854, 1.1), (5000, 1.0)] {
@@ -463,8 +467,8 @@ fn documented_runs_are_joined() {
     }
 }
 
-/// What a run was left with is not known beforehand, so it counts in full: a second run is refused that would fit beside the
-/// messages really made.
+/// What a run was left with is not known beforehand, so it counts in full: a second run is refused
+/// that would fit beside the messages really made.
 #[test]
 fn a_run_that_was_left_counts_in_full() {
     let mechanism = Mechanism {
@@ -509,8 +513,9 @@ fn a_run_that_was_left_counts_in_full() {
     judge(&[first], &second, &under(whole)).unwrap();
 }
 
-/// Which cost applies must be known before the first message: under every limit that admits a second run, the first one
-/// alone is within the filter, under either adjacency and at either delta.
+/// Which cost applies must be known before the first message: under every limit that admits a
+/// second run, the first one alone is within the filter, under either adjacency and at either
+/// delta.
 #[test]
 fn a_second_run_is_admitted_only_where_the_filter_admits_the_first() {
     let mechanism = |rand_k| Mechanism {
@@ -531,7 +536,8 @@ fn a_second_run_is_admitted_only_where_the_filter_admits_the_first() {
                 hash: [2; 32],
                 ..calibrated(mechanism(rand_k), 100, 0.5, 1e-7, two)
             };
-            // The filter's cost of the first alone: beside a run that costs next to nothing, by its own words.
+            // The filter's cost of the first alone: beside a run that costs next to nothing, by its
+            // own words.
             let nothing = |zero_out| LedgerRun {
                 hash: [3; 32],
                 price: Priced {
@@ -558,8 +564,8 @@ fn a_second_run_is_admitted_only_where_the_filter_admits_the_first() {
     }
 }
 
-/// Whatever a filter admits at the client's own delta is within the stricter limit too: with several runs there is nothing
-/// to buy.
+/// Whatever a filter admits at the client's own delta is within the stricter limit too: with
+/// several runs there is nothing to buy.
 #[test]
 fn a_filter_keeps_the_stricter_limit_by_itself() {
     let mechanism = Mechanism {

@@ -11,7 +11,8 @@ fn again(run: &Run) -> crate::parties::Process {
     run.serve_anew()
 }
 
-/// Tiny minibatches with hardly any noise: "epsilon 0" at the server's delta, and about thirty records in the clear.
+/// Tiny minibatches with hardly any noise: "epsilon 0" at the server's delta, and about thirty
+/// records in the clear.
 const BOUGHT: &str = r#"
 [data]
 source = "synthetic:32561x5"
@@ -58,8 +59,8 @@ fn a_server_cannot_buy_records_with_delta() {
     });
 }
 
-/// A row more or less is another data set by its digest, and everything that the state has spent counts all the same. Whoever
-/// says that no record is in both is believed, with a warning.
+/// A row more or less is another data set by its digest, and everything that the state has spent
+/// counts all the same. Whoever says that no record is in both is believed, with a warning.
 #[test]
 fn a_state_counts_all_that_was_spent_with_it() {
     let run = own(3, 40);
@@ -134,7 +135,8 @@ fn an_unknown_cost_is_refused_under_a_limit() {
     assert_eq!(server.code(), 0);
 }
 
-/// Numbers that a run does not have, and clients that the server does not take, leave no trace in the state.
+/// Numbers that a run does not have, and clients that the server does not take, leave no trace in
+/// the state.
 #[test]
 fn a_number_that_is_refused_binds_nothing() {
     let run = own(3, 40);
@@ -174,8 +176,9 @@ fn a_number_that_is_refused_binds_nothing() {
     assert_eq!(run.ledger(0)["datasets"][0]["messages"], 3);
 }
 
-/// Started again in the middle, a client says how far it is; with other noise than was paid for it does not go on; and its
-/// ledger is computed from what was released, not from what was written beside it.
+/// Started again in the middle, a client says how far it is; with other noise than was paid for it
+/// does not go on; and its ledger is computed from what was released, not from what was written
+/// beside it.
 #[test]
 fn a_run_goes_on_with_the_noise_that_was_paid_for() {
     let run = own(5000, 80);

@@ -1,5 +1,5 @@
-//! Whether to take part: decided by the description alone, before anything has left and before the state is
-//! bound to anything.
+//! Whether to take part: decided by the description alone, before anything has left and before the
+//! state is bound to anything.
 
 use soteria_core::data::{DataDirectories, Share};
 
@@ -13,8 +13,8 @@ use crate::deploy::records::{self, Records};
 use crate::deploy::shape;
 use crate::deploy::store::{ClientStore, LedgerRun};
 
-/// The run as the server describes it: for any number of records, which will do to read its shape. Refuses what
-/// needs no look at the state or the records.
+/// The run as the server describes it: for any number of records, which will do to read its shape.
+/// Refuses what needs no look at the state or the records.
 pub(super) fn outline(options: &Options, text: &str) -> Result<Description, Failure> {
     let outline = Description::parse(text, 1 << 40).map_err(unusable)?;
     let clients = outline.resolved.clients;
@@ -40,8 +40,9 @@ pub(super) fn outline(options: &Options, text: &str) -> Result<Description, Fail
     }
 }
 
-/// This run, if messages of it exist or it is over: then the state is bound to it, to this client's number and to
-/// the part of the records that was in them. A run that was joined without a message binds nothing.
+/// This run, if messages of it exist or it is over: then the state is bound to it, to this client's
+/// number and to the part of the records that was in them. A run that was joined without a message
+/// binds nothing.
 pub(super) fn joined<'a>(
     options: &Options,
     share: &Share,

@@ -28,8 +28,8 @@ pub(super) struct Cost<'a> {
 }
 
 impl<'a> Cost<'a> {
-    /// Adds up. Every run of the state counts, as if each record had been in all of them, unless data sets are
-    /// `disjoint`.
+    /// Adds up. Every run of the state counts, as if each record had been in all of them, unless
+    /// data sets are `disjoint`.
     pub(super) fn of(
         run: &'a LedgerRun,
         known: &'a [LedgerRun],
@@ -161,7 +161,8 @@ impl<'a> Cost<'a> {
         );
     }
 
-    /// Where there is no limit: what would be refused under one that is the run's own epsilon is said aloud.
+    /// Where there is no limit: what would be refused under one that is the run's own epsilon is
+    /// said aloud.
     ///
     /// # Errors
     /// When the run cannot be accounted.
@@ -179,7 +180,7 @@ impl<'a> Cost<'a> {
             verbosity,
             format!(
                 "this run can publish whole records: it names epsilon {} at delta {:e}, and costs {} at delta {:e}; \
-                 under any --max-epsilon it would be refused",
+                 under a limit of that epsilon it would be refused",
                 round_up(claimed, 4),
                 price.delta,
                 epsilon_text(strict.epsilon),
@@ -219,7 +220,8 @@ fn loudly(verbosity: Verbosity, warning: String) {
     }
 }
 
-/// Asks a person. Without one the run's own epsilon is the only limit, which is said even if nothing else is.
+/// Asks a person. Without one the run's own epsilon is the only limit, which is said even if
+/// nothing else is.
 pub(super) fn ask(total: &Spent, verbosity: Verbosity) -> Result<(), Failure> {
     let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
     if !(stdin.is_terminal() && stderr.is_terminal()) {

@@ -9,10 +9,10 @@
 //! 1. at `own`, a tenth of one over its records, what was spent must not exceed the limit `E`;
 //! 2. at `strict`, a thousand times smaller, it must not exceed [`strict_limit`]`(E) = 2 E + 2`.
 //!
-//! The second point is what keeps records from being read: fewer than 0.0001 on average, beyond guessing
-//! (`docs/privacy.md`, section 12). Gaussian noise costs about twice as much there as at the first
-//! point; so does honest sampling over at least one pass, plus at most 1.3. A run that pays by
-//! sending some records nearly in the clear costs tens or thousands.
+//! The second point is what keeps records from being read: fewer than 0.0001 on average, beyond
+//! guessing (`docs/privacy.md`, section 12). Gaussian noise costs about twice as much there as at
+//! the first point; so does honest sampling over at least one pass, plus at most 1.3. A run that
+//! pays by sending some records nearly in the clear costs tens or thousands.
 
 use soteria_accountant::account::SMALLEST_DELTA;
 use soteria_accountant::round_up;
@@ -81,14 +81,14 @@ impl Limits {
         Deltas::of(counted.records(), self.delta)
     }
 
-    /// What was spent at the delta of the limit: the client's own, or a smaller one that a run names.
-    /// What is within a limit there is so at the client's own.
+    /// What was spent at the delta of the limit: the client's own, or a smaller one that the newest
+    /// run names. What is within a limit there is so at the client's own.
     ///
     /// # Errors
     /// When some mechanism cannot be accounted.
     pub fn spent(&self, counted: &Counted<'_>) -> Result<Spent, Refusal> {
         let own = self.deltas(counted).own;
-        counted.at(counted.smallest_delta().map_or(own, |delta| own.min(delta)))
+        counted.at(counted.named_delta().map_or(own, |delta| own.min(delta)))
     }
 
     /// What was spent at the stricter delta.
@@ -100,9 +100,9 @@ impl Limits {
     }
 }
 
-/// Refuses a run whose whole cost, on top of what was spent, exceeds the limits. `counted` has all of
-/// the run `price` in it, `spent` is what it costs at the delta of the limit, and `strict` at the
-/// stricter one.
+/// Refuses a run whose whole cost, on top of what was spent, exceeds the limits. `counted` has all
+/// of the run `price` in it, `spent` is what it costs at the delta of the limit, and `strict` at
+/// the stricter one.
 ///
 /// # Errors
 /// When it does.
@@ -166,8 +166,9 @@ fn hint(named: f64, spent: &Spent) -> String {
     }
 }
 
-/// No limit can be kept where nobody knows what is spent. Whoever gave a test seed knows that it hides
-/// nothing, and may say so; what an earlier test has told of the records is not undone by that.
+/// No limit can be kept where nobody knows what is spent. Whoever gave a test seed knows that it
+/// hides nothing, and may say so; what an earlier test has told of the records is not undone by
+/// that.
 fn unknown(price: &Priced, limit: f64, limits: &Limits) -> Result<(), Refusal> {
     let (what, hint) = match price.is_known() {
         false if limits.accept_unknown => return Ok(()),

@@ -1,10 +1,10 @@
 //! What several runs cost together.
 //!
-//! **One run** costs what the accountant says for its whole schedule, which was fixed before its first
-//! message. **Several runs** may have been chosen by looking at earlier ones, so their schedules were
-//! not fixed together: from the second run on the cost is that of a Renyi filter. Renyi divergences
-//! add up at every order, whoever chose the next mechanism; the orders are fixed here, and each is
-//! given its share of delta, so that the best one may be taken afterwards:
+//! **One run** costs what the accountant says for its whole schedule, which was fixed before its
+//! first message. **Several runs** may have been chosen by looking at earlier ones, so their
+//! schedules were not fixed together: from the second run on the cost is that of a Renyi filter.
+//! Renyi divergences add up at every order, whoever chose the next mechanism; the orders are fixed
+//! here, and each is given its share of delta, so that the best one may be taken afterwards:
 //!
 //! `epsilon = min over a of  sum of D_a + ln(K/delta)/(a - 1)`, `K` orders.
 //!
@@ -19,7 +19,8 @@ use super::super::Hash;
 use super::super::store::LedgerRun;
 use super::{Priced, Refusal, adjacency};
 
-/// The orders at which costs of several runs are added up. Fixed: never to be chosen by what was seen.
+/// The orders at which costs of several runs are added up. Fixed: never to be chosen by what was
+/// seen.
 const ORDERS: [f64; 12] = [
     1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0,
 ];
@@ -47,9 +48,9 @@ pub struct Spent {
 }
 
 impl<'a> Counted<'a> {
-    /// Those of `runs` of which a message exists, and `whole`, whether its messages were made or not.
-    /// Neighbours differ by a replaced record if `replace_one` says so or any of the runs speaks of
-    /// such.
+    /// Those of `runs` of which a message exists, and `whole`, whether its messages were made or
+    /// not. Neighbours differ by a replaced record if `replace_one` says so or any of the runs
+    /// speaks of such.
     pub fn new(
         runs: impl IntoIterator<Item = &'a LedgerRun>,
         whole: Option<&'a LedgerRun>,
@@ -90,10 +91,10 @@ impl<'a> Counted<'a> {
         sources.into_iter().fold(0, sum)
     }
 
-    /// The smallest delta that a run names.
-    pub fn smallest_delta(&self) -> Option<f64> {
-        let deltas = self.runs.iter().map(|run| run.price.delta);
-        deltas.reduce(f64::min)
+    /// The delta that the newest run names. Not the smallest of all: one run with a tiny delta would
+    /// make every later one dearer.
+    pub fn named_delta(&self) -> Option<f64> {
+        self.runs.last().map(|run| run.price.delta)
     }
 
     /// Whether every run has a claim.
@@ -108,7 +109,8 @@ impl<'a> Counted<'a> {
     pub fn at(&self, delta: f64) -> Result<Spent, Refusal> {
         let (epsilon, method) = match self.runs[..] {
             [] => (Some(0.0), "nothing sent"),
-            // A schedule that was fixed beforehand; one that stopped early costs no more than all of it.
+            // A schedule that was fixed beforehand; one that stopped early costs no more than all
+            // of it.
             [run] => (
                 run.price.cost(self.zero_out, delta)?,
                 "exact, the whole run",
@@ -169,7 +171,7 @@ fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
     if !zero_out {
         return Ok(Some(replaced));
     }
-    // A zeroed record is a replaced one, so what bounds these bounds those; taken at every order, no run
-    // is cheaper beside one that speaks of replaced records than alone.
+    // A zeroed record is a replaced one, so what bounds these bounds those; taken at every order,
+    // no run is cheaper beside one that speaks of replaced records than alone.
     Ok(Some(by(true).map_err(failed)?.tighter(&replaced)))
 }
