@@ -1,5 +1,7 @@
-//! `soteria join`: one client with its own records. `cost` shows what that costs, and asks.
+//! `soteria join`: one client with its own records. `agree` decides whether to take part, `cost`
+//! shows what that costs, and asks.
 
+mod agree;
 mod cost;
 
 use std::path::PathBuf;
@@ -7,28 +9,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use soteria_accountant::account::SMALLEST_DELTA;
 use soteria_core::data::{DataDirectories, Share};
 use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;
 
 use super::{Failure, Verbosity, print};
-use crate::deploy::budget::{self, Limits, Refusal};
+use crate::deploy::budget::Refusal;
 use crate::deploy::description::Description;
 use crate::deploy::participant::{
     Participant, ParticipantError, Parts, checkpoint_every, fresh_secrets,
 };
 use crate::deploy::records::{self, LoadError, Records};
-use crate::deploy::shape::{self, ShapeError};
+use crate::deploy::shape::ShapeError;
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
-use crate::deploy::{Hash, hex, printable};
+use crate::deploy::{hex, printable};
 use crate::logs::LogOptions;
 use crate::net::dial::{Security, Target};
 use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
-use cost::{ask, show};
+use agree::Agreed;
 
 /// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
 /// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
@@ -49,10 +52,13 @@ const AFTER_THE_END: Duration = Duration::from_secs(4);
 
 /// Take part in a run with one's own records
 ///
-/// Shows what the run will cost and what these records have spent before anything is sent, and refuses
-/// with exit code 3 above --max-epsilon. Without a limit it asks at a terminal; elsewhere it warns and joins, and
-/// the run's own epsilon is the only limit. Tries again until the server answers; stopped or killed, it goes on
-/// when started again with the same --state.
+/// Shows what the run will cost and what the records of this state have spent before anything is
+/// sent, and refuses with exit code 3 above --max-epsilon, which holds at a delta of the client's
+/// own: a tenth of one over its records, at most 0.001. At a delta a thousand times smaller twice
+/// the limit plus 2 must hold, so that no server can buy whole records with a large delta. Without a
+/// limit it asks at a terminal; elsewhere it warns and joins, and the run's own epsilon is the only
+/// limit. Tries again until the server answers; stopped or killed, it goes on when started again
+/// with the same --state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// The server, e.g. https://127.0.0.1:7443
@@ -78,18 +84,25 @@ pub struct Options {
     /// The records: a source as in data.source, or one part of it, e.g. a9a:0/10
     #[arg(long, value_name = "SPEC")]
     data: String,
-    /// Refuse if the records' total epsilon would exceed E
+    /// Refuse if all that this state has spent, this run included, exceeds E, or if nobody can say
     #[arg(long, value_name = "E")]
     max_epsilon: Option<f64>,
-    /// Largest delta of a run, and of the ledger's sum
-    #[arg(long, value_name = "D", default_value_t = budget::MAX_DELTA)]
-    max_delta: f64,
+    /// Largest delta that a run may name, and the delta at which the limit is judged
+    /// [default: 0.001 and, for the limit, a tenth of one over the records if that is less]
+    #[arg(long, value_name = "D")]
+    max_delta: Option<f64>,
     /// Check limits under this adjacency instead of the run's own
     #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
     adjacency: Option<String>,
-    /// Count every run in this state against the limit, also those on other data: for records that grow or change
+    /// Do not count what other data sets of this state have spent: if no record is in two of them
     #[arg(long)]
+    disjoint_data_sets: bool,
+    /// What is done anyway: accepted, so that older command lines still work
+    #[arg(long, hide = true, conflicts_with = "disjoint_data_sets")]
     count_all: bool,
+    /// Join a test run under --max-epsilon although nobody can say what it costs
+    #[arg(long)]
+    accept_unknown_cost: bool,
     /// Do not ask, and do not warn that there is no limit
     #[arg(long)]
     yes: bool,
@@ -123,10 +136,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             "--max-epsilon expects a number >= 0, found {limit}"
         )));
     }
-    if !(options.max_delta > 0.0 && options.max_delta < 1.0) {
+    if let Some(delta) = options.max_delta
+        && !(SMALLEST_DELTA..1.0).contains(&delta)
+    {
         return Err(Failure::usage(format!(
-            "--max-delta expects a number between 0 and 1, found {}",
-            options.max_delta
+            "--max-delta expects a number from {SMALLEST_DELTA:e} to below 1, found {delta}"
         )));
     }
     let security = match &options.tls {
@@ -191,55 +205,66 @@ async fn take_part(
     let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
         return ended(options, known.last(), verbosity);
     };
-    let agreed = Agreed::reach(options, &share, own, &text, &known, &mut store, verbosity)?;
+    let outline = agree::outline(options, &text)?;
+    let mut caller = caller.for_run(
+        Bytes::copy_from_slice(&outline.run_id()),
+        outline.dimension(),
+    );
+    let joined = agree::joined(options, &share, &outline, &known)?;
+    if let Some(over) = joined
+        && over.finished
+    {
+        acknowledge(&mut caller).await?;
+        return ended(options, Some(over), verbosity);
+    }
     let Agreed {
         description,
         records,
         run,
-        sigma,
-    } = agreed;
-    let mut caller = caller.for_run(
-        Bytes::copy_from_slice(&description.run_id()),
-        description.dimension(),
-    );
-    let rows = records.data.rows() as u64;
-    if known
-        .iter()
-        .any(|known| known.hash == run.hash && known.finished)
-    {
-        acknowledge(&mut caller).await?;
-        return ended(options, Some(&run), verbosity);
-    }
-    if !known.iter().any(|known| known.hash == run.hash) {
+    } = Agreed::reach(
+        options, &share, own, &outline, &known, &mut store, verbosity,
+    )?;
+    let (hash, rows) = (run.hash, records.data.rows() as u64);
+    let mut patience = Patience::default();
+    enter(&mut caller, rows, &mut patience).await?;
+    // Not before the server has taken this client: a number that it refuses binds nothing.
+    if run.messages == 0 {
         store.begin(&run)?;
     }
-    let mut participant = participant(store, &description, &records, sigma, options)?;
+    let mut participant = participant(store, &description, &records, run.price.sigma, options)?;
     let bar = verbosity.bar(u64::from(description.resolved.rounds));
-    let mut patience = Patience::default();
     loop {
-        let attempt = async {
-            caller.join(rows).await?;
-            patience.reset();
-            follow::follow(&mut caller, &mut participant, |participant| {
-                bar.set_position(u64::from(participant.replica().round()));
-            })
-            .await
-        };
-        match attempt.await {
+        let followed = follow::follow(&mut caller, &mut participant, |participant| {
+            bar.set_position(u64::from(participant.replica().round()));
+        });
+        match followed.await {
             Ok(()) => break,
             Err(FollowError::Passing(reason)) => tracing::debug!(reason, "trying again"),
             Err(error) => return Err(error.into()),
         }
         patience.pause().await;
+        enter(&mut caller, rows, &mut patience).await?;
     }
     bar.finish_and_clear();
     acknowledge(&mut caller).await?;
     let runs = participant.store().runs()?;
-    ended(
-        options,
-        runs.iter().find(|known| known.hash == run.hash),
-        verbosity,
-    )
+    let ending = runs.iter().find(|known| known.hash == hash);
+    ended(options, ending, verbosity)
+}
+
+/// Joins, as often as it takes.
+async fn enter(caller: &mut Caller, rows: u64, patience: &mut Patience) -> Result<(), Failure> {
+    loop {
+        match caller.join(rows).await {
+            Ok(()) => {
+                patience.reset();
+                return Ok(());
+            }
+            Err(FollowError::Passing(reason)) => tracing::debug!(reason, "trying again"),
+            Err(error) => return Err(error.into()),
+        }
+        patience.pause().await;
+    }
 }
 
 /// The run that the server coordinates; `None` if there is no server and nothing left to do.
@@ -283,112 +308,6 @@ async fn acknowledge(caller: &mut Caller) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// What both sides agree on, before anything has left.
-struct Agreed {
-    description: Description,
-    records: Records,
-    run: LedgerRun,
-    sigma: f64,
-}
-
-impl Agreed {
-    fn reach(
-        options: &Options,
-        share: &Share,
-        own: Hash,
-        text: &str,
-        known: &[LedgerRun],
-        store: &mut ClientSqlite,
-        verbosity: Verbosity,
-    ) -> Result<Self, Failure> {
-        // Any number of records will do to read the shape; then the real one.
-        let outline = Description::parse(text, 1 << 40).map_err(unusable)?;
-        if outline.test_seed != options.test_seed {
-            return Err(Failure::Refused(match outline.test_seed {
-                Some(_) => "refused: this is a test run, whose secrets are known; join it with the same --test-seed or not at all".to_string(),
-                None => "refused: --test-seed is given, but this is no test run".to_string(),
-            }));
-        }
-        let same = known.iter().filter(|run| run.data == own);
-        shape::admit(
-            store,
-            share,
-            &outline.shape,
-            same.map(|run| run.description.as_str()),
-            options.shape.as_deref(),
-        )?;
-        let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-        let records = records::load(share, own, &outline, &directories)
-            .map_err(|error| unfit(&error, outline.shape.names.as_deref()))?;
-        if let (Some(names), false) = (&outline.shape.names, records.named) {
-            verbosity.warn(format!(
-                "these records do not say what their columns are called, so their order is not checked; the run has {}",
-                some_of(names)
-            ));
-        }
-        let rows = records.data.rows();
-        let description = Description::parse(text, rows).map_err(unusable)?;
-        let price = budget::price(&description, rows)?;
-        budget::check_claim(&description, &price)?;
-        let sigma = price.sigma;
-        let hash = *description.hash();
-        if let Some(known) = known.iter().find(|known| known.hash == hash) {
-            if known.client != options.client {
-                return Err(Failure::usage(format!(
-                    "this state has joined this run as client {}, not {}",
-                    known.client, options.client
-                )));
-            }
-            // The description is the same by its hash, so the noise is, with as many records.
-            if known.data != records.digest || known.price.records != rows as u64 {
-                return Err(Failure::usage(
-                    "this state has joined this run with other records",
-                ));
-            }
-            // What the estimator remembers is about that part.
-            if known.part != share.part {
-                let name = |part: Option<(usize, usize)>| {
-                    part.map_or("all".to_string(), |(part, parts)| {
-                        format!("part {part}/{parts}")
-                    })
-                };
-                return Err(Failure::usage(format!(
-                    "this state has joined this run with {} of the source, not with {}",
-                    name(known.part),
-                    name(share.part)
-                )));
-            }
-        }
-        let run = LedgerRun {
-            hash,
-            description: text.to_string(),
-            client: options.client,
-            data: records.digest,
-            part: share.part,
-            price,
-            messages: 0,
-            finished: false,
-        };
-        let limits = Limits {
-            epsilon: options.max_epsilon,
-            delta: options.max_delta,
-            replace_one: options.adjacency.is_some(),
-        };
-        let total = show(&description, &run, known, options, verbosity)?;
-        budget::check_limits(&total, &run.price, description.test_seed.is_some(), &limits)?;
-        let joined = known.iter().any(|known| known.hash == hash);
-        if options.max_epsilon.is_none() && !options.yes && !joined {
-            ask(&total, verbosity)?;
-        }
-        Ok(Self {
-            description,
-            records,
-            run,
-            sigma,
-        })
-    }
 }
 
 fn participant(
@@ -437,13 +356,14 @@ fn participant(
 fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Result<(), Failure> {
     let Some(run) = run else { return Ok(()) };
     if options.json {
+        let price = &run.price;
         let ending = serde_json::json!({
             "run": hex(&run.hash),
             "client": run.client,
             "messages": run.messages,
-            "epsilon": run.price.epsilon,
-            "delta": run.price.delta,
-            "claim": run.price.claim,
+            "epsilon": price.cost(price.zero_out, price.delta)?,
+            "delta": price.delta,
+            "claim": price.claim,
         });
         return print(&format!("{ending:#}\n"));
     }
@@ -533,11 +453,9 @@ impl From<FollowError> for Failure {
 impl From<Refusal> for Failure {
     fn from(error: Refusal) -> Self {
         match error {
-            Refusal::Unproved(_) | Refusal::Budget { .. } | Refusal::Delta { .. } => {
-                Failure::Refused(error.to_string())
-            }
             Refusal::Privacy(error) => error.into(),
-            other => Failure::Failed(other.to_string()),
+            Refusal::Ledger(_) => Failure::Failed(error.to_string()),
+            _ => Failure::Refused(error.to_string()),
         }
     }
 }

@@ -2,36 +2,27 @@
 //!
 //! The client believes nobody: it computes the noise for its own number of records from the
 //! description, and the cost of the whole run from the noise. What is stored beside a run, a
-//! [`Priced`], is one message's release as plain data, so that a ledger can be added up years later.
+//! [`Priced`], is one message's release as plain data, so that a ledger can be added up years
+//! later, at any delta, without a number that somebody wrote down then.
 //!
-//! **One run** costs what the accountant says for its whole schedule, which was fixed before its first
-//! message. **Several runs** on the same records may have been chosen by looking at earlier ones, so
-//! their schedules were not fixed together: from the second run on the cost is that of a Renyi filter
-//! (`docs/privacy.md`, section 12). Renyi divergences of all messages made add up at every
-//! order, whoever chose the next mechanism; the orders are fixed here, and each is given its share of
-//! delta, so that the best one may be taken afterwards:
-//!
-//! `epsilon = min over a of  sum of D_a + ln(K/delta)/(a - 1)`, `K` orders.
-//!
-//! The tail bound holds for each order `a` with `delta/K`, hence for all of them with `delta`.
+//! - `budget.rs`: the price of one run ([`price`]), and what it costs at some delta
+//!   ([`Priced::cost`]);
+//! - [`spent`]: what several runs cost together ([`Counted`]);
+//! - [`limits`]: at which deltas a client judges, and what it refuses ([`check_limits`]).
 
-use std::cmp::Ordering;
+mod limits;
+mod spent;
 
 use serde::{Deserialize, Serialize};
-use soteria_accountant::amplification::masked_curve;
-use soteria_accountant::event::{Adjacency, RandomK};
-use soteria_accountant::rdp::{RdpCurve, orders, rdp_curve};
+use soteria_accountant::AccountError;
+use soteria_accountant::assess::{Method, Question};
+use soteria_accountant::event::{Adjacency, RandomK, Release, ShiftMixture};
 
-use super::Hash;
 use super::description::Description;
-use super::store::LedgerRun;
 use crate::accounting::{self, Privacy, PrivacyError};
 use crate::config::{NoiseName, NoiseTarget};
-
-/// The orders at which costs of several runs are added up. Fixed: never to be chosen by what was seen.
-const ORDERS: [f64; 12] = [
-    1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0,
-];
+pub use limits::{Deltas, Limits, MAX_DELTA, STRICTER, check_limits, strict_limit};
+pub use spent::{Counted, Spent};
 
 /// One message of a run as the accountant sees it, and what all of them cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,13 +43,103 @@ pub struct Priced {
     pub delta: f64,
     /// Whether neighbours differ by a record set to zero instead of a replaced one.
     pub zero_out: bool,
-    /// What the whole run costs; `None` where nobody can say.
+    /// What the whole run was said to cost when it was joined; `None` where nobody can say. Whether
+    /// it is known is what counts later, not the number: see [`Priced::cost`].
     pub epsilon: Option<f64>,
-    /// The same for neighbours that differ by a replaced record, whatever the run's own are.
-    #[serde(default)]
-    pub epsilon_replace_one: Option<f64>,
     /// `"proved"`, or why there is no claim.
     pub claim: String,
+}
+
+impl Priced {
+    /// What all messages of the run cost at `delta`, from the release alone: infinite where no
+    /// accountant can vouch for a number, `None` where there is no claim at all.
+    ///
+    /// # Errors
+    /// When the release makes no sense.
+    pub fn cost(&self, zero_out: bool, delta: f64) -> Result<Option<f64>, Refusal> {
+        let Some(release) = self.release()? else {
+            return Ok(None);
+        };
+        let question = |method| Question {
+            release: release.clone(),
+            rounds: self.rounds,
+            delta,
+            adjacency: adjacency(zero_out),
+            method,
+            amplification: release.amplification.is_some(),
+        };
+        let mut least = f64::INFINITY;
+        // Both are bounds, so the smaller one holds. The first is nearly always the smaller; the
+        // second answers where the first cannot.
+        for method in [Method::Pld, Method::Rdp] {
+            match question(method).assess(self.sigma) {
+                Ok(cost) => least = least.min(cost.epsilon),
+                Err(AccountError::Unresolved { .. } | AccountError::NoiseTooSmall { .. }) => {}
+                Err(error) => return Err(Refusal::Ledger(error.to_string())),
+            }
+        }
+        Ok(Some(least))
+    }
+
+    /// Whether there is a claim, hence a cost.
+    pub fn is_known(&self) -> bool {
+        matches!(self.release(), Ok(Some(_)))
+    }
+
+    /// One message as the accountant sees it; `None` where there is no claim.
+    fn release(&self) -> Result<Option<Release>, Refusal> {
+        if self.epsilon.is_none() || self.claim != PROVED {
+            return Ok(None);
+        }
+        let failed = |error: soteria_accountant::EventError| Refusal::Ledger(error.to_string());
+        let shifts = ShiftMixture::new(self.shifts.clone(), self.probabilities.clone());
+        let release = Release::new(shifts.map_err(failed)?, self.sigma).map_err(failed)?;
+        let random_k = |(fraction, vectors_zero_out, vectors_replace_one)| RandomK {
+            fraction,
+            vectors_zero_out,
+            vectors_replace_one,
+        };
+        Ok(Some(Release {
+            amplification: self.masked.map(random_k),
+            ..release
+        }))
+    }
+
+    /// What differs between the release that was paid for and another one, in words.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let differ = |name: &str, one: &dyn std::fmt::Debug, other: &dyn std::fmt::Debug| {
+            Some(format!("{name} {one:?}, now {other:?}"))
+        };
+        // To the last bit: noise is drawn by these numbers.
+        if self.sigma != other.sigma {
+            differ("sigma", &self.sigma, &other.sigma)
+        } else if self.shifts != other.shifts {
+            differ("shifts", &self.shifts, &other.shifts)
+        } else if self.probabilities != other.probabilities {
+            differ("probabilities", &self.probabilities, &other.probabilities)
+        } else if self.masked != other.masked {
+            differ("masks", &self.masked, &other.masked)
+        } else if (self.records, self.rounds) != (other.records, other.rounds) {
+            let (one, other) = ((self.records, self.rounds), (other.records, other.rounds));
+            differ("records and messages", &one, &other)
+        } else if (self.delta, self.zero_out) != (other.delta, other.zero_out) {
+            let (one, other) = ((self.delta, self.zero_out), (other.delta, other.zero_out));
+            differ("delta and adjacency", &one, &other)
+        } else {
+            None
+        }
+    }
+}
+
+/// The claim of a run that has one.
+const PROVED: &str = "proved";
+
+fn adjacency(zero_out: bool) -> Adjacency {
+    if zero_out {
+        Adjacency::ZeroOut
+    } else {
+        Adjacency::ReplaceOne
+    }
 }
 
 /// Why a client does not join.
@@ -70,7 +151,9 @@ pub enum Refusal {
     Unproved(String),
     /// It would cost too much.
     #[error(
-        "refused: with this run these records would have spent epsilon {total} at delta {delta}, {adjacency}, more than --max-epsilon {limit}; nothing has been sent"
+        "refused: with this run these records would have spent {}, {adjacency}, more than --max-epsilon {limit}; nothing has been sent\
+         \nhint: {hint}",
+        at(*total, *delta)
     )]
     Budget {
         /// What the records would have spent.
@@ -81,10 +164,31 @@ pub enum Refusal {
         adjacency: &'static str,
         /// What was allowed.
         limit: f64,
+        /// What to do.
+        hint: String,
+    },
+    /// It is cheap at one delta only.
+    #[error(
+        "refused: at the smaller delta {delta:e} these records would have spent {}, {adjacency}, where --max-epsilon {limit} allows {allowed}: a run this much \
+         cheaper at a larger delta can publish whole records; nothing has been sent\
+         \nhint: ask the coordinator for more noise: larger minibatches, more rounds at the same epsilon, or a smaller privacy.epsilon",
+        at(*total, *delta)
+    )]
+    Strict {
+        /// What the records would have spent.
+        total: f64,
+        /// At the stricter delta.
+        delta: f64,
+        /// For which neighbours.
+        adjacency: &'static str,
+        /// What was given.
+        limit: f64,
+        /// What that allows there.
+        allowed: f64,
     },
     /// Its epsilon would mean little.
     #[error(
-        "refused: epsilon at delta {delta} ({adjacency}) lets a record be published with that probability, more than --max-delta {limit}; nothing has been sent"
+        "refused: epsilon at delta {delta:e} ({adjacency}) lets a record be published with that probability, more than --max-delta {limit:e}; nothing has been sent"
     )]
     Delta {
         /// The run's delta.
@@ -94,6 +198,24 @@ pub enum Refusal {
         /// What was allowed.
         limit: f64,
     },
+    /// Nobody can say what it costs.
+    #[error(
+        "refused: --max-epsilon {limit} is given, and nobody can say what {what} costs; nothing has been sent\nhint: {hint}"
+    )]
+    Unknown {
+        /// What was given.
+        limit: f64,
+        /// Which run.
+        what: &'static str,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The noise is not the one that was paid for.
+    #[error(
+        "refused: messages of this run were paid for with {0}; nothing more has been sent\
+         \nhint: go on with the version of the program that began this run, or leave the run: what it was to cost stays spent"
+    )]
+    Noise(String),
     /// The noise cannot be computed.
     #[error(transparent)]
     Privacy(#[from] PrivacyError),
@@ -102,18 +224,14 @@ pub enum Refusal {
     Ledger(String),
 }
 
-/// Largest delta that a client takes unless told otherwise.
-pub const MAX_DELTA: f64 = 1e-3;
-
-/// What a client lets its records spend.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
-    /// Most epsilon; `None` for no limit.
-    pub epsilon: Option<f64>,
-    /// Largest delta of a run or of the sum.
-    pub delta: f64,
-    /// Whether to judge every run for replaced records, also one that speaks of zeroed ones.
-    pub replace_one: bool,
+/// An epsilon at a delta, in words, rounded up.
+fn at(epsilon: f64, delta: f64) -> String {
+    if epsilon.is_finite() {
+        let epsilon = soteria_accountant::round_up(epsilon, 4);
+        format!("epsilon {epsilon} at delta {delta:e}")
+    } else {
+        format!("more than any accountant can say at delta {delta:e}")
+    }
 }
 
 /// The name of an adjacency.
@@ -121,8 +239,8 @@ pub fn adjacency_name(zero_out: bool) -> &'static str {
     if zero_out { "zero-out" } else { "replace-one" }
 }
 
-/// The price of a run for a client with `records` records. Noise from a test seed hides nothing: such
-/// a run has no epsilon, and the ledger counts it as unknown.
+/// The price of a run for a client with `records` records. Noise from a test seed hides nothing:
+/// such a run has no epsilon, and the ledger counts it as unknown.
 ///
 /// # Errors
 /// When the run has no noise level.
@@ -142,15 +260,8 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         .and_then(|release| release.amplification)
         .filter(|_| accounting::may_amplify(run))
         .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
-    let epsilon_replace_one = if run.zero_out && privacy.epsilon.is_some() {
-        let mut other = run.clone();
-        (other.zero_out, other.noise_target) = (false, NoiseTarget::Sigma(sigma));
-        Privacy::settle(&other, dimension, &[records], false)?.epsilon
-    } else {
-        privacy.epsilon
-    };
     let secret = description.test_seed.is_none();
-    Ok(Priced {
+    let mut priced = Priced {
         records: records as u64,
         shifts,
         probabilities,
@@ -160,12 +271,14 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         delta: run.delta,
         zero_out: run.zero_out,
         epsilon: privacy.epsilon.filter(|_| secret),
-        epsilon_replace_one: epsilon_replace_one.filter(|_| secret),
         claim: match privacy.claim.as_str() {
-            "proved" if !secret => "test seed".to_string(),
+            PROVED if !secret => "test seed".to_string(),
             _ => privacy.claim,
         },
-    })
+    };
+    // By the client's own account, whichever accountant the server has chosen.
+    priced.epsilon = priced.cost(priced.zero_out, priced.delta)?;
+    Ok(priced)
 }
 
 /// Refuses a run that proves nothing, unless it is a test whose seed the client was told.
@@ -177,7 +290,7 @@ pub fn check_claim(description: &Description, price: &Priced) -> Result<(), Refu
         return Ok(());
     }
     let run = &description.resolved;
-    let reason = if price.claim != "proved" || price.epsilon.is_none() {
+    let reason = if price.claim != PROVED || price.epsilon.is_none() {
         price.claim.clone()
     } else if run.noise != NoiseName::Secure || run.noise_target == NoiseTarget::None {
         "its noise is floating point, not secure".to_string()
@@ -185,170 +298,4 @@ pub fn check_claim(description: &Description, price: &Priced) -> Result<(), Refu
         return Ok(());
     };
     Err(Refusal::Unproved(reason))
-}
-
-/// What the records `data` have spent in `runs`, with all of the run `whole` counted, if given,
-/// whether its messages were made or not. Neighbours differ by a replaced record if `replace_one` says
-/// so or any of the runs speaks of such.
-///
-/// # Errors
-/// When some mechanism cannot be accounted.
-pub fn spent(
-    runs: &[LedgerRun],
-    data: &Hash,
-    whole: Option<&LedgerRun>,
-    replace_one: bool,
-) -> Result<Spent, Refusal> {
-    spent_in(
-        runs.iter().filter(|run| run.data == *data),
-        whole,
-        replace_one,
-    )
-}
-
-/// The same for a record that was in all of `runs`, whatever data sets they were on.
-///
-/// # Errors
-/// When some mechanism cannot be accounted.
-pub fn spent_in<'a>(
-    runs: impl Iterator<Item = &'a LedgerRun>,
-    whole: Option<&'a LedgerRun>,
-    replace_one: bool,
-) -> Result<Spent, Refusal> {
-    let mut parts: Vec<(&Priced, u64)> = runs
-        .filter(|run| whole.is_none_or(|whole| whole.hash != run.hash))
-        .map(|run| (&run.price, run.messages))
-        .filter(|(_, messages)| *messages > 0)
-        .collect();
-    if let Some(whole) = whole {
-        parts.push((&whole.price, whole.price.rounds));
-    }
-    let delta = parts.iter().map(|part| part.0.delta).fold(1.0, f64::min);
-    let zero_out = !parts.is_empty() && !replace_one && parts.iter().all(|part| part.0.zero_out);
-    let (epsilon, method) = match parts[..] {
-        [] => (Some(0.0), "nothing sent"),
-        // A schedule that was fixed beforehand; one that stopped early costs no more than all of it.
-        [(price, _)] if zero_out || !price.zero_out => (price.epsilon, "exact, the whole run"),
-        [(price, _)] => (price.epsilon_replace_one, "exact, the whole run"),
-        _ => (filter(&parts, delta, zero_out)?, "renyi filter"),
-    };
-    Ok(Spent {
-        epsilon,
-        delta,
-        zero_out,
-        method,
-        runs: parts.len(),
-    })
-}
-
-/// What some records have spent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spent {
-    /// The bound; `None` where nobody can say, which is as good as infinite.
-    pub epsilon: Option<f64>,
-    /// The smallest delta of the runs.
-    pub delta: f64,
-    /// Under zero-out if all runs are, else under replace-one.
-    pub zero_out: bool,
-    /// How it was added up.
-    pub method: &'static str,
-    /// Over how many runs.
-    pub runs: usize,
-}
-
-/// Refuses a run whose whole cost, on top of what was spent, exceeds the limits. `spent` has all of the
-/// run `price` in it. A test run is not held to the limit on epsilon, which it cannot keep: whoever gave
-/// its seed knows that it hides nothing.
-///
-/// # Errors
-/// When it does.
-pub fn check_limits(
-    spent: &Spent,
-    price: &Priced,
-    test: bool,
-    limits: &Limits,
-) -> Result<(), Refusal> {
-    let adjacency = adjacency_name(spent.zero_out);
-    let delta = spent.delta.max(price.delta);
-    // Written so that no odd number passes.
-    if !matches!(
-        delta.partial_cmp(&limits.delta),
-        Some(Ordering::Less | Ordering::Equal)
-    ) {
-        return Err(Refusal::Delta {
-            delta,
-            adjacency,
-            limit: limits.delta,
-        });
-    }
-    let Some(limit) = limits.epsilon.filter(|_| !test) else {
-        return Ok(());
-    };
-    let total = spent.epsilon.unwrap_or(f64::INFINITY);
-    if total <= limit {
-        return Ok(());
-    }
-    Err(Refusal::Budget {
-        total: soteria_accountant::round_up(total, 4),
-        delta: spent.delta,
-        adjacency,
-        limit,
-    })
-}
-
-/// The Renyi filter's epsilon.
-fn filter(parts: &[(&Priced, u64)], delta: f64, zero_out: bool) -> Result<Option<f64>, Refusal> {
-    let mut sum = RdpCurve::zero();
-    for (price, messages) in parts {
-        let Some(curve) = curve(price, zero_out)? else {
-            return Ok(None);
-        };
-        sum = sum.plus(&curve.times(*messages));
-    }
-    let share = (ORDERS.len() as f64 / delta).ln();
-    let at = |order: f64| {
-        let position = orders()
-            .iter()
-            .position(|known| (known - order).abs() < 1e-9)?;
-        Some(sum.values()[position] + share / (order - 1.0))
-    };
-    let epsilon = ORDERS
-        .into_iter()
-        .filter_map(at)
-        .fold(f64::INFINITY, f64::min);
-    Ok(epsilon.is_finite().then_some(epsilon))
-}
-
-/// The Renyi curve of one message.
-fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
-    if price.epsilon.is_none() || price.sigma <= 0.0 || price.shifts.is_empty() {
-        return Ok(None);
-    }
-    let adjacency = if zero_out {
-        Adjacency::ZeroOut
-    } else {
-        Adjacency::ReplaceOne
-    };
-    let failed = |error: soteria_accountant::EventError| Refusal::Ledger(error.to_string());
-    let shifts: Vec<f64> = price
-        .shifts
-        .iter()
-        .map(|shift| shift / price.sigma)
-        .collect();
-    let plain = rdp_curve(&shifts, &price.probabilities, adjacency).map_err(failed)?;
-    let masked = match price.masked {
-        Some((fraction, vectors_zero_out, vectors_replace_one)) => {
-            let random_k = RandomK {
-                fraction,
-                vectors_zero_out,
-                vectors_replace_one,
-            };
-            masked_curve(&shifts, &price.probabilities, adjacency, &random_k).map_err(failed)?
-        }
-        None => None,
-    };
-    Ok(Some(masked.map_or_else(
-        || plain.clone(),
-        |masked| masked.tighter(&plain),
-    )))
 }

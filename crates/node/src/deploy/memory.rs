@@ -298,6 +298,11 @@ impl ClientStore for ClientMemory {
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
         let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
         plan.step(|| {
+            let unspent = |known: &RunMedium| known.rows.is_empty() && !known.run.finished;
+            runs.retain(|known| known.run.hash != run.hash || !unspent(known));
+            if runs.iter().any(|known| known.run.hash == run.hash) {
+                return Err(missing("a run begun twice"));
+            }
             runs.push(RunMedium {
                 run: run.clone(),
                 rows: Vec::new(),

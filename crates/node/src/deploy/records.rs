@@ -7,9 +7,9 @@
 //! nor the seed that deals the parts of `SOURCE:i/n`, whose ledger is that of the whole source. Synthetic
 //! records, which are nobody's, are known by their source's name.
 //!
-//! What it cannot see: a data set with one row added or changed is another one to it, although nearly
-//! everything in it has been spent before. Whoever lets records grow must count their cost together, by
-//! keeping one state directory and counting all of it (`--count-all`).
+//! What it cannot see: a data set with one row added, changed or taken away is another one to it,
+//! although nearly everything in it has been spent before. That is why all data sets of a state are
+//! counted together, unless a person says that they share no record (`--disjoint-data-sets`).
 
 use std::sync::Arc;
 

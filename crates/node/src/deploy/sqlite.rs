@@ -96,6 +96,14 @@ impl Database {
         self.query(|connection| connection.query_row("PRAGMA user_version", [], |row| row.get(0)))
     }
 
+    /// Whether there is no table in it.
+    fn is_empty(&self) -> Result<bool, StoreError> {
+        let count = "SELECT count(*) FROM sqlite_schema";
+        let tables: i64 =
+            self.query(|connection| connection.query_row(count, [], |row| row.get(0)))?;
+        Ok(tables == 0)
+    }
+
     fn open_to_read(directory: &Path, name: &str, version: i64) -> Result<Self, StoreError> {
         let path = directory.join(name);
         let made = fs::read_to_string(directory.join("lock")).unwrap_or_default();
@@ -121,8 +129,13 @@ impl Database {
         };
         let patience = database.connection.busy_timeout(Duration::from_secs(10));
         patience.map_err(|error| database.wrap(&error))?;
-        if made && database.found_version()? == 0 {
-            return Err(database.corrupt(GONE));
+        if database.found_version()? == 0 {
+            return Err(match (made, database.is_empty()?) {
+                (true, _) => database.corrupt(GONE),
+                // What a process leaves that ends while it makes a state.
+                (false, true) => StoreError::Unfinished(directory.display().to_string()),
+                (false, false) => database.corrupt("it has tables of something else"),
+            });
         }
         database.check_version()?;
         Ok(database)

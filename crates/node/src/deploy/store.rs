@@ -25,6 +25,11 @@ pub enum StoreError {
     /// There is none where one was to be read.
     #[error("{0} holds no client's state")]
     Missing(String),
+    /// The one that is there was never finished, so that no run can be in it.
+    #[error(
+        "{0} holds a client's state that was begun and not finished: no run is in it yet, and `soteria join` can use it"
+    )]
+    Unfinished(String),
     /// The medium refuses.
     #[error("{path}: {reason}")]
     Failed {
@@ -279,10 +284,11 @@ pub trait ClientStore: Send {
     /// When it cannot be written.
     fn keep_shape(&mut self, source: &str, shape: &str) -> Result<(), StoreError>;
 
-    /// Notes a run that is about to be joined.
+    /// Notes a run that the server has taken this client into, before its first message. The same
+    /// run without a message is replaced: nothing was spent, so nothing is bound.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written, or there are messages of this run.
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError>;
 
     /// Notes a message, and what became of the one before. Must be durable when this returns.

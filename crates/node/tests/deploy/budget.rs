@@ -1,27 +1,33 @@
 //! What several runs on the same records cost together.
 
 use soteria_node::deploy::Hash;
-use soteria_node::deploy::budget::{self, Limits, MAX_DELTA, Priced, Refusal, Spent, price};
+use soteria_node::deploy::budget::{Counted, Limits, Priced, Refusal, Spent, check_limits, price};
 use soteria_node::deploy::store::LedgerRun;
 
 use crate::world::World;
 
+/// What the runs on some records have spent, at the deltas of a client that names none.
 fn spent(runs: &[LedgerRun], data: &Hash, whole: Option<&LedgerRun>) -> Result<Spent, Refusal> {
-    budget::spent(runs, data, whole, false)
+    let runs = runs.iter().filter(|run| run.data == *data);
+    OPEN.spent(&Counted::new(runs, whole, false))
 }
 
 const OPEN: Limits = Limits {
     epsilon: None,
-    delta: MAX_DELTA,
+    delta: None,
     replace_one: false,
+    accept_unknown: false,
 };
 
-fn check_limit(spent: &Spent, epsilon: Option<f64>) -> Result<(), Refusal> {
-    let price = Priced {
-        delta: spent.delta,
-        ..Priced::default()
-    };
-    budget::check_limits(spent, &price, false, &Limits { epsilon, ..OPEN })
+/// Whether a client that has spent `before` joins a run.
+pub fn judge(before: &[LedgerRun], run: &LedgerRun, limits: &Limits) -> Result<(), Refusal> {
+    let counted = Counted::new(before, Some(run), limits.replace_one);
+    let at = (limits.spent(&counted)?, limits.strictly_spent(&counted)?);
+    check_limits(&counted, (&at.0, &at.1), &run.price, limits)
+}
+
+fn under(epsilon: Option<f64>) -> Limits {
+    Limits { epsilon, ..OPEN }
 }
 
 const LARGE: [&str; 3] = [
@@ -57,8 +63,8 @@ fn a_single_run_costs_its_whole_schedule() {
     );
 }
 
-/// More runs cost more, never less than the exact cost of all their messages together, and fewer messages
-/// cost no more.
+/// More runs cost more, never less than the exact cost of all their messages together, however many
+/// of them were made.
 #[test]
 fn several_runs_compose() {
     use soteria_accountant::event::{Adjacency, Release, ShiftMixture};
@@ -87,27 +93,24 @@ fn several_runs_compose() {
         }
         last = epsilon;
     }
+    // A run that was left counts in full: whether it would be left was not known beforehand.
     let few = spent(&runs(4, 1), &[1; 32], None).unwrap();
-    assert!(few.epsilon.unwrap() < last);
+    assert_eq!(few.epsilon, Some(last));
+    // One without a message does not count.
+    let none = spent(&runs(4, 0), &[1; 32], None).unwrap();
+    assert_eq!((none.epsilon, none.runs), (Some(0.0), 0));
 }
 
 #[test]
 fn limits_count_what_was_spent_before() {
     let all = runs(2, 20);
-    let first = spent(&[], &[1; 32], Some(&all[0])).unwrap();
-    let alone = first.epsilon.unwrap();
-    check_limit(&first, Some(alone)).unwrap();
-    check_limit(&first, None).unwrap();
-    let both = spent(&all[..1], &[1; 32], Some(&all[1])).unwrap();
-    let refused = check_limit(&both, Some(alone * 1.01)).unwrap_err();
+    let alone = all[0].price.epsilon;
+    judge(&[], &all[0], &under(alone)).unwrap();
+    judge(&[], &all[0], &OPEN).unwrap();
+    let refused = judge(&all[..1], &all[1], &under(alone.map(|limit| limit * 1.01))).unwrap_err();
     assert!(matches!(refused, Refusal::Budget { .. }), "{refused}");
-    // Other records do not matter.
-    let other = LedgerRun {
-        data: [9; 32],
-        ..all[1].clone()
-    };
-    let found = spent(&all[..1], &[9; 32], Some(&other)).unwrap();
-    check_limit(&found, Some(alone)).unwrap();
+    // A run that was joined without a message costs nothing.
+    judge(&runs(1, 0), &all[1], &under(alone)).unwrap();
 }
 
 /// A run without noise costs what nobody can say, and no limit allows it.
@@ -120,8 +123,7 @@ fn what_cannot_be_accounted_is_never_within_a_limit() {
         price,
         ..world.ledger_run(0)
     };
-    let found = spent(&[], &run.data, Some(&run)).unwrap();
-    assert!(check_limit(&found, Some(1e300)).is_err());
+    assert!(judge(&[], &run, &under(Some(1e300))).is_err());
     // Nor does a proved run afterwards repair it.
     let mut before = run;
     before.messages = 1;
@@ -129,22 +131,24 @@ fn what_cannot_be_accounted_is_never_within_a_limit() {
         data: before.data,
         ..runs(1, 0).remove(0)
     };
-    let found = spent(&[before], &after.data, Some(&after)).unwrap();
+    let found = spent(std::slice::from_ref(&before), &after.data, Some(&after)).unwrap();
     assert_eq!(found.epsilon, None);
+    let refused = judge(&[before], &after, &under(Some(1e300))).unwrap_err();
+    assert!(matches!(refused, Refusal::Unknown { .. }), "{refused}");
 }
 
-/// A server that names a large delta gets a small epsilon for no noise at all; the client refuses, in a new
-/// run and in the ledger's sum, and says at which delta and for which neighbours it judges.
+/// A server that names a large delta gets a small epsilon for no noise at all; the client refuses,
+/// in a new run and in the ledger's sum, and says at which delta and for which neighbours it
+/// judges.
 #[test]
 fn a_large_delta_is_refused() {
     let world = World::with_secrets(&[&LARGE[..], &["privacy.delta=0.05"]].concat(), true);
     let run = world.ledger_run(0);
-    let found = spent(&[], &run.data, Some(&run)).unwrap();
-    let error = budget::check_limits(&found, &run.price, false, &OPEN).unwrap_err();
+    let error = judge(&[], &run, &OPEN).unwrap_err();
     assert!(matches!(error, Refusal::Delta { .. }), "{error}");
     let said = error.to_string();
     assert!(
-        said.contains("delta 0.05") && said.contains("replace-one"),
+        said.contains("delta 5e-2") && said.contains("replace-one"),
         "{said}"
     );
     // A smaller delta in the ledger does not hide it.
@@ -152,13 +156,12 @@ fn a_large_delta_is_refused() {
         data: run.data,
         ..runs(1, 20).remove(0)
     };
-    let found = spent(&[before], &run.data, Some(&run)).unwrap();
-    assert!(budget::check_limits(&found, &run.price, false, &OPEN).is_err());
+    assert!(judge(std::slice::from_ref(&before), &run, &OPEN).is_err());
     let told = Limits {
-        delta: 0.05,
+        delta: Some(0.05),
         ..OPEN
     };
-    budget::check_limits(&found, &run.price, false, &told).unwrap();
+    judge(&[before], &run, &told).unwrap();
     // Whoever reads the description hears of it.
     let warnings = &world.description.warnings;
     assert!(
@@ -177,24 +180,28 @@ fn the_client_chooses_the_neighbours() {
         true,
     );
     let run = world.ledger_run(0);
-    let own = spent(&[], &run.data, Some(&run)).unwrap();
-    let strict = budget::spent(&[], &run.data, Some(&run), true).unwrap();
+    let [own, strict] = [false, true].map(|replace_one| {
+        let counted = Counted::new([], Some(&run), replace_one);
+        OPEN.spent(&counted).unwrap()
+    });
     assert!(own.zero_out && !strict.zero_out);
     // The same noise and the same clip: as if the run had said replace-one.
-    assert_eq!(strict.epsilon, runs(1, 0)[0].price.epsilon);
+    let same = spent(&[], &[1; 32], Some(&runs(1, 0)[0])).unwrap();
+    assert_eq!(strict.epsilon, same.epsilon);
     assert!(strict.epsilon.unwrap() > own.epsilon.unwrap());
-    let limits = Limits {
-        epsilon: own.epsilon,
-        ..OPEN
+    judge(&[], &run, &under(own.epsilon)).unwrap();
+    let replaced = Limits {
+        replace_one: true,
+        ..under(own.epsilon)
     };
-    budget::check_limits(&own, &run.price, false, &limits).unwrap();
-    let error = budget::check_limits(&strict, &run.price, false, &limits).unwrap_err();
+    let error = judge(&[], &run, &replaced).unwrap_err();
     assert!(error.to_string().contains("replace-one"), "{error}");
 }
 
-/// Noise that anybody can compute hides nothing: the ledger knows no epsilon from then on.
+/// Noise that anybody can compute hides nothing: under a limit it is refused unless that is said to
+/// be meant, and the ledger knows no epsilon from then on.
 #[test]
-fn a_test_seed_is_booked_as_unknown() {
+fn a_test_seed_is_refused_under_a_limit_and_booked_as_unknown() {
     let world = World::new(&LARGE);
     let run = LedgerRun {
         messages: 1,
@@ -204,19 +211,38 @@ fn a_test_seed_is_booked_as_unknown() {
         (run.price.epsilon, run.price.claim.as_str()),
         (None, "test seed")
     );
-    let limits = Limits {
-        epsilon: Some(1e6),
-        ..OPEN
+    let limits = under(Some(1e6));
+    let refused = judge(&[], &run, &limits).unwrap_err();
+    assert!(matches!(refused, Refusal::Unknown { .. }), "{refused}");
+    assert!(refused.to_string().contains("--accept-unknown-cost"));
+    judge(&[], &run, &OPEN).unwrap();
+    let accepting = Limits {
+        accept_unknown: true,
+        ..limits
     };
-    let total = spent(&[], &run.data, Some(&run)).unwrap();
-    budget::check_limits(&total, &run.price, true, &limits).unwrap();
+    judge(&[], &run, &accepting).unwrap();
+    let again = LedgerRun {
+        hash: [9; 32],
+        ..run.clone()
+    };
+    judge(std::slice::from_ref(&run), &again, &accepting).unwrap();
+    // Not even that lets a run with a claim follow: its limit cannot be kept.
     let next = LedgerRun {
         data: run.data,
         ..runs(1, 0).remove(0)
     };
-    let total = spent(&[run], &next.data, Some(&next)).unwrap();
-    assert_eq!(total.epsilon, None);
-    assert!(budget::check_limits(&total, &next.price, false, &limits).is_err());
+    let before = [run];
+    assert_eq!(
+        spent(&before, &next.data, Some(&next)).unwrap().epsilon,
+        None
+    );
+    for limits in [limits, accepting] {
+        let refused = judge(&before, &next, &limits).unwrap_err();
+        assert!(
+            refused.to_string().contains("an earlier run of this state"),
+            "{refused}"
+        );
+    }
 }
 
 /// Prices are read back from a ledger as they were written, to the last bit.
@@ -231,22 +257,115 @@ fn prices_survive_their_text() {
     }
 }
 
-/// A file that has grown is another data set; whoever counts everything in the state counts the old one too.
+/// What an earlier version wrote beside a run is read, and costs the same.
 #[test]
-fn everything_in_a_state_can_be_counted() {
+fn prices_of_the_version_before_are_read() {
+    let price = runs(1, 0).remove(0).price;
+    let mut text: serde_json::Value = serde_json::to_value(&price).unwrap();
+    text["epsilon_replace_one"] = serde_json::json!(0.25);
+    let read: Priced = serde_json::from_value(text).unwrap();
+    assert_eq!(read, price);
+}
+
+/// What is shown and judged is computed from the release, not from a number that was written down
+/// with it.
+#[test]
+fn a_stale_epsilon_is_not_believed() {
+    let honest = runs(1, 20);
+    let mut stale = honest.clone();
+    stale[0].price.epsilon = Some(1e-6);
+    assert_eq!(
+        spent(&stale, &[1; 32], None).unwrap(),
+        spent(&honest, &[1; 32], None).unwrap()
+    );
+    let limits = under(Some(1e-3));
+    assert!(judge(&[], &stale[0], &limits).is_err());
+}
+
+/// Whatever the noise depends on, a run does not go on with another one than was paid for.
+#[test]
+fn another_release_than_was_paid_for_is_noticed() {
+    let price = runs(1, 0).remove(0).price;
+    assert_eq!(price.difference(&price.clone()), None);
+    // What is only said about it may change.
+    let other = Priced {
+        epsilon: Some(0.1),
+        ..price.clone()
+    };
+    assert_eq!(price.difference(&other), None);
+    let changes: [fn(&mut Priced); 8] = [
+        |price| price.sigma *= 1.0 + f64::EPSILON,
+        |price| price.shifts[1] *= 1.0 + f64::EPSILON,
+        |price| price.probabilities[1] *= 0.5,
+        |price| price.masked = Some((0.5, 1, 2)),
+        |price| price.rounds += 1,
+        |price| price.records += 1,
+        |price| price.delta *= 2.0,
+        |price| price.zero_out = !price.zero_out,
+    ];
+    for change in changes {
+        let mut other = price.clone();
+        change(&mut other);
+        assert!(price.difference(&other).is_some(), "{other:?}");
+    }
+}
+
+/// A file that has grown or shrunk is another data set, and everything in the state counts
+/// nevertheless.
+#[test]
+fn everything_in_a_state_is_counted() {
     let mut all = runs(3, 20);
     all[1].data = [2; 32];
-    let count = |whole| budget::spent_in(all[..2].iter(), whole, false).unwrap();
     let new = LedgerRun {
         data: [3; 32],
         ..all[2].clone()
     };
-    let alone = spent(&all, &[3; 32], Some(&new)).unwrap();
-    assert_eq!((alone.epsilon, alone.runs), (new.price.epsilon, 1));
-    let counted = count(Some(&new));
-    let same = spent(&runs(3, 20), &[1; 32], None).unwrap();
-    assert_eq!((counted.epsilon, counted.runs), (same.epsilon, 3));
-    assert_eq!(count(None).runs, 2);
-    let refused = check_limit(&counted, alone.epsilon).unwrap_err();
+    let counted = Counted::new(&all[..2], Some(&new), false);
+    assert_eq!(counted.records(), 3 * new.price.records);
+    let found = OPEN.spent(&counted).unwrap();
+    assert_eq!(found.runs, 3);
+    let alone = OPEN.spent(&Counted::new([], Some(&new), false)).unwrap();
+    assert!(found.epsilon.unwrap() > 1.5 * alone.epsilon.unwrap());
+    let refused = judge(&all[..2], &new, &under(alone.epsilon)).unwrap_err();
     assert!(matches!(refused, Refusal::Budget { .. }), "{refused}");
+}
+
+/// How many records have been in a message: of one source never more than it has, of several their
+/// sum.
+#[test]
+fn records_are_counted_once() {
+    let run = runs(1, 1).remove(0);
+    let records = run.price.records;
+    let of = |number: u8, data: u8, part| LedgerRun {
+        hash: [number; 32],
+        data: [data; 32],
+        part,
+        ..run.clone()
+    };
+    let count = |runs: &[LedgerRun]| Counted::new(runs, None, false).records();
+    assert_eq!(count(&[]), 0);
+    assert_eq!(count(&[of(0, 1, None), of(1, 1, None)]), records);
+    assert_eq!(count(&[of(0, 1, None), of(1, 2, None)]), 2 * records);
+    let part = |number| of(number, 1, Some((0, 3)));
+    assert_eq!(count(&[part(0)]), records);
+    assert_eq!(count(&[part(0), part(1)]), 2 * records);
+    let many: Vec<LedgerRun> = (0..9).map(part).collect();
+    assert_eq!(count(&many), 3 * (records + 1));
+}
+
+/// A run that names a tiny delta is judged at it; later ones are not.
+#[test]
+fn a_tiny_delta_makes_no_later_run_dearer() {
+    let tiny = |mut run: LedgerRun| {
+        run.price.delta = 1e-25;
+        run
+    };
+    let all = runs(2, 20);
+    let before = [tiny(all[0].clone())];
+    let alone = spent(&[], &[1; 32], Some(&before[0])).unwrap();
+    assert_eq!(alone.delta, 1e-25);
+    assert_eq!(
+        spent(&before, &[1; 32], Some(&all[1])).unwrap(),
+        spent(&all[..1], &[1; 32], Some(&all[1])).unwrap()
+    );
 }

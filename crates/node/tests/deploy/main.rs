@@ -2,6 +2,7 @@
 //! lie of a server, all in one thread and repeatable.
 
 mod budget;
+mod consent;
 mod copies;
 mod crashes;
 mod faults;

@@ -1,5 +1,6 @@
 //! Networked runs by real processes on loopback: with TLS, killed, refused, finished.
 
+mod consent;
 mod kills;
 mod operation;
 mod parties;

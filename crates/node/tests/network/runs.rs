@@ -471,7 +471,7 @@ fn unproved_runs_are_refused() {
     );
 }
 
-const OWN: &str = r#"
+pub const OWN: &str = r#"
 [data]
 source = "csv:own.csv?header=no"
 clients = 1
@@ -487,7 +487,7 @@ records = 40
 "#;
 
 /// A run with one client that has a file of its own and secrets of its own.
-fn own(rounds: u32, records: u32) -> Run {
+pub fn own(rounds: u32, records: u32) -> Run {
     let mut run = Run::new(&OWN.replace("batch", &format!("rounds = {rounds}\nbatch")));
     (run.seed, run.clients) = (None, 1);
     run.data = format!("csv:{}?header=no", run.path("own.csv").display());
@@ -540,39 +540,6 @@ fn whoever_says_yes_is_not_warned() {
     assert_eq!(run.join_with(0, &["--yes"]).code(), 0);
     assert!(!run.log("join-0.log").contains("no limit was given"));
     assert_eq!(server.code(), 0);
-}
-
-/// One row more is another data set with a ledger of its own: that is said, and on demand everything counts.
-#[test]
-fn a_state_with_other_data_says_so_and_can_count_it() {
-    let run = own(3, 40);
-    let again = || {
-        for name in ["server", "out"] {
-            let _ = std::fs::remove_dir_all(run.path(name));
-        }
-        run.serve_anew()
-    };
-    let log = || run.log("join-0.log");
-    let mut server = again();
-    let limit = ["--max-epsilon", "1.0"];
-    assert_eq!(run.join_with(0, &limit).code(), 0, "{}", log());
-    assert_eq!(server.code(), 0);
-    assert!(!log().contains("warning: runs of this state"), "{}", log());
-    let mut rows = std::fs::read_to_string(run.path("own.csv")).unwrap();
-    rows.push_str("1,1,yes\n");
-    std::fs::write(run.path("own.csv"), rows).unwrap();
-    let mut server = again();
-    let counted = [&limit[..], &["--count-all"]].concat();
-    assert_eq!(run.join_with(0, &counted).code(), 3, "{}", log());
-    assert!(!log().contains("warning: runs of this state"), "{}", log());
-    assert_eq!(run.join_with(0, &limit).code(), 0, "{}", log());
-    assert_eq!(server.code(), 0);
-    assert!(
-        log().contains("warning: runs of this state on other data sets have spent epsilon"),
-        "{}",
-        log()
-    );
-    assert_eq!(run.ledger(0)["datasets"].as_array().unwrap().len(), 2);
 }
 
 /// What a client remembers is about its part of the source: another one is not gone on with.

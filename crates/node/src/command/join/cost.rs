@@ -5,130 +5,233 @@ use std::io::{BufRead, IsTerminal, Write};
 use soteria_accountant::round_up;
 
 use super::super::{Failure, Verbosity};
-use super::Options;
-use crate::deploy::budget::{self, Priced, Spent, adjacency_name};
+use crate::deploy::budget::{Counted, Limits, Refusal, Spent, adjacency_name, strict_limit};
 use crate::deploy::description::Description;
 use crate::deploy::store::LedgerRun;
 use crate::deploy::{hex, printable};
 use crate::logs;
 
-/// Shows what the run costs and what was spent before, and returns the sum, all of the run in it.
-pub(super) fn show(
-    description: &Description,
-    run: &LedgerRun,
-    known: &[LedgerRun],
-    options: &Options,
-    verbosity: Verbosity,
-) -> Result<Spent, Failure> {
-    let Priced {
-        records,
-        epsilon,
-        epsilon_replace_one,
-        delta,
-        zero_out,
-        claim,
-        rounds,
-        ..
-    } = &run.price;
-    let beside = if *zero_out {
-        format!("; {} replace-one", epsilon_text(*epsilon_replace_one))
-    } else {
-        String::new()
-    };
-    let replace_one = options.adjacency.is_some();
-    let counted = |other: &&LedgerRun| options.count_all || other.data == run.data;
-    let before = budget::spent_in(known.iter().filter(counted), None, replace_one)?;
-    let total = budget::spent_in(known.iter().filter(counted), Some(run), replace_one)?;
-    if logs::for_machines() {
+/// What a run costs, alone and with what was spent before.
+pub(super) struct Cost<'a> {
+    run: &'a LedgerRun,
+    limits: Limits,
+    /// All runs that count, with all of this one.
+    pub(super) counted: Counted<'a>,
+    /// What they cost at the delta of the limit.
+    pub(super) total: Spent,
+    /// And at the stricter one.
+    pub(super) strict: Spent,
+    /// Without this run.
+    before: Spent,
+    /// On other data sets, where those are not counted.
+    others: Spent,
+}
+
+impl<'a> Cost<'a> {
+    /// Adds up. Every run of the state counts, as if each record had been in all of them, unless
+    /// data sets are `disjoint`.
+    pub(super) fn of(
+        run: &'a LedgerRun,
+        known: &'a [LedgerRun],
+        limits: &Limits,
+        disjoint: bool,
+    ) -> Result<Self, Refusal> {
+        let earlier = known.iter().filter(|known| known.hash != run.hash);
+        let (counted, apart): (Vec<_>, Vec<_>) =
+            earlier.partition(|earlier| !disjoint || earlier.data == run.data);
+        let before = Counted::new(counted.iter().copied(), None, limits.replace_one);
+        let apart = Counted::new(apart, None, limits.replace_one);
+        let counted = Counted::new(counted, Some(run), limits.replace_one);
+        Ok(Self {
+            run,
+            limits: *limits,
+            total: limits.spent(&counted)?,
+            strict: limits.strictly_spent(&counted)?,
+            before: limits.spent(&before)?,
+            others: limits.spent(&apart)?,
+            counted,
+        })
+    }
+
+    /// Shows it, to people or to machines.
+    pub(super) fn show(&self, description: &Description, verbosity: Verbosity) {
+        if logs::for_machines() {
+            self.log();
+        } else {
+            for line in self.lines(description) {
+                verbosity.say(line);
+            }
+        }
+        for warning in &description.warnings {
+            verbosity.warn(printable(warning));
+        }
+        if self.others.runs > 0 {
+            verbosity.warn(format!(
+                "--disjoint-data-sets: {} on other data sets spent {}, which is not counted here; \
+                 that is right only if no record is in two of them",
+                runs(self.others.runs),
+                epsilon_text(self.others.epsilon),
+            ));
+        }
+    }
+
+    /// For people.
+    fn lines(&self, description: &Description) -> Vec<String> {
+        let Self { run, limits, .. } = self;
+        let price = &run.price;
+        let mut lines = vec![format!(
+            "run {}: {} with {} parameters, client {} of {}, {} records, {} messages",
+            &hex(&run.hash)[..16],
+            description.resolved.algorithm(),
+            description.dimension(),
+            run.client,
+            description.resolved.clients,
+            price.records,
+            price.rounds,
+        )];
+        let beside = if price.zero_out {
+            let replaced = price.cost(false, price.delta).unwrap_or(None);
+            format!("; {} replace-one", epsilon_text(replaced))
+        } else {
+            String::new()
+        };
+        lines.push(format!(
+            "this run costs {} at delta {:e}, {}{beside} (claim: {})",
+            epsilon_text(price.epsilon),
+            price.delta,
+            adjacency_name(price.zero_out),
+            price.claim
+        ));
+        if run.messages > 0 {
+            lines.push(format!(
+                "this run goes on: {} of its {} messages were made, and all of them are counted",
+                run.messages, price.rounds
+            ));
+        }
+        lines.push(match self.before.runs {
+            0 => "before this run nothing was spent".to_string(),
+            count => format!(
+                "before this run {} spent {} at delta {:e}, {}",
+                runs(count),
+                epsilon_text(self.before.epsilon),
+                self.before.delta,
+                adjacency_name(self.before.zero_out)
+            ),
+        });
+        let allowed = |limit: Option<f64>| {
+            limit.map_or(String::new(), |limit| {
+                format!(" (limit {})", round_up(limit, 4))
+            })
+        };
+        lines.push(format!(
+            "with all of this run {} at delta {:e}{}, {} at delta {:e}{}, {}",
+            epsilon_text(self.total.epsilon),
+            self.total.delta,
+            allowed(limits.epsilon),
+            epsilon_text(self.strict.epsilon),
+            self.strict.delta,
+            allowed(limits.epsilon.map(strict_limit)),
+            adjacency_name(self.total.zero_out),
+        ));
+        lines
+    }
+
+    /// For machines, all in one event.
+    fn log(&self) {
+        let (price, total, strict) = (&self.run.price, &self.total, &self.strict);
         tracing::info!(
-            run = hex(&run.hash),
-            client = run.client,
-            records,
-            messages = rounds,
-            epsilon,
-            epsilon_replace_one,
-            delta,
-            adjacency = adjacency_name(*zero_out),
-            claim,
-            spent = before.epsilon,
-            runs_before = before.runs,
+            run = hex(&self.run.hash),
+            client = self.run.client,
+            records = price.records,
+            messages = price.rounds,
+            messages_made = self.run.messages,
+            epsilon = price.epsilon,
+            epsilon_replace_one = price.cost(false, price.delta).unwrap_or(None),
+            delta = price.delta,
+            adjacency = adjacency_name(price.zero_out),
+            claim = price.claim,
+            spent = self.before.epsilon,
+            runs_before = self.before.runs,
             total = total.epsilon,
             total_delta = total.delta,
+            strict = strict.epsilon,
+            strict_delta = strict.delta,
             total_adjacency = adjacency_name(total.zero_out),
             "cost"
         );
     }
-    // For people; machines have it all in one event.
-    let tell = |line: String| {
-        if !logs::for_machines() {
-            verbosity.say(line);
+
+    /// Where there is no limit: what would be refused under one that is the run's own epsilon is
+    /// said aloud.
+    ///
+    /// # Errors
+    /// When the run cannot be accounted.
+    pub(super) fn warn_of_whole_records(&self, verbosity: Verbosity) -> Result<(), Refusal> {
+        let price = &self.run.price;
+        let Some(claimed) = price.epsilon else {
+            return Ok(());
+        };
+        let alone = Counted::new([], Some(self.run), self.limits.replace_one);
+        let strict = self.limits.strictly_spent(&alone)?;
+        if strict.epsilon.unwrap_or(f64::INFINITY) <= strict_limit(claimed) {
+            return Ok(());
         }
-    };
-    tell(format!(
-        "run {}: {} with {} parameters, client {} of {}, {records} records, {rounds} messages",
-        &hex(&run.hash)[..16],
-        description.resolved.algorithm(),
-        description.dimension(),
-        run.client,
-        description.resolved.clients,
-    ));
-    tell(format!(
-        "this run costs epsilon {} at delta {delta}, {}{beside} (claim: {claim})",
-        epsilon_text(*epsilon),
-        adjacency_name(*zero_out),
-    ));
-    for warning in &description.warnings {
-        verbosity.warn(printable(warning));
+        loudly(
+            verbosity,
+            format!(
+                "this run can publish whole records: it names epsilon {} at delta {:e}, and costs {} at delta {:e}; \
+                 under a limit of that epsilon it would be refused",
+                round_up(claimed, 4),
+                price.delta,
+                epsilon_text(strict.epsilon),
+                strict.delta,
+            ),
+        );
+        Ok(())
     }
-    let whose = if options.count_all {
-        "all records of this state have"
-    } else {
-        "these records have"
-    };
-    tell(format!(
-        "{whose} spent epsilon {} so far in {} runs; with all of this run {} at delta {}, {}",
-        epsilon_text(before.epsilon),
-        before.runs,
-        epsilon_text(total.epsilon),
-        total.delta,
-        adjacency_name(total.zero_out),
-    ));
-    let uncounted = known.iter().filter(|other| !counted(other));
-    let others = budget::spent_in(uncounted, None, replace_one)?;
-    if others.runs > 0 {
-        verbosity.warn(format!(
-            "runs of this state on other data sets have spent epsilon {} ({} runs), which is not counted here; if they shared records with this one, --count-all counts it",
-            epsilon_text(others.epsilon),
-            others.runs,
-        ));
+}
+
+fn runs(count: usize) -> String {
+    match count {
+        1 => "1 run".to_string(),
+        _ => format!("{count} runs"),
     }
-    Ok(total)
 }
 
 fn epsilon_text(epsilon: Option<f64>) -> String {
-    epsilon.map_or("unknown".to_string(), |epsilon| {
-        round_up(epsilon, 4).to_string()
-    })
+    match epsilon {
+        Some(epsilon) if epsilon.is_finite() => format!("epsilon {}", round_up(epsilon, 4)),
+        Some(_) => "more than any accountant can say".to_string(),
+        None => "nobody can say how much".to_string(),
+    }
 }
 
-/// Asks a person. Without one the run's own epsilon is the only limit, which is said even if nothing else is.
+/// A warning that is heard even if nothing else is said.
+fn loudly(verbosity: Verbosity, warning: String) {
+    if logs::for_machines() && verbosity.quiet {
+        // The one level that is left.
+        tracing::error!("{warning}");
+    } else {
+        let loud = Verbosity {
+            quiet: false,
+            ..verbosity
+        };
+        loud.warn(warning);
+    }
+}
+
+/// Asks a person. Without one the run's own epsilon is the only limit, which is said even if
+/// nothing else is.
 pub(super) fn ask(total: &Spent, verbosity: Verbosity) -> Result<(), Failure> {
     let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
     if !(stdin.is_terminal() && stderr.is_terminal()) {
-        let warning = format!(
-            "no limit was given, so the run's own epsilon is the only one: these records will have spent {} in all; --max-epsilon E sets a limit, --yes silences this",
-            epsilon_text(total.epsilon)
+        loudly(
+            verbosity,
+            format!(
+                "no limit was given, so the run's own epsilon is the only one: these records will have spent {} in all; --max-epsilon E sets a limit, --yes silences this",
+                epsilon_text(total.epsilon)
+            ),
         );
-        if logs::for_machines() && verbosity.quiet {
-            // The one level that is left.
-            tracing::error!("{warning}");
-        } else {
-            let loud = Verbosity {
-                quiet: false,
-                ..verbosity
-            };
-            loud.warn(warning);
-        }
         return Ok(());
     }
     let _ = write!(stderr.lock(), "Take part? [y/N] ");

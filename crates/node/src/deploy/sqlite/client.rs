@@ -149,6 +149,12 @@ impl ClientStore for ClientSqlite {
             .map(|(part, parts)| (part as isize, parts as isize));
         let (part, parts) = part.unzip();
         self.database.change(|transaction| {
+            for table in ["states WHERE run", "runs WHERE finished = 0 AND hash"] {
+                let delete = format!(
+                    "DELETE FROM {table} = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE run = ?1)"
+                );
+                transaction.execute(&delete, [run.hash])?;
+            }
             transaction
                 .execute(
                     "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)",
