@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::faults::Faults;
+use super::foreign::Foreign;
+
 /// A position in a file, as a person would look it up: line and column count from one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -120,6 +123,17 @@ pub enum DataError {
         /// What stands there.
         found: String,
     },
+    /// A table with faults, all of them.
+    #[error("{0}")]
+    Table(Box<Faults>),
+    /// A file of a kind that is not read here.
+    #[error("{path}: found {kind}, which is not read here", path = path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        kind: Foreign,
+    },
     /// A set of data without rows.
     #[error("{place}: expected at least one row, found none")]
     Empty {
@@ -146,6 +160,37 @@ pub enum DataError {
         /// What is wrong with it, and what is possible.
         reason: String,
     },
+}
+
+impl DataError {
+    /// What is wrong, one thing a line. Values that stand in a file are quoted only if `values` says so: they are private, and
+    /// lines for machines are collected and sent elsewhere.
+    pub fn lines(&self, values: bool) -> Vec<String> {
+        match self {
+            DataError::Table(faults) => faults.lines(values),
+            DataError::Format {
+                place, expected, ..
+            } if !values => vec![format!(
+                "{place}: expected {expected}, found something else"
+            )],
+            DataError::NotFinite { row, column, .. } if !values => vec![format!(
+                "row {row}, feature {column}: expected a finite number up to 2^64"
+            )],
+            DataError::Label { row, classes, .. } if !values => {
+                vec![format!("row {row}: expected a class below {classes}")]
+            }
+            other => vec![other.to_string()],
+        }
+    }
+
+    /// What a person can do about it, where that is known.
+    pub fn advice(&self) -> Option<String> {
+        match self {
+            DataError::Table(faults) => faults.advice(),
+            DataError::Foreign { kind, .. } => Some(kind.advice().to_owned()),
+            _ => None,
+        }
+    }
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -13,10 +13,13 @@ use soteria_core::theory;
 
 use super::best::share;
 use super::document::ConfigError;
+use super::read::{ESTIMATORS, PRESETS, name};
 use super::{
     AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
     NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
 };
+use crate::output::compressor_text;
+use crate::words::{counted, readable};
 
 /// A configuration that can run: nothing left to choose.
 #[derive(Clone, Debug, PartialEq)]
@@ -374,7 +377,8 @@ impl Config {
         if batch > smallest as f64 {
             return Err(ConfigError::with_hint(
                 format!(
-                    "`algorithm.batch` is {batch}, but the smallest client has {smallest} records"
+                    "`algorithm.batch` is {batch}, but the smallest client has {}",
+                    counted(smallest, "record")
                 ),
                 format!("use a batch of at most {smallest}, or the estimator gd"),
             ));
@@ -452,7 +456,7 @@ impl Config {
         if resolved.noise_target != NoiseTarget::None && resolved.delta > 1.0 / smallest as f64 {
             warnings.push(format!(
                 "`privacy.delta` = {} is above 1/records = {:.1e}: it allows a record to be published in full with that probability",
-                resolved.delta,
+                readable(resolved.delta),
                 1.0 / smallest as f64
             ));
         }
@@ -520,7 +524,7 @@ impl Resolved {
             && quorum > self.clients
         {
             return Err(ConfigError::conflict(format!(
-                "`deployment.quorum` is {quorum}, but there are {} clients",
+                "`deployment.quorum` is {quorum}, and the number of clients {}",
                 self.clients
             )));
         }
@@ -532,9 +536,44 @@ impl Resolved {
         Ok(())
     }
 
-    /// The algorithm's name, as the paper writes it where it has one.
+    /// What runs, by a name of the table of presets: that of the row whose slots it fills; where there is none, `auto` if
+    /// the system chose, else `custom`.
     pub fn algorithm(&self) -> String {
-        let estimator = super::read::name(super::read::ESTIMATORS, self.estimator);
+        let named = self.row();
+        if PRESETS.iter().any(|(known, _)| *known == named) {
+            return named;
+        }
+        match self.preset {
+            Preset::Auto => "auto".to_string(),
+            _ => "custom".to_string(),
+        }
+    }
+
+    /// The same for people, who want to know what is behind a name that does not tell: `auto (gd, all 7114 coordinates)`.
+    pub fn algorithm_text(&self, dimension: usize) -> String {
+        let name = self.algorithm();
+        if name == self.row() {
+            return name;
+        }
+        let shift = match self.shift {
+            ShiftChoice::Off => "",
+            ShiftChoice::Step(_) => ", shifted",
+        };
+        let travels = compressor_text(self.compressor, dimension);
+        format!("{name} ({}, {travels}{shift})", name_of(self.estimator))
+    }
+
+    /// What the system chose, in short: `auto (soteriafl-gd)`, or `auto (gd)` where the table has no row for it.
+    pub fn chosen(&self) -> String {
+        match self.algorithm().as_str() {
+            "auto" => format!("auto ({})", name_of(self.estimator)),
+            named => format!("auto ({named})"),
+        }
+    }
+
+    /// Family and estimator, whether or not the table has them.
+    fn row(&self) -> String {
+        let estimator = name_of(self.estimator);
         let compressed = self.compressor != CompressorKind::Identity;
         let shifted = matches!(self.shift, ShiftChoice::Step(_));
         let family = match (compressed, shifted, self.clients) {
@@ -545,6 +584,10 @@ impl Resolved {
         };
         format!("{family}-{estimator}")
     }
+}
+
+fn name_of(estimator: EstimatorName) -> &'static str {
+    name(ESTIMATORS, estimator)
 }
 
 fn theory_name(estimator: EstimatorName) -> theory::Estimator {

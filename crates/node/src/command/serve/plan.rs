@@ -42,7 +42,7 @@ impl Plan {
         if config.noise == Auto::Auto && options.test_seed.is_none() {
             config.noise = Auto::Given(NoiseName::Secure);
         }
-        let directories = DataDirectories::from_environment(options.data.as_deref());
+        let directories = DataDirectories::from_environment(options.data_dir.as_deref());
         let (plan, warnings) = if config.records.is_some() {
             Self::without_records(&config, &directories)?
         } else {
