@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 /// All digits, without rows of zeros: `1e-5`, `0.25`, `3.2e12`.
 pub fn readable(value: f64) -> String {
-    if value == 0.0 || (1e-3..1e7).contains(&value.abs()) {
+    if value == 0.0 || (1e-2..1e7).contains(&value.abs()) {
         value.to_string()
     } else {
         format!("{value:e}")
@@ -27,8 +27,8 @@ mod tests {
             (0.0, "0"),
             (1e-5, "1e-5"),
             (0.000_25, "2.5e-4"),
-            (0.001, "0.001"),
-            (0.05, "0.05"),
+            (0.001, "1e-3"),
+            (0.01, "0.01"),
             (1.0, "1"),
             (1234.5, "1234.5"),
             (1e7, "1e7"),

@@ -140,7 +140,7 @@ fn check_clients(rows: usize, clients: usize) -> Result<(), DataError> {
     }
     let reason = match clients {
         0 => "expected at least one client".to_owned(),
-        _ => format!("expected at most one client per record, and there are {rows} records"),
+        _ => format!("expected at most one client per record, and the number of records is {rows}"),
     };
     Err(DataError::Choice {
         what: "clients",

@@ -10,6 +10,7 @@ use soteria_core::data::{DataDirectories, Dataset, Features, Loaded, Source};
 
 use super::{Failure, Verbosity, print};
 use crate::fetch::{self, FetchError, KNOWN, Known, Presence, Step};
+use crate::words::counted;
 
 /// List, show, fetch and export data sets
 #[derive(clap::Args, Debug)]
@@ -453,8 +454,8 @@ impl Export<'_> {
         self.write_file(&data)
             .map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
         verbosity.say(format!(
-            "wrote {} rows to {}",
-            data.rows(),
+            "wrote {} to {}",
+            counted(data.rows(), "row"),
             self.path.display()
         ));
         Ok(())

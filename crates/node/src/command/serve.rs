@@ -28,6 +28,7 @@ use crate::net::service::Service;
 use crate::net::tls;
 use crate::output::{self, RunDirectory};
 use crate::run as setup;
+use crate::words::counted;
 use ending::{Shared, finish, lock};
 use plan::Plan;
 use record::{Recorder, point};
@@ -190,11 +191,12 @@ async fn coordinate(
     };
     let directory = RunDirectory::create(&options.out, &plan.resolved)?;
     verbosity.say(format!(
-        "run {} on {address}: {} with {} parameters, {clients} clients, {} rounds; round {} is open",
+        "run {} on {address}: {} with {}, {}, {}; round {} is open",
         &hex(description.hash())[..16],
-        description.resolved.algorithm(),
-        description.dimension(),
-        description.resolved.rounds,
+        description.resolved.algorithm_text(description.dimension()),
+        counted(description.dimension(), "parameter"),
+        counted(clients, "client"),
+        counted(description.resolved.rounds, "round"),
         coordinator.round(),
     ));
     tracing::info!(%address, run = %hex(&description.hash()[..8]), clients, round = coordinator.round(), "listening");

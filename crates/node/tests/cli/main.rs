@@ -7,5 +7,7 @@ mod experiments;
 mod failures;
 mod keys;
 mod program;
+mod readme;
 mod train;
 mod variants;
+mod words;
