@@ -13,12 +13,10 @@ use soteria_core::theory;
 
 use super::best::share;
 use super::document::ConfigError;
-use super::read::{ESTIMATORS, PRESETS, name};
 use super::{
     AccountantName, Auto, CompressorName, Config, EstimatorName, Init, ModelKind, NoiseName,
     NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
 };
-use crate::output::compressor_text;
 use crate::words::{counted, readable};
 
 /// A configuration that can run: nothing left to choose.
@@ -535,59 +533,6 @@ impl Resolved {
         }
         Ok(())
     }
-
-    /// What runs, by a name of the table of presets: that of the row whose slots it fills; where there is none, `auto` if
-    /// the system chose, else `custom`.
-    pub fn algorithm(&self) -> String {
-        let named = self.row();
-        if PRESETS.iter().any(|(known, _)| *known == named) {
-            return named;
-        }
-        match self.preset {
-            Preset::Auto => "auto".to_string(),
-            _ => "custom".to_string(),
-        }
-    }
-
-    /// The same for people, who want to know what is behind a name that does not tell: `auto (gd, all 7114 coordinates)`.
-    pub fn algorithm_text(&self, dimension: usize) -> String {
-        let name = self.algorithm();
-        if name == self.row() {
-            return name;
-        }
-        let shift = match self.shift {
-            ShiftChoice::Off => "",
-            ShiftChoice::Step(_) => ", shifted",
-        };
-        let travels = compressor_text(self.compressor, dimension);
-        format!("{name} ({}, {travels}{shift})", name_of(self.estimator))
-    }
-
-    /// What the system chose, in short: `auto (soteriafl-gd)`, or `auto (gd)` where the table has no row for it.
-    pub fn chosen(&self) -> String {
-        match self.algorithm().as_str() {
-            "auto" => format!("auto ({})", name_of(self.estimator)),
-            named => format!("auto ({named})"),
-        }
-    }
-
-    /// Family and estimator, whether or not the table has them.
-    fn row(&self) -> String {
-        let estimator = name_of(self.estimator);
-        let compressed = self.compressor != CompressorKind::Identity;
-        let shifted = matches!(self.shift, ShiftChoice::Step(_));
-        let family = match (compressed, shifted, self.clients) {
-            (_, true, _) => "soteriafl",
-            (true, false, _) => "cdp",
-            (false, false, 1) => "dp",
-            (false, false, _) => "ldp",
-        };
-        format!("{family}-{estimator}")
-    }
-}
-
-fn name_of(estimator: EstimatorName) -> &'static str {
-    name(ESTIMATORS, estimator)
 }
 
 fn theory_name(estimator: EstimatorName) -> theory::Estimator {

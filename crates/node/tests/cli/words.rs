@@ -290,8 +290,8 @@ fn runs_are_named_by_the_table() {
         ),
         (
             &["algorithm.shift=off"],
-            "auto",
-            "auto (gd, random-k, 1 of 5 coordinates (20.0%))",
+            "custom",
+            "custom (gd, random-k, 1 of 5 coordinates (20.0%))",
         ),
     ];
     for (number, (settings, name, text)) in cases.iter().enumerate() {
