@@ -55,7 +55,8 @@ impl Failure {
         }
     }
 
-    /// What went wrong; more errors and hints may follow on lines of their own, which begin with `error: ` and `hint: `.
+    /// What went wrong; more errors and hints may follow on lines of their own, which begin with
+    /// `error: ` and `hint: `.
     pub fn message(&self) -> &str {
         match self {
             Failure::Failed(message) | Failure::Refused(message) => message,
@@ -93,10 +94,12 @@ impl From<ProblemError> for Failure {
 
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
-        // Records are private: what stands in them is quoted to a person who has the file, not in a log that may be sent away.
+        // Records are private: what stands in them is quoted to a person who has the file, not in a
+        // log that may be sent away.
         let message = error.lines(!logs::for_machines()).join("\nerror: ");
         match error {
-            // A file that is not what the configuration says makes the configuration wrong: trying again does not help.
+            // A file that is not what the configuration says makes the configuration wrong: trying
+            // again does not help.
             DataError::Choice { .. } | DataError::Table(_) | DataError::Foreign { .. } => {
                 let hint = error.advice();
                 Failure::Usage { message, hint }
@@ -157,8 +160,9 @@ pub(crate) fn watch_interrupts() -> Arc<AtomicBool> {
     interrupted
 }
 
-/// The directory of `--data-dir`, whose other name `--data` is that of a source elsewhere (`evaluate`, `join`): taken for a
-/// directory, a source would be passed over without a word, and something else be trained on.
+/// The directory of `--data-dir`, whose other name `--data` is that of a source elsewhere
+/// (`evaluate`, `join`): taken for a directory, a source would be passed over without a word, and
+/// something else be trained on.
 pub(crate) fn data_directory(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if text.parse::<Source>().is_ok() && !path.is_dir() {
@@ -243,7 +247,8 @@ impl Verbosity {
         }
     }
 
-    /// What a command that leaves files says about them at its end, on stdout: unless quiet, for then the files are enough.
+    /// What a command that leaves files says about them at its end, on stdout: unless quiet, for
+    /// then the files are enough.
     ///
     /// # Errors
     /// When stdout cannot be written.

@@ -10,7 +10,8 @@ use soteria_node::logs::{self, LogFormat, LogOptions};
 #[derive(Parser, Debug)]
 #[command(name = "soteria", version, max_term_width = 100)]
 struct Arguments {
-    /// Print nothing but errors and what was asked for: --json, or the answer of a command that gives one
+    /// Print nothing but errors and what was asked for: --json, or the answer of a command that
+    /// gives one
     #[arg(long, short, global = true, display_order = 1000)]
     quiet: bool,
     /// Say more
@@ -127,7 +128,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What shows the help for a command line: that of the command it names, `soteria help` if it names none.
+/// What shows the help for a command line: that of the command it names, `soteria help` if it names
+/// none.
 fn help_command<'a>(words: impl Iterator<Item = &'a std::ffi::OsString>) -> String {
     let mut command = &Arguments::command();
     let mut path = "soteria".to_string();

@@ -6,8 +6,8 @@
 //! A line is a row: quotes may hold separators, but no line break. The `csv` crate reads quotes leniently, so that one that is
 //! never closed makes the rest of a file a single label; here it is an error at its place.
 //!
-//! A table with faults is read to its end all the same: whoever has to put it right is told all of them at once
-//! (`faults.rs`).
+//! A table with faults is read to its end all the same: whoever has to put it right is told all of
+//! them at once (`faults.rs`).
 
 use std::io::Read;
 use std::path::Path;
@@ -548,10 +548,10 @@ mod tests {
         );
         // What may be sent elsewhere tells places and kinds, and nothing that stands in a record.
         let public = error.lines(false).join("\n");
-        for private in ["?", "n/a", "Ulm", "1e30", "\\\"2"] {
+        for private in ["?", "n/a", "Ulm", "1e30", "\\\"2", "age", "city"] {
             assert!(!public.contains(private), "{private} in\n{public}");
         }
-        assert!(public.contains("line 4, column \"city\": expected a finite number, found text"));
+        assert!(public.contains("line 4, column 2: expected a finite number, found text"));
         assert!(public.contains("found text in 2 of 7 rows, first in lines 3 and 4"));
         let advice = error.advice().unwrap();
         for part in [

@@ -163,8 +163,8 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// What is wrong, one thing a line. Values that stand in a file are quoted only if `values` says so: they are private, and
-    /// lines for machines are collected and sent elsewhere.
+    /// What is wrong, one thing a line. Values that stand in a file are quoted only if `values`
+    /// says so: they are private, and lines for machines are collected and sent elsewhere.
     pub fn lines(&self, values: bool) -> Vec<String> {
         match self {
             DataError::Table(faults) => faults.lines(values),

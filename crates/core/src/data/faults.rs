@@ -1,8 +1,11 @@
-//! What is wrong with a table, collected while it is read: one entry for each column and kind of fault, with how often it
-//! occurs and where it stands first, so that a person can put a file right at once and not fault by fault.
+//! What is wrong with a table, collected while it is read: one entry for each column and kind of
+//! fault, with how often it occurs and where it stands first, so that a person can put a file right
+//! at once and not fault by fault.
 //!
-//! A table is private. [`Faults::lines`] therefore quotes fields only where it is asked to; without, it tells places and kinds.
-//! Costs: nothing for a table without faults; otherwise memory for the first few places of each column and kind.
+//! A table is private. [`Faults::lines`] therefore quotes fields only where it is asked to; without,
+//! it tells places and kinds, and numbers of columns: what was taken for a header may be a record.
+//! Costs: nothing for a table without faults; otherwise memory for the first few places of each
+//! column and kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,19 +60,22 @@ impl Kind {
         Some(match self {
             Kind::Layout => return None,
             Kind::Columns => {
-                "give every row as many fields as the first line (a separator inside of a field needs quotes around it)"
+                "give every row as many fields as the first line (a separator inside of a field \
+                 needs quotes around it)"
             }
             Kind::Quote => "close every quote in its line, and double quotes inside of quotes",
             Kind::Nothing => "fill in what is missing, or leave those rows or columns out",
             Kind::Text => {
-                "write text as numbers (for instance a column of 0 and 1 for each of its values, decimals with a point), \
+                "write text as numbers (for instance a column of 0 and 1 for each of its values, \
+                 decimals with a point), \
                  or leave the column out"
             }
             Kind::NotFinite | Kind::TooLarge => {
                 "replace what is infinite, nan or beyond 2^64, or leave those rows out"
             }
             Kind::Label => {
-                "the labels stand in the last column unless the source says which, as in csv:FILE?label=NAME"
+                "the labels stand in the last column unless the source says which, as in \
+                 csv:FILE?label=NAME"
             }
         })
     }
@@ -135,7 +141,8 @@ impl Faults {
         }
     }
 
-    /// What is wrong, one fault a line. `values` allows to quote what stands in the file: only for the eyes of its owner.
+    /// What is wrong, one fault a line. `values` allows to quote what stands in the file: only for
+    /// the eyes of its owner.
     pub fn lines(&self, values: bool) -> Vec<String> {
         let shown = self.faults.iter().take(MOST_LINES);
         let mut lines: Vec<String> = shown
@@ -153,7 +160,11 @@ impl Faults {
 
     fn line(&self, column: Option<usize>, kind: Kind, fault: &Fault, values: bool) -> String {
         let file = self.file.display();
-        let column = column.map_or(String::new(), |column| self.column(column));
+        let column = match column {
+            None => String::new(),
+            Some(column) if values => self.column(column),
+            Some(column) => format!(", column {}", column + 1),
+        };
         let expected = &fault.expected;
         if let ([(line, found)], 1) = (&fault.first[..], fault.count) {
             let found = if values { found } else { kind.found() };
@@ -170,14 +181,16 @@ impl Faults {
             .collect();
         let found = kind.found();
         format!(
-            "{file}{column}: expected {expected}, found {found} in {} of {} rows, first in lines {}",
+            "{file}{column}: expected {expected}, found {found} in {} of {} rows, \
+             first in lines {}",
             fault.count,
             self.rows,
             enumerate(&places)
         )
     }
 
-    /// `, column "age"`: by its name if the header gives it one of its own, else by its number from 1.
+    /// `, column "age"`: by its name if the header gives it one of its own, else by its number,
+    /// counted from 1.
     fn column(&self, column: usize) -> String {
         let number = column + 1;
         let names = self.names.as_deref().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Files of kinds that are not read here, known by their first bytes, so that a person is told what a file is and not what
-//! its bytes would mean as text.
+//! Files of kinds that are not read here, known by their first bytes, so that a person is told what
+//! a file is and not what its bytes would mean as text.
 //!
-//! Only beginnings that neither text nor IDX can have are known: a table may well have a first column `PAR1`.
+//! Only beginnings that neither text nor IDX can have are known: a table may well have a first
+//! column `PAR1`.
 
 use std::fmt;
 use std::path::Path;
@@ -34,7 +35,8 @@ pub enum Foreign {
 }
 
 impl Foreign {
-    /// What these first bytes are the beginning of; the name helps where archives of several kinds begin alike.
+    /// What these first bytes are the beginning of; the name helps where archives of several kinds
+    /// begin alike.
     pub(super) fn of(head: &[u8], name: &Path) -> Option<Foreign> {
         let starts = |magic: &[u8]| head.starts_with(magic);
         let binary_after = |magic: &[u8]| {
@@ -70,7 +72,8 @@ impl Foreign {
     pub fn advice(self) -> &'static str {
         match self {
             Foreign::Zip | Foreign::Tar | Foreign::SevenZip => {
-                "unpack it and name the file inside of it (gzip is the only compression that is read as it is)"
+                "unpack it and name the file inside of it (gzip is the only compression that is \
+                 read as it is)"
             }
             Foreign::Bzip2 | Foreign::Xz | Foreign::Zstandard => {
                 "unpack it, or pack it with gzip instead"
@@ -79,26 +82,31 @@ impl Foreign {
                 "save the sheet as CSV in UTF-8 and name that file as csv:FILE"
             }
             Foreign::Parquet => {
-                "write it as CSV, for instance pandas.read_parquet(\"FILE\").to_csv(\"FILE.csv\", index=False), and name that \
+                "write it as CSV, for instance pandas.read_parquet(\"FILE\").to_csv(\"FILE.csv\", \
+                 index=False), and name that \
                  as csv:FILE.csv"
             }
             Foreign::Arrow => {
-                "write it as CSV, for instance pandas.read_feather(\"FILE\").to_csv(\"FILE.csv\", index=False), and name that \
+                "write it as CSV, for instance pandas.read_feather(\"FILE\").to_csv(\"FILE.csv\", \
+                 index=False), and name that \
                  as csv:FILE.csv"
             }
             Foreign::Npy | Foreign::Npz => {
                 "write features and labels as one table, for instance \
-                 numpy.savetxt(\"FILE.csv\", numpy.column_stack([x, y]), delimiter=\",\"), and name that as csv:FILE.csv"
+                 numpy.savetxt(\"FILE.csv\", numpy.column_stack([x, y]), delimiter=\",\"), and \
+                 name that as csv:FILE.csv"
             }
             Foreign::Hdf5 | Foreign::Sqlite | Foreign::Pickle => {
                 "write features and labels as one table in CSV and name that as csv:FILE"
             }
             Foreign::Utf16 | Foreign::Utf32 => {
-                "write it in UTF-8: with iconv -f UTF-16 -t UTF-8, or as \"CSV UTF-8\" in a spreadsheet"
+                "write it in UTF-8: with iconv -f UTF-16 -t UTF-8, or as \"CSV UTF-8\" in a \
+                 spreadsheet"
             }
             Foreign::Pdf => "it holds pages, not a table: look for the data as CSV",
             Foreign::Html => {
-                "it holds a web page, perhaps in place of a download that failed: fetch the data again"
+                "it holds a web page, perhaps in place of a download that failed: fetch the data \
+                 again"
             }
         }
     }

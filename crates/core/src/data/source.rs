@@ -301,8 +301,8 @@ fn unknown(text: &str) -> DataError {
     }
 }
 
-/// The source that a bare path stands for, by its ending. Only its text is looked at: a server's description is read here, too,
-/// and must not make a client look into its own folders.
+/// The source that a bare path stands for, by its ending. Only its text is looked at: a server's
+/// description is read here, too, and must not make a client look into its own folders.
 fn meant(text: &str) -> Option<String> {
     let place = text.find('?').unwrap_or(text.len());
     let (path, options) = text.split_at(place);

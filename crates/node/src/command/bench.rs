@@ -30,8 +30,14 @@ pub struct Options {
     /// Numbers of clients for the table `network`, e.g. 10,1000
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
     clients: Vec<u32>,
-    /// Directory in which MNIST is looked for first; without MNIST a synthetic stand-in of the same shape is used
-    #[arg(long = "data-dir", alias = "data", value_name = "DIR", value_parser = super::data_directory)]
+    /// Directory in which MNIST is looked for first; without MNIST a synthetic stand-in of the same
+    /// shape is used
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
     data_dir: Option<std::path::PathBuf>,
     /// Print one JSON object
     #[arg(long)]

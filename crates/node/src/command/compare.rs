@@ -47,8 +47,14 @@ pub struct Options {
     /// Try step sizes and use each algorithm's best [without a list: 0.01,0.03,0.06,0.1,0.3,0.6,1]
     #[arg(long, value_name = "GRID", num_args = 0..=1, default_missing_value = GRID, value_parser = grid)]
     tune: Option<Grid>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same here
-    #[arg(long = "data-dir", alias = "data", value_name = "DIR", value_parser = super::data_directory)]
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
     data_dir: Option<PathBuf>,
     /// Runs at a time; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]

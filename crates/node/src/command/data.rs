@@ -17,9 +17,16 @@ use crate::words::counted;
 pub struct Options {
     #[command(subcommand)]
     action: Action,
-    /// Directory in which known data sets are looked for first, and where `fetch` puts them; `--data` is the same here
+    /// Directory in which known data sets are looked for first, and where `fetch` puts them;
+    /// `--data` is the same here
     /// [default: the cache directory]
-    #[arg(long = "data-dir", alias = "data", value_name = "DIR", global = true, value_parser = super::data_directory)]
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        global = true,
+        value_parser = super::data_directory
+    )]
     data_dir: Option<PathBuf>,
 }
 

@@ -71,8 +71,14 @@ pub struct Options {
     /// Override a key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same here
-    #[arg(long = "data-dir", alias = "data", value_name = "DIR", value_parser = super::data_directory)]
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
     data_dir: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]

@@ -20,7 +20,8 @@ use crate::words::counted;
 /// The paper's figures, with what stands behind them and how far a proof goes
 ///
 /// Figures 1 to 3 (a9a) and 4 to 8 (MNIST), each as published, proved, and best proved: SVG and PNG, curves as CSV, and
-/// report.html with interactive charts. a9a is built in; MNIST is looked for in --data-dir, SOTERIA_DATA and the cache
+/// report.html with interactive charts. a9a is built in; MNIST is looked for in --data-dir,
+/// SOTERIA_DATA and the cache
 /// (`soteria data fetch mnist`). Finished runs are kept: the same command goes on after an interruption.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -33,8 +34,14 @@ pub struct Options {
     /// Seeds for every setting [default: 10 for a9a, 1 for MNIST]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same here
-    #[arg(long = "data-dir", alias = "data", value_name = "DIR", value_parser = super::data_directory)]
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
     data_dir: Option<PathBuf>,
     /// Runs at a time; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]

@@ -82,8 +82,14 @@ pub struct Options {
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same here
-    #[arg(long = "data-dir", alias = "data", value_name = "DIR", value_parser = super::data_directory)]
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
     data_dir: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]

@@ -49,8 +49,14 @@ pub struct Options {
     /// Go on with an interrupted run
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "out", "seed", "force"])]
     resume: Option<PathBuf>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same here
-    #[arg(long = "data-dir", alias = "data", value_name = "DIR", value_parser = super::data_directory)]
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
     data_dir: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
@@ -179,7 +185,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     }
     if ending.interrupted {
         return Err(Failure::Failed(format!(
-            "interrupted after {} of {}; what there is stands in {}, `soteria train --resume {}` goes on",
+            "interrupted after {} of {}; what there is stands in {}, `soteria train --resume {}` \
+             goes on",
             ending.rounds,
             counted(resolved.rounds, "round"),
             path.display(),
@@ -264,8 +271,10 @@ fn announce(
     verbosity.say(format!("privacy: {noise}; claim: {}", privacy.claim));
     if problem.scaling.data_dependent() && resolved.noise_target != NoiseTarget::None {
         verbosity.warn(
-            "no epsilon can be claimed, because the features are scaled by constants computed from the records (data.scale); \
-             give constants that are known without them, such as data.center=0.5 and data.factor=2 for pixels (they lie between \
+            "no epsilon can be claimed, because the features are scaled by constants computed \
+             from the records (data.scale); \
+             give constants that are known without them, such as data.center=0.5 and \
+             data.factor=2 for pixels (they lie between \
              0 and 1), or data.scale=none",
         );
     }

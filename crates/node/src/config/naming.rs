@@ -1,4 +1,5 @@
-//! What a run is called: in the terminal, in `summary.json`, in the name of its directory and in its report.
+//! What a run is called: in the terminal, in `summary.json`, in the name of its directory and in
+//! its report.
 //!
 //! The names are those of the table of presets, so that whoever reads one finds it there.
 
@@ -10,14 +11,15 @@ use super::{EstimatorName, Preset, ShiftChoice};
 use crate::output::compressor_text;
 
 impl Resolved {
-    /// What runs, by a name of the table of presets: that of the row whose slots it fills; where there is none, `auto` if
-    /// they are what the system chooses, else `custom`.
+    /// What runs, by a name of the table of presets: that of the row whose slots it fills; where
+    /// there is none, `auto` if they are what the system chooses, else `custom`.
     pub fn algorithm(&self) -> String {
         let named = self.row();
         if PRESETS.iter().any(|(known, _)| *known == named) {
             return named;
         }
-        // Without a shift the system chooses only full gradients on coordinates that all clients share.
+        // Without a shift the system chooses only full gradients on coordinates that all clients
+        // share.
         let chosen = self.preset == Preset::Auto
             && self.estimator == EstimatorName::Gd
             && self.shared_coordinates
@@ -25,7 +27,8 @@ impl Resolved {
         if chosen { "auto" } else { "custom" }.to_string()
     }
 
-    /// The same for people, who want to know what is behind a name that does not tell: `auto (gd, all 7114 coordinates)`.
+    /// The same for people, who want to know what is behind a name that does not tell: `auto (gd,
+    /// all 7114 coordinates)`.
     pub fn algorithm_text(&self, dimension: usize) -> String {
         let name = self.algorithm();
         if name == self.row() {
@@ -36,7 +39,8 @@ impl Resolved {
         format!("{name} ({}, {travels})", name_of(self.estimator))
     }
 
-    /// What the system chose, in short: `auto (soteriafl-gd)`, or `auto (gd)` where the table has no row for it.
+    /// What the system chose, in short: `auto (soteriafl-gd)`, or `auto (gd)` where the table has
+    /// no row for it.
     pub fn chosen(&self) -> String {
         match self.algorithm().as_str() {
             "auto" => format!("auto ({})", name_of(self.estimator)),

@@ -215,7 +215,8 @@ fn orderings(parts: &mut Vec<Part>, results: &Results) {
 fn provenance(parts: &mut Vec<Part>, results: &Results) {
     parts.push(Part::Heading("Provenance".to_string()));
     parts.push(Part::Text(format!(
-        "Written by soteria {} from {}. The configuration of each stands in settings/, every curve in curves/, every \
+        "Written by soteria {} from {}. The configuration of each stands in settings/, every \
+         curve in curves/, every \
          number of this page in summary.json. The same version gives the same bytes on any number of threads; each run can be \
          repeated with",
         env!("CARGO_PKG_VERSION"),

@@ -199,7 +199,8 @@ fn idx(images: u8) -> (Vec<u8>, Vec<u8>) {
     (pictures, labels)
 }
 
-/// Trains on a source made of these files, which must fail with this exit code before anything is written.
+/// Trains on a source made of these files, which must fail with this exit code before anything is
+/// written.
 fn unreadable(code: i32, files: &[(&str, &[u8])], source: &str, wanted: &[&str]) {
     let place = Place::new();
     for (name, bytes) in files {
@@ -215,7 +216,8 @@ fn unreadable(code: i32, files: &[(&str, &[u8])], source: &str, wanted: &[&str])
     assert!(!place.path("run").exists(), "{source} left files");
 }
 
-/// A table that is not what the configuration says: exit code 2, the file, where in it, and what to do.
+/// A table that is not what the configuration says: exit code 2, the file, where in it, and what to
+/// do.
 #[test]
 fn tables_with_faults_are_refused() {
     let refused = |text: &str, wanted: &[&str]| {

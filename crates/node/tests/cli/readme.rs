@@ -1,5 +1,5 @@
-//! The README's commands: every line of its console blocks that calls the program is one that the program takes, and those of
-//! the tour do what the README says about them.
+//! The README's commands: every line of its console blocks that calls the program is one that the
+//! program takes, and those of the tour do what the README says about them.
 
 use std::ops::Range;
 
@@ -123,7 +123,8 @@ fn every_command_of_the_readme_is_taken() {
             "account" | "calibrate" | "plan" | "keys" => {
                 run(&place, &line, &[]);
             }
-            // Hours, or several machines: that the words are understood is seen all the same, because help comes after them.
+            // Hours, or several machines: that the words are understood is seen all the same,
+            // because help comes after them.
             "reproduce" | "serve" | "join" => {
                 assert!(run(&place, &line, &["--help"]).contains("Usage: soteria"));
             }

@@ -1,4 +1,5 @@
-//! What is said, and how: errors that tell all there is to tell, names, numbers and counts, and silence where it was asked for.
+//! What is said, and how: errors that tell all there is to tell, names, numbers and counts, and
+//! silence where it was asked for.
 
 use crate::program::{Place, SMALL};
 
@@ -39,7 +40,8 @@ fn all_faults_of_a_table_are_told_at_once_and_by_name() {
     assert!(!place.path("run").exists());
 }
 
-/// A log for machines is collected and sent away: it tells where and of what kind a fault is, and quotes no record.
+/// A log for machines is collected and sent away: it tells where and of what kind a fault is, and
+/// quotes no record.
 #[test]
 fn a_log_for_machines_quotes_no_record() {
     let place = Place::new();
@@ -48,7 +50,7 @@ fn a_log_for_machines_quotes_no_record() {
     for (source, place_of_fault) in [
         (
             "csv:mine.csv",
-            "line 3, column \\\"city\\\": expected a finite number, found text",
+            "line 3, column 2: expected a finite number, found text",
         ),
         (
             "libsvm:mine.svm",
@@ -131,7 +133,8 @@ fn a_bare_path_gets_the_source_that_was_meant() {
     }
 }
 
-/// `--data-dir` names a directory in every command; `--data` is the same where there is no source to give.
+/// `--data-dir` names a directory in every command; `--data` is the same where there is no source
+/// to give.
 #[test]
 fn directories_of_data_have_one_name() {
     let place = Place::new();
@@ -273,7 +276,8 @@ fn wrong_arguments_point_to_the_help_of_their_command() {
     }
 }
 
-/// Names of runs are those of the table of presets, in the terminal, the summary, the directory and the report.
+/// Names of runs are those of the table of presets, in the terminal, the summary, the directory and
+/// the report.
 #[test]
 fn runs_are_named_by_the_table() {
     let place = Place::new();
@@ -334,7 +338,8 @@ fn runs_are_named_by_the_table() {
     );
 }
 
-/// Pictures of one's own have no published constants: the program says why there is no claim, and what gives one.
+/// Pictures of one's own have no published constants: the program says why there is no claim, and
+/// what gives one.
 #[test]
 fn scaling_by_the_records_says_what_to_set_instead() {
     let place = Place::new();
