@@ -3,7 +3,7 @@
 usage: against_numpy.py SCRIPT DATA [RUNS]
 
 SCRIPT prints the median milliseconds of a SoteriaFL-SGD round when it is called with `mnist` or `a9a`, a number of rounds,
-and MNIST_DIR and A9A in its environment. DATA holds `mnist/` and `a9a/`, as for `soteria train --data`. The network: 784-64-10,
+and MNIST_DIR and A9A in its environment. DATA holds `mnist/` and `a9a/`, as for `soteria train --data-dir`. The network: 784-64-10,
 ten clients, batch 128, random-k at 5%; a9a: batch 51. No metrics; two threads here, one there. Needs numpy, and
 `cargo build --release` before.
 """
@@ -31,7 +31,7 @@ def theirs(script, data, problem, rounds):
 
 def ours(data, problem, rounds, settings):
     with tempfile.TemporaryDirectory() as out:
-        command = [SOTERIA, "-q", "train", "--json", "--force", "--threads", "2", "--data", data, "--out", out]
+        command = [SOTERIA, "-q", "train", "--json", "--force", "--threads", "2", "--data-dir", data, "--out", out]
         common = [f"data.source={problem}", "algorithm.preset=soteriafl-sgd", f"algorithm.rounds={rounds}", "run.eval_every=0"]
         for setting in common + settings:
             command += ["--set", setting]

@@ -16,7 +16,7 @@ pub mod serve;
 pub mod train;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +26,8 @@ use crate::logs;
 use crate::output::{OutputError, write_whole};
 use crate::problem::ProblemError;
 use crate::report::Figure;
-use soteria_core::data::DataError;
+use crate::words::counted;
+use soteria_core::data::{DataError, Source};
 
 /// What goes wrong in a command, by its exit code.
 #[derive(Debug)]
@@ -54,7 +55,8 @@ impl Failure {
         }
     }
 
-    /// What went wrong; hints may follow on lines of their own.
+    /// What went wrong; more errors and hints may follow on lines of their own, which begin with
+    /// `error: ` and `hint: `.
     pub fn message(&self) -> &str {
         match self {
             Failure::Failed(message) | Failure::Refused(message) => message,
@@ -92,9 +94,17 @@ impl From<ProblemError> for Failure {
 
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
+        // Records are private: what stands in them is quoted to a person who has the file, not in a
+        // log that may be sent away.
+        let message = error.lines(!logs::for_machines()).join("\nerror: ");
         match error {
-            DataError::Choice { .. } => Failure::usage(error.to_string()),
-            other => Failure::Failed(other.to_string()),
+            // A file that is not what the configuration says makes the configuration wrong: trying
+            // again does not help.
+            DataError::Choice { .. } | DataError::Table(_) | DataError::Foreign { .. } => {
+                let hint = error.advice();
+                Failure::Usage { message, hint }
+            }
+            _ => Failure::Failed(message),
         }
     }
 }
@@ -150,6 +160,19 @@ pub(crate) fn watch_interrupts() -> Arc<AtomicBool> {
     interrupted
 }
 
+/// The directory of `--data-dir`, whose other name `--data` is that of a source elsewhere
+/// (`evaluate`, `join`): taken for a directory, a source would be passed over without a word, and
+/// something else be trained on.
+pub(crate) fn data_directory(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if text.parse::<Source>().is_ok() && !path.is_dir() {
+        return Err(format!(
+            "this is a source of data, not a directory; give it as --set data.source={text}"
+        ));
+    }
+    Ok(path)
+}
+
 /// How many threads this machine can run at a time.
 fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -173,6 +196,12 @@ fn experiment_directory(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Says that some runs of an experiment were finished by an earlier call.
+fn resumed(found: usize, all: usize) -> String {
+    let are = if all == 1 { "is" } else { "are" };
+    format!("going on: {found} of {} {are} there", counted(all, "run"))
+}
+
 /// Writes a figure as SVG and as a picture of twice its size.
 fn write_figure(folder: &Path, name: &str, figure: &Figure) -> Result<(), Failure> {
     let picture = figure
@@ -189,7 +218,7 @@ fn write_figure(folder: &Path, name: &str, figure: &Figure) -> Result<(), Failur
 /// How much is said on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verbosity {
-    /// Nothing but errors.
+    /// Nothing but errors, and results that were asked for.
     pub quiet: bool,
     /// More.
     pub verbose: bool,
@@ -216,6 +245,15 @@ impl Verbosity {
                 line.as_ref()
             ));
         }
+    }
+
+    /// What a command that leaves files says about them at its end, on stdout: unless quiet, for
+    /// then the files are enough.
+    ///
+    /// # Errors
+    /// When stdout cannot be written.
+    pub fn conclude(&self, text: &str) -> Result<(), Failure> {
+        if self.quiet { Ok(()) } else { print(text) }
     }
 
     /// A progress bar over so many rounds, where somebody can see it.

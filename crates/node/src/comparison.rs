@@ -10,6 +10,7 @@ use crate::experiment::{Curve, Measure, Statistic};
 use crate::report::{Figure, Panel, Part, Series, Story, Table};
 use crate::reproduce::figures::{self, Horizontal};
 use crate::reproduce::tables::{final_json, plus_minus, quantity, statistic_json};
+use crate::words::counted;
 
 /// One algorithm's runs.
 pub struct Contender {
@@ -104,9 +105,11 @@ impl Comparison {
     pub fn against_rounds(&self, measure: Measure) -> Lead {
         let rounds = self.contenders.iter().map(|c| c.curve.rounds()).min();
         let rounds = rounds.unwrap_or(0);
-        self.lead(measure, format!("After {rounds} rounds"), |curve| {
-            curve.until(rounds, measure)
-        })
+        self.lead(
+            measure,
+            format!("After {}", counted(rounds, "round")),
+            |curve| curve.until(rounds, measure),
+        )
     }
 
     /// Who is ahead against bits.
@@ -324,9 +327,9 @@ impl Comparison {
             kicker: "Comparison".to_string(),
             title: self.problem.clone(),
             subtitle: format!(
-                "{} algorithms, {runs} {}",
-                self.contenders.len(),
-                if runs == 1 { "seed" } else { "seeds" }
+                "{}, {}",
+                counted(self.contenders.len(), "algorithm"),
+                counted(runs, "seed")
             ),
             cards: Vec::new(),
             parts,

@@ -7,6 +7,7 @@
 
 mod best;
 mod document;
+mod naming;
 mod read;
 pub mod resolve;
 mod write;

@@ -1,8 +1,10 @@
 //! Structured logs of the long-running commands, on stderr.
 //!
 //! One line per event: plain text for people, one JSON object with `--log json` for machines. Then everything else on stderr
-//! is an event, too: announcements, costs, warnings, and the error at the end. A log holds sizes, rounds, numbers of clients and addresses, never a gradient, a noise value or a key, nor a record: only the
-//! error for a file that cannot be read quotes it, to its owner, at the place that is wrong.
+//! is an event, too: announcements, costs, warnings, and the error at the end. A log holds sizes,
+//! rounds, numbers of clients and addresses, never a gradient, a noise value or a key, nor a
+//! record: of a file that cannot be read it tells place and kind of a fault; only text for people
+//! quotes what stands there.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,7 +10,8 @@ use soteria_node::logs::{self, LogFormat, LogOptions};
 #[derive(Parser, Debug)]
 #[command(name = "soteria", version, max_term_width = 100)]
 struct Arguments {
-    /// Say nothing but errors
+    /// Print nothing but errors and what was asked for: --json, or the answer of a command that
+    /// gives one
     #[arg(long, short, global = true, display_order = 1000)]
     quiet: bool,
     /// Say more
@@ -101,13 +102,13 @@ fn usage(error: &clap::Error) -> ExitCode {
             first = first + " " + item;
         }
     }
-    let tips: Vec<&str> = lines
-        .take_while(|line| !line.starts_with("Usage"))
-        .collect();
+    let tips = lines.take_while(|line| !line.starts_with("Usage"));
+    let tips = tips.collect::<Vec<_>>().join(" ").replace("tip: ", "");
+    let see = format!("see `{}`", help_command(words().iter().skip(1)));
     let hint = if tips.is_empty() {
-        "see `soteria help`".to_string()
+        see
     } else {
-        tips.join(" ").replace("tip: ", "")
+        format!("{tips}; {see}")
     };
     if asks_for_json() {
         // Nothing has been set up yet: the command line was not understood.
@@ -127,6 +128,24 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
+/// What shows the help for a command line: that of the command it names, `soteria help` if it names
+/// none.
+fn help_command<'a>(words: impl Iterator<Item = &'a std::ffi::OsString>) -> String {
+    let mut command = &Arguments::command();
+    let mut path = "soteria".to_string();
+    for word in words.filter(|word| !word.as_encoded_bytes().starts_with(b"-")) {
+        let Some(inner) = command.find_subcommand(word) else {
+            break;
+        };
+        command = inner;
+        path = format!("{path} {}", inner.get_name());
+    }
+    match command.get_name() {
+        "soteria" => "soteria help".to_string(),
+        _ => format!("{path} --help"),
+    }
+}
+
 /// Whether a command line that was not understood has `--log json` in it.
 fn asks_for_json() -> bool {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -137,9 +156,9 @@ fn asks_for_json() -> bool {
 }
 
 fn explain(failure: &Failure) {
-    // Some messages bring hints of their own, on lines of their own.
+    // Some messages bring more errors and hints of their own, on lines of their own.
     let mut lines = failure.message().split("\nhint: ");
-    let message = lines.next().unwrap_or_default();
+    let messages = lines.next().unwrap_or_default().split("\nerror: ");
     let own = match failure {
         Failure::Usage { hint, .. } => hint.as_deref(),
         _ => None,
@@ -147,11 +166,14 @@ fn explain(failure: &Failure) {
     let hints: Vec<&str> = lines.chain(own).collect();
     if logs::for_machines() {
         let hint = (!hints.is_empty()).then(|| hints.join("; "));
+        let message = messages.collect::<Vec<_>>().join("; ");
         tracing::error!(code = failure.code(), hint, "{message}");
         return;
     }
     let label = console::style("error:").red().bold().for_stderr();
-    command::complain(format_args!("{label} {}", one_line(message)));
+    for message in messages {
+        command::complain(format_args!("{label} {}", one_line(message)));
+    }
     for hint in hints {
         command::complain(format_args!("hint: {}", one_line(hint)));
     }

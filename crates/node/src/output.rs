@@ -481,7 +481,8 @@ fn finite(value: f64) -> Option<f64> {
 /// One line on what travels.
 pub fn compressor_text(compressor: CompressorKind, dimension: usize) -> String {
     match compressor {
-        CompressorKind::Identity => "everything".to_string(),
+        CompressorKind::Identity => format!("all {dimension} coordinates"),
+        CompressorKind::RandK { k } if k == dimension => format!("all {dimension} coordinates"),
         CompressorKind::RandK { k } => {
             format!(
                 "random-k, {k} of {dimension} coordinates ({:.1}%)",

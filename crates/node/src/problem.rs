@@ -15,6 +15,7 @@ use crate::config::resolve::{Resolved, Shape};
 use crate::config::{
     Auto, Config, ConfigError, Init, ModelKind, NoiseName, RegularizerKind, ScaleChoice,
 };
+use crate::words::counted;
 
 /// Why a run cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -82,8 +83,8 @@ impl Problem {
         if let Some(rows) = config.rows {
             if rows > train.rows() {
                 return Err(ConfigError::conflict(format!(
-                    "`data.rows` is {rows}, but the data has {} rows",
-                    train.rows()
+                    "`data.rows` is {rows}, but the data has {}",
+                    counted(train.rows(), "row")
                 ))
                 .into());
             }

@@ -5,10 +5,14 @@
 //!
 //! A line is a row: quotes may hold separators, but no line break. The `csv` crate reads quotes leniently, so that one that is
 //! never closed makes the rest of a file a single label; here it is an error at its place.
+//!
+//! A table with faults is read to its end all the same: whoever has to put it right is told all of
+//! them at once (`faults.rs`).
 
 use std::io::Read;
 use std::path::Path;
 
+use super::faults::{Faults, Kind};
 use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
 use super::rows::feature_value;
@@ -70,24 +74,28 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
     if !lines.advance()? {
         return Err(empty());
     }
-    let mut layout = Layout::new(&lines, format, schema)?;
-    let names = layout.names.take();
+    let layout = Layout::new(&lines, format, schema)?;
+    let mut faults = Faults::new(&path, layout.header.then(|| layout.names.clone()));
     let mut labels = Labels::new(false, schema);
     let mut values = Vec::new();
-    let mut more = names.is_none() || lines.advance()?;
+    let mut more = !layout.header || lines.advance()?;
     while more {
-        layout.push_row(&lines, &mut labels, &mut values)?;
+        faults.count_row();
+        layout.push_row(&lines, &mut labels, &mut values, &mut faults);
         more = lines.advance()?;
+    }
+    if !faults.is_empty() {
+        return Err(DataError::Table(Box::new(faults)));
     }
     if labels.rows() == 0 {
         return Err(empty());
     }
     let (labels, classes) = labels.finish();
-    let features = Features::Dense(DenseRows::new(layout.columns - 1, values)?);
+    let features = Features::Dense(DenseRows::new(layout.names.len() - 1, values)?);
     let data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
-    match names {
-        Some(names) => data.with_feature_names(names),
-        None => Ok(data),
+    match layout.header {
+        true => data.with_feature_names(layout.feature_names()),
+        false => Ok(data),
     }
 }
 
@@ -99,6 +107,8 @@ struct Lines<'a> {
     number: u64,
     /// The fields of the line, without quotes and the blanks around them.
     fields: Fields,
+    /// Where the line cannot be split into fields, and what was expected there.
+    broken: Option<(usize, &'static str)>,
 }
 
 impl<'a> Lines<'a> {
@@ -109,6 +119,7 @@ impl<'a> Lines<'a> {
             line: Vec::new(),
             number: 0,
             fields: Fields::default(),
+            broken: None,
         }
     }
 
@@ -119,36 +130,35 @@ impl<'a> Lines<'a> {
                 return Ok(false);
             }
             self.number += 1;
-            let mut line = &self.line[..];
-            if self.number == 1 {
-                line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
-            }
-            line = line.strip_suffix(b"\r").unwrap_or(line);
-            if line.is_empty() {
+            if self.text().is_empty() {
                 continue;
             }
-            return match self.fields.split(line, self.separator) {
-                Ok(()) => Ok(true),
-                Err((field, expected)) => {
-                    let found = quote(self.fields.last(line, self.separator));
-                    Err(self.wrong(Some(field), expected, found))
-                }
-            };
+            let mut fields = std::mem::take(&mut self.fields);
+            self.broken = fields.split(self.text(), self.separator).err();
+            self.fields = fields;
+            return Ok(true);
         }
     }
 
-    /// The error for a field, counted from 0, or for the whole line.
-    fn wrong(&self, field: Option<usize>, expected: impl Into<String>, found: String) -> DataError {
-        let place = Place {
-            file: self.input.path().to_owned(),
-            line: Some(self.number),
-            column: field.map(|field| field as u64 + 1),
-        };
-        DataError::Format {
-            place,
-            expected: expected.into(),
-            found,
+    /// The line without what is not part of a row.
+    fn text(&self) -> &[u8] {
+        let mut line = &self.line[..];
+        if self.number == 1 {
+            line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
         }
+        line.strip_suffix(b"\r").unwrap_or(line)
+    }
+
+    /// The field that cannot be read, as it stands in the line.
+    fn broken_field(&self) -> String {
+        quote(self.fields.last(self.text(), self.separator))
+    }
+
+    /// The error for a table whose first line does not fit what was asked for.
+    fn unfit(&self, expected: impl Into<String>, found: String) -> DataError {
+        let mut faults = Faults::new(self.input.path(), None);
+        faults.add(self.number, None, Kind::Layout, expected, || found);
+        DataError::Table(Box::new(faults))
     }
 }
 
@@ -236,40 +246,31 @@ impl Fields {
 
 /// What the first line tells about all of them.
 struct Layout {
-    columns: usize,
+    /// The fields of the first line: what the columns are called, if it is a header.
+    names: Vec<String>,
     label: usize,
-    /// What the features are called, if the line is a header.
-    names: Option<Vec<String>>,
+    header: bool,
 }
 
 impl Layout {
     fn new(lines: &Lines<'_>, format: &Format, schema: &Schema) -> Result<Layout, DataError> {
+        if let Some((field, expected)) = lines.broken {
+            let mut faults = Faults::new(lines.input.path(), None);
+            let found = || lines.broken_field();
+            faults.add(lines.number, Some(field), Kind::Quote, expected, found);
+            return Err(DataError::Table(Box::new(faults)));
+        }
         let first = &lines.fields;
         let columns = first.len();
         if columns < 2 {
             let expected = "at least two columns, features and a label";
-            return Err(lines.wrong(None, expected, columns.to_string()));
+            let found = match other_separator(lines.text()) {
+                Some(option) => format!("{columns} (perhaps with ?separator={option})"),
+                None => columns.to_string(),
+            };
+            return Err(lines.unfit(expected, found));
         }
-        let label = match &format.label {
-            LabelColumn::Last => columns - 1,
-            LabelColumn::Number(number) if (1..=columns).contains(number) => number - 1,
-            LabelColumn::Number(number) => {
-                let expected = format!("a label in column {number}");
-                return Err(lines.wrong(None, expected, format!("{columns} columns")));
-            }
-            LabelColumn::Name(name) => {
-                let fields = first.iter().enumerate();
-                let mut named = fields.filter(|(_, field)| *field == name.as_bytes());
-                match (named.next(), named.next()) {
-                    (Some((label, _)), None) => label,
-                    _ => {
-                        let expected = format!("a header with one column \"{name}\"");
-                        let found = first.iter().collect::<Vec<_>>().join(&b", "[..]);
-                        return Err(lines.wrong(None, expected, quote(&found)));
-                    }
-                }
-            }
-        };
+        let label = label_column(lines, &format.label)?;
         let is_number = |field: &[u8]| number(field).is_some();
         let named = matches!(format.label, LabelColumn::Name(_));
         let features = || {
@@ -280,48 +281,122 @@ impl Layout {
             .header
             .unwrap_or_else(|| named || !features().any(is_number));
         let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
-        let names: Option<Vec<String>> = header.then(|| features().map(text).collect());
+        let names = first.iter().map(text).collect();
+        let layout = Layout {
+            names,
+            label,
+            header,
+        };
         // Names say more than their number, so they are compared first.
-        if let (Some(expected), Some(found)) = (&schema.feature_names, &names)
-            && let Some(difference) = OtherName::first(expected, found)
+        if let (Some(expected), true) = (&schema.feature_names, header)
+            && let Some(difference) = OtherName::first(expected, &layout.feature_names())
         {
             let place = Place::line(lines.input.path(), lines.number);
             return Err(DataError::Names { place, difference });
         }
         if let Some(known) = schema.columns.filter(|&known| known != columns - 1) {
             let expected = format!("{known} features, as in training, and a label");
-            return Err(lines.wrong(None, expected, format!("{columns} columns")));
+            return Err(lines.unfit(expected, format!("{columns} columns")));
         }
-        Ok(Layout {
-            columns,
-            label,
-            names,
-        })
+        Ok(layout)
     }
 
+    /// What the features are called, if the first line is a header.
+    fn feature_names(&self) -> Vec<String> {
+        let names = self.names.iter().enumerate();
+        let features = names.filter(|&(place, _)| place != self.label);
+        features.map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Adds a row, or what is wrong with it. Nothing is stored any more once anything was wrong.
     fn push_row(
         &self,
         lines: &Lines<'_>,
         labels: &mut Labels,
         values: &mut Vec<f32>,
-    ) -> Result<(), DataError> {
-        if lines.fields.len() != self.columns {
-            let expected = format!("{} columns, as in the first line", self.columns);
-            return Err(lines.wrong(None, expected, lines.fields.len().to_string()));
+        faults: &mut Faults,
+    ) {
+        let line = lines.number;
+        if let Some((field, expected)) = lines.broken {
+            let found = || lines.broken_field();
+            faults.add(line, Some(field), Kind::Quote, expected, found);
+            return;
+        }
+        if lines.fields.len() != self.names.len() {
+            let expected = format!("{} columns, as in the first line", self.names.len());
+            let found = || lines.fields.len().to_string();
+            faults.add(line, None, Kind::Columns, expected, found);
+            return;
         }
         for (place, field) in lines.fields.iter().enumerate() {
-            if place == self.label {
+            let checked = if place == self.label {
                 let pushed = labels.push(field);
-                pushed
-                    .map_err(|refused| lines.wrong(Some(place), refused.expected, quote(field)))?;
-                continue;
+                pushed.map_err(|refused| (Kind::Label, refused.expected))
+            } else {
+                feature(field).map(|value| {
+                    if faults.is_empty() {
+                        values.push(value);
+                    }
+                })
+            };
+            if let Err((kind, expected)) = checked {
+                let kind = if field.is_empty() {
+                    Kind::Nothing
+                } else {
+                    kind
+                };
+                faults.add(line, Some(place), kind, expected, || quote(field));
             }
-            let value = feature_value(number(field));
-            values
-                .push(value.map_err(|expected| lines.wrong(Some(place), expected, quote(field)))?);
         }
-        Ok(())
     }
+}
+
+/// Which column holds the labels, counted from 0.
+fn label_column(lines: &Lines<'_>, label: &LabelColumn) -> Result<usize, DataError> {
+    let first = &lines.fields;
+    let columns = first.len();
+    match label {
+        LabelColumn::Last => Ok(columns - 1),
+        LabelColumn::Number(number) if (1..=columns).contains(number) => Ok(number - 1),
+        LabelColumn::Number(number) => {
+            let expected = format!("a label in column {number}");
+            Err(lines.unfit(expected, format!("{columns} columns")))
+        }
+        LabelColumn::Name(name) => {
+            let fields = first.iter().enumerate();
+            let mut named = fields.filter(|(_, field)| *field == name.as_bytes());
+            match (named.next(), named.next()) {
+                (Some((label, _)), None) => Ok(label),
+                _ => {
+                    let expected = format!("a header with one column \"{name}\"");
+                    let found = first.iter().collect::<Vec<_>>().join(&b", "[..]);
+                    Err(lines.unfit(expected, quote(&found)))
+                }
+            }
+        }
+    }
+}
+
+/// A feature, or what is wrong with it and what was expected.
+fn feature(field: &[u8]) -> Result<f32, (Kind, String)> {
+    let read = number(field);
+    feature_value(read).map_err(|expected| {
+        let kind = match read {
+            None => Kind::Text,
+            Some(value) if value.is_finite() => Kind::TooLarge,
+            Some(_) => Kind::NotFinite,
+        };
+        (kind, expected.to_owned())
+    })
+}
+
+/// What else may stand between the fields of a line that has only one.
+fn other_separator(line: &[u8]) -> Option<&'static str> {
+    let candidates = [(b';', ";"), (b'\t', "tab"), (b'|', "|"), (b',', ",")];
+    let mut candidates = candidates.into_iter();
+    candidates
+        .find(|(byte, _)| line.contains(byte))
+        .map(|(_, option)| option)
 }
 
 fn number(field: &[u8]) -> Option<f32> {
@@ -452,6 +527,102 @@ mod tests {
             "a,b,a\n",
             LabelColumn::Name("a".into()),
             ", line 1: expected a header with one column \"a\", found \"a, b, a\"",
+        );
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once_by_column_name_and_kind() {
+        let text = "age,city,age,outcome\n1,2,3,a\n?,2,,a\nn/a,Ulm,inf,\n4,5\nnan,7,8,b\n1,\"2,3,a\n,1e30,3,b\n";
+        let error = read_text(text, &labelled(LabelColumn::Name("outcome".into()))).unwrap_err();
+        assert_eq!(
+            error.lines(true),
+            [
+                "rows.csv, line 5: expected 4 columns, as in the first line, found 2",
+                "rows.csv, line 8, column 1 (\"age\"): expected a finite number, found nothing",
+                "rows.csv, column 1 (\"age\"): expected a finite number, found text in 2 of 7 rows, \
+                 first in lines 3 (\"?\") and 4 (\"n/a\")",
+                "rows.csv, line 6, column 1 (\"age\"): expected a finite number, found \"nan\"",
+                "rows.csv, line 7, column \"city\": expected a closing quote in the same line, found \"\\\"2\"",
+                "rows.csv, line 4, column \"city\": expected a finite number, found \"Ulm\"",
+                "rows.csv, line 8, column \"city\": expected a number of at most 2^64, found \"1e30\"",
+                "rows.csv, line 3, column 3 (\"age\"): expected a finite number, found nothing",
+                "rows.csv, line 4, column 3 (\"age\"): expected a finite number, found \"inf\"",
+                "rows.csv, line 4, column \"outcome\": expected a label, found nothing",
+            ]
+        );
+        // What may be sent elsewhere tells places and kinds, and nothing that stands in a record.
+        let public = error.lines(false).join("\n");
+        for private in ["?", "n/a", "Ulm", "1e30", "\\\"2", "age", "city"] {
+            assert!(!public.contains(private), "{private} in\n{public}");
+        }
+        assert!(public.contains("line 4, column 2: expected a finite number, found text"));
+        assert!(public.contains("found text in 2 of 7 rows, first in lines 3 and 4"));
+        let advice = error.advice().unwrap();
+        for part in [
+            "as many fields",
+            "close every quote",
+            "fill in",
+            "write text as numbers",
+            "nan",
+        ] {
+            assert!(advice.contains(part), "{part} in {advice}");
+        }
+    }
+
+    #[test]
+    fn counts_are_of_all_rows_and_places_and_lines_are_few() {
+        let rows: String = (0..1000)
+            .map(|row| format!("{row},{},a\n", row % 2))
+            .collect();
+        let text = format!("x,y,label\n{}", rows.replace(",1,", ",,"));
+        let error = read_text(&text, &Format::default()).unwrap_err();
+        assert_eq!(
+            error.lines(true),
+            [
+                "rows.csv, column \"y\": expected a finite number, found nothing in 500 of 1000 rows, \
+                 first in lines 3, 5 and 7"
+            ]
+        );
+        let wide = format!("{}z\n{}z\n", "1,".repeat(100), "b,".repeat(100));
+        let error = read_text(&wide, &Format::default()).unwrap_err();
+        let lines = error.lines(true);
+        assert_eq!(
+            (lines.len(), error.to_string().matches("; ").count()),
+            (21, 20)
+        );
+        assert_eq!(
+            lines[20],
+            "rows.csv: 80 more faults like these in other columns"
+        );
+    }
+
+    #[test]
+    fn advice_knows_headers_of_numbers_and_other_separators() {
+        let advice = |text: &str| read_text(text, &Format::default()).unwrap_err().advice();
+        let names = advice("year,2020,label\n1,2,a\n3,4,b\n").unwrap();
+        assert!(names.contains("?header=yes"), "{names}");
+        let text = advice("1,2,a\n1,x,b\n").unwrap();
+        assert!(!text.contains("?header=yes") && text.contains("write text as numbers"));
+        for (text, option) in [("a;b;c\n1;2;3\n", ";"), ("a\tb\n1\t2\n", "tab")] {
+            let error = read_text(text, &Format::default()).unwrap_err().to_string();
+            assert!(
+                error.ends_with(&format!("(perhaps with ?separator={option})")),
+                "{error}"
+            );
+        }
+        let known = Schema::of(&read_text("1,2,a\n1,2,b\n", &Format::default()).unwrap());
+        let unknown = read_from(
+            &b"1,2,c\n1,2,d\n"[..],
+            Path::new("t"),
+            &Format::default(),
+            &known,
+        );
+        assert_eq!(
+            unknown.unwrap_err().lines(true),
+            [
+                "t, column 3: expected one of the known classes (a, b), found something else in 2 of 2 rows, \
+              first in lines 1 (\"c\") and 2 (\"d\")"
+            ]
         );
     }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::faults::Faults;
+use super::foreign::Foreign;
 use super::names::OtherName;
 
 /// A position in a file, as a person would look it up: line and column count from one.
@@ -130,6 +132,17 @@ pub enum DataError {
         /// The first that differs.
         difference: OtherName,
     },
+    /// A table with faults, all of them.
+    #[error("{0}")]
+    Table(Box<Faults>),
+    /// A file of a kind that is not read here.
+    #[error("{path}: found {kind}, which is not read here", path = path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        kind: Foreign,
+    },
     /// A set of data without rows.
     #[error("{place}: expected at least one row, found none")]
     Empty {
@@ -156,6 +169,42 @@ pub enum DataError {
         /// What is wrong with it, and what is possible.
         reason: String,
     },
+}
+
+impl DataError {
+    /// What is wrong, one thing a line. Values that stand in a file are quoted only if `values`
+    /// says so: they are private, and lines for machines are collected and sent elsewhere.
+    pub fn lines(&self, values: bool) -> Vec<String> {
+        match self {
+            DataError::Table(faults) => faults.lines(values),
+            DataError::Format {
+                place, expected, ..
+            } if !values => vec![format!(
+                "{place}: expected {expected}, found something else"
+            )],
+            DataError::NotFinite { row, column, .. } if !values => vec![format!(
+                "row {row}, feature {column}: expected a finite number up to 2^64"
+            )],
+            DataError::Label { row, classes, .. } if !values => {
+                vec![format!("row {row}: expected a class below {classes}")]
+            }
+            // What was taken for a header may be a record.
+            DataError::Names { place, difference } if !values => vec![format!(
+                "{place}: feature {} is called otherwise than in training",
+                difference.number
+            )],
+            other => vec![other.to_string()],
+        }
+    }
+
+    /// What a person can do about it, where that is known.
+    pub fn advice(&self) -> Option<String> {
+        match self {
+            DataError::Table(faults) => faults.advice(),
+            DataError::Foreign { kind, .. } => Some(kind.advice().to_owned()),
+            _ => None,
+        }
+    }
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -1,4 +1,5 @@
 //! Files as byte streams: plain or gzip, told apart by their first bytes and never by their names.
+//! What is certainly neither text nor IDX is refused for what it is (`foreign.rs`).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -6,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::{DataError, Place};
+use super::{DataError, Foreign, Place};
+
+/// How many bytes are looked at to know what a file is.
+const HEAD: usize = 512;
 
 /// The longest line of text that is taken for a row. Without it a file without line ends would be
 /// read into memory whole before anything could be said about it.
@@ -41,27 +45,30 @@ impl<'a> Input<'a> {
             path: name.to_owned(),
             error,
         };
-        let mut start = [0; 2];
         let mut reader = reader;
-        let length = fill(&mut reader, &mut start).map_err(failed)?;
-        let gzip = start[..length] == [0x1f, 0x8b];
-        let whole = BufReader::with_capacity(
-            1 << 16,
-            io::Cursor::new(start).take(length as u64).chain(reader),
-        );
-        let reader: Box<dyn BufRead + 'a> = if gzip {
-            Box::new(BufReader::with_capacity(
-                1 << 16,
-                MultiGzDecoder::new(whole),
-            ))
-        } else {
-            Box::new(whole)
-        };
-        Ok(Input {
+        let head = head(&mut reader).map_err(failed)?;
+        let gzip = head.starts_with(&[0x1f, 0x8b]);
+        let mut input = Input {
             path: name.to_owned(),
-            reader,
+            reader: Box::new(rejoin(head.clone(), reader)),
             gzip,
-        })
+        };
+        let head = if gzip {
+            let mut unpacked = MultiGzDecoder::new(input.reader);
+            input.reader = Box::new(io::empty());
+            let head = self::head(&mut unpacked).map_err(|error| input.failed(error))?;
+            input.reader = Box::new(rejoin(head.clone(), unpacked));
+            head
+        } else {
+            head
+        };
+        match Foreign::of(&head, name) {
+            Some(kind) => Err(DataError::Foreign {
+                path: name.to_owned(),
+                kind,
+            }),
+            None => Ok(input),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -122,6 +129,19 @@ impl Read for Input<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.reader.read(buffer)
     }
+}
+
+/// The first bytes.
+fn head(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = vec![0; HEAD];
+    let length = fill(reader, &mut head)?;
+    head.truncate(length);
+    Ok(head)
+}
+
+/// All bytes again, after the first ones were looked at.
+fn rejoin(head: Vec<u8>, rest: impl Read) -> impl BufRead {
+    BufReader::with_capacity(1 << 16, io::Cursor::new(head).chain(rest))
 }
 
 /// Reads until the buffer is full or the data ends; says how much there was.

@@ -140,6 +140,7 @@ fn check_clients(rows: usize, clients: usize) -> Result<(), DataError> {
     }
     let reason = match clients {
         0 => "expected at least one client".to_owned(),
+        _ if rows == 1 => "expected one client, because there is one record".to_owned(),
         _ => format!("expected at most one client per record, and there are {rows} records"),
     };
     Err(DataError::Choice {

@@ -232,7 +232,7 @@ impl FromStr for Source {
                     "mnist" => Ok(Source::Mnist),
                     "fashion-mnist" => Ok(Source::FashionMnist),
                     "clients" => Ok(Source::Clients),
-                    _ => Err(wrong(text, FORMS)),
+                    _ => Err(unknown(text)),
                 };
             }
         };
@@ -271,8 +271,42 @@ impl FromStr for Source {
                 directory: rest.into(),
             }),
             "synthetic" => rest.parse().map(Source::Synthetic),
-            _ => Err(wrong(text, FORMS)),
+            _ => Err(unknown(text)),
         }
+    }
+}
+
+/// The error for what is no source, with what may have been meant.
+fn unknown(text: &str) -> DataError {
+    match meant(text) {
+        Some(source) => wrong(text, format!("did you mean {source}? {FORMS}")),
+        None => wrong(text, FORMS),
+    }
+}
+
+/// The source that a bare path stands for, by its ending. Only its text is looked at: a server's
+/// description is read here, too, and must not make a client look into its own folders.
+fn meant(text: &str) -> Option<String> {
+    let place = text.find('?').unwrap_or(text.len());
+    let (path, options) = text.split_at(place);
+    // One letter is a drive; a longer word before a colon was meant as a kind of source.
+    let path = match path.split_once(':') {
+        Some((drive, rest)) if drive.len() == 1 => rest,
+        Some((file, _)) if file.contains('.') => file,
+        Some(_) => return None,
+        None => path,
+    };
+    let path = path.to_ascii_lowercase();
+    if path.ends_with(['/', '\\']) {
+        return Some(format!("idx:{text}"));
+    }
+    let path = path.strip_suffix(".gz").unwrap_or(&path);
+    match path.rsplit_once('.')?.1 {
+        "csv" => Some(format!("csv:{text}")),
+        "tsv" | "tab" if options.is_empty() => Some(format!("csv:{text}?separator=tab")),
+        "svm" | "libsvm" | "svmlight" => Some(format!("libsvm:{text}")),
+        "txt" | "data" | "dat" => Some(format!("csv:{text} or libsvm:{text}")),
+        _ => None,
     }
 }
 
@@ -476,6 +510,28 @@ mod tests {
             "a9b".parse::<Source>().unwrap_err().to_string(),
             format!("source \"a9b\": {FORMS}")
         );
+        for (text, source) in [
+            ("clean.csv", "csv:clean.csv"),
+            ("a/b.CSV.gz", "csv:a/b.CSV.gz"),
+            ("clean.csv?label=y", "csv:clean.csv?label=y"),
+            ("C:\\rows.csv", "csv:C:\\rows.csv"),
+            ("clean.csv:0/3", "csv:clean.csv:0/3"),
+            ("rows.tsv", "csv:rows.tsv?separator=tab"),
+            ("train.svm", "libsvm:train.svm"),
+            ("rows.txt", "csv:rows.txt or libsvm:rows.txt"),
+            ("images/", "idx:images/"),
+        ] {
+            let error = text.parse::<Source>().unwrap_err().to_string();
+            let wanted = format!("source {text:?}: did you mean {source}? {FORMS}");
+            assert_eq!(error.replace('\\', ""), wanted.replace('\\', ""));
+            for source in source.split(" or ") {
+                assert!(source.parse::<Share>().is_ok(), "{source}");
+            }
+        }
+        for text in ["http://x/y.csv", "parquet:x.csv", "mnist2", "x.parquet"] {
+            let error = text.parse::<Source>().unwrap_err().to_string();
+            assert_eq!(error, format!("source \"{text}\": {FORMS}"));
+        }
         for text in [
             "libsvm:f?features=0",
             "libsvm:f?label=1",

@@ -17,6 +17,7 @@ use soteria_accountant::round_up;
 use super::{Failure, Verbosity, print};
 use crate::output::write_whole;
 use crate::report::{Figure, Series};
+use crate::words::{counted, readable};
 
 /// What noise of a given size costs
 ///
@@ -223,7 +224,8 @@ impl QuestionOptions {
             }
             (_, Some(batch)) if batch > records as f64 => {
                 return Err(Failure::usage(format!(
-                    "`--batch` is {batch}, but there are {records} records"
+                    "`--batch` is {batch}, but there are only {}",
+                    counted(records, "record")
                 )));
             }
             (_, Some(batch)) => batch,
@@ -263,7 +265,7 @@ impl QuestionOptions {
         if !(cost.epsilon.is_finite() && cost.epsilon_unamplified.is_finite()) {
             return Err(Failure::usage(format!(
                 "no finite epsilon is proved at delta {}",
-                self.delta
+                readable(self.delta)
             )));
         }
         // The second opinion is a courtesy: where it has none, there is none.
@@ -390,10 +392,10 @@ fn plot(question: &Question, sigma: f64, cost: Assessment) -> Result<String, Fai
         }),
     )?;
     let title = format!(
-        "sigma {}, {} rounds, delta {}",
-        round_up(sigma, 4),
-        last,
-        question.delta
+        "sigma {}, {}, delta {}",
+        readable(round_up(sigma, 4)),
+        counted(last, "round"),
+        readable(question.delta)
     );
     let mut figure = Figure::epsilon_by_round(title, by_round);
     figure
@@ -439,15 +441,6 @@ impl From<AccountError> for Failure {
 impl From<EventError> for Failure {
     fn from(error: EventError) -> Self {
         Failure::usage(error.to_string())
-    }
-}
-
-/// All digits, without rows of zeros.
-fn readable(value: f64) -> String {
-    if value == 0.0 || (1e-4..1e7).contains(&value) {
-        value.to_string()
-    } else {
-        format!("{value:e}")
     }
 }
 

@@ -30,9 +30,15 @@ pub struct Options {
     /// Numbers of clients for the table `network`, e.g. 10,1000
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
     clients: Vec<u32>,
-    /// Where MNIST is looked for; without it a synthetic stand-in of the same shape is used
-    #[arg(long, value_name = "DIR")]
-    data: Option<std::path::PathBuf>,
+    /// Directory in which MNIST is looked for first; without MNIST a synthetic stand-in of the same
+    /// shape is used
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<std::path::PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -313,7 +319,7 @@ impl Bench<'_> {
     }
 
     fn image_source(&self) -> String {
-        let directories = DataDirectories::from_environment(self.options.data.as_deref());
+        let directories = DataDirectories::from_environment(self.options.data_dir.as_deref());
         match "mnist"
             .parse::<soteria_core::data::Source>()
             .map(|source| source.load(&directories, 0))
@@ -346,7 +352,7 @@ impl Bench<'_> {
         document.set("run.eval_every=0")?;
         document.set(&format!("algorithm.rounds={rounds}"))?;
         let config = Config::read(&document)?;
-        let directories = DataDirectories::from_environment(self.options.data.as_deref());
+        let directories = DataDirectories::from_environment(self.options.data_dir.as_deref());
         let problem = Problem::load(&config, &directories)?;
         let (resolved, _) = config.resolve(&problem.shape(&config)?)?;
         let sigmas = vec![0.01; problem.shards.len()];

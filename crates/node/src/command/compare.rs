@@ -9,7 +9,8 @@ use std::time::Instant;
 use soteria_core::data::{DataDirectories, Partition, Source};
 
 use super::{
-    Failure, Verbosity, all_cores, experiment_directory, print, watch_interrupts, write_figure,
+    Failure, Verbosity, all_cores, experiment_directory, print, resumed, watch_interrupts,
+    write_figure,
 };
 use crate::comparison::{Comparison, Contender, TUNING};
 use crate::config::{Config, Document, Preset};
@@ -17,6 +18,7 @@ use crate::experiment::{Curve, Job, Measure, Outcome, Pool, Setting, Statistic};
 use crate::output::write_whole;
 use crate::problem::Problem;
 use crate::reproduce::figures::Horizontal;
+use crate::words::counted;
 
 /// The step sizes of the paper's experiments.
 const GRID: &str = "0.01,0.03,0.06,0.1,0.3,0.6,1";
@@ -45,9 +47,15 @@ pub struct Options {
     /// Try step sizes and use each algorithm's best [without a list: 0.01,0.03,0.06,0.1,0.3,0.6,1]
     #[arg(long, value_name = "GRID", num_args = 0..=1, default_missing_value = GRID, value_parser = grid)]
     tune: Option<Grid>,
-    /// Where data sets are looked for first
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<PathBuf>,
     /// Runs at a time; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -122,10 +130,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     };
     let outcomes = pool.run(&jobs, |found| {
         if found > 0 {
-            verbosity.say(format!(
-                "going on: {found} of {} runs are there",
-                jobs.len()
-            ));
+            verbosity.say(resumed(found, jobs.len()));
         }
     })?;
     let comparison = gather(options, &settings, outcomes);
@@ -141,12 +146,12 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     }
     text += &format!("\n{}\n", comparison.sentences().join("\n"));
     text += &format!(
-        "\n{} runs in {:.1} s\nreport: {}\n",
-        jobs.len(),
+        "\n{} in {:.1} s\nreport: {}\n",
+        counted(jobs.len(), "run"),
         start.elapsed().as_secs_f64(),
         options.out.join("report.html").display()
     );
-    print(&text)
+    verbosity.conclude(&text)
 }
 
 fn base(options: &Options, verbosity: Verbosity) -> Result<Document, Failure> {
@@ -180,7 +185,7 @@ fn settings(
     base: &Document,
     verbosity: Verbosity,
 ) -> Result<Vec<Tried>, Failure> {
-    let directories = DataDirectories::from_environment(options.data.as_deref());
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
     // The system's own choice may write records in another basis than the named algorithms.
     let mut problems: BTreeMap<(u64, bool), Arc<Problem>> = BTreeMap::new();
     let steps: Vec<Option<f64>> = match &options.tune {
@@ -283,7 +288,8 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
     }
     let problem = settings.first().map_or_else(String::new, |tried| {
         let resolved = &tried.job.setting.resolved;
-        format!("{} on {} clients", resolved.source, resolved.clients)
+        let clients = counted(resolved.clients, "client");
+        format!("{} on {clients}", resolved.source)
     });
     Comparison {
         problem,

@@ -10,15 +10,24 @@ use soteria_core::data::{DataDirectories, Dataset, Features, Loaded, Source};
 
 use super::{Failure, Verbosity, print};
 use crate::fetch::{self, FetchError, KNOWN, Known, Presence, Step};
+use crate::words::counted;
 
 /// List, show, fetch and export data sets
 #[derive(clap::Args, Debug)]
 pub struct Options {
     #[command(subcommand)]
     action: Action,
-    /// Where data sets are looked for first, and where `fetch` puts them [default: the cache directory]
-    #[arg(long, value_name = "DIR", global = true)]
-    data: Option<PathBuf>,
+    /// Directory in which known data sets are looked for first, and where `fetch` puts them;
+    /// `--data` is the same here
+    /// [default: the cache directory]
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        global = true,
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -83,7 +92,7 @@ enum Format {
 /// # Errors
 /// When a source cannot be read, fetched or written.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let explicit = options.data.as_deref();
+    let explicit = options.data_dir.as_deref();
     let directories = DataDirectories::from_environment(explicit);
     match &options.action {
         Action::List { json } => list(&directories, *json),
@@ -331,7 +340,7 @@ fn fetch(name: &str, explicit: Option<&Path>, verbosity: Verbosity) -> Result<()
         return Err(Failure::Usage {
             message: "there is no cache directory: neither XDG_CACHE_HOME nor HOME is set"
                 .to_owned(),
-            hint: Some("name a directory with --data".to_owned()),
+            hint: Some("name a directory with --data-dir".to_owned()),
         });
     };
     let folder = directory.join(known.name);
@@ -452,8 +461,8 @@ impl Export<'_> {
         self.write_file(&data)
             .map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
         verbosity.say(format!(
-            "wrote {} rows to {}",
-            data.rows(),
+            "wrote {} to {}",
+            counted(data.rows(), "row"),
             self.path.display()
         ));
         Ok(())

@@ -24,6 +24,7 @@ use soteria_core::objective::{
 use super::{Failure, Verbosity, print};
 use crate::config::{Config, Document, FeatureList, ScaleChoice};
 use crate::problem::{Problem, ProblemError};
+use crate::words::counted;
 
 /// Records handled at a time.
 const CHUNK: usize = 1024;
@@ -149,7 +150,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         ("model", format!("{} ({name})", model.kind)),
         (
             "data",
-            format!("{}, {} rows ({split})", options.data, data.rows()),
+            format!(
+                "{}, {} ({split})",
+                options.data,
+                counted(data.rows(), "row")
+            ),
         ),
         ("loss", format!("{loss:.5}")),
         ("accuracy", format!("{accuracy:.4}")),

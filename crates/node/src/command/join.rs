@@ -25,7 +25,7 @@ use crate::deploy::shape::ShapeError;
 use crate::deploy::sqlite::ClientSqlite;
 use crate::deploy::store::{ClientStore, LedgerRun, StoreError};
 use crate::deploy::{hex, printable};
-use crate::logs::LogOptions;
+use crate::logs::{self, LogOptions};
 use crate::net::dial::{Security, Target};
 use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
@@ -404,10 +404,15 @@ fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
         ),
         _ => None,
     };
-    Failure::Usage {
-        message: error.to_string(),
-        hint,
-    }
+    let message = match error {
+        // What was taken for a header may be a record.
+        LoadError::Names(difference) if logs::for_machines() => format!(
+            "feature {} of these records is called otherwise than in the run",
+            difference.number
+        ),
+        error => error.to_string(),
+    };
+    Failure::Usage { message, hint }
 }
 
 /// The first names of a list, as a server gave them, and how many there are more.

@@ -20,6 +20,7 @@ use super::{Failure, Verbosity, print};
 use crate::config::{Config, Document, NoiseTarget};
 use crate::problem::{Model, Problem, regularizer};
 use crate::report::Table;
+use crate::words::readable;
 
 /// What the paper's theory says for your numbers, beside exact noise
 ///
@@ -70,9 +71,15 @@ pub struct Options {
     /// Override a key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Where data sets are looked for first
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -356,7 +363,7 @@ impl Options {
             document.set(assignment)?;
         }
         let config = Config::read(&document)?;
-        let directories = DataDirectories::from_environment(self.data.as_deref());
+        let directories = DataDirectories::from_environment(self.data_dir.as_deref());
         let problem = Problem::load(&config, &directories)?;
         let (resolved, _) = config.resolve(&problem.shape(&config)?)?;
         let dimension = problem.objective.dimension();
@@ -499,7 +506,8 @@ fn text(numbers: &Numbers, plans: &[Plan], tables: &Tables, advice: &Option<Advi
     } = *numbers;
     let mut out = format!(
         "n = {clients} clients of m = {records} records, d = {dimension}, omega = {omega:.4}, L = {smoothness:.4}, G = {clip}, \
-         epsilon = {epsilon}, delta = {delta}; tau = {:.4}, shift step {:.4}\n\n",
+         epsilon = {epsilon}, delta = {}; tau = {:.4}, shift step {:.4}\n\n",
+        readable(delta),
         numbers.tau(),
         shift_step(omega)
     );

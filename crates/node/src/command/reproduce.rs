@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use soteria_core::data::{DataDirectories, DataError};
 
-use super::{Failure, Verbosity, print, watch_interrupts};
+use super::{Failure, Verbosity, print, resumed, watch_interrupts};
 use crate::experiment::{Curve, Job, Pool, PoolError, Setting};
 use crate::output::write_whole;
 use crate::problem::ProblemError;
@@ -15,11 +15,13 @@ use crate::report::Table;
 use crate::reproduce::published::{self, ALGORITHMS, Algorithm, FIGURES, Setup, Task};
 use crate::reproduce::settings::{Data, Mode};
 use crate::reproduce::{Entry, Results, figures, page, tables};
+use crate::words::counted;
 
 /// The paper's figures, with what stands behind them and how far a proof goes
 ///
 /// Figures 1 to 3 (a9a) and 4 to 8 (MNIST), each as published, proved, and best proved: SVG and PNG, curves as CSV, and
-/// report.html with interactive charts. a9a is built in; MNIST is looked for in --data, SOTERIA_DATA and the cache
+/// report.html with interactive charts. a9a is built in; MNIST is looked for in --data-dir,
+/// SOTERIA_DATA and the cache
 /// (`soteria data fetch mnist`). Finished runs are kept: the same command goes on after an interruption.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -32,9 +34,15 @@ pub struct Options {
     /// Seeds for every setting [default: 10 for a9a, 1 for MNIST]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
-    /// Where data sets are looked for first
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<PathBuf>,
     /// Runs at a time; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -94,7 +102,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let interrupted = watch_interrupts();
     let setups = chosen(options)?;
     let start_file = options.out.join("a9a-start.csv");
-    let directories = DataDirectories::from_environment(options.data.as_deref());
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
     let plan = plan(options, &setups, &start_file, &directories, verbosity)?;
     if options.check {
         can_check(&plan)?;
@@ -122,10 +130,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let mut outcomes = pool
         .run(&jobs, |found| {
             if found > 0 {
-                verbosity.say(format!(
-                    "going on: {found} of {} runs are there",
-                    jobs.len()
-                ));
+                verbosity.say(resumed(found, jobs.len()));
             }
         })?
         .into_iter();
@@ -139,17 +144,17 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let results = Results { entries };
     let summary = tables::summary(&results);
     write_everything(&options.out, &results, &summary)?;
-    print(&if options.json {
-        format!("{summary:#}\n")
+    if options.json {
+        print(&format!("{summary:#}\n"))?;
     } else {
-        format!(
-            "{}\n{} runs in {:.1} s\nreport: {}\n",
+        verbosity.conclude(&format!(
+            "{}\n{} in {:.1} s\nreport: {}\n",
             shown(&results),
-            jobs.len(),
+            counted(jobs.len(), "run"),
             start.elapsed().as_secs_f64(),
             options.out.join("report.html").display()
-        )
-    })?;
+        ))?;
+    }
     if options.check {
         check(&results)?;
     }

@@ -28,6 +28,7 @@ use crate::net::service::Service;
 use crate::net::tls;
 use crate::output::{self, RunDirectory};
 use crate::run as setup;
+use crate::words::counted;
 use ending::{Shared, finish, lock};
 use plan::Plan;
 use record::{Recorder, point};
@@ -81,9 +82,15 @@ pub struct Options {
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
-    /// Where data sets are looked for first
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -190,11 +197,12 @@ async fn coordinate(
     };
     let directory = RunDirectory::create_deployed(&options.out, &plan.config_toml(options))?;
     verbosity.say(format!(
-        "run {} on {address}: {} with {} parameters, {clients} clients, {} rounds; round {} is open",
+        "run {} on {address}: {} with {}, {}, {}; round {} is open",
         &hex(description.hash())[..16],
-        description.resolved.algorithm(),
-        description.dimension(),
-        description.resolved.rounds,
+        description.resolved.algorithm_text(description.dimension()),
+        counted(description.dimension(), "parameter"),
+        counted(clients, "client"),
+        counted(description.resolved.rounds, "round"),
         coordinator.round(),
     ));
     tracing::info!(%address, run = %hex(&description.hash()[..8]), clients, round = coordinator.round(), "listening");

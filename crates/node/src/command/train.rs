@@ -19,6 +19,7 @@ use crate::model_file;
 use crate::output::{self, Ending, LastRow, RunDirectory, compressor_text};
 use crate::problem::{Problem, regularizer};
 use crate::run;
+use crate::words::{counted, readable};
 
 /// Train a model over simulated clients
 ///
@@ -48,9 +49,15 @@ pub struct Options {
     /// Go on with an interrupted run
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "out", "seed", "force"])]
     resume: Option<PathBuf>,
-    /// Where data sets are looked for first
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -67,7 +74,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     if let Some(path) = &options.out {
         output::check_empty(path, options.force)?;
     }
-    let directories = DataDirectories::from_environment(options.data.as_deref());
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
     let problem = Problem::load(&config, &directories)?;
     let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
     for warning in &warnings {
@@ -173,17 +180,17 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             "the run diverged: its loss is not a number any more; try a smaller `algorithm.step_size` or `algorithm.shift`",
         );
     }
-    let shown = if options.json {
-        format!("{summary:#}\n")
+    if options.json {
+        print(&format!("{summary:#}\n"))?;
     } else {
-        table(&ending, &path)
-    };
-    print(&shown)?;
+        verbosity.conclude(&table(&ending, &path))?;
+    }
     if ending.interrupted {
         return Err(Failure::Failed(format!(
-            "interrupted after {} of {} rounds; what there is stands in {}, `soteria train --resume {}` goes on",
+            "interrupted after {} of {}; what there is stands in {}, `soteria train --resume {}` \
+             goes on",
             ending.rounds,
-            resolved.rounds,
+            counted(resolved.rounds, "round"),
             path.display(),
             path.display()
         )));
@@ -237,12 +244,12 @@ fn announce(
 ) {
     let dimension = problem.objective.dimension();
     verbosity.say(format!(
-        "{} on {}: {} clients, {} parameters, {} rounds, {} up",
-        resolved.algorithm(),
+        "{} on {}: {}, {}, {}, {} up",
+        resolved.algorithm_text(dimension),
         resolved.source,
-        problem.shards.len(),
-        dimension,
-        resolved.rounds,
+        counted(problem.shards.len(), "client"),
+        counted(dimension, "parameter"),
+        counted(resolved.rounds, "round"),
         compressor_text(resolved.compressor, dimension),
     ));
     let sigma = privacy.sigmas.iter().copied().fold(0.0, f64::max);
@@ -264,6 +271,15 @@ fn announce(
         }
     };
     verbosity.say(format!("privacy: {noise}; claim: {}", privacy.claim));
+    if problem.scaling.data_dependent() && resolved.noise_target != NoiseTarget::None {
+        verbosity.warn(
+            "no epsilon can be claimed, because the features are scaled by constants computed \
+             from the records (data.scale); \
+             give constants that are known without them, such as data.center=0.5 and \
+             data.factor=2 for pixels (they lie between \
+             0 and 1), or data.scale=none",
+        );
+    }
     for premise in &privacy.broken_premises {
         verbosity.warn(format!("the paper's theorem does not apply: {premise}"));
     }
@@ -380,8 +396,8 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
     let epsilon = match privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {}, {} (proved, for secret seeds)",
-            soteria_accountant::round_up(epsilon, 4),
-            resolved.delta,
+            readable(soteria_accountant::round_up(epsilon, 4)),
+            readable(resolved.delta),
             if resolved.zero_out {
                 "zero-out"
             } else {
@@ -397,7 +413,7 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
         });
     let rate = f64::from(ending.rounds) / clock.training.as_secs_f64().max(1e-9);
     let lines = [
-        ("algorithm", resolved.algorithm()),
+        ("algorithm", resolved.algorithm_text(ending.dimension)),
         ("test accuracy", accuracy),
         ("training loss", format!("{:.5}", metrics.loss)),
         ("utility", format!("{:.3e}", ending.utility)),

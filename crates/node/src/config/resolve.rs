@@ -17,6 +17,7 @@ use super::{
     AccountantName, Auto, CompressorName, Config, EstimatorName, FeatureList, Init, ModelKind,
     NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
 };
+use crate::words::{counted, readable};
 
 /// A configuration that can run: nothing left to choose.
 #[derive(Clone, Debug, PartialEq)]
@@ -374,7 +375,8 @@ impl Config {
         if batch > smallest as f64 {
             return Err(ConfigError::with_hint(
                 format!(
-                    "`algorithm.batch` is {batch}, but the smallest client has {smallest} records"
+                    "`algorithm.batch` is {batch}, but the smallest client has {}",
+                    counted(smallest, "record")
                 ),
                 format!("use a batch of at most {smallest}, or the estimator gd"),
             ));
@@ -452,7 +454,7 @@ impl Config {
         if resolved.noise_target != NoiseTarget::None && resolved.delta > 1.0 / smallest as f64 {
             warnings.push(format!(
                 "`privacy.delta` = {} is above 1/records = {:.1e}: it allows a record to be published in full with that probability",
-                resolved.delta,
+                readable(resolved.delta),
                 1.0 / smallest as f64
             ));
         }
@@ -520,7 +522,7 @@ impl Resolved {
             && quorum > self.clients
         {
             return Err(ConfigError::conflict(format!(
-                "`deployment.quorum` is {quorum}, but there are {} clients",
+                "`deployment.quorum` is {quorum}, and the number of clients {}",
                 self.clients
             )));
         }
@@ -530,20 +532,6 @@ impl Resolved {
             ));
         }
         Ok(())
-    }
-
-    /// The algorithm's name, as the paper writes it where it has one.
-    pub fn algorithm(&self) -> String {
-        let estimator = super::read::name(super::read::ESTIMATORS, self.estimator);
-        let compressed = self.compressor != CompressorKind::Identity;
-        let shifted = matches!(self.shift, ShiftChoice::Step(_));
-        let family = match (compressed, shifted, self.clients) {
-            (_, true, _) => "soteriafl",
-            (true, false, _) => "cdp",
-            (false, false, 1) => "dp",
-            (false, false, _) => "ldp",
-        };
-        format!("{family}-{estimator}")
     }
 }
 

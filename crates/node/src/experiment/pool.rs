@@ -10,6 +10,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::job::{Job, Kept, Outcome};
+use crate::words::counted;
 
 /// Why an experiment has no result.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +33,7 @@ pub enum PoolError {
         error: io::Error,
     },
     /// Somebody pressed Ctrl-C.
-    #[error("interrupted after {finished} of {all} runs")]
+    #[error("interrupted after {finished} of {}", counted(*all, "run"))]
     Interrupted {
         /// Runs that are done, now or earlier.
         finished: usize,

@@ -59,6 +59,7 @@ pub(super) fn title(run: &RunFiles) -> String {
     let algorithm = match text_at(run, "/algorithm").unwrap_or("") {
         "" => "Training run".to_owned(),
         "auto" => "Automatic choice".to_owned(),
+        "custom" => "Own choice".to_owned(),
         name => proper_name(name),
     };
     match text_at(run, "/dataset").unwrap_or("") {
@@ -115,8 +116,8 @@ fn slots(run: &RunFiles, settings: &Settings) -> String {
         ),
         (
             "Compressor",
-            settings.text("algorithm", "compressor"),
-            compressor_details(settings),
+            compressor_choice(run, settings),
+            compressor_details(run, settings),
         ),
         (
             "Shift",
@@ -169,9 +170,25 @@ fn estimator_details(settings: &Settings) -> String {
     }
 }
 
-fn compressor_details(settings: &Settings) -> String {
+/// Whether random-k keeps every coordinate, so that nothing is random about it.
+fn keeps_all(run: &RunFiles, settings: &Settings) -> bool {
+    let k = settings.float("algorithm", "k");
+    k.is_some() && k == number_at(run, "/dimension")
+}
+
+fn compressor_choice(run: &RunFiles, settings: &Settings) -> Option<String> {
+    match settings.text("algorithm", "compressor") {
+        Some(name) if name == "rand-k" && keeps_all(run, settings) => Some("none".to_owned()),
+        other => other,
+    }
+}
+
+fn compressor_details(run: &RunFiles, settings: &Settings) -> String {
     match settings.text("algorithm", "compressor").as_deref() {
         Some("identity") => "all coordinates travel".to_owned(),
+        Some("rand-k") if keeps_all(run, settings) => {
+            "all coordinates travel (rand-k that keeps every one)".to_owned()
+        }
         Some("rand-k") => named(settings, &[("fraction", "fraction"), ("k", "k")]),
         Some("qsgd") => named(settings, &[("levels", "levels")]),
         _ => String::new(),

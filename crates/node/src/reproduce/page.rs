@@ -6,6 +6,7 @@ use super::results::{Results, real_epsilons};
 use super::settings::Mode;
 use super::tables;
 use crate::report::{Part, Story};
+use crate::words::counted;
 
 /// The page.
 pub fn story(results: &Results) -> Story {
@@ -214,11 +215,12 @@ fn orderings(parts: &mut Vec<Part>, results: &Results) {
 fn provenance(parts: &mut Vec<Part>, results: &Results) {
     parts.push(Part::Heading("Provenance".to_string()));
     parts.push(Part::Text(format!(
-        "Written by soteria {} from {} settings. The configuration of each stands in settings/, every curve in curves/, every \
+        "Written by soteria {} from {}. The configuration of each stands in settings/, every \
+         curve in curves/, every \
          number of this page in summary.json. The same version gives the same bytes on any number of threads; each run can be \
          repeated with",
         env!("CARGO_PKG_VERSION"),
-        results.entries.len()
+        counted(results.entries.len(), "setting")
     )));
     parts.push(Part::Code(
         "soteria train --config settings/NAME.toml --seed N".to_string(),

@@ -28,7 +28,7 @@ impl Entry {
     /// The algorithm's name.
     pub fn name(&self) -> String {
         self.algorithm.map_or_else(
-            || format!("auto ({})", self.setting.resolved.algorithm()),
+            || self.setting.resolved.chosen(),
             |algorithm| algorithm.name().to_string(),
         )
     }

@@ -381,7 +381,7 @@ fn damaged_models_are_refused() {
             "--data",
             "csv:five.csv",
         ])
-        .badly(1);
+        .badly(2);
     assert!(said.contains("five.csv"), "{said}");
     let said = place
         .run(&[

@@ -8,5 +8,7 @@ mod failures;
 mod golden;
 mod keys;
 mod program;
+mod readme;
 mod train;
 mod variants;
+mod words;

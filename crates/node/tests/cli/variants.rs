@@ -57,7 +57,7 @@ fn every_compressor_runs() {
     for (settings, text) in [
         (
             ["algorithm.compressor=identity", "run.seed=1"],
-            "everything",
+            "all 5 coordinates",
         ),
         (["algorithm.compressor=rand-k", "algorithm.k=3"], "3 of 5"),
         (

@@ -16,6 +16,7 @@ use crate::deploy::coordinator::Coordinator;
 use crate::deploy::store::{Evaluation, ServerStore};
 use crate::model_file;
 use crate::output::{Deployed, Ending, RunDirectory};
+use crate::words::readable;
 
 /// What is left when the last round is closed.
 #[derive(Default)]
@@ -123,7 +124,7 @@ pub(super) fn finish(
     if options.json {
         print(&format!("{summary:#}\n"))
     } else {
-        print(&table(&ending, &options.out))?;
+        verbosity.conclude(&table(&ending, &options.out))?;
         verbosity.detail("all clients know the end");
         Ok(())
     }
@@ -141,13 +142,16 @@ fn table(ending: &Ending<'_>, out: &Path) -> String {
     let epsilon = match ending.privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {} (each client by its own ledger)",
-            soteria_accountant::round_up(epsilon, 4),
-            ending.resolved.delta
+            readable(soteria_accountant::round_up(epsilon, 4)),
+            readable(ending.resolved.delta)
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };
     let lines = [
-        ("algorithm", ending.resolved.algorithm()),
+        (
+            "algorithm",
+            ending.resolved.algorithm_text(ending.dimension),
+        ),
         ("rounds", ending.rounds.to_string()),
         ("test accuracy", accuracy),
         ("test loss", loss),

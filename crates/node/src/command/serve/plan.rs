@@ -43,7 +43,7 @@ impl Plan {
         if config.noise == Auto::Auto && options.test_seed.is_none() {
             config.noise = Auto::Given(NoiseName::Secure);
         }
-        let directories = DataDirectories::from_environment(options.data.as_deref());
+        let directories = DataDirectories::from_environment(options.data_dir.as_deref());
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
                 "`data.source = \"clients\"` says that the server owns no records, but not how many the clients have",
