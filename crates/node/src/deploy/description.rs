@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use soteria_core::data::{Constants, Cosine, DataError, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
-use crate::config::resolve::{Resolved, Shape};
+use crate::config::resolve::{Resolved, Shape, StepSizeOrigin};
 use crate::config::{Config, ConfigError, Document, Init, ModelKind, ScaleChoice};
 use crate::problem::{Model, ProblemError, build_model, image_side};
 
@@ -57,7 +57,9 @@ pub enum DescriptionError {
     #[error("the run description names a file or folder, which is refused")]
     Path,
     /// The step size depends on somebody's records.
-    #[error("deployment needs a step size as a number, not \"theory\", which looks at records")]
+    #[error(
+        "deployment needs a step size that no record decided: a number, not \"theory\", and no `algorithm.step_size_from_data = true`"
+    )]
     StepSize,
 }
 
@@ -102,7 +104,7 @@ impl Description {
         test_seed: Option<u64>,
         nonce: [u8; 16],
     ) -> Result<Self, DescriptionError> {
-        if resolved.step_size_from_data {
+        if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
         }
         let mut resolved = resolved.clone();

@@ -6,6 +6,7 @@ mod evaluate;
 mod experiments;
 mod failures;
 mod keys;
+mod plan;
 mod program;
 mod train;
 mod variants;
