@@ -183,7 +183,12 @@ impl Comparison {
                 curve.rounds().to_string(),
                 quantity(curve.bits()),
                 epsilon.map_or_else(
-                    || format!("- {}", run.map_or("none", |run| run.claim.as_str())),
+                    || {
+                        format!(
+                            "- no claim: {}",
+                            run.map_or("no run", |run| run.claim.as_str())
+                        )
+                    },
                     |epsilon| format!("+ {}", soteria_accountant::round_up(epsilon, 4)),
                 ),
                 plus_minus(&curve.last(Measure::Utility)),

@@ -184,6 +184,11 @@ impl Inquiry {
             choice,
             clip: numbers.clip,
             clip_scope: run.clip_scope,
+            coordinates: match run.compressor {
+                CompressorKind::RandK { .. } if run.shared_coordinates => Coordinates::Shared,
+                CompressorKind::RandK { .. } => Coordinates::Own,
+                _ => Coordinates::All,
+            },
             sigma,
             epsilon_of_sigma: with_theorem.map(|level| level.epsilon),
             exact,
@@ -309,6 +314,8 @@ pub struct Row {
     pub clip: f64,
     /// What it bounds.
     pub clip_scope: Scope,
+    /// Which coordinates travel.
+    pub coordinates: Coordinates,
     /// The theorem's noise.
     pub sigma: f64,
     /// What that noise really gives.
@@ -327,6 +334,28 @@ pub struct Row {
     pub broken: Vec<String>,
     /// What makes the configuration this row's run, as `soteria train --set` takes it.
     pub settings: Vec<String>,
+}
+
+/// Which coordinates travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coordinates {
+    /// All.
+    All,
+    /// Some that each client draws itself: the only ones that can hide anything.
+    Own,
+    /// Some that everybody knows.
+    Shared,
+}
+
+impl Coordinates {
+    /// Their name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coordinates::All => "all",
+            Coordinates::Own => "own",
+            Coordinates::Shared => "shared",
+        }
+    }
 }
 
 impl Row {

@@ -1,14 +1,21 @@
 //! One way from a configuration to a sigma or an epsilon: whatever sigma is printed for a target, a run with it
 //! claims no more than the target.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use soteria_core::data::DataDirectories;
 use soteria_node::accounting::Privacy;
+use soteria_node::config::resolve::Resolved;
 use soteria_node::config::{Config, Document};
 use soteria_node::planning::{Inquiry, Known, Row};
 use soteria_node::problem::Problem;
+
+/// The run that a configuration means.
+fn resolved(document: &Document) -> Resolved {
+    let config = Config::read(document).unwrap();
+    let problem = Problem::load(&config, &DataDirectories::from_environment(None)).unwrap();
+    let (resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
+    resolved
+}
 
 /// What `soteria train` claims for this configuration: the steps of the command up to its first round.
 fn train(document: &Document) -> Result<Privacy, String> {
@@ -146,7 +153,9 @@ fn check(settings: &[String], target: f64) -> Result<usize, TestCaseError> {
     };
     if let Ok(privacy) = train(&base) {
         let sigma = privacy.sigmas.iter().copied().fold(0.0, f64::max);
-        claims_no_more(with_sigma(&base, &[], sigma), "train".to_string())?;
+        // Some choices depend on whether there is an epsilon; in the written configuration none is left.
+        let written = Document::from_text(&resolved(&base).to_toml(), "config.toml").unwrap();
+        claims_no_more(with_sigma(&written, &[], sigma), "train".to_string())?;
     }
     for row in plan(&base).unwrap_or_default() {
         if let Some(level) = row.exact {
@@ -158,7 +167,7 @@ fn check(settings: &[String], target: f64) -> Result<usize, TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_sigma_for_a_target_never_costs_more((settings, target) in configurations()) {
@@ -238,11 +247,7 @@ fn a_step_size_from_the_records_stays_one() {
             .cloned()
             .chain(more.iter().map(ToString::to_string))
             .collect();
-        let config = Config::read(&document(&settings)).unwrap();
-        let problem =
-            Arc::new(Problem::load(&config, &DataDirectories::from_environment(None)).unwrap());
-        let (resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
-        resolved.to_toml()
+        resolved(&document(&settings)).to_toml()
     };
     for (more, claim) in [
         (
@@ -268,10 +273,7 @@ fn a_step_size_from_the_records_stays_one() {
             let privacy = train(&again).unwrap();
             assert_eq!(privacy.claim, claim, "{more:?}");
             assert_eq!(privacy.epsilon.is_some(), claim == "proved", "{more:?}");
-            let config = Config::read(&again).unwrap();
-            let problem = Problem::load(&config, &DataDirectories::from_environment(None)).unwrap();
-            let (resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
-            text = resolved.to_toml();
+            text = resolved(&again).to_toml();
         }
     }
 }

@@ -102,6 +102,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     };
     let shown = show::Shown {
         inquiry: &inquiry,
+        is_a_run: options.is_configured() && !options.changes_the_problem(),
         rows: &rows,
         tables: inquiry.numbers.tables(),
         trial: trial.as_ref().ok(),
@@ -132,11 +133,21 @@ type Tryable = Result<Form, String>;
 impl Options {
     /// What is asked, and what it may be tried on.
     fn inquiry(&self) -> Result<(Inquiry, Tryable), Failure> {
-        if self.config.is_some() || !self.set.is_empty() {
-            self.from_configuration()
+        if self.is_configured() {
+            self.for_configuration()
         } else {
-            self.from_numbers()
+            self.for_numbers()
         }
+    }
+
+    fn is_configured(&self) -> bool {
+        self.config.is_some() || !self.set.is_empty()
+    }
+
+    /// Whether numbers are given that a configuration takes from its data.
+    fn changes_the_problem(&self) -> bool {
+        let sizes = [self.clients, self.samples, self.dimension];
+        sizes.iter().any(Option::is_some) || self.omega.is_some()
     }
 
     /// What was given besides the configuration, in its words.
@@ -165,7 +176,7 @@ impl Options {
     }
 
     /// A plan for numbers alone: logistic regression with that many parameters.
-    fn from_numbers(&self) -> Result<(Inquiry, Tryable), Failure> {
+    fn for_numbers(&self) -> Result<(Inquiry, Tryable), Failure> {
         fn given<T>(value: Option<T>, key: &str) -> Result<T, Failure> {
             value.ok_or_else(|| Failure::Usage {
                 message: format!("{key} is missing"),
@@ -212,7 +223,7 @@ impl Options {
     }
 
     /// A plan for a configuration and its data.
-    fn from_configuration(&self) -> Result<(Inquiry, Tryable), Failure> {
+    fn for_configuration(&self) -> Result<(Inquiry, Tryable), Failure> {
         let mut document = match &self.config {
             Some(path) => Document::from_file(path)?,
             None => Document::default(),
@@ -245,9 +256,7 @@ impl Options {
         let mut inquiry = Inquiry::new(document, set, shape, &known)?;
         inquiry.remarks.extend(remark);
         if problem.scaling.data_dependent() {
-            inquiry.remarks.push(
-                "features are scaled by constants of the records: a run of this configuration claims nothing".to_string(),
-            );
+            inquiry.remarks.push(SCALED.to_string());
         }
         Ok((inquiry, form))
     }
@@ -258,6 +267,9 @@ impl Options {
         }
         if self.dimension.is_some() {
             return Err("--dimension is not the configuration's".to_string());
+        }
+        if problem.scaling.data_dependent() {
+            return Err(SCALED.to_string());
         }
         if config.source.is_images() {
             return Err("records are images, and synthetic records are not".to_string());
@@ -307,6 +319,8 @@ impl Options {
         Ok((mean + strongest, Some(remark)))
     }
 }
+
+const SCALED: &str = "features are scaled by constants computed from the records, so that no run of this configuration claims anything";
 
 const UNKNOWN_COMPRESSOR: &str = "--omega does not say which compressor it is";
 

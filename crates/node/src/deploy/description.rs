@@ -183,6 +183,9 @@ impl Description {
         if again != text {
             return Err(malformed("it is not canonical"));
         }
+        if resolved.step_size_origin != StepSizeOrigin::Public {
+            return Err(DescriptionError::StepSize);
+        }
         match resolved.scale {
             ScaleChoice::None => {}
             // Judged as they are written; what they do to a record must not be heard of.

@@ -15,7 +15,7 @@ use soteria_core::data::{DataDirectories, Dataset, Partition};
 use soteria_core::simulate::{EvaluationPlan, Metrics};
 
 use super::{Inquiry, UNSOUND};
-use crate::config::resolve::Resolved;
+use crate::config::resolve::{Resolved, StepSizeOrigin};
 use crate::config::{Config, Document, EstimatorName, NoiseName};
 use crate::experiment::Statistic;
 use crate::problem::{Problem, regularizer};
@@ -102,10 +102,13 @@ impl Trial {
         let each = records_each(inquiry, &candidates, clients, records)?;
         let mut trial = Self {
             data: format!(
-                "{clients} clients of {each} synthetic records ({}) with {} features and {} classes, noise as for {records} records",
+                "{} of {} ({}) with {} and {} classes, noise as for {}",
+                some(clients, "client"),
+                some(each, "synthetic record"),
                 dealing(inquiry.terms.partition),
-                form.features,
-                form.classes
+                some(form.features, "feature"),
+                form.classes,
+                some(records, "record"),
             ),
             tried: Vec::new(),
             refused,
@@ -166,7 +169,7 @@ impl Trial {
                 name: None,
                 reason: format!(
                     "tried on {}, no algorithm does better than always answering the most common class ({:.4}): \
-                     more records, a larger epsilon or fewer parameters are needed",
+                     more records, a larger epsilon or fewer parameters would help",
                     self.data, baseline
                 ),
             };
@@ -179,8 +182,8 @@ impl Trial {
         if let Some(next) = self.tried.get(1) {
             reason += &format!(", {} with {}", next.name, plus_minus(&next.accuracy));
             let lead = best.accuracy.against(&next.accuracy).standard_errors();
-            // Nearly equal and not a number are both no clear lead.
-            if !(lead > 3.0) {
+            // Not a number, where there is no spread, is no clear lead either.
+            if lead.is_nan() || lead <= 3.0 {
                 reason += ", which is no clear difference";
             }
         }
@@ -190,6 +193,8 @@ impl Trial {
         }
     }
 }
+
+const FROM_RECORDS: &str = "its step size is chosen by the records, so that nothing is claimed";
 
 type Candidate = (String, Resolved, f64);
 
@@ -226,6 +231,10 @@ fn candidates(inquiry: &Inquiry) -> (Vec<Candidate>, Vec<(String, String)>) {
             }
         };
         if found.iter().any(|(_, other, _)| same_run(other, &run)) {
+            continue;
+        }
+        if run.step_size_origin != StepSizeOrigin::Public {
+            refused.push((name, FROM_RECORDS.to_string()));
             continue;
         }
         match inquiry.level(&run) {
@@ -277,6 +286,12 @@ fn records_each(
         return Err("the problem is too large to be tried quickly".to_string());
     }
     Ok(each)
+}
+
+/// So many of something.
+fn some(count: usize, name: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {name}{plural}")
 }
 
 /// How records are dealt: as configured, but shares drawn at random may be smaller than a batch.

@@ -246,7 +246,9 @@ fn a_comparison_tells_who_wins() {
         .well()
         .stdout;
     assert_eq!(
-        table.matches("- step size tuned on the records").count(),
+        table
+            .matches("no claim: step size tuned on the records")
+            .count(),
         2,
         "{table}"
     );

@@ -87,11 +87,9 @@ fn shared_coordinates_are_planned_without_amplification() {
         .run(&words(&format!("plan {terms} --json")))
         .well()
         .object();
-    assert_eq!(
-        (&plan["coordinates"], &plan["amplification"]),
-        (&"shared".into(), &false.into())
-    );
+    assert_eq!(plan["amplification"], "off");
     let gd = row(&plan, "SoteriaFL-GD");
+    assert_eq!(gd["coordinates"], "shared");
     assert_eq!(gd["amplified"], false);
     let rounds = gd["rounds"].as_f64().unwrap();
     let calibrated = place
@@ -149,9 +147,10 @@ fn adjacency_is_the_configurations() {
 fn every_sentence_of_a_plan_makes_sense() {
     let place = Place::new();
     let numbers = "plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3 --clip 0.5 --smoothness 1";
-    for line in [
-        format!("{numbers} --rand-k 0.05"),
-        "plan --set privacy.epsilon=1 --set privacy.delta=1e-3".to_string(),
+    let configured = "plan --set privacy.epsilon=1 --set privacy.delta=1e-3".to_string();
+    for (line, scope) in [
+        (format!("{numbers} --rand-k 0.05"), "0.5000 record  own "),
+        (configured, "0.4399 selected  own "),
     ] {
         let text = place.run(&words(&line)).well().stdout;
         assert!(!text.contains("up to -") && !text.contains("NaN"), "{text}");
@@ -162,11 +161,10 @@ fn every_sentence_of_a_plan_makes_sense() {
         }
         assert!(text.contains("holds for no order here"), "{text}");
         assert!(
-            text.contains(
-                "exact noise: replace-one, 6 of 124 coordinates that each client draws itself"
-            ),
+            text.contains("exact noise: replace-one, random-k amplification where it is proved"),
             "{text}"
         );
+        assert!(text.contains(scope), "{text}");
         assert!(
             text.contains("Recommended: auto. Why: tried on 10 clients of "),
             "{text}"
@@ -177,7 +175,10 @@ fn every_sentence_of_a_plan_makes_sense() {
         .run(&words(&format!("{numbers} --omega 19")))
         .well()
         .stdout;
-    assert!(unknown.contains("no amplification"), "{unknown}");
+    assert!(
+        unknown.contains("0.5000 record  all ") && !unknown.contains(" *"),
+        "{unknown}"
+    );
     assert!(
         unknown.contains("Nothing is recommended: --omega"),
         "{unknown}"
@@ -207,4 +208,45 @@ fn what_proves_nothing_has_no_exact_sigma() {
         assert!(row["no_exact_sigma"].is_string(), "{row}");
     }
     assert_eq!(plan["recommended"], Value::Null);
+}
+
+/// Two rows of one plan may differ in what hides a record; each row says its own.
+#[test]
+fn rows_say_their_own_terms() {
+    let place = Place::new();
+    let line =
+        "plan --set data.source=synthetic:600x6x3 --set data.clients=3 --smoothness 1 --json";
+    let plan = place.run(&words(line)).well().object();
+    let terms = |name: &str| {
+        let row = row(&plan, name);
+        (
+            row["clip_scope"].as_str().unwrap().to_string(),
+            row["coordinates"].as_str().unwrap().to_string(),
+        )
+    };
+    let own = |scope: &str, coordinates: &str| (scope.to_string(), coordinates.to_string());
+    assert_eq!(terms("SoteriaFL-GD"), own("selected", "shared"));
+    assert_eq!(terms("SoteriaFL-SVRG"), own("record", "own"));
+    assert_eq!(row(&plan, "SoteriaFL-GD")["amplified"], false);
+}
+
+/// A step size or a scaling that looked at the records leaves no claim, so it is not recommended either.
+#[test]
+fn what_claims_nothing_is_not_recommended() {
+    let place = Place::new();
+    for (setting, reason) in [
+        ("algorithm.step_size=theory", "no algorithm can run"),
+        (
+            "data.scale=per-feature",
+            "scaled by constants computed from the records",
+        ),
+    ] {
+        let line = format!(
+            "plan --set data.source=synthetic:600x8 --set data.clients=3 --set {setting} --json"
+        );
+        let plan = place.run(&words(&line)).well().object();
+        assert_eq!(plan["recommended"], Value::Null, "{setting}");
+        let said = plan["reason"].as_str().unwrap();
+        assert!(said.contains(reason), "{setting}: {said}");
+    }
 }

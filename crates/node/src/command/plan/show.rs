@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 use soteria_accountant::round_up;
-use soteria_core::compress::CompressorKind;
 use soteria_core::protocol::shift_step;
 use soteria_core::theory::{Estimator, Problem as Numbers, Tables};
 
@@ -17,6 +16,8 @@ use crate::reproduce::tables::{plus_minus, statistic_json};
 /// Everything that is shown.
 pub(super) struct Shown<'a> {
     pub(super) inquiry: &'a Inquiry,
+    /// Whether rows are runs of the configuration, so that their settings mean something.
+    pub(super) is_a_run: bool,
     pub(super) rows: &'a [Row],
     pub(super) tables: Tables,
     pub(super) trial: Option<&'a Trial>,
@@ -45,14 +46,18 @@ impl Shown<'_> {
                 json!({ "algorithm": soteria(*estimator), "gradient_complexity": count })
             })
             .collect();
-        let algorithms: Vec<Value> = self.rows.iter().map(|row| row_json(row, numbers)).collect();
+        let algorithms = self.rows.iter().map(|row| {
+            let mut value = row_json(row, numbers);
+            value["settings"] = json!(self.is_a_run.then_some(&row.settings));
+            value
+        });
+        let algorithms: Vec<Value> = algorithms.collect();
         json!({
             "clients": numbers.clients, "samples": numbers.records, "dimension": numbers.dimension,
             "omega": numbers.omega, "tau": numbers.tau(), "smoothness": numbers.smoothness,
             "clip": numbers.clip, "epsilon": numbers.epsilon, "delta": numbers.delta,
             "adjacency": adjacency_name(accounting::adjacency(terms)),
-            "coordinates": if terms.shared_coordinates { "shared" } else { "own" },
-            "amplification": accounting::may_amplify(terms),
+            "amplification": if terms.amplification { "auto" } else { "off" },
             "accountant": accountant(terms.accountant),
             "algorithms": algorithms, "table_1": first, "table_2": second,
             "trial": self.trial.map(trial_json),
@@ -115,25 +120,16 @@ impl Shown<'_> {
             delta,
         } = self.inquiry.numbers;
         let terms = &self.inquiry.terms;
-        let coordinates = match terms.compressor {
-            CompressorKind::RandK { k } if terms.shared_coordinates => {
-                format!("the same {k} of {dimension} coordinates for all clients")
-            }
-            CompressorKind::RandK { k } => {
-                format!("{k} of {dimension} coordinates that each client draws itself")
-            }
-            _ => "all coordinates".to_string(),
+        let amplification = if terms.amplification {
+            "random-k amplification where it is proved (clip of whole records, coordinates of the client's own)"
+        } else {
+            "no amplification"
         };
-        let amplification = match terms.compressor {
-            CompressorKind::RandK { .. } if accounting::may_amplify(terms) => {
-                "random-k amplification where it is proved (clip of whole records)"
-            }
-            _ => "no amplification",
-        };
+        let clip = round_up(clip, 6);
         format!(
             "n = {clients} clients of m = {records} records, d = {dimension}, omega = {omega:.4}, L = {smoothness:.4}, G = {clip}, \
              epsilon = {epsilon}, delta = {delta}; tau = {:.4}, shift step {:.4}\n\
-             exact noise: {}, {coordinates}, {amplification}, accountant {}\n\n",
+             exact noise: {}, {amplification}, accountant {}\n\n",
             self.inquiry.numbers.tau(),
             shift_step(omega),
             adjacency_name(accounting::adjacency(terms)),
@@ -150,6 +146,7 @@ impl Shown<'_> {
                 row.choice.batch.to_string(),
                 format!("{:.4}", row.choice.step_size),
                 format!("{:.4} {}", row.clip, scope(row.clip_scope)),
+                row.coordinates.name().to_string(),
                 short(Some(row.sigma)),
                 row.epsilon_of_sigma.map_or("-".to_string(), up),
                 noise(row.exact.map(|level| level.sigma))
@@ -168,6 +165,7 @@ impl Shown<'_> {
                 "batch",
                 "step size",
                 "clip G",
+                "coordinates",
                 "sigma (theorem)",
                 "its epsilon",
                 "sigma (exact)",
@@ -218,6 +216,7 @@ fn row_json(row: &Row, numbers: &Numbers) -> Value {
         "step_size": row.choice.step_size,
         "clip": row.clip,
         "clip_scope": scope(row.clip_scope),
+        "coordinates": row.coordinates.name(),
         "shift_step": shifted.then(|| shift_step(numbers.omega)),
         "sigma": { "theorem": row.sigma, "exact": row.exact.map(|level| level.sigma) },
         "no_exact_sigma": row.missing,
@@ -227,7 +226,6 @@ fn row_json(row: &Row, numbers: &Numbers) -> Value {
         "communication": { "values": row.values, "bits": 64.0 * row.values },
         "gradient_complexity": row.gradients(),
         "broken_conditions": row.broken,
-        "settings": row.settings,
     })
 }
 
