@@ -149,7 +149,8 @@ pub enum ViolatedCondition {
     },
 }
 
-/// The two tail conditions may cross, meet in one number, or enclose no integer; each is said as it is.
+/// The two tail conditions may cross, meet in one number, or enclose no integer; each is said as it
+/// is.
 fn no_integer_order(least: f64, most: f64) -> String {
     if (most / least - 1.0).abs() < 1e-3 {
         // At the prescribed sigma they meet, up to rounding.

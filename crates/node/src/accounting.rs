@@ -108,8 +108,8 @@ impl Privacy {
 /// Noise and cost of what a run's clients do, whatever else stands between the run and a claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// The largest standard deviation of any client's noise. A run in which all clients have it costs no
-    /// more.
+    /// The largest standard deviation of any client's noise. A run in which all clients have it
+    /// costs no more.
     pub sigma: f64,
     /// The largest epsilon of any client.
     pub epsilon: f64,
@@ -117,9 +117,9 @@ pub struct Level {
     pub amplified: bool,
 }
 
-/// The noise of a run and what it costs: by the very steps of [`Privacy::settle`], without what only a
-/// run needs. `None` where no epsilon follows (no noise, too little of it, or records that are
-/// not bounded one by one).
+/// The noise of a run and what it costs: by the very steps of [`Privacy::settle`], without what
+/// only a run needs. `None` where no epsilon follows (no noise, too little of it, or records that
+/// are not bounded one by one).
 ///
 /// # Errors
 /// When no noise reaches the target, or the accountant cannot vouch.

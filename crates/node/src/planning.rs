@@ -1,15 +1,16 @@
-//! What the paper's theory chooses for a problem, and which noise a run of that choice really needs.
+//! What the paper's theory chooses for a problem, and which noise a run of that choice really
+//! needs.
 //!
 //! Theorems 1 and 2, Corollaries 1 to 3 and the theorem for CDP-SGD. An [`Inquiry`] is a
 //! configuration with the numbers of its problem. Each [`Row`] is that configuration with another
 //! estimator and shift, and with the rounds, batch and step size of the theory. Its exact noise is
 //! the one that `soteria train` would use for it, computed by the same function
-//! ([`accounting::level`]): clip and its scope, coordinates, amplification, adjacency and accountant
-//! are those of the run.
+//! ([`accounting::level`]): clip and its scope, coordinates, amplification, adjacency and
+//! accountant are those of the run.
 //!
-//! Bounds keep the constants of the proofs (`c = 48`, or 8 for CDP-SGD), so they are guarantees where
-//! the conditions hold; [`Row::broken`] lists those that do not. Which algorithm does well is not
-//! told by bounds for the worst problem: see [`trial`].
+//! Bounds keep the constants of the proofs (`c = 48`, or 8 for CDP-SGD), so they are guarantees
+//! where the conditions hold; [`Row::broken`] lists those that do not. Which algorithm does well is
+//! not told by bounds for the worst problem: see [`trial`].
 
 pub mod trial;
 
@@ -70,8 +71,8 @@ pub struct Known {
 }
 
 impl Inquiry {
-    /// Takes `document` and `set` on top of it, as `soteria train --set` does, and gives it an epsilon as
-    /// target if it has none.
+    /// Takes `document` and `set` on top of it, as `soteria train --set` does, and gives it an
+    /// epsilon as target if it has none.
     ///
     /// # Errors
     /// When the values do not go together.
@@ -380,8 +381,8 @@ const MOST_ROUNDS: f64 = 1e7;
 const UNSOUND: &str =
     "no epsilon follows where records are not clipped one by one and drawn by Poisson coins";
 
-/// The configuration with nothing left to choose. Rows have rounds of their own, and with given rounds
-/// messages have another size than with free ones (unless `values` limits them).
+/// The configuration with nothing left to choose. Rows have rounds of their own, and with given
+/// rounds messages have another size than with free ones (unless `values` limits them).
 fn terms(document: &Document, shape: &Shape) -> Result<Resolved, ConfigError> {
     let mut document = document.clone();
     // What cannot be trained cannot be planned.

@@ -1,5 +1,5 @@
-//! One way from a configuration to a sigma or an epsilon: whatever sigma is printed for a target, a run with it
-//! claims no more than the target.
+//! One way from a configuration to a sigma or an epsilon: whatever sigma is printed for a target, a
+//! run with it claims no more than the target.
 
 use proptest::prelude::*;
 use soteria_core::data::DataDirectories;
@@ -17,7 +17,8 @@ fn resolved(document: &Document) -> Resolved {
     resolved
 }
 
-/// What `soteria train` claims for this configuration: the steps of the command up to its first round.
+/// What `soteria train` claims for this configuration: the steps of the command up to its first
+/// round.
 fn train(document: &Document) -> Result<Privacy, String> {
     let config = Config::read(document).map_err(|error| error.to_string())?;
     let problem = Problem::load(&config, &DataDirectories::from_environment(None))
@@ -69,9 +70,9 @@ fn with_sigma(base: &Document, settings: &[String], sigma: f64) -> Document {
     document
 }
 
-/// A sigma has six digits, rounded up, and a fixed one is assessed by the same function. Clients with more records than
-/// the one that decides get more noise than they need; between two sigmas the grids of the accountants may
-/// differ by a part in a million.
+/// A sigma has six digits, rounded up, and a fixed one is assessed by the same function. Clients
+/// with more records than the one that decides get more noise than they need; between two sigmas
+/// the grids of the accountants may differ by a part in a million.
 const TOLERANCE: f64 = 1e-6;
 
 fn configurations() -> impl Strategy<Value = (Vec<String>, f64)> {
@@ -153,7 +154,8 @@ fn check(settings: &[String], target: f64) -> Result<usize, TestCaseError> {
     };
     if let Ok(privacy) = train(&base) {
         let sigma = privacy.sigmas.iter().copied().fold(0.0, f64::max);
-        // Some choices depend on whether there is an epsilon; in the written configuration none is left.
+        // Some choices depend on whether there is an epsilon; in the written configuration none is
+        // left.
         let written = Document::from_text(&resolved(&base).to_toml(), "config.toml").unwrap();
         claims_no_more(with_sigma(&written, &[], sigma), "train".to_string())?;
     }
@@ -199,8 +201,8 @@ fn rows_have_a_sigma_to_check() {
     assert_eq!(check(&selected, 1.0).unwrap(), 4);
 }
 
-/// Scope and coordinates decide whether random-k saves noise: it does not where the clip bounds what travels, and
-/// not where everybody knows the coordinates.
+/// Scope and coordinates decide whether random-k saves noise: it does not where the clip bounds
+/// what travels, and not where everybody knows the coordinates.
 #[test]
 fn random_k_saves_once() {
     let settings = |more: &[&str]| -> Vec<String> {
@@ -230,7 +232,8 @@ fn random_k_saves_once() {
     assert!(zero_out.0 < off.0);
 }
 
-/// What the records decided is not claimed, and repeating the written settings does not bring the claim back.
+/// What the records decided is not claimed, and repeating the written settings does not bring the
+/// claim back.
 #[test]
 fn a_step_size_from_the_records_stays_one() {
     let base: Vec<String> = [

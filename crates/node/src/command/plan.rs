@@ -1,5 +1,5 @@
-//! `soteria plan`: what the paper's theory says for given numbers, what an exact accountant says beside it, and which
-//! algorithm did best when tried on synthetic records of that shape.
+//! `soteria plan`: what the paper's theory says for given numbers, what an exact accountant says
+//! beside it, and which algorithm did best when tried on synthetic records of that shape.
 //!
 //! Everything is computed by [`planning`](crate::planning); here numbers are gathered and shown.
 
@@ -22,14 +22,15 @@ use crate::problem::{Model, Problem, regularizer};
 /// For CDP-SGD and every SoteriaFL algorithm: rounds, batch, step sizes, noise, a bound on utility, communication and
 /// gradients; Tables 1 and 2 of the paper; and which conditions of the theorems do not hold.
 ///
-/// With --config the numbers come from a configuration and its data, the smoothness included; what is given besides
-/// wins. A row is then the configuration with that estimator and shift and the theory's rounds, batch and step size,
-/// and its exact noise is what `soteria train` uses for it. Without one, exact noise is for records clipped to G, coordinates that each client draws itself, and
-/// random-k amplification where it is proved.
+/// With --config the numbers come from a configuration and its data, the smoothness included; what
+/// is given besides wins. A row is then the configuration with that estimator and shift and the
+/// theory's rounds, batch and step size, and its exact noise is what `soteria train` uses for it.
+/// Without one, exact noise is for records clipped to G, coordinates that each client draws itself,
+/// and random-k amplification where it is proved.
 ///
-/// Recommended is what did best in short runs on synthetic records of that shape: presets as `soteria train` runs
-/// them, `auto` included. Your records are not used for that. Where nothing could be tried, or nothing was learnt,
-/// nothing is recommended.
+/// Recommended is what did best in short runs on synthetic records of that shape: presets as
+/// `soteria train` runs them, `auto` included. Your records are not used for that. Where nothing
+/// could be tried, or nothing was learnt, nothing is recommended.
 ///
 /// Example: soteria plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3 --clip 0.5 --smoothness 1
 /// --rand-k 0.05
@@ -65,7 +66,8 @@ pub struct Options {
     /// How far the start is above the optimum, f(x0) - f*
     #[arg(long, value_name = "GAP", value_parser = super::account::positive, default_value_t = 1.0)]
     gap: f64,
-    /// Which data sets are neighbours, for the exact noise [default: the configuration's, or replace-one]
+    /// Which data sets are neighbours, for the exact noise [default: the configuration's, or
+    /// replace-one]
     #[arg(long, value_enum)]
     adjacency: Option<super::account::AdjacencyChoice>,
     /// Take the numbers from this configuration and its data

@@ -198,8 +198,8 @@ const FROM_RECORDS: &str = "its step size is chosen by the records, so that noth
 
 type Candidate = (String, Resolved, f64);
 
-/// A preset in place of what the configuration says of algorithms. The compressor stays: how much may
-/// travel is part of the problem.
+/// A preset in place of what the configuration says of algorithms. The compressor stays: how much
+/// may travel is part of the problem.
 fn preset_settings(document: &Document, preset: &str) -> Vec<String> {
     let mut set = vec![format!("algorithm.preset={preset}")];
     for key in ["algorithm.estimator", "algorithm.shift"] {

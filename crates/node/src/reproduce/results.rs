@@ -305,8 +305,9 @@ fn compare(entry: &Entry, band: &Band) -> Vec<Comparison> {
     compared.collect()
 }
 
-/// The epsilon that the published noise of an algorithm gives if every record were clipped to `G` and batches were
-/// Poisson: no amplification, SVRG with differences of up to `2G`. `None` where no accountant vouches for so little noise.
+/// The epsilon that the published noise of an algorithm gives if every record were clipped to `G`
+/// and batches were Poisson: no amplification, SVRG with differences of up to `2G`. `None` where no
+/// accountant vouches for so little noise.
 pub fn noise_really_gives(
     setup: &Setup,
     algorithm: Algorithm,

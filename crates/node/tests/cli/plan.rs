@@ -25,8 +25,8 @@ fn claimed(place: &Place, settings: &[String]) -> f64 {
     summary["privacy"]["epsilon"].as_f64().unwrap()
 }
 
-/// A plan's row as settings of a run with its sigma fixed. The step size depends on the records' smoothness, which is
-/// said, and privacy does not depend on it.
+/// A plan's row as settings of a run with its sigma fixed. The step size depends on the records'
+/// smoothness, which is said, and privacy does not depend on it.
 fn as_run(row: &Value, more: &[&str]) -> Vec<String> {
     let settings = row["settings"].as_array().unwrap().iter();
     settings
@@ -38,8 +38,8 @@ fn as_run(row: &Value, more: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The defaults clip on the coordinates that travel, which is all that random-k saves: with sigma 3.831e-3, which
-/// counts it a second time, 448 rounds of GD cost epsilon 5.19.
+/// The defaults clip on the coordinates that travel, which is all that random-k saves: with sigma
+/// 3.831e-3, which counts it a second time, 448 rounds of GD cost epsilon 5.19.
 #[test]
 fn the_default_plan_meets_its_target() {
     let place = Place::new();
@@ -77,7 +77,8 @@ fn the_default_plan_meets_its_target() {
     );
 }
 
-/// Shared coordinates hide nothing, and amplification that is off is off: the noise is that of GD, whatever travels.
+/// Shared coordinates hide nothing, and amplification that is off is off: the noise is that of GD,
+/// whatever travels.
 #[test]
 fn shared_coordinates_are_planned_without_amplification() {
     let place = Place::new();
@@ -142,7 +143,8 @@ fn adjacency_is_the_configurations() {
     assert!(other > 1.9 * own, "{other} {own}");
 }
 
-/// No interval without a number in it, no range that ends below zero, and no unexplained assumption.
+/// No interval without a number in it, no range that ends below zero, and no unexplained
+/// assumption.
 #[test]
 fn every_sentence_of_a_plan_makes_sense() {
     let place = Place::new();
@@ -230,7 +232,8 @@ fn rows_say_their_own_terms() {
     assert_eq!(row(&plan, "SoteriaFL-GD")["amplified"], false);
 }
 
-/// A step size or a scaling that looked at the records leaves no claim, so it is not recommended either.
+/// A step size or a scaling that looked at the records leaves no claim, so it is not recommended
+/// either.
 #[test]
 fn what_claims_nothing_is_not_recommended() {
     let place = Place::new();
