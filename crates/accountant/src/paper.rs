@@ -124,7 +124,7 @@ pub enum ViolatedCondition {
         limit: f64,
     },
     /// No integer order satisfies both tail conditions.
-    #[error("the proof needs an integer order between {least} and {most}, and there is none")]
+    #[error("{}", no_integer_order(*least, *most))]
     NoIntegerOrder {
         /// `(2/epsilon) log(1/delta)`.
         least: f64,
@@ -132,7 +132,7 @@ pub enum ViolatedCondition {
         most: f64,
     },
     /// The smallest admissible order is above the range of the moment lemma.
-    #[error("the proof needs an order of at least {least}, and the lemma holds up to {limit}")]
+    #[error("{}", order_out_of_range(*least, *limit))]
     OrderOutOfRange {
         /// `(2/epsilon) log(1/delta)`.
         least: f64,
@@ -147,6 +147,32 @@ pub enum ViolatedCondition {
         /// The limit.
         limit: f64,
     },
+}
+
+/// The two tail conditions may cross, meet in one number, or enclose no integer; each is said as it
+/// is.
+fn no_integer_order(least: f64, most: f64) -> String {
+    if (most / least - 1.0).abs() < 1e-3 {
+        // At the prescribed sigma they meet, up to rounding.
+        format!("the proof needs an integer order, and its conditions leave none near {least}")
+    } else if most < least {
+        format!(
+            "the proof needs an order that is at least {least} and at most {most}: there is none"
+        )
+    } else {
+        format!("the proof needs an integer order between {least} and {most}, and there is none")
+    }
+}
+
+/// Orders are integers from 1 on: a limit below that is no range.
+fn order_out_of_range(least: f64, limit: f64) -> String {
+    if limit >= 1.0 {
+        format!("the proof needs an order of at least {least}, and the lemma holds up to {limit}")
+    } else {
+        format!(
+            "the proof needs an order of at least {least}, and the lemma holds for no order here"
+        )
+    }
 }
 
 impl PaperFormula {
@@ -307,13 +333,24 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join("; ")
         };
-        // 1% less noise closes the interval of orders.
-        assert!(names(&formula, 0.99 * sigma, epsilon).contains("an integer order between"));
-        // An epsilon that puts no integer at the only admissible order.
-        let off = epsilon * 1.01;
+        // 1% less noise closes the interval of orders; it is not called an interval then.
+        let closed = names(&formula, 0.99 * sigma, epsilon);
         assert!(
-            names(&formula, formula.sigma(off, delta), off).contains("an integer order between")
+            closed.contains("at least")
+                && closed.contains("and at most")
+                && !closed.contains("between"),
+            "{closed}"
         );
+        // An epsilon that puts no integer at the only admissible order: one number is no interval.
+        let off = epsilon * 1.01;
+        let single = names(&formula, formula.sigma(off, delta), off);
+        assert!(
+            single.contains("leave none near") && !single.contains("between"),
+            "{single}"
+        );
+        // A little more noise opens an interval without an integer in it.
+        let open = names(&formula, 1.002 * formula.sigma(off, delta), off);
+        assert!(open.contains("an integer order between"), "{open}");
         // A hundred times the batch breaks the rate; everything of the full batch breaks more.
         let large = PaperFormula {
             batch: 10_000.0,
@@ -335,6 +372,28 @@ mod tests {
             broken.contains("noise multiplier") && broken.contains("holds up to"),
             "{broken}"
         );
+    }
+
+    /// A lemma that holds for no order does not "hold up to" a number below one.
+    #[test]
+    fn no_range_of_orders_is_not_called_a_range() {
+        // All of 3256 records in every batch: q b sigma/G is above 1, and the logarithm negative.
+        let gd = formula(PaperTheorem::sgd(0.5), 3256, 3256.0, 448);
+        let broken = gd.violated_conditions(gd.sigma(1.0, 1e-3), 1.0, 1e-3);
+        let (least, limit) = broken
+            .iter()
+            .find_map(|condition| match condition {
+                ViolatedCondition::OrderOutOfRange { least, limit } => Some((*least, *limit)),
+                _ => None,
+            })
+            .unwrap();
+        assert!(limit < 0.0, "{limit}");
+        let said = ViolatedCondition::OrderOutOfRange { least, limit }.to_string();
+        assert!(
+            said.ends_with("the lemma holds for no order here"),
+            "{said}"
+        );
+        assert!(!said.contains('-'), "{said}");
     }
 
     #[test]

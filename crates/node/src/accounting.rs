@@ -1,5 +1,8 @@
 //! What a run costs and what may be claimed for it.
 //!
+//! The one way from a configuration to a sigma or an epsilon: every command that starts from a
+//! configuration asks [`Privacy::settle`], [`level`] or [`noise`], which share all their steps.
+//!
 //! Every client calibrates its own noise from its own number of records. A claim needs the whole
 //! chain: records clipped one by one, Poisson coins, proved accounting, and no constant computed
 //! from the records on the way. Where a link is missing there is no epsilon, and [`Privacy::claim`]
@@ -14,7 +17,7 @@ use soteria_accountant::paper::{PaperFormula, PaperTheorem};
 use soteria_accountant::{AccountError, Odometer};
 use soteria_core::compress::CompressorKind;
 
-use crate::config::resolve::Resolved;
+use crate::config::resolve::{Resolved, StepSizeOrigin};
 use crate::config::{AccountantName, EstimatorName, NoiseTarget, Preset, Scope};
 
 /// Noise and cost of a run, client by client.
@@ -66,48 +69,28 @@ impl Privacy {
         data_dependent_scaling: bool,
     ) -> Result<Self, PrivacyError> {
         let mut obstacles = obstacles(resolved, data_dependent_scaling);
-        let sound = mechanism_is_sound(resolved);
-        let account_as = representatives(resolved, records);
-        let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
-        for size in account_as.values() {
-            if let Entry::Vacant(entry) = by_size.entry(*size) {
-                entry.insert(settle_one(resolved, dimension, *size, sound)?);
-            }
-        }
-        if obstacles.is_empty() && by_size.values().any(|settled| settled.cost.is_none()) {
+        let clients = Clients::settle(resolved, dimension, records)?;
+        if obstacles.is_empty() && !clients.all_have_a_cost() {
             obstacles.push("too little noise for any accountant");
         }
-        let sigmas = records
-            .iter()
-            .map(|size| by_size[&account_as[size]].sigma)
-            .collect();
-        let worst = |value: fn(&Assessment) -> f64| {
-            by_size
-                .values()
-                .filter_map(|settled| settled.cost.as_ref().map(value))
-                .reduce(f64::max)
-        };
+        let worst = |value: fn(&Assessment) -> f64| clients.worst(value);
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
         let odometer = if claimed {
-            Spending::new(resolved, dimension, &by_size)?
+            Spending::new(resolved, dimension, &clients.by_size)?
         } else {
             None
         };
         Ok(Self {
-            sigmas,
+            sigmas: clients.sigmas(records),
             claim: obstacles.first().unwrap_or(&"proved").to_string(),
             epsilon: exact.filter(|_| claimed),
             epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
-            amplified: claimed
-                && by_size
-                    .values()
-                    .any(|settled| settled.cost.as_ref().is_some_and(|cost| cost.amplified)),
-            epsilon_exact: exact.filter(|_| {
-                // Of every client, or of none.
-                obstacles == [PAPER] && by_size.values().all(|settled| settled.cost.is_some())
-            }),
-            paper_sigma: by_size
+            amplified: claimed && clients.amplified(),
+            // Of every client, or of none.
+            epsilon_exact: exact.filter(|_| obstacles == [PAPER] && clients.all_have_a_cost()),
+            paper_sigma: clients
+                .by_size
                 .values()
                 .filter_map(|settled| settled.paper_sigma)
                 .reduce(f64::max),
@@ -120,6 +103,40 @@ impl Privacy {
             odometer,
         })
     }
+}
+
+/// Noise and cost of what a run's clients do, whatever else stands between the run and a claim.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// The largest standard deviation of any client's noise. A run in which all clients have it
+    /// costs no more.
+    pub sigma: f64,
+    /// The largest epsilon of any client.
+    pub epsilon: f64,
+    /// Whether random-k amplification is part of it.
+    pub amplified: bool,
+}
+
+/// The noise of a run and what it costs: by the very steps of [`Privacy::settle`], without what
+/// only a run needs. `None` where no epsilon follows (no noise, too little of it, or records that
+/// are not bounded one by one).
+///
+/// # Errors
+/// When no noise reaches the target, or the accountant cannot vouch.
+pub fn level(
+    resolved: &Resolved,
+    dimension: usize,
+    records: &[usize],
+) -> Result<Option<Level>, PrivacyError> {
+    let clients = Clients::settle(resolved, dimension, records)?;
+    let epsilon = clients.worst(|cost| cost.epsilon);
+    Ok(epsilon
+        .filter(|_| clients.all_have_a_cost())
+        .map(|epsilon| Level {
+            sigma: clients.sigmas(records).into_iter().fold(0.0, f64::max),
+            epsilon,
+            amplified: clients.amplified(),
+        }))
 }
 
 /// The standard deviation of the noise of a client with `records` records, and nothing about its cost.
@@ -146,6 +163,54 @@ pub fn with_more_noise(resolved: &Resolved, records: usize) -> usize {
     let steps = ((records.max(1) as f64).ln() / RATIO.ln()).floor();
     let below = RATIO.powf(steps).floor() as usize;
     below.max(batch.ceil() as usize).min(records)
+}
+
+/// Every client's noise and cost, computed once for clients of the same size.
+struct Clients {
+    /// Under which size a number of records is accounted.
+    account_as: BTreeMap<usize, usize>,
+    by_size: BTreeMap<usize, Settled>,
+}
+
+impl Clients {
+    fn settle(
+        resolved: &Resolved,
+        dimension: usize,
+        records: &[usize],
+    ) -> Result<Self, PrivacyError> {
+        let sound = mechanism_is_sound(resolved);
+        let account_as = representatives(resolved, records);
+        let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
+        for size in account_as.values() {
+            if let Entry::Vacant(entry) = by_size.entry(*size) {
+                entry.insert(settle_one(resolved, dimension, *size, sound)?);
+            }
+        }
+        Ok(Self {
+            account_as,
+            by_size,
+        })
+    }
+
+    fn sigmas(&self, records: &[usize]) -> Vec<f64> {
+        let size = |records: &usize| self.by_size[&self.account_as[records]].sigma;
+        records.iter().map(size).collect()
+    }
+
+    fn all_have_a_cost(&self) -> bool {
+        self.by_size.values().all(|settled| settled.cost.is_some())
+    }
+
+    /// The largest value of any client that has a cost.
+    fn worst(&self, value: fn(&Assessment) -> f64) -> Option<f64> {
+        let costs = self.by_size.values().filter_map(|s| s.cost.as_ref());
+        costs.map(value).reduce(f64::max)
+    }
+
+    fn amplified(&self) -> bool {
+        let mut costs = self.by_size.values().filter_map(|s| s.cost.as_ref());
+        costs.any(|cost| cost.amplified)
+    }
 }
 
 struct Settled {
@@ -382,7 +447,14 @@ fn obstacles(resolved: &Resolved, data_dependent_scaling: bool) -> Vec<&'static 
             "sampling with replacement",
         ),
         (data_dependent_scaling, "data-dependent scaling"),
-        (resolved.step_size_from_data, "data-dependent step size"),
+        (
+            resolved.step_size_origin == StepSizeOrigin::Theory,
+            "data-dependent step size",
+        ),
+        (
+            resolved.step_size_origin == StepSizeOrigin::Records,
+            "step size tuned on the records",
+        ),
     ];
     checks
         .into_iter()

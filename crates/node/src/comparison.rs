@@ -186,7 +186,12 @@ impl Comparison {
                 curve.rounds().to_string(),
                 quantity(curve.bits()),
                 epsilon.map_or_else(
-                    || format!("- {}", run.map_or("none", |run| run.claim.as_str())),
+                    || {
+                        format!(
+                            "- no claim: {}",
+                            run.map_or("no run", |run| run.claim.as_str())
+                        )
+                    },
                     |epsilon| format!("+ {}", soteria_accountant::round_up(epsilon, 4)),
                 ),
                 plus_minus(&curve.last(Measure::Utility)),
@@ -364,8 +369,9 @@ impl Comparison {
 }
 
 /// What tuning means for a claim.
-pub const TUNING: &str = "Step sizes were chosen by the training loss they end at. On private data every run that is looked at costs budget: \
-the choice is outside the claimed epsilon, which covers one run with a step size fixed beforehand.";
+pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is computed from the records. On private data every run that is \
+looked at costs budget, and no accounting covers the choice: nothing is claimed for these runs, nor for one that repeats their \
+settings. A claim needs a step size that was fixed beforehand, or tuned on public data.";
 
 fn contender_json(contender: &Contender) -> Value {
     let run = contender.curve.runs.first();

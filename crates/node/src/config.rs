@@ -259,6 +259,8 @@ pub struct Config {
     pub levels: u32,
     pub shift: Auto<ShiftChoice>,
     pub step_size: Auto<Theory<f64>>,
+    /// Whether somebody chose the step size by looking at the records.
+    pub step_size_from_data: bool,
     pub schedule: Auto<Schedule>,
     pub momentum: Auto<f64>,
     pub smoothing: Auto<u32>,

@@ -12,6 +12,7 @@ pub mod logs;
 pub mod model_file;
 pub mod net;
 pub mod output;
+pub mod planning;
 pub mod problem;
 pub mod report;
 pub mod reproduce;

@@ -134,6 +134,14 @@ impl From<AdjacencyChoice> for Adjacency {
     }
 }
 
+/// The name of an adjacency.
+pub(super) fn adjacency_name(adjacency: Adjacency) -> &'static str {
+    match adjacency {
+        Adjacency::ReplaceOne => "replace-one",
+        Adjacency::ZeroOut => "zero-out",
+    }
+}
+
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum AccountantChoice {
     Pld,
@@ -300,11 +308,7 @@ impl QuestionOptions {
         } else {
             "rdp"
         };
-        let adjacency = if question.adjacency == Adjacency::ZeroOut {
-            "zero-out"
-        } else {
-            "replace-one"
-        };
+        let adjacency = adjacency_name(question.adjacency);
         if self.json {
             return print(&format!(
                 "{:#}\n",

@@ -25,9 +25,11 @@ const GRID: &str = "0.01,0.03,0.06,0.1,0.3,0.6,1";
 
 /// Compare algorithms on your own problem
 ///
-/// Runs every algorithm for every seed, several at a time, and tells who is ahead against rounds and against bits, and
-/// whether that is more than chance. Writes report.html, figures (SVG and PNG), curves.csv and summary.json. Finished runs
-/// are kept: the same command goes on after an interruption.
+/// Runs every algorithm for every seed, several at a time, and tells who is ahead against rounds
+/// and against bits, and whether that is more than chance. A step size that --tune chose by the
+/// records leaves no privacy claim, here and in the written settings. Writes report.html, figures
+/// (SVG and PNG), curves.csv and summary.json. Finished runs are kept: the same command goes on
+/// after an interruption.
 ///
 /// Example: soteria compare --algorithms ldp-sgd,cdp-sgd,soteriafl-sgd,auto --seeds 0..5 --out comparison
 #[derive(clap::Args, Debug)]
@@ -44,7 +46,8 @@ pub struct Options {
     /// Seeds: a range (the end is not part of it) or one seed
     #[arg(long, value_name = "RANGE", default_value = "0..5", value_parser = seeds)]
     seeds: Range<u64>,
-    /// Try step sizes and use each algorithm's best [without a list: 0.01,0.03,0.06,0.1,0.3,0.6,1]
+    /// Try step sizes and use each algorithm's best, without a claim [without a list:
+    /// 0.01,0.03,0.06,0.1,0.3,0.6,1]
     #[arg(long, value_name = "GRID", num_args = 0..=1, default_missing_value = GRID, value_parser = grid)]
     tune: Option<Grid>,
     /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
@@ -203,6 +206,8 @@ fn settings(
                 document.set(&format!("run.seed={seed}"))?;
                 if let Some(step) = step {
                     document.set(&format!("algorithm.step_size={step}"))?;
+                    // Whichever is used is used because of the records.
+                    document.set("algorithm.step_size_from_data=true")?;
                 }
                 let config = Config::read(&document)?;
                 let own = data_depends_on_seed(&config);

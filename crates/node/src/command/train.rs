@@ -257,7 +257,9 @@ fn announce(
         NoiseTarget::None => "no noise".to_string(),
         NoiseTarget::Sigma(_) => format!("sigma {sigma:.3e} as given"),
         NoiseTarget::Epsilon(epsilon) => {
-            let mut line = format!("sigma {sigma:.3e} for epsilon {epsilon}");
+            // Rounded up: whoever copies it gets no more than this epsilon.
+            let enough = soteria_accountant::round_up(sigma, 4);
+            let mut line = format!("sigma {enough:.3e} for epsilon {epsilon}");
             if let Some(paper) = privacy
                 .paper_sigma
                 .filter(|_| privacy.accountant != "paper")

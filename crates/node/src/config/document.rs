@@ -67,6 +67,10 @@ pub const KEYS: &[(&str, &str)] = &[
     ("algorithm.shift", "auto | off, or a number >= 0"),
     ("algorithm.step_size", "auto | theory, or a positive number"),
     (
+        "algorithm.step_size_from_data",
+        "true | false (true: chosen by looking at the records, so nothing is claimed)",
+    ),
+    (
         "algorithm.schedule",
         "auto | constant | cosine | inverse-sqrt",
     ),

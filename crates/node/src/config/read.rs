@@ -95,6 +95,7 @@ impl Config {
                     positive(value).map(Theory::Given)
                 })),
             )?,
+            step_size_from_data: d.read("algorithm.step_size_from_data", false, Value::as_bool)?,
             schedule: d.read("algorithm.schedule", Auto::Auto, auto(choice(SCHEDULES)))?,
             momentum: d.read(
                 "algorithm.momentum",

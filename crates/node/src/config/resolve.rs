@@ -74,8 +74,18 @@ pub struct Resolved {
     pub most_records: Option<usize>,
     pub seed: u64,
     pub eval_every: u32,
-    /// Whether the step size was computed from the records (`step_size = "theory"`).
-    pub step_size_from_data: bool,
+    pub step_size_origin: StepSizeOrigin,
+}
+
+/// What decided the step size. Only a step that no record decided leaves the claim as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepSizeOrigin {
+    /// A number that was fixed beforehand, or the system's rule of public quantities.
+    Public,
+    /// Computed from the records (`step_size = "theory"`).
+    Theory,
+    /// A number that somebody chose by looking at the records (`step_size_from_data = true`).
+    Records,
 }
 
 /// What resolving needs to know about data and model.
@@ -223,11 +233,16 @@ impl Config {
             .snapshot_probability
             .or_else(|| batch.map_or(1.0, |batch| batch / smallest as f64));
         let b = batch.unwrap_or(smallest as f64);
-        let (step_size, step_size_from_data) = match self
+        let origin = if self.step_size_from_data {
+            StepSizeOrigin::Records
+        } else {
+            StepSizeOrigin::Public
+        };
+        let (step_size, step_size_origin) = match self
             .step_size
             .or_else(|| Theory::Given(self.step_rule(shape, equalize)))
         {
-            Theory::Given(step) => (step, false),
+            Theory::Given(step) => (step, origin),
             Theory::Theory => match shape.smoothness {
                 Some(smoothness) => {
                     let problem = theory::Problem {
@@ -236,7 +251,7 @@ impl Config {
                     };
                     (
                         problem.step_size(theory_estimator, b, snapshot_probability),
-                        true,
+                        StepSizeOrigin::Theory,
                     )
                 }
                 None => {
@@ -319,7 +334,7 @@ impl Config {
             most_records: self.most_records,
             seed: self.seed,
             eval_every: self.eval_every,
-            step_size_from_data,
+            step_size_origin,
         };
         self.check_values(&resolved, d)?;
         resolved.check(smallest)?;
@@ -484,7 +499,8 @@ impl Resolved {
                 "use privacy.clip_scope = \"selected\" (gd and sgd), or privacy.amplification = \"off\"",
             ));
         }
-        if self.shared_coordinates && random_k && self.step_size_from_data {
+        let theory = self.step_size_origin == StepSizeOrigin::Theory;
+        if self.shared_coordinates && random_k && theory {
             return Err(ConfigError::conflict(
                 "`algorithm.step_size = \"theory\"` rests on clients that draw their coordinates independently, not on `algorithm.coordinates = \"shared\"`",
             ));

@@ -9,7 +9,7 @@ use super::read::{
     ACCOUNTANTS, ACTIVATIONS, COORDINATES, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS,
     SCHEDULES, SCOPES, name,
 };
-use super::resolve::Resolved;
+use super::resolve::{Resolved, StepSizeOrigin};
 use super::{
     EstimatorName, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
     ShiftChoice,
@@ -213,12 +213,15 @@ impl Resolved {
         // A step size from the records stays a rule, so that reading it back keeps the claim honest.
         lines.push((
             "step_size",
-            if self.step_size_from_data {
+            if self.step_size_origin == StepSizeOrigin::Theory {
                 text("theory")
             } else {
                 number(self.step_size)
             },
         ));
+        if self.step_size_origin == StepSizeOrigin::Records {
+            lines.push(("step_size_from_data", true.to_string()));
+        }
         lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
         lines.push(("momentum", number(self.momentum)));
         lines.push(("smoothing", self.smoothing.to_string()));

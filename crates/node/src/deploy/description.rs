@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use soteria_core::data::{Constants, Cosine, DataError, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
-use crate::config::resolve::{Resolved, Shape};
+use crate::config::resolve::{Resolved, Shape, StepSizeOrigin};
 use crate::config::{Config, ConfigError, Document, Init, ModelKind, ScaleChoice};
 use crate::problem::{Model, ProblemError, build_model, image_side};
 
@@ -67,7 +67,9 @@ pub enum DescriptionError {
     #[error("the run description names a file or folder, which is refused")]
     Path,
     /// The step size depends on somebody's records.
-    #[error("deployment needs a step size as a number, not \"theory\", which looks at records")]
+    #[error(
+        "deployment needs a step size that no record decided: a number, not \"theory\", and no `algorithm.step_size_from_data = true`"
+    )]
     StepSize,
 }
 
@@ -115,7 +117,7 @@ impl Description {
         test_seed: Option<u64>,
         nonce: [u8; 16],
     ) -> Result<Self, DescriptionError> {
-        if resolved.step_size_from_data {
+        if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
         }
         let mut resolved = resolved.clone();
@@ -205,6 +207,9 @@ impl Description {
             super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
         if again != text {
             return Err(malformed("it is not canonical"));
+        }
+        if resolved.step_size_origin != StepSizeOrigin::Public {
+            return Err(DescriptionError::StepSize);
         }
         match resolved.scale {
             ScaleChoice::None => {}

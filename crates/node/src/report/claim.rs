@@ -129,6 +129,10 @@ fn explanation(reason: &str) -> &'static str {
             "Features were scaled by constants computed from the records themselves, and no accounting covers that use of them.",
         ),
         (
+            "step size",
+            "The step size was computed from the records or chosen by what they gave, and no accounting covers that use of them.",
+        ),
+        (
             "estimate",
             "Each client's whole estimate was clipped instead of each record's gradient, so the influence of one record is not bounded as the accounting needs.",
         ),

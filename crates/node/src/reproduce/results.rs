@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use soteria_accountant::AccountError;
-use soteria_accountant::assess::{Method, Question};
-use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
+use soteria_accountant::event::Adjacency;
 
 use super::published::{self, ALGORITHMS, Algorithm, Band, DELTA, FIGURES, Setup};
-use super::settings::Mode;
+use super::settings::{self, Mode};
+use crate::accounting;
+use crate::config::resolve::{Resolved, Shape};
+use crate::config::{Config, ConfigError, ModelKind};
 use crate::experiment::{Curve, Measure, Setting, Statistic};
 
 /// One curve of a figure.
@@ -304,41 +305,58 @@ fn compare(entry: &Entry, band: &Band) -> Vec<Comparison> {
     compared.collect()
 }
 
-/// The epsilon that the published noise of an algorithm gives if every record were clipped to `G` and batches were
-/// Poisson: zero-out, no amplification, SVRG with differences of up to `2G`. With it, the formula's sigma.
-///
-/// # Errors
-/// When the accountant cannot vouch for so little noise.
+/// The epsilon that the published noise of an algorithm gives if every record were clipped to `G`
+/// and batches were Poisson: no amplification, SVRG with differences of up to `2G`. `None` where no
+/// accountant vouches for so little noise.
 pub fn noise_really_gives(
     setup: &Setup,
     algorithm: Algorithm,
     sigma: f64,
     adjacency: Adjacency,
-) -> Result<f64, AccountError> {
+) -> Option<f64> {
+    let run = clipped_by_record(setup, algorithm, sigma, adjacency)
+        .expect("the published numbers make a configuration");
+    let (dimension, records) = (setup.task.dimension(), setup.task.records());
+    let level = accounting::level(&run, dimension as usize, &[records as usize]);
+    level.ok().flatten().map(|level| level.epsilon)
+}
+
+/// The published run, but with the mechanism that the accountants speak of.
+fn clipped_by_record(
+    setup: &Setup,
+    algorithm: Algorithm,
+    sigma: f64,
+    adjacency: Adjacency,
+) -> Result<Resolved, ConfigError> {
     let clip = setup.task.clip();
-    let mechanism = Mechanism {
-        estimator: if algorithm.is_svrg() {
-            Estimator::Svrg {
-                difference_clip: Some(2.0 * clip),
-            }
-        } else {
-            Estimator::Sgd
+    let mut keys = vec![
+        format!("algorithm.preset={}", algorithm.preset()),
+        format!("algorithm.batch={}", setup.batch(algorithm)),
+        format!("algorithm.rounds={}", setup.rounds),
+        format!("privacy.sigma={sigma}"),
+        format!("privacy.delta={DELTA}"),
+        format!("privacy.clip={clip}"),
+        "privacy.amplification=off".to_string(),
+        match adjacency {
+            Adjacency::ZeroOut => "privacy.adjacency=zero-out".to_string(),
+            Adjacency::ReplaceOne => "privacy.adjacency=replace-one".to_string(),
         },
-        records: setup.task.records(),
-        batch: f64::from(setup.batch(algorithm)),
-        clip,
-        clip_scope: ClipScope::Record,
-        rand_k: None,
+    ];
+    if algorithm.is_svrg() {
+        keys.push(format!("privacy.difference_clip={}", 2.0 * clip));
+    }
+    let dimension = setup.task.dimension() as usize;
+    let shape = Shape {
+        dimension,
+        records: vec![setup.task.records() as usize],
+        model: ModelKind::Logistic,
+        smoothness: None,
+        image: false,
+        basis: None,
+        whole: dimension,
     };
-    let question = Question {
-        release: mechanism.release(1.0)?,
-        rounds: u64::from(setup.rounds),
-        delta: DELTA,
-        adjacency,
-        method: Method::Pld,
-        amplification: false,
-    };
-    Ok(question.assess(sigma)?.epsilon)
+    let (run, _) = Config::read(&settings::document(&keys)?)?.resolve(&shape)?;
+    Ok(run)
 }
 
 /// The noise of the paper's formula.
@@ -373,7 +391,7 @@ pub fn real_epsilons(setup: &Setup) -> Vec<RealEpsilon> {
 fn assess_all(setup: &Setup) -> Vec<RealEpsilon> {
     let rows = ALGORITHMS.map(|algorithm| {
         let sigma = published_sigma(setup, algorithm);
-        let epsilon = |adjacency| noise_really_gives(setup, algorithm, sigma, adjacency).ok();
+        let epsilon = |adjacency| noise_really_gives(setup, algorithm, sigma, adjacency);
         RealEpsilon {
             algorithm,
             sigma,

@@ -180,7 +180,7 @@ fn common(task: Task, mode: Mode) -> Vec<String> {
     }
 }
 
-fn document(keys: &[String]) -> Result<Document, ConfigError> {
+pub(super) fn document(keys: &[String]) -> Result<Document, ConfigError> {
     let mut document = Document::default();
     for key in keys {
         document.set(key)?;

@@ -219,6 +219,9 @@ fn a_comparison_tells_who_wins() {
     );
     assert_eq!(object["tuned"], true);
     for algorithm in object["algorithms"].as_array().unwrap() {
+        // Whatever the noise, the choice looked at the records.
+        assert_eq!(algorithm["claim"], "step size tuned on the records");
+        assert_eq!(algorithm["epsilon"], Value::Null);
         let tried = algorithm["tried"].as_array().unwrap();
         assert_eq!(tried.len(), 3);
         let loss = |value: &Value| value["loss"]["mean"].as_f64().unwrap();
@@ -231,7 +234,39 @@ fn a_comparison_tells_who_wins() {
             "{algorithm}"
         );
     }
-    assert!(place.text("tuned/report.html").contains("costs budget"));
+    let page = place.text("tuned/report.html");
+    for piece in [
+        "costs budget",
+        "nothing is claimed for these runs",
+        "step size tuned on the records",
+    ] {
+        assert!(page.contains(piece), "{piece}");
+    }
+    let table = place
+        .run(&words(&format!("{line} --tune 0.1,0.5,2 --out tuned")))
+        .well()
+        .stdout;
+    assert_eq!(
+        table
+            .matches("no claim: step size tuned on the records")
+            .count(),
+        2,
+        "{table}"
+    );
+    // The written settings repeat the run, and its missing claim.
+    let again = place
+        .run(&words(
+            "train --config tuned/settings/ldp-sgd-step-0.5.toml --out again --json",
+        ))
+        .well()
+        .object();
+    assert_eq!(again["privacy"]["claim"], "step size tuned on the records");
+    assert_eq!(again["privacy"]["epsilon"], Value::Null);
+    let page = place.text("again/report.html");
+    assert!(page.contains("makes no privacy claim") && page.contains("chosen by what they gave"));
+    // Untuned runs keep theirs.
+    let plain: Value = serde_json::from_str(&place.text("plain/summary.json")).unwrap();
+    assert_eq!(plain["algorithms"][0]["claim"], "proved");
 
     let unknown = place.run(&words("compare --algorithms ldp-sgd,top-k --out bad"));
     fails(unknown, 2, "algorithm.preset");

@@ -7,6 +7,7 @@ mod experiments;
 mod failures;
 mod golden;
 mod keys;
+mod plan;
 mod program;
 mod readme;
 mod train;

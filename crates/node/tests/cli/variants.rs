@@ -108,7 +108,7 @@ fn every_estimator_goes_with_secure_noise() {
 fn claims_are_made_only_where_there_is_a_proof() {
     let place = Place::new();
     let sgd = "algorithm.preset=soteriafl-sgd";
-    let cases: [(&str, &[&str], &str); 6] = [
+    let cases: [(&str, &[&str], &str); 7] = [
         (
             "paper",
             &[sgd, "privacy.accountant=paper"],
@@ -134,6 +134,11 @@ fn claims_are_made_only_where_there_is_a_proof() {
             "step",
             &[sgd, "algorithm.step_size=theory"],
             "data-dependent step size",
+        ),
+        (
+            "tuned",
+            &[sgd, "algorithm.step_size_from_data=true"],
+            "step size tuned on the records",
         ),
     ];
     for (name, settings, claim) in cases {

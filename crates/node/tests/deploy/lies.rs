@@ -291,6 +291,10 @@ fn a_changed_description_is_another_run() {
         ("rounds = 7", "rounds = 7.0"),
         ("rounds = 7", "rounds = 07"),
         ("step_size = 0.3", "step_size = \"theory\""),
+        (
+            "step_size = 0.3",
+            "step_size = 0.3\nstep_size_from_data = true",
+        ),
         ("scale = \"none\"", "scale = \"spectral\""),
         ("sigma = 0.05", "sigma = 0.05 # trust me"),
         ("---\n", "----\n"),
