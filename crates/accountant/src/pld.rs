@@ -1,9 +1,9 @@
 //! Privacy-loss-distribution accounting: the cost of a schedule of releases, to 1e-4 and from
-//! above.
+//! above. Where every shift is certain there is a closed form, and it is used.
 //!
 //! ```text
-//! release -> pair (P, Q) -> loss distribution on a grid -> tilt -> F^T -> delta(epsilon)
-//!            pair.rs        discretise.rs                 plan.rs  compose.rs
+//! shifts -> pair (P, Q) -> loss distribution on a grid -> tilt -> F^T -> delta(epsilon)
+//!           mixture.rs     discretise.rs                  window.rs  compose.rs
 //! ```
 //!
 //! Guarantee: every answer is an upper bound of the cost of the pairs, whatever the step; the step
@@ -12,92 +12,125 @@
 //! about 1e-4 of itself. A fixed step, as other accountants use, is tens of percent too high for
 //! rounds of small loss.
 //!
+//! What is accounted are mixtures of shifts, for a schedule fixed in advance: a release of which
+//! random-k hides a part is none, and cannot be passed here.
+//!
 //! Cost: milliseconds; the window over the step grows like `sqrt(T)`.
 
-pub(crate) mod compose;
-pub(crate) mod discretise;
-pub(crate) mod distribution;
-mod law;
-pub(crate) mod pair;
-pub(crate) mod plan;
+mod compose;
+mod cut;
+mod discretise;
+mod losses;
 mod search;
+mod tilted;
 mod transform;
+mod window;
 
-pub use distribution::LossDistribution;
+pub(crate) use losses::LossDistribution;
 pub(crate) use search::RoundCosts;
 
-use crate::account::AccountError;
-use crate::event::{Adjacency, Release};
+use crate::error::AccountError;
+use crate::gaussian;
+use crate::mechanism::Adjacency;
+use crate::mixture::{MixturePair, ShiftMixture};
 use compose::{Composed, Phase};
-use pair::{Cutoff, Pair};
-use plan::{Goal, Plan, Samples};
+use cut::Cutoff;
 use search::Search;
+use window::{Goal, Placement, Samples};
 
 /// Largest shift in units of the noise; epsilon is far above 10,000 there.
 const LARGEST_SHIFT: f64 = 200.0;
 
+/// Grid positions times rounds must fit an integer, and rounding times rounds stay small.
+const MOST_ROUNDS: u64 = 1 << 36;
+
+/// Above this share of delta the allowance for rounding would show in the answer.
+const SHARP_ALLOWANCE: f64 = 1e-4;
+
+/// Above this share of delta an answer is refused.
+const VOUCHED_ALLOWANCE: f64 = 0.01;
+
 /// A schedule seen in one direction: pairs and how often each is drawn.
 #[derive(Clone, Debug)]
-pub(crate) struct Direction {
-    phases: Vec<(Pair, u64)>,
+struct Direction {
+    phases: Vec<(MixturePair, u64)>,
 }
 
 /// A schedule with every direction that its adjacency asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
+    /// Total shift over noise between neighbours, of all rounds with a certain shift: they compose
+    /// to a single one, exactly.
+    mu: f64,
+    /// None where every shift is certain.
     directions: Vec<Direction>,
 }
 
-/// How much finer than the coarsest the step must be: about the same for neighbouring noise
-/// levels, so a search reuses what its first evaluation found.
-pub(crate) type Fineness = Option<f64>;
+/// How much finer than the coarsest the step must be.
+type Fineness = Option<f64>;
 
 impl Schedule {
-    /// `gaussian` is the total shift over noise of all rounds with a certain shift; they compose
-    /// to a single one, exactly.
+    /// Rounds as mixtures in units of the noise, with how often each happens.
     pub(crate) fn new(
-        mixtures: &[(&Release, u64)],
-        gaussian: f64,
+        rounds: &[(ShiftMixture, u64)],
         adjacency: Adjacency,
     ) -> Result<Self, AccountError> {
-        let mut phases: Vec<(Vec<Pair>, u64)> = mixtures
-            .iter()
-            .map(|(release, count)| (Pair::of(release, adjacency), *count))
-            .collect();
-        if gaussian > 0.0 {
-            phases.push((Pair::certain(gaussian, adjacency), 1));
-        }
-        let ways = phases.first().map_or(0, |phase| phase.0.len());
-        let directions: Vec<Direction> = (0..ways)
-            .map(|way| Direction {
-                phases: phases
-                    .iter()
-                    .map(|(pairs, count)| (pairs[way].clone(), *count))
-                    .collect(),
-            })
-            .collect();
-        for (pair, _) in directions.iter().flat_map(|direction| &direction.phases) {
-            if pair.largest_shift() > LARGEST_SHIFT {
-                return Err(AccountError::NoiseTooSmall {
-                    ratio: pair.largest_shift(),
-                    largest: LARGEST_SHIFT,
-                });
+        let (mut squares, mut total) = (0.0, 0_u64);
+        let mut phases: Vec<(ShiftMixture, u64)> = Vec::new();
+        for (shifts, count) in rounds {
+            total = total.saturating_add(*count);
+            if *count == 0 {
+                return Err(AccountError::NoRounds { found: 0 });
+            }
+            if total > MOST_ROUNDS {
+                return Err(AccountError::TooManyRounds);
+            }
+            if shifts.is_single() {
+                squares += *count as f64 * shifts.largest().powi(2);
+            } else if let Some(same) = phases.iter_mut().find(|phase| phase.0 == *shifts) {
+                same.1 += count;
+            } else {
+                phases.push((shifts.clone(), *count));
             }
         }
-        Ok(Schedule { directions })
+        let gaussian = squares.sqrt();
+        if gaussian > 0.0 && !phases.is_empty() {
+            phases.push((ShiftMixture::certain(gaussian.min(f64::MAX))?, 1));
+        }
+        let mut directions: Vec<Direction> = Vec::new();
+        for (shifts, count) in phases {
+            let ratio = shifts.largest();
+            if ratio > LARGEST_SHIFT {
+                let largest = LARGEST_SHIFT;
+                return Err(AccountError::NoiseTooSmall { ratio, largest });
+            }
+            let pairs = MixturePair::directions(&shifts, adjacency);
+            directions.resize_with(pairs.len(), || Direction { phases: Vec::new() });
+            for (direction, pair) in directions.iter_mut().zip(pairs) {
+                direction.phases.push((pair, count));
+            }
+        }
+        Ok(Schedule {
+            mu: adjacency.distance() * gaussian,
+            directions,
+        })
+    }
+
+    /// `mu` of the closed form, where every shift is certain.
+    pub(crate) fn closed_form(&self) -> Option<f64> {
+        self.directions.is_empty().then_some(self.mu)
     }
 
     /// The least epsilon at `delta`, from above.
     pub(crate) fn epsilon(&self, delta: f64) -> Result<f64, AccountError> {
-        self.epsilon_at(delta, &mut None)
+        match self.closed_form() {
+            Some(mu) => Ok(gaussian::epsilon(mu, delta)),
+            None => self.epsilon_at(delta, &mut None),
+        }
     }
 
-    /// As [`Self::epsilon`], starting from a fineness that was enough before.
-    pub(crate) fn epsilon_at(
-        &self,
-        delta: f64,
-        fineness: &mut Fineness,
-    ) -> Result<f64, AccountError> {
+    /// The same by loss distributions; says which fineness was enough.
+    fn epsilon_at(&self, delta: f64, fineness: &mut Fineness) -> Result<f64, AccountError> {
         let mut worst = 0.0_f64;
         for (way, direction) in self.directions.iter().enumerate() {
             if direction.total_variation() <= delta {
@@ -113,6 +146,11 @@ impl Schedule {
 
     /// `delta` at `epsilon`, from above.
     pub(crate) fn delta(&self, epsilon: f64) -> Result<f64, AccountError> {
+        match self.closed_form() {
+            Some(mu) if mu > 0.0 => return Ok(gaussian::delta(mu, epsilon)),
+            Some(_) => return Ok(0.0),
+            None => {}
+        }
         let mut worst = 0.0_f64;
         for direction in &self.directions {
             let mut search = Search::new(direction, Goal::Epsilon(epsilon))?;
@@ -144,11 +182,11 @@ impl Direction {
     }
 
     /// The coarsest step worth trying: a quarter of a round's spread, within reason.
-    fn coarsest_step(&self, plan: &Plan) -> f64 {
+    fn coarsest_step(&self, placement: &Placement) -> f64 {
         const FEWEST_POINTS: f64 = 2048.0;
         const MOST_POINTS: f64 = 65_536.0;
-        let window = plan.window.length;
-        (plan.spread / self.rounds().sqrt() / 4.0)
+        let window = placement.window.length;
+        (placement.spread / self.rounds().sqrt() / 4.0)
             .min(window / FEWEST_POINTS)
             .max(window / MOST_POINTS)
     }
@@ -167,18 +205,18 @@ impl Direction {
     }
 }
 
-/// The least epsilon of rounds that are already on a grid; a plan that turns out to be off centre
-/// is replaced.
-pub(crate) fn epsilon_of_phases(
+/// The least epsilon of rounds that are already on a grid; a placement that turns out to be off
+/// centre is replaced.
+fn epsilon_of_phases(
     phases: &[Phase<'_>],
-    plan: &mut Plan,
+    placement: &mut Placement,
     delta: f64,
 ) -> Result<f64, AccountError> {
-    let mut answer = Composed::new(phases, plan)?.epsilon(delta)?;
+    let mut answer = Composed::new(phases, placement)?.epsilon(delta)?;
     if answer.allowance > SHARP_ALLOWANCE {
         let samples: Vec<Samples> = phases.iter().map(|phase| phase.samples.clone()).collect();
-        *plan = Plan::around(&samples, answer.epsilon, delta.ln());
-        let centred = Composed::new(phases, plan).and_then(|composed| composed.epsilon(delta));
+        *placement = Placement::around(&samples, answer.epsilon, delta.ln());
+        let centred = Composed::new(phases, placement).and_then(|composed| composed.epsilon(delta));
         match centred {
             Ok(centred) if centred.allowance < answer.allowance => answer = centred,
             // Both are bounds: the first one stands.
@@ -198,75 +236,39 @@ pub(crate) fn epsilon_of_phases(
 ///
 /// # Errors
 /// A window too long for a transform, or more given up than `delta` allows.
-pub fn epsilon_of_losses(
+pub(crate) fn epsilon_of_losses(
     rounds: &[(&LossDistribution, u64)],
     delta: f64,
 ) -> Result<f64, AccountError> {
-    let samples = samples_of(rounds);
-    let mut plan = Plan::new(&samples, Goal::Delta(delta));
-    epsilon_of_phases(&phases_of(rounds, &samples), &mut plan, delta)
-}
-
-/// `delta` at `epsilon` of rounds with given losses, all on grids of the same step.
-///
-/// # Errors
-/// A window too long for a transform.
-pub fn delta_of_losses(
-    rounds: &[(&LossDistribution, u64)],
-    epsilon: f64,
-) -> Result<f64, AccountError> {
-    let samples = samples_of(rounds);
-    let plan = Plan::new(&samples, Goal::Epsilon(epsilon));
-    Ok(Composed::new(&phases_of(rounds, &samples), &plan)?.delta(epsilon))
-}
-
-fn samples_of(rounds: &[(&LossDistribution, u64)]) -> Vec<Samples> {
-    rounds
+    let samples: Vec<Samples> = rounds
         .iter()
         .map(|(losses, count)| Samples::of_distribution(losses, *count))
-        .collect()
-}
-
-fn phases_of<'a>(rounds: &[(&'a LossDistribution, u64)], samples: &'a [Samples]) -> Vec<Phase<'a>> {
-    rounds
+        .collect();
+    let phases: Vec<Phase<'_>> = rounds
         .iter()
-        .zip(samples)
-        .map(|((losses, count), samples)| Phase {
+        .zip(&samples)
+        .map(|(&(losses, count), samples)| Phase {
             losses,
             samples,
-            count: *count,
+            count,
         })
-        .collect()
+        .collect();
+    let mut placement = Placement::new(&samples, Goal::Delta(delta));
+    epsilon_of_phases(&phases, &mut placement, delta)
 }
-
-/// Above this share of delta the allowance for rounding would show in the answer.
-const SHARP_ALLOWANCE: f64 = 1e-4;
-
-/// Above this share of delta an answer is refused.
-const VOUCHED_ALLOWANCE: f64 = 0.01;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::ShiftMixture;
-    use crate::gaussian;
 
-    const BOTH: [Adjacency; 2] = [Adjacency::ZeroOut, Adjacency::ReplaceOne];
-
-    fn sampled(rate: f64, sigma: f64) -> Release {
-        let shifts = ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - rate, rate]).unwrap();
-        Release::new(shifts, sigma).unwrap()
+    fn sampled(rate: f64, sigma: f64) -> ShiftMixture {
+        ShiftMixture::new(&[0.0, 1.0 / sigma], &[1.0 - rate, rate]).unwrap()
     }
 
     /// Rounds with a certain shift, composed as if there were no closed form.
     #[test]
     fn certain_shifts_match_the_closed_form() {
-        for adjacency in BOTH {
-            let double = if adjacency == Adjacency::ZeroOut {
-                1.0
-            } else {
-                2.0
-            };
+        for &adjacency in Adjacency::ALL {
             for (shift, rounds, delta) in [
                 (1.0, 1, 1e-5),
                 (0.05, 100, 1e-5),
@@ -274,15 +276,21 @@ mod tests {
                 (0.001, 1_000_000, 1e-10),
                 (3.0, 20, 1e-10),
             ] {
-                let directions = Pair::certain(shift, adjacency)
+                let shifts = ShiftMixture::certain(shift).unwrap();
+                let closed = Schedule::new(&[(shifts.clone(), rounds)], adjacency).unwrap();
+                let exact = closed.epsilon(delta).unwrap();
+                let mu = adjacency.distance() * shift * (rounds as f64).sqrt();
+                assert!((exact / gaussian::epsilon(mu, delta) - 1.0).abs() < 1e-12);
+                let directions = MixturePair::directions(&shifts, adjacency)
                     .into_iter()
                     .map(|pair| Direction {
                         phases: vec![(pair, rounds)],
                     })
                     .collect();
-                let schedule = Schedule { directions };
-                let mu = double * shift * (rounds as f64).sqrt();
-                let exact = gaussian::epsilon(mu, delta);
+                let schedule = Schedule {
+                    mu: 0.0,
+                    directions,
+                };
                 let found = schedule.epsilon(delta).unwrap();
                 assert!(
                     found >= exact * (1.0 - 1e-9),
@@ -303,10 +311,9 @@ mod tests {
 
     #[test]
     fn refining_never_raises_the_cost() {
-        for adjacency in BOTH {
+        for &adjacency in Adjacency::ALL {
             for (rate, sigma, rounds) in [(0.01, 1.0, 300), (0.2, 3.0, 2000), (1e-4, 0.5, 5000)] {
-                let release = sampled(rate, sigma);
-                let schedule = Schedule::new(&[(&release, rounds)], 0.0, adjacency).unwrap();
+                let schedule = Schedule::new(&[(sampled(rate, sigma), rounds)], adjacency).unwrap();
                 for direction in &schedule.directions {
                     let mut last = f64::INFINITY;
                     for fineness in [1.0, 2.0, 4.0, 8.0, 16.0] {
@@ -323,12 +330,11 @@ mod tests {
     #[test]
     fn composed_mass_is_one() {
         for (rate, sigma, rounds) in [(0.01, 1.0, 1000), (1e-6, 0.3, 1_000_000), (0.5, 5.0, 50)] {
-            let release = sampled(rate, sigma);
-            for pair in Pair::of(&release, Adjacency::ZeroOut) {
-                let direction = Direction {
-                    phases: vec![(pair, rounds)],
-                };
-                let search = Search::new(&direction, Goal::Delta(1e-6)).unwrap();
+            let rounds = [(sampled(rate, sigma), rounds)];
+            let schedule = Schedule::new(&rounds, Adjacency::ZeroOut).unwrap();
+            assert_eq!(schedule.directions.len(), 2);
+            for direction in &schedule.directions {
+                let search = Search::new(direction, Goal::Delta(1e-6)).unwrap();
                 let total = search.composed_total(4.0).unwrap();
                 assert!((total - 1.0).abs() < 1e-10, "{rate}: {total}");
             }
@@ -337,14 +343,21 @@ mod tests {
 
     #[test]
     fn given_losses_compose_like_the_release_they_came_from() {
-        let release = sampled(0.02, 1.2);
-        let schedule = Schedule::new(&[(&release, 800)], 0.0, Adjacency::ReplaceOne).unwrap();
+        let rounds = [(sampled(0.02, 1.2), 800)];
+        let schedule = Schedule::new(&rounds, Adjacency::ReplaceOne).unwrap();
         let search = Search::new(&schedule.directions[0], Goal::Delta(1e-6)).unwrap();
         let losses = search.discretise(16.0).unwrap();
         let whole = schedule.epsilon(1e-6).unwrap();
         let found = epsilon_of_losses(&[(&losses[0], 300), (&losses[0], 500)], 1e-6).unwrap();
         assert!((found / whole - 1.0).abs() < 1e-4, "{found} {whole}");
-        let delta = delta_of_losses(&[(&losses[0], 800)], found).unwrap();
+        let samples = [Samples::of_distribution(&losses[0], 800)];
+        let phase = Phase {
+            losses: &losses[0],
+            samples: &samples[0],
+            count: 800,
+        };
+        let placement = Placement::new(&samples, Goal::Epsilon(found));
+        let delta = Composed::new(&[phase], &placement).unwrap().delta(found);
         assert!((delta / 1e-6 - 1.0).abs() < 1e-3, "{delta}");
     }
 }

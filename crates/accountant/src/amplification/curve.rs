@@ -1,12 +1,12 @@
 //! The masked hockey-stick curve of one release, rounded up.
 //!
-//! Everything is in the excess `V(epsilon) = H_g - max(0, 1 - g)` at `g = e^epsilon`: it is small where the
-//! curve says something, so its rounding is relative.
+//! Everything is in the excess `V(epsilon) = H_g - max(0, 1 - g)` at `g = e^epsilon`: it is small
+//! where the curve says something, so its rounding is relative.
 //!
 //! Three shapes of release have a closed form whose excess is convex, then concave in the squared
 //! shift (Lemma 9 of `docs/privacy.md`), and there the envelope is exact:
-//! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in `s` is
-//!   `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
+//! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in
+//!   `s` is `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
 //! - the subsampled Gaussian under zero-out: `H_g = q H_K` of the single shift, `K = 1 + (g-1)/q`;
 //! - the subsampled Gaussian under replace-one, for `S` up to [`SYMMETRIC_LIMIT`].
 //!
@@ -14,8 +14,10 @@
 
 use super::chain::Table;
 use super::envelope::{s_shaped, stepped};
-use super::pair::{Pair, Side, difference_above, upper_tail};
-use crate::event::Adjacency;
+use super::excess::difference_above;
+use crate::mechanism::Adjacency;
+use crate::mixture::{MixturePair, ShiftMixture};
+use crate::normal::{density, upper_tail};
 
 /// Up to this squared shift the replace-one excess is proved to have one inflection.
 const SYMMETRIC_LIMIT: f64 = 12.0;
@@ -33,7 +35,7 @@ enum Shape {
     /// `(1-q) N(0) + q N(+-sqrt(S))` against its mirror image.
     Symmetric { rate: f64, square: f64 },
     /// Any mixture; the last root found, times `sqrt(rho)`, starts the next search.
-    Mixture { pair: Pair, root: f64 },
+    Mixture { pair: MixturePair, root: f64 },
 }
 
 impl MaskedCurve {
@@ -57,13 +59,10 @@ impl MaskedCurve {
     }
 
     /// The curve when the mean of `rho` is at most `mean`.
-    pub(super) fn new(mixture: &Side, adjacency: Adjacency, mean: f64) -> Self {
+    pub(super) fn new(mixture: &ShiftMixture, adjacency: Adjacency, mean: f64) -> Self {
         let largest = mixture.largest();
         let square = largest * largest;
-        let rate = mixture
-            .components()
-            .last()
-            .map_or(1.0, |component| component.1);
+        let rate = mixture.parts().last().map_or(1.0, |part| part.1);
         let shape = match adjacency {
             Adjacency::ZeroOut if mixture.is_subsampled() => Shape::Sampled { rate, square },
             // Two records that pull apart: one vector of twice the length.
@@ -75,7 +74,7 @@ impl MaskedCurve {
                 Shape::Symmetric { rate, square }
             }
             _ => Shape::Mixture {
-                pair: Pair::directions(mixture, adjacency)[0].clone(),
+                pair: MixturePair::directions(mixture, adjacency)[0].clone(),
                 root: 0.0,
             },
         };
@@ -130,7 +129,7 @@ impl MaskedCurve {
 }
 
 /// Excess of a pair with all shifts times `sqrt(rho)`.
-fn mixture_excess(pair: &Pair, root: &mut f64, rho: f64, epsilon: f64) -> f64 {
+fn mixture_excess(pair: &MixturePair, root: &mut f64, rho: f64, epsilon: f64) -> f64 {
     // The root moves like 1/sqrt(rho); Newton starts from there.
     let scale = rho.sqrt();
     let mut start = *root / scale;
@@ -176,11 +175,6 @@ fn symmetric(epsilon: f64, rate: f64, square: f64, mean: f64) -> f64 {
     s_shaped(price, mean * square, square)
 }
 
-/// Density of the standard normal.
-fn density(y: f64) -> f64 {
-    (-0.5 * y * y).exp() / (2.0 * std::f64::consts::PI).sqrt()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,8 +190,8 @@ mod tests {
             (&[0.0, 3.0], &[0.7, 0.3], Adjacency::ReplaceOne),
         ];
         for (shifts, probabilities, adjacency) in cases {
-            let mixture = Side::new(shifts, probabilities).unwrap();
-            let pair = &Pair::directions(&mixture, adjacency)[0];
+            let mixture = ShiftMixture::new(shifts, probabilities).unwrap();
+            let pair = &MixturePair::directions(&mixture, adjacency)[0];
             for mean in [0.02, 0.1, 0.5, 1.0] {
                 let mut curve = MaskedCurve::new(&mixture, adjacency, mean);
                 assert!(!matches!(curve.shape, Shape::Mixture { .. }));
@@ -222,8 +216,8 @@ mod tests {
             (Adjacency::ZeroOut, 0.01, 1.0),
             (Adjacency::ReplaceOne, 0.2, 0.7),
         ] {
-            let mixture = Side::new(&[0.0, shift], &[1.0 - q, q]).unwrap();
-            let pair = &Pair::directions(&mixture, adjacency)[0];
+            let mixture = ShiftMixture::new(&[0.0, shift], &[1.0 - q, q]).unwrap();
+            let pair = &MixturePair::directions(&mixture, adjacency)[0];
             let mut curve = MaskedCurve::new(&mixture, adjacency, 1.0);
             for epsilon in [-0.3, -0.005, 0.0, 0.01, 0.4, 1.5] {
                 let (ours, other) = (curve.excess(epsilon), pair.excess(epsilon, &mut 0.0));

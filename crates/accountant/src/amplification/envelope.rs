@@ -6,8 +6,8 @@
 /// Relative precision of the tangent point; the envelope's error is its square.
 const TANGENT: f64 = 1e-8;
 
-/// Values below this are not told from zero: Gaussian tails underflow there, first the slope's sign and
-/// then the value itself. It is added where it matters, and far below any delta.
+/// Values below this are not told from zero: Gaussian tails underflow there, first the slope's sign
+/// and then the value itself. It is added where it matters, and far below any delta.
 const TINY: f64 = 1e-280;
 
 /// Envelope at `mean` of a nondecreasing function on `[0, end]` that vanishes at 0 and is convex up

@@ -12,8 +12,8 @@
 //! out: a chord of relative width `1/100` adds `1/60000` to the second moment of the loss, and saves
 //! nine tenths of the evaluations.
 
-use super::GridLaw;
-use super::pair::Pair;
+use crate::mixture::MixturePair;
+use crate::pld::LossDistribution;
 
 /// Outcomes farther than this from every mean have probability below 1e-20.
 const REACH: f64 = 9.3;
@@ -28,13 +28,9 @@ const DENSE: f64 = 20.0;
 const RELATIVE: f64 = 0.01;
 
 /// Smallest and largest loss worth a node.
-pub(super) fn range(pair: &Pair) -> (f64, f64) {
-    let top = pair
-        .loss(pair.numerator.largest() + REACH)
-        .min(LARGEST_LOSS);
-    let bottom = pair
-        .loss(-pair.denominator.largest() - REACH)
-        .max(-LARGEST_LOSS);
+pub(super) fn range(pair: &MixturePair) -> (f64, f64) {
+    let top = pair.loss(pair.up.largest() + REACH).min(LARGEST_LOSS);
+    let bottom = pair.loss(-pair.down.largest() - REACH).max(-LARGEST_LOSS);
     (bottom.min(0.0), top.max(0.0))
 }
 
@@ -50,7 +46,7 @@ pub(super) fn geometric(end: f64, dense: f64) -> Vec<f64> {
 }
 
 /// Nodes as multiples of `step`, increasing, zero among them.
-pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
+pub(super) fn nodes(pair: &MixturePair, step: f64, scale: f64) -> Vec<i64> {
     let (bottom, top) = range(pair);
     let dense = scale / DENSE;
     let side = |end: f64| {
@@ -93,9 +89,9 @@ pub(super) fn mirrored(dots: &[Dot], step: f64) -> Vec<Dot> {
     dots.iter().rev().map(mirror).collect()
 }
 
-/// The law whose curve is the convex polygon below the dots `excess + max(0, 1 - g)`; there are dots
-/// below, at and above zero.
-pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> GridLaw {
+/// The losses whose curve is the convex polygon below the dots `excess + max(0, 1 - g)`; there are
+/// dots below, at and above zero.
+pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> LossDistribution {
     let zero = dots.partition_point(|dot| dot.index < 0);
     // The excess falls away from zero on both sides; where rounding says otherwise, a neighbour's
     // smaller bound holds here as well.
@@ -123,12 +119,7 @@ pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> GridLaw {
     if let Some((corner, before)) = left {
         add_mass(&mut masses, first, step, corner, before, 0.0);
     }
-    GridLaw {
-        step,
-        first,
-        masses,
-        infinity: dots[dots.len() - 1].excess,
-    }
+    LossDistribution::new(step, first, masses, dots[dots.len() - 1].excess)
 }
 
 /// Lowers the dot at `g = 1` to the lowest chord over it: the two sides' hulls then meet in a convex
