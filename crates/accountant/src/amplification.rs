@@ -7,8 +7,8 @@
 //! satisfies `E |u_I|^2 = kappa |u|^2`. `docs/privacy.md` (Theorems 7, 8 and 10) has the proofs; in
 //! short:
 //!
-//! **Rényi rule** ([`masked_rdp`]). `A(s) = E_Q[(P/Q)^a]` is convex in the squared shift `s` for the
-//! Gaussian and for the subsampled Gaussian, at every real order, so the worst distribution of
+//! **Rényi rule** ([`masked_rdp`]). `A(s) = E_Q[(P/Q)^a]` is convex in the squared shift `s` for
+//! the Gaussian and for the subsampled Gaussian, at every real order, so the worst distribution of
 //! `|u_I|^2` is all or nothing:
 //!
 //! ```text
@@ -24,9 +24,9 @@
 //! ```
 //!
 //! As a supremum of hockey-stick curves it is convex in `g` and composes. With several vectors a
-//! second bound moves one vector at a time (`amplification/chain.rs`), each at mean `kappa`, and the
-//! smaller one counts. The curve is computed rounded up, and returned as a loss distribution on a
-//! grid whose own curve lies above it.
+//! second bound moves one vector at a time (`amplification/chain.rs`), each at mean `kappa`, and
+//! the smaller one counts. The curve is computed rounded up, and returned as a loss distribution on
+//! a grid whose own curve lies above it.
 //!
 //! [`MaskedRound`] takes the smaller epsilon of the two; neither is always better. **Cost**: 0.5 to
 //! 20 milliseconds.
@@ -42,8 +42,9 @@ mod round;
 
 pub(crate) use round::MaskedRound;
 
+use crate::adjacency::Adjacency;
 use crate::error::{AccountError, EventError, check_positive, check_range};
-use crate::mechanism::{Adjacency, RandomK, Release, check_fraction};
+use crate::mechanism::{RandomK, Release, check_fraction};
 use crate::mixture::{MixturePair, ShiftMixture};
 use crate::pld::LossDistribution;
 use crate::rdp::{RdpCurve, direction_curve, log_one_plus, orders, rdp_curve};
@@ -84,18 +85,23 @@ fn masked_losses(
     step: f64,
 ) -> Result<Vec<LossDistribution>, EventError> {
     // A shift of very many times the noise has losses that no memory holds in steps of this size;
-    // who states the shift (a peer, by its number of records) must not choose how much is allocated.
+    // who states the shift (a peer, by its number of records) must not choose how much is
+    // allocated.
     const LONGEST: i64 = 1 << 27;
     check_positive("grid step", step)?;
     let mean = mean_fraction(mixture, adjacency, random_k)?;
     let scale = typical_loss(mixture, adjacency, random_k.fraction);
     let mut curve = MaskedCurve::new(mixture, adjacency, mean);
-    if curve.has_several_vectors() && random_k.fraction < 1.0 {
-        let chain = Table::of_release(mixture, adjacency, random_k.fraction, scale);
-        curve = curve.with_chain(chain);
-    }
+    let chain = (curve.has_several_vectors() && random_k.fraction < 1.0)
+        .then(|| Table::of_release(mixture, adjacency, random_k.fraction, scale));
+    let excess = |epsilon: f64| {
+        let chained = chain
+            .as_ref()
+            .map_or(f64::INFINITY, |chain| chain.at(epsilon));
+        curve.excess_within(epsilon, chained)
+    };
     let nodes = grid::nodes(&MixturePair::directions(mixture, adjacency)[0], step, scale);
-    let dots = grid::dots(&nodes, step, |epsilon| curve.excess(epsilon));
+    let dots = grid::dots(&nodes, step, excess);
     if let (Some(first), Some(last)) = (dots.first(), dots.last()) {
         let length = last.index - first.index;
         let name = "losses of a round, in steps of the grid";

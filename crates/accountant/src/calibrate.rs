@@ -7,9 +7,9 @@
 //! The cost is close to a power of sigma, so the search interpolates its logarithm: four or five
 //! evaluations in place of the thirty of a bisection.
 
+use crate::adjacency::Adjacency;
 use crate::error::{AccountError, check_positive};
 use crate::gaussian;
-use crate::mechanism::Adjacency;
 use crate::mixture::ShiftMixture;
 use crate::rounding::round_up;
 
@@ -209,6 +209,6 @@ mod tests {
         // A step function is met from the safe side.
         let step = |sigma: f64| Ok(if sigma < 3.0 { 5.0 } else { 0.5 });
         let (sigma, epsilon) = smallest_sigma(1.0, 1.0, step).unwrap();
-        assert!(sigma >= 3.0 && sigma < 3.0001 && epsilon == 0.5);
+        assert!((3.0..3.0001).contains(&sigma) && epsilon == 0.5);
     }
 }

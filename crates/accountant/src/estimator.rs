@@ -10,14 +10,15 @@
 //!
 //! `m` records, expected batch `b`, sampling rate `q = b/m`, clip `G`. A row is proved in
 //! `docs/privacy.md`; it holds under both adjacencies and whatever the estimator's hidden state is.
-//! A new estimator is a variant of both enums here and a row in [`Estimator::shifts`] and
-//! [`Estimator::masked_vectors`].
+//! A new estimator is a variant of both enums here and a row in `Estimator::shifts` and
+//! `Estimator::masked_vectors`.
 
 use crate::error::{EventError, check_positive, check_range};
 use crate::mixture::ShiftMixture;
 use crate::words::words;
 
-/// Which gradient estimator: the choice without its parameters, as configuration and theory need it.
+/// Which gradient estimator: the choice without its parameters, as configuration and theory need
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EstimatorKind {
     /// Full local gradient.

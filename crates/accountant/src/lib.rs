@@ -2,7 +2,8 @@
 //!
 //! | read | for |
 //! | --- | --- |
-//! | [`mechanism`], [`estimator`] | what is described: who releases what, and each estimator's row of the proof |
+//! | [`mechanism`] | what is described: who releases what |
+//! | [`estimator`] | each estimator's row of the proof |
 //! | [`question`] | what is asked and answered: cost, calibration, composition, odometer |
 //! | `pld`, `gaussian` | how: loss distributions, and the closed form |
 //! | [`rdp`] | how: Rényi divergences |
@@ -11,6 +12,7 @@
 //!
 #![doc = include_str!("../README.md")]
 
+mod adjacency;
 mod amplification;
 mod calibrate;
 mod error;
@@ -27,9 +29,10 @@ pub mod rdp;
 mod rounding;
 mod words;
 
+pub use adjacency::Adjacency;
 pub use error::{AccountError, EventError, SMALLEST_DELTA};
 pub use estimator::{Estimator, EstimatorKind};
-pub use mechanism::{Adjacency, ClipScope, Mechanism, RandomK, Release};
+pub use mechanism::{ClipScope, Mechanism, RandomK, Release};
 pub use mixture::ShiftMixture;
 pub use odometer::Odometer;
 pub use question::{Amplification, Cost, Method, Question};

@@ -5,38 +5,11 @@
 //! probability, and what random-k hides of that. The noise comes last, with the question
 //! ([`Question`](crate::Question)). Nothing here computes a privacy cost.
 
+use crate::adjacency::Adjacency;
 use crate::error::{EventError, check_positive, check_range};
 use crate::estimator::Estimator;
 use crate::mixture::ShiftMixture;
 use crate::words::words;
-
-/// Which two data sets count as neighbours. Every cost is stated under one of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Adjacency {
-    /// One record is replaced by another (the paper's "differ by one entry").
-    ReplaceOne,
-    /// One record is replaced by a null record whose gradient is zero; the number of records is
-    /// public and stays.
-    ZeroOut,
-}
-
-words!(
-    Adjacency,
-    "adjacency",
-    ReplaceOne = "replace-one",
-    ZeroOut = "zero-out",
-);
-
-impl Adjacency {
-    /// How many times the shift of one record lies between neighbours: two records may pull in
-    /// opposite directions, a record and nothing cannot.
-    pub(crate) fn distance(self) -> f64 {
-        match self {
-            Self::ZeroOut => 1.0,
-            Self::ReplaceOne => 2.0,
-        }
-    }
-}
 
 /// Which vector each record's clip bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -271,14 +244,9 @@ mod tests {
 
     #[test]
     fn words_lead_back() {
-        assert_eq!(Adjacency::ReplaceOne.to_string(), "replace-one");
-        assert_eq!(Adjacency::ZeroOut.to_string(), "zero-out");
-        for &adjacency in Adjacency::ALL {
-            assert_eq!(adjacency.to_string().parse(), Ok(adjacency));
-        }
         for &scope in ClipScope::ALL {
             assert_eq!(scope.to_string().parse(), Ok(scope));
         }
-        assert!("zero_out".parse::<Adjacency>().is_err());
+        assert!("whole".parse::<ClipScope>().is_err());
     }
 }

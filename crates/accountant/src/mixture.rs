@@ -1,10 +1,10 @@
 //! Mixtures of shifts, and the pairs of normal mixtures on a line that they lead to.
 //!
-//! One record moves a release by a shift that depends on coins: a [`ShiftMixture`]. Proposition 2 of
-//! `docs/privacy.md` reduces everything to a line. In units of the noise,
-//! `P = sum_i p_i N(r_i, 1)` stands against `Q = sum_j w_j N(-t_j, 1)` with all `r_i, t_j >= 0`. The
-//! loss `L(y) = ln P(y)/Q(y)` increases in `y`, so every level has one root. Both adjacencies and both
-//! directions have this form:
+//! One record moves a release by a shift that depends on coins: a [`ShiftMixture`]. Proposition 2
+//! of `docs/privacy.md` reduces everything to a line. In units of the noise,
+//! `P = sum_i p_i N(r_i, 1)` stands against `Q = sum_j w_j N(-t_j, 1)` with all `r_i, t_j >= 0`.
+//! The loss `L(y) = ln P(y)/Q(y)` increases in `y`, so every level has one root. Both adjacencies
+//! and both directions have this form:
 //!
 //! | | P | Q |
 //! | --- | --- | --- |
@@ -12,8 +12,8 @@
 //! | zero-out, record absent first (mirrored) | `N(0, 1)` | the mixture |
 //! | replace-one (symmetric) | the mixture | the mixture |
 
+use crate::adjacency::Adjacency;
 use crate::error::{AccountError, EventError, check_positive, check_range};
-use crate::mechanism::Adjacency;
 use crate::normal;
 
 /// How far one record can move the estimate (Euclidean norm), with which probability: shifts
@@ -149,7 +149,8 @@ impl ShiftMixture {
         parts.map(|&(shift, p)| p * term(shift)).sum()
     }
 
-    /// `ln` of the mixture's density at `y` over that of `N(0, 1)`, for integrals that need no slope.
+    /// `ln` of the mixture's density at `y` over that of `N(0, 1)`, for integrals that need no
+    /// slope.
     pub(crate) fn log_density(&self, y: f64) -> f64 {
         let exponent = |shift: f64| shift * (y - 0.5 * shift);
         if let [(only, _)] = self.parts[..] {

@@ -9,19 +9,20 @@
 //! Puts the accountants together. The cost without amplification is exact (loss distributions, or
 //! the closed form) or Rényi, as asked. Where a release allows random-k amplification
 //! ([`Mechanism::release`] decides), the proved masked costs are computed too: the Rényi rule and,
-//! unless only Rényi was asked for, the envelope. Each is a bound for the whole run by itself, so the
-//! smallest holds; it is always reported beside the unamplified one, and where amplification is not
-//! in a cost, [`Cost::amplification`] says why.
+//! unless only Rényi was asked for, the envelope. Each is a bound for the whole run by itself, so
+//! the smallest holds; it is always reported beside the unamplified one, and where amplification is
+//! not in a cost, [`Cost::amplification`] says why.
 //!
 //! All costs are upper bounds, for a schedule that is fixed in advance.
 
 use std::fmt;
 
+use crate::adjacency::Adjacency;
 use crate::amplification::MaskedRound;
 use crate::calibrate::{first_guess, smallest_sigma};
 use crate::error::{AccountError, EventError, check_delta};
 use crate::gaussian;
-use crate::mechanism::{Adjacency, Mechanism, RandomK, Release};
+use crate::mechanism::{Mechanism, RandomK, Release};
 use crate::mixture::ShiftMixture;
 use crate::odometer::Odometer;
 use crate::pld::{RoundCosts, Schedule};
@@ -289,7 +290,8 @@ impl Question {
                 }
             });
             match found {
-                // Where the masked bounds are too loose to help, the exact cost asks for less noise.
+                // Where the masked bounds are too loose to help, the exact cost asks for less
+                // noise.
                 Ok((sigma, _)) => {
                     let cost = self.cost(sigma)?;
                     if cost.amplified() {
@@ -305,8 +307,8 @@ impl Question {
         self.cost(sigma)
     }
 
-    /// The delta at which `epsilon` holds with noise of standard deviation `sigma`. Amplification is
-    /// not in it, and the question's own delta plays no part.
+    /// The delta at which `epsilon` holds with noise of standard deviation `sigma`. Amplification
+    /// is not in it, and the question's own delta plays no part.
     ///
     /// # Errors
     /// An epsilon that is negative or not finite; otherwise as [`cost`](Self::cost).

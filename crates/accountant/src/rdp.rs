@@ -2,7 +2,8 @@
 //!
 //! **What.** For a release whose record moves the estimate by `r_i` (in units of the noise) with
 //! probability `p_i`, the curve holds for every order `a` a bound on
-//! `D_a = log E_Q[(P/Q)^a] / (a - 1)`, the larger of the two directions. `T` rounds cost `T D_a`, and
+//! `D_a = log E_Q[(P/Q)^a] / (a - 1)`, the larger of the two directions. `T` rounds cost `T D_a`,
+//! and
 //!
 //! ```text
 //! epsilon = min over a of  T D_a + log(1 - 1/a) - log(delta a) / (a - 1)
@@ -16,10 +17,10 @@
 //!
 //! **How.** Closed forms where there are any: Gaussian at all orders, subsampled Gaussian and
 //! two-component mixtures (numerator side) at integer orders. Everything else is one trapezoid rule
-//! (`rdp/quadrature.rs`). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is the
-//! cross-check in the tests rather than the production path: its terms decay like a power of the index at
-//! small orders and alternate in sign, while the trapezoid rule keeps full relative precision
-//! even where `D_a` is 1e-12. Every moment is raised by 1e-11 for rounding.
+//! (`rdp/quadrature.rs`). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is
+//! the cross-check in the tests rather than the production path: its terms decay like a power of
+//! the index at small orders and alternate in sign, while the trapezoid rule keeps full relative
+//! precision even where `D_a` is 1e-12. Every moment is raised by 1e-11 for rounding.
 //!
 //! **Cost.** Under a millisecond for Gaussian and subsampled Gaussian, a few for mixtures and
 //! replace-one.
@@ -30,7 +31,7 @@ mod quadrature;
 
 use std::sync::OnceLock;
 
-use crate::mechanism::Adjacency;
+use crate::adjacency::Adjacency;
 use crate::mixture::{MixturePair, ShiftMixture};
 
 /// Relative and absolute inflation of every computed moment: above the rounding of the sums and
@@ -185,8 +186,8 @@ pub(crate) fn log_moment(pair: &MixturePair, order: f64) -> f64 {
     quadrature::log_moment(pair, order).map_or(gaussian, |moment| moment.min(gaussian))
 }
 
-/// `log E[(p_0 e^{Z_0} + p_1 e^{Z_1})^order]` by the binomial theorem, with `E e^{...}` of each term
-/// in closed form. `low` and `high` are (shift, probability).
+/// `log E[(p_0 e^{Z_0} + p_1 e^{Z_1})^order]` by the binomial theorem, with `E e^{...}` of each
+/// term in closed form. `low` and `high` are (shift, probability).
 ///
 /// Summing `moment - 1` keeps every term nonnegative, so nothing cancels however small it is.
 fn integer_moment(order: u32, low: (f64, f64), high: (f64, f64)) -> f64 {

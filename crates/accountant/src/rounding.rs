@@ -12,7 +12,8 @@ pub fn round_up(value: f64, digits: u32) -> f64 {
     if near >= value {
         return near;
     }
-    // One unit in the last place more; printing it again removes the rounding error of the addition.
+    // One unit in the last place more; printing it again removes the rounding error of the
+    // addition.
     let unit = 10_f64.powi(value.abs().log10().floor() as i32 - (digits as i32 - 1));
     let up: f64 = format!("{:.*e}", digits - 1, near + unit)
         .parse()

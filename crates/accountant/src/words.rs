@@ -1,4 +1,5 @@
-//! Words for choices: one table gives a type its `Display`, its `FromStr` and the list of all its values.
+//! Words for choices: one table gives a type its `Display`, its `FromStr` and the list of all its
+//! values.
 
 /// `words!(Type, "what it is called in errors", Variant = "word", ...)`.
 macro_rules! words {

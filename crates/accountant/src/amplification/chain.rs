@@ -8,19 +8,19 @@
 //! ```
 //!
 //! Replace the shifts by zero one after the other. Each step of this chain, a leg, moves one vector
-//! only, so for each the mean of `rho` is `kappa`, not `vectors * kappa`; `g'` may depend on `g`, not
-//! on the mask. The legs of `P = sum p_i N(u_i)` are
+//! only, so for each the mean of `rho` is `kappa`, not `vectors * kappa`; `g'` may depend on `g`,
+//! not on the mask. The legs of `P = sum p_i N(u_i)` are
 //! - the largest shift, once all others are zero: a subsampled Gaussian with rate `p_i`;
 //! - any other shift `u_i`: by joint convexity `V = p_i V(N(u_i) || N(0))`.
 //!
 //! Under replace-one the legs of the other record follow in reverse. For shifts far below the noise
 //! nothing is lost (the losses add up linearly); for large losses the bound of the envelope at
-//! `vectors * kappa` is better. The smaller of two upper bounds of a convex curve is one, and its convex
-//! hull is what the caller takes.
+//! `vectors * kappa` is better. The smaller of two upper bounds of a convex curve is one, and its
+//! convex hull is what the caller takes.
 
 use super::curve::MaskedCurve;
 use super::grid::geometric;
-use crate::mechanism::Adjacency;
+use crate::adjacency::Adjacency;
 use crate::mixture::{MixturePair, ShiftMixture};
 
 /// Nodes per typical loss around zero.

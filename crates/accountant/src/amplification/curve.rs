@@ -12,10 +12,9 @@
 //!
 //! Everything else goes by steps that need monotonicity only.
 
-use super::chain::Table;
 use super::envelope::{s_shaped, stepped};
 use super::excess::difference_above;
-use crate::mechanism::Adjacency;
+use crate::adjacency::Adjacency;
 use crate::mixture::{MixturePair, ShiftMixture};
 use crate::normal::{density, upper_tail};
 
@@ -26,7 +25,6 @@ const SYMMETRIC_LIMIT: f64 = 12.0;
 pub(super) struct MaskedCurve {
     shape: Shape,
     mean: f64,
-    chain: Option<Table>,
 }
 
 enum Shape {
@@ -43,14 +41,10 @@ impl MaskedCurve {
     /// nothing.
     pub(super) fn single_vector(rate: f64, shift: f64, kappa: f64) -> Self {
         let square = shift * shift;
-        let (shape, mean, chain) = (Shape::Sampled { rate, square }, kappa, None);
-        Self { shape, mean, chain }
-    }
-
-    /// The same curve, nowhere above another bound of it.
-    pub(super) fn with_chain(mut self, chain: Table) -> Self {
-        self.chain = Some(chain);
-        self
+        Self {
+            shape: Shape::Sampled { rate, square },
+            mean: kappa,
+        }
     }
 
     /// Whether several vectors are masked together, so that a chain can be better.
@@ -78,20 +72,20 @@ impl MaskedCurve {
                 root: 0.0,
             },
         };
-        let chain = None;
-        Self { shape, mean, chain }
+        Self { shape, mean }
     }
 
     /// An upper bound of the masked excess at `epsilon`, of either sign.
     pub(super) fn excess(&mut self, epsilon: f64) -> f64 {
-        let chained = self
-            .chain
-            .as_ref()
-            .map_or(f64::INFINITY, |chain| chain.at(epsilon));
-        if self.envelope_floor(epsilon) >= chained {
-            return chained;
+        self.excess_within(epsilon, f64::INFINITY)
+    }
+
+    /// The same, given another upper bound: the smaller one, and no work where the other must be.
+    pub(super) fn excess_within(&mut self, epsilon: f64, other: f64) -> f64 {
+        if self.envelope_floor(epsilon) >= other {
+            return other;
         }
-        self.envelope(epsilon).min(chained)
+        self.envelope(epsilon).min(other)
     }
 
     /// Two values that the envelope is not below, where they are much cheaper than the envelope.
@@ -164,7 +158,8 @@ fn symmetric(epsilon: f64, rate: f64, square: f64, mean: f64) -> f64 {
     let (g, above_one) = (epsilon.exp(), epsilon.exp_m1());
     let price = |s: f64| {
         let shift = s.sqrt();
-        // The log-ratio is epsilon where q e^{-s/2} (e^x - g e^{-x}) = (1-q)(g-1), x = shift * root.
+        // With x = shift * root, the loss is epsilon where
+        // q e^{-s/2} (e^x - g e^{-x}) = (1-q)(g-1).
         let root = (0.5 * epsilon + libm::asinh(odds * (0.5 * s).exp())) / shift;
         let gain = rate * upper_tail(root - shift);
         let loss =

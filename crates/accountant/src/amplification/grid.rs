@@ -1,16 +1,17 @@
 //! From an upper bound of a hockey-stick curve to a loss distribution on a grid.
 //!
-//! **Connect the dots** (Doroshenko et al., arXiv 2207.04380). Let `E(g)` be a hockey-stick curve and
-//! `U >= E` numbers at nodes `g_0 < ... < g_n`. The largest convex function below the polygon through
-//! `(0, 1)`, the dots `(g_j, U_j)` and the level `U_n` beyond still lies above `E`: the polygon
-//! through the values of `E` is convex, lies above `E` (a chord of a convex function does) and below
-//! the dots. A convex polygon from `(0, 1)` with slopes in `[-1, 0]` is the curve of a discrete law: its
-//! slope changes at `g_j` by the denominator's mass there, so the numerator's is `g_j` times that, and
-//! the final level is the mass at infinity. Nothing is lost: the masses telescope to one.
+//! **Connect the dots** (Doroshenko et al., arXiv 2207.04380). Let `E(g)` be a hockey-stick curve
+//! and `U >= E` numbers at nodes `g_0 < ... < g_n`. The largest convex function below the polygon
+//! through `(0, 1)`, the dots `(g_j, U_j)` and the level `U_n` beyond still lies above `E`: the
+//! polygon through the values of `E` is convex, lies above `E` (a chord of a convex function does)
+//! and below the dots. A convex polygon from `(0, 1)` with slopes in `[-1, 0]` is the curve of a
+//! discrete pair: its slope changes at `g_j` by the mass of `Q` there, so that of `P` is `g_j`
+//! times that, and the final level is the mass at infinity. Nothing is lost: the masses
+//! telescope to one.
 //!
 //! **Nodes** are multiples of the step, dense around zero and one percent of the loss apart farther
-//! out: a chord of relative width `1/100` adds `1/60000` to the second moment of the loss, and saves
-//! nine tenths of the evaluations.
+//! out: a chord of relative width `1/100` adds `1/60000` to the second moment of the loss, and
+//! saves nine tenths of the evaluations.
 
 use crate::mixture::MixturePair;
 use crate::pld::LossDistribution;
@@ -122,8 +123,8 @@ pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> LossDistribution {
     LossDistribution::new(step, first, masses, dots[dots.len() - 1].excess)
 }
 
-/// Lowers the dot at `g = 1` to the lowest chord over it: the two sides' hulls then meet in a convex
-/// corner.
+/// Lowers the dot at `g = 1` to the lowest chord over it: the two sides' hulls then meet in a
+/// convex corner.
 fn lower_at_one(dots: &mut [Dot], zero: usize, step: f64) {
     let chord = |a: Dot, b: Dot| {
         let (left, right) = (

@@ -1,8 +1,9 @@
 //! One masked round with every bound that is proved for it; the smallest holds.
 
 use super::{masked_losses, masked_rdp, suggested_step};
+use crate::adjacency::Adjacency;
 use crate::error::AccountError;
-use crate::mechanism::{Adjacency, RandomK};
+use crate::mechanism::RandomK;
 use crate::mixture::ShiftMixture;
 use crate::pld::{LossDistribution, epsilon_of_losses};
 use crate::rdp::RdpCurve;
@@ -62,7 +63,8 @@ impl MaskedRound {
             return Ok(renyi);
         }
         let mut envelope = composed(&self.losses, rounds, delta);
-        // So many rounds, or so little noise, that a fine grid is too long: every step gives a bound.
+        // So many rounds, or so little noise, that a fine grid is too long: every step gives a
+        // bound.
         let mut step = self.step;
         while matches!(envelope, Err(AccountError::Unresolved { .. })) && step < COARSEST_STEP {
             step *= 8.0;

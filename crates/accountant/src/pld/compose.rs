@@ -10,7 +10,7 @@
 
 use super::losses::LossDistribution;
 use super::tilted::{TiltedLosses, TiltedSum};
-use super::window::{Placement, Samples, Window};
+use super::window::{Goal, Placement, Samples, Window};
 use crate::error::AccountError;
 
 /// From this many rounds on, blocks pay.
@@ -28,12 +28,12 @@ pub(crate) struct Composed {
     sum: TiltedSum,
     /// `ln` of the factor from the tilted distribution back to the true one at the window's bottom.
     log_scale: f64,
-    /// Tail sums of the tilted distribution seen from each point `l`: `sum_{x > l} p(x) e^{-lambda (x-l)}`
-    /// times `1 - e^{-(x-l)}` and times `e^{-(x-l)}`.
+    /// Tail sums of the tilted distribution seen from each point `l`:
+    /// `sum_{x > l} p(x) e^{-lambda (x-l)}` times `1 - e^{-(x-l)}` and times `e^{-(x-l)}`.
     hockey: Vec<f64>,
     discounted: Vec<f64>,
-    /// What may be hidden at each point, relative to the tilted distribution: the error's mass times the
-    /// largest weight `e^{-lambda x} (1 - e^{-x})` it can have.
+    /// What may be hidden at each point, relative to the tilted distribution: the error's mass
+    /// times the largest weight `e^{-lambda x} (1 - e^{-x})` it can have.
     hidden: f64,
     infinity: f64,
 }
@@ -186,6 +186,64 @@ impl Composed {
             allowance: scale.exp() * self.hidden / delta,
         })
     }
+}
+
+/// Above this share of delta the allowance for rounding would show in the answer.
+const SHARP_ALLOWANCE: f64 = 1e-4;
+
+/// Above this share of delta an answer is refused.
+const VOUCHED_ALLOWANCE: f64 = 0.01;
+
+/// The least epsilon of rounds that are already on a grid; a placement that turns out to be off
+/// centre is replaced.
+pub(super) fn epsilon_of_phases(
+    phases: &[Phase<'_>],
+    placement: &mut Placement,
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let mut answer = Composed::new(phases, placement)?.epsilon(delta)?;
+    if answer.allowance > SHARP_ALLOWANCE {
+        let samples: Vec<Samples> = phases.iter().map(|phase| phase.samples.clone()).collect();
+        *placement = Placement::around(&samples, answer.epsilon, delta.ln());
+        let centred = Composed::new(phases, placement).and_then(|composed| composed.epsilon(delta));
+        match centred {
+            Ok(centred) if centred.allowance < answer.allowance => answer = centred,
+            // Both are bounds: the first one stands.
+            Ok(_) | Err(AccountError::Unresolved { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if answer.allowance > VOUCHED_ALLOWANCE {
+        return Err(AccountError::Unresolved {
+            reason: "rounding exceeds one percent of delta",
+        });
+    }
+    Ok(answer.epsilon)
+}
+
+/// The least epsilon at `delta` of rounds with given losses, all on grids of the same step.
+///
+/// # Errors
+/// A window too long for a transform, or more given up than `delta` allows.
+pub(crate) fn epsilon_of_losses(
+    rounds: &[(&LossDistribution, u64)],
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let samples: Vec<Samples> = rounds
+        .iter()
+        .map(|(losses, count)| Samples::of_distribution(losses, *count))
+        .collect();
+    let phases: Vec<Phase<'_>> = rounds
+        .iter()
+        .zip(&samples)
+        .map(|(&(losses, count), samples)| Phase {
+            losses,
+            samples,
+            count,
+        })
+        .collect();
+    let mut placement = Placement::new(&samples, Goal::Delta(delta));
+    epsilon_of_phases(&phases, &mut placement, delta)
 }
 
 /// The first of two stages: blocks of equal numbers of rounds, and the leftover rounds of all

@@ -112,7 +112,7 @@ impl MixturePair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mechanism::Adjacency;
+    use crate::adjacency::Adjacency;
     use crate::mixture::ShiftMixture;
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! A loss `l` between two grid points `e` and `e + h` is split: up with weight
 //! `(1 - exp(e - l)) / (1 - exp(-h))`, the rest down. That preserves the probability under both
-//! distributions and interpolates `delta` linearly in `exp(epsilon)` between the grid points, which is the
-//! tightest safe choice on a grid (Doroshenko et al., arXiv 2207.04380). Differences of `delta`,
-//! the usual way to compute it, lose about 1e-16 per cell and that error grows like
+//! distributions and interpolates `delta` linearly in `exp(epsilon)` between the grid points, which
+//! is the tightest safe choice on a grid (Doroshenko et al., arXiv 2207.04380). Differences of
+//! `delta`, the usual way to compute it, lose about 1e-16 per cell and that error grows like
 //! `(1 + eta)^rounds`; here each cell's probability is a difference of normal tails, which
 //! telescopes, and only the split is a quadrature.
 //!
@@ -89,7 +89,8 @@ pub(crate) fn discretise(
     Ok(LossDistribution::new(step, first, masses, infinity).shifted(offset))
 }
 
-/// Where the walk begins: below it `P` has next to nothing, or losses below `floor` that are raised.
+/// Where the walk begins: below it `P` has next to nothing, or losses below `floor` that are
+/// raised.
 fn lowest_point(pair: &MixturePair, floor: f64) -> f64 {
     let mut low = pair.lower_cut(LOWER_TAIL);
     if pair.at(low).loss >= floor {
@@ -257,7 +258,7 @@ const GAUSS_6: [(f64, f64); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mechanism::Adjacency;
+    use crate::adjacency::Adjacency;
     use crate::mixture::ShiftMixture;
 
     fn pairs() -> Vec<MixturePair> {

@@ -1,12 +1,12 @@
 //! From a question to its answer: steps that get finer until the answer stands.
 
-use super::compose::{Composed, Phase};
+use super::compose::{Composed, epsilon_of_phases};
 use super::cut::Cutoff;
+use super::direction::Direction;
 use super::discretise::{Resolution, discretise};
 use super::losses::LossDistribution;
 use super::tilted::LARGEST_TRANSFORM;
 use super::window::{Goal, Placement, Samples, renyi_bound};
-use super::{Direction, Fineness, Schedule, epsilon_of_phases};
 use crate::error::{AccountError, SMALLEST_DELTA};
 
 /// Share of epsilon that the step may add.
@@ -21,12 +21,15 @@ const TAIL_SHARE: f64 = 1e-7;
 /// The same where no delta is given.
 const TAIL: f64 = 1e-36;
 
+/// How much finer than the coarsest the step must be.
+pub(super) type Fineness = Option<f64>;
+
 /// One direction, one question, several steps.
 pub(super) struct Search<'a> {
     direction: &'a Direction,
     goal: Goal,
     cutoff: Cutoff,
-    samples: Vec<Samples>,
+    pub(super) samples: Vec<Samples>,
     placement: Placement,
     coarsest: f64,
 }
@@ -194,74 +197,5 @@ fn cutoff(direction: &Direction, goal: Goal) -> Cutoff {
             let epsilon = renyi_bound(&direction.samples(whole), delta);
             Cutoff { tail, epsilon }
         }
-    }
-}
-
-/// Costs of different numbers of rounds of the same release, all from one discretised round.
-pub(crate) struct RoundCosts {
-    delta: f64,
-    directions: Vec<GriddedRound>,
-}
-
-/// One direction: the round on the fine grid and, for a quick bound, on a coarse one.
-struct GriddedRound {
-    /// Delta of one round at epsilon zero.
-    total_variation: f64,
-    samples: Samples,
-    fine: LossDistribution,
-    coarse: LossDistribution,
-}
-
-impl RoundCosts {
-    /// Prepares for up to as many rounds as the single release of `schedule` has.
-    pub(crate) fn new(schedule: &Schedule, delta: f64) -> Result<Self, AccountError> {
-        // Where the whole run costs nothing there is no fineness to learn.
-        const FINE: f64 = 16.0;
-        const COARSE: f64 = 2.0;
-        let goal = Goal::Delta(delta);
-        let mut fineness = None;
-        schedule.epsilon_at(delta, &mut fineness)?;
-        let directions = schedule
-            .directions
-            .iter()
-            .map(|direction| {
-                let mut search = Search::new(direction, goal)?;
-                let fine = search.discretise(fineness.unwrap_or(FINE))?.swap_remove(0);
-                let coarse = search.discretise(COARSE)?.swap_remove(0);
-                let samples = search.samples.swap_remove(0);
-                Ok(GriddedRound {
-                    total_variation: direction.total_variation() / direction.rounds(),
-                    samples,
-                    fine,
-                    coarse,
-                })
-            })
-            .collect::<Result<_, AccountError>>()?;
-        Ok(RoundCosts { delta, directions })
-    }
-
-    /// The least epsilon after `rounds` rounds, from above.
-    pub(crate) fn epsilon(&self, rounds: u64) -> Result<f64, AccountError> {
-        let mut worst = 0.0_f64;
-        for (index, round) in self.directions.iter().enumerate() {
-            if rounds as f64 * round.total_variation <= self.delta {
-                continue;
-            }
-            let samples = [round.samples.times(rounds)];
-            let mut placement = Placement::new(&samples, Goal::Delta(self.delta));
-            let mut cost = |losses: &LossDistribution| {
-                let phase = Phase {
-                    losses,
-                    samples: &samples[0],
-                    count: rounds,
-                };
-                epsilon_of_phases(&[phase], &mut placement, self.delta)
-            };
-            if index > 0 && cost(&round.coarse)? <= worst {
-                continue;
-            }
-            worst = worst.max(cost(&round.fine)?);
-        }
-        Ok(worst)
     }
 }

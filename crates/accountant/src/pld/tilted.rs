@@ -200,7 +200,8 @@ impl TiltedSum {
             .collect();
         for (index, &mass) in self.masses.iter().enumerate() {
             let (cell, place) = ((before + index) / factor, (before + index) % factor);
-            // Negative dust is within the error already counted; dropping it only adds.
+            // Negative masses come from rounding, within the error already counted; dropping them
+            // only adds.
             let mass = mass.max(0.0);
             coarse[cell] += mass * shares[place].0;
             coarse[cell + 1] += mass * shares[place].1;

@@ -1,4 +1,4 @@
-//! The one door to the Fourier transform, so that its generic code is compiled once.
+//! All calls of the Fourier transform, in one place so that its generic code is compiled once.
 
 use realfft::RealFftPlanner;
 use realfft::num_complex::Complex;
@@ -37,7 +37,7 @@ pub(crate) fn forward(values: &mut [f64]) -> Vec<Bin> {
 pub(crate) fn inverse(spectrum: &mut [Bin], length: usize) -> Vec<f64> {
     let transform = PLANNER.with_borrow_mut(|planner| planner.plan_fft_inverse(length));
     let mut values = transform.make_output_vec();
-    // A real signal has real first and last bins; rounding may have left dust there.
+    // A real signal has real first and last bins; rounding may have left something else there.
     let last = spectrum.len() - 1;
     spectrum[0].im = 0.0;
     spectrum[last].im = 0.0;

@@ -1,9 +1,9 @@
 //! Where to look: the exponential tilt and the window of a composition, from its cumulants.
 //!
 //! Composing `T` rounds by Fourier transform leaves an absolute error near `T * 1e-16`, too much
-//! for `delta` = 1e-10. Under the tilted distribution `p(l) exp(lambda l) / M` the sum concentrates where
-//! the answer is, and the same error becomes relative to `delta`. The tilt is found from a few
-//! hundred sample points of the loss: it decides how sharp the result is, never whether it is
+//! for `delta` = 1e-10. Under the tilted distribution `p(l) exp(lambda l) / M` the sum concentrates
+//! where the answer is, and the same error becomes relative to `delta`. The tilt is found from a
+//! few hundred sample points of the loss: it decides how sharp the result is, never whether it is
 //! safe, because every bound is evaluated again on the distribution that is really composed.
 
 use super::cut::Cutoff;
@@ -53,7 +53,8 @@ pub(crate) struct Window {
 /// `-ln` of the share of delta that a window may cut or fold.
 const RELATIVE_DEPTH: f64 = 14.0;
 
-/// Largest `ln` of the factor by which errors of the tilted distribution may grow relative to delta.
+/// Largest `ln` of the factor by which errors of the tilted distribution may grow relative to
+/// delta.
 const LARGEST_FACTOR: f64 = 8.0;
 
 /// A factor that is small enough: tilting further would gain nothing.
@@ -142,9 +143,10 @@ impl Placement {
 
     /// The placement for a composition with `delta(epsilon)` near `exp(log_delta)`.
     ///
-    /// Errors of the tilted distribution enter delta times `exp(K - lambda epsilon) / (1 + lambda)`. That
-    /// is smallest when the tilted mean is epsilon; where rare large losses make the tilted distribution
-    /// wide, a smaller tilt has the shorter window although it must be deeper.
+    /// Errors of the tilted distribution enter delta times
+    /// `exp(K - lambda epsilon) / (1 + lambda)`. That is smallest when the tilted mean is epsilon;
+    /// where rare large losses make the tilted distribution wide, a smaller tilt has the shorter
+    /// window although it must be deeper.
     pub(crate) fn around(phases: &[Samples], epsilon: f64, log_delta: f64) -> Placement {
         const GAIN: f64 = 0.95;
         const SHRINK: f64 = 0.7;

@@ -11,8 +11,8 @@
 //! **Error.** The integrand is analytic in a strip around the real line, where the trapezoid rule
 //! errs by `exp(-2 pi c / step)` times the growth at height `c`. The modulus of `P` does not grow
 //! there and its zeros are `pi / r` away; the Gaussian grows by `e^{c^2/2}` and the power of `Q` by
-//! about `e^{(a-1) t^2 c^2 / 2}`. With `step = 0.5 / sqrt(1 + r^2 + a t^2)` the three errors are below
-//! `e^{-39}`. Both ends are cut where the remaining tail is below `e^{-72}`.
+//! about `e^{(a-1) t^2 c^2 / 2}`. With `step = 0.5 / sqrt(1 + r^2 + a t^2)` the three errors are
+//! below `e^{-39}`. Both ends are cut where the remaining tail is below `e^{-72}`.
 
 use super::{log_one_plus, log_sum_exp};
 use crate::mixture::MixturePair;

@@ -22,8 +22,8 @@ fn remove(mixture: &ShiftMixture) -> MixturePair {
     MixturePair::directions(mixture, Adjacency::ZeroOut).swap_remove(0)
 }
 
-/// Mironov, Talwar, Zhang (2019), section 3.3: the moment of the subsampled Gaussian at real orders as
-/// two alternating series. Slow and cancelling at small orders, hence only a cross-check.
+/// Mironov, Talwar, Zhang (2019), section 3.3: the moment of the subsampled Gaussian at real orders
+/// as two alternating series. Slow and cancelling at small orders, hence only a cross-check.
 fn fractional_series(order: f64, q: f64, sigma: f64) -> f64 {
     let split = sigma * sigma * ((1.0 - q) / q).ln() + 0.5;
     let mut coefficient = 1.0;
@@ -209,8 +209,8 @@ fn epsilon_matches_published_accountants() {
 
 #[test]
 fn never_below_the_exact_epsilon() {
-    // low shift, high shift, probability of the high one, sigma, rounds, delta, exact epsilons under
-    // zero-out and replace-one (converged numerical composition).
+    // low shift, high shift, probability of the high one, sigma, rounds, delta, exact epsilons
+    // under zero-out and replace-one (converged numerical composition).
     let golden = [
         (
             0.001,
