@@ -180,6 +180,12 @@ impl Question {
         }
     }
 
+    /// What is asked about.
+    #[must_use]
+    pub fn release(&self) -> &Release {
+        &self.release
+    }
+
     /// The same with another release composed with it, whose noise is fixed: costs then are those
     /// of all releases together, and amplification is in none of them.
     ///
