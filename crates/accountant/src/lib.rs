@@ -15,6 +15,7 @@
 mod adjacency;
 mod amplification;
 mod calibrate;
+mod cost;
 mod error;
 pub mod estimator;
 mod gaussian;
@@ -30,10 +31,11 @@ mod rounding;
 mod words;
 
 pub use adjacency::Adjacency;
+pub use cost::{Amplification, Cost, Method};
 pub use error::{AccountError, EventError, SMALLEST_DELTA};
 pub use estimator::{Estimator, EstimatorKind};
 pub use mechanism::{ClipScope, Mechanism, RandomK, Release};
 pub use mixture::ShiftMixture;
 pub use odometer::Odometer;
-pub use question::{Amplification, Cost, Method, Question};
+pub use question::Question;
 pub use rounding::round_up;

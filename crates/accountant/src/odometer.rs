@@ -38,6 +38,7 @@ impl Odometer {
 
     /// The same with no mark above `whole`, a bound for the whole run: fewer rounds cost no more.
     pub(crate) fn capped(mut self, whole: f64) -> Self {
+        self.before = self.before.min(whole);
         for mark in &mut self.marks {
             mark.1 = mark.1.min(whole);
         }
