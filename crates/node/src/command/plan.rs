@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use soteria_accountant::assess::{Method, Question};
-use soteria_accountant::event::{Adjacency, ClipScope, Estimator as Accounted, Mechanism};
 use soteria_accountant::paper::{PaperFormula, PaperTheorem};
+use soteria_accountant::{Adjacency, ClipScope, Estimator as Accounted, Mechanism, Question};
 use soteria_core::compress::{Compressor, CompressorKind};
 use soteria_core::data::{DataDirectories, Dataset, largest_singular_value};
 use soteria_core::protocol::shift_step;
@@ -145,7 +144,7 @@ fn plans(
             let question = question(numbers, &choice, rand_k, adjacency)?;
             let sigma = numbers.paper_sigma(&choice);
             let exact = question.calibrate(numbers.epsilon).ok();
-            let exact_sigma = exact.map(|(sigma, _)| sigma);
+            let exact_sigma = exact.map(|cost| cost.sigma);
             let formula = PaperFormula {
                 theorem: match estimator {
                     None => PaperTheorem::Direct { clip: numbers.clip },
@@ -167,9 +166,9 @@ fn plans(
                 name,
                 choice,
                 sigma,
-                epsilon_of_sigma: question.assess(sigma).ok().map(|cost| cost.epsilon),
+                epsilon_of_sigma: question.cost(sigma).ok().map(|cost| cost.epsilon),
                 exact_sigma,
-                amplified: exact.is_some_and(|(_, cost)| cost.amplified),
+                amplified: exact.is_some_and(|cost| cost.amplified()),
                 utility: numbers.utility(&choice, sigma),
                 utility_exact: exact_sigma.map(|sigma| numbers.utility(&choice, sigma)),
                 values: numbers.clients * numbers.dimension * choice.rounds / (1.0 + numbers.omega),
@@ -218,14 +217,7 @@ fn question(
         clip_scope: ClipScope::Record,
         rand_k,
     };
-    Ok(Question {
-        release: mechanism.release(1.0)?,
-        rounds: choice.rounds as u64,
-        delta: numbers.delta,
-        adjacency,
-        method: Method::Pld,
-        amplification: true,
-    })
+    Ok(mechanism.question(choice.rounds as u64, numbers.delta, adjacency)?)
 }
 
 /// Which algorithm, and why.

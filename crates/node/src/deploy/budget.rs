@@ -18,9 +18,8 @@
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
-use soteria_accountant::amplification::masked_curve;
-use soteria_accountant::event::{Adjacency, RandomK};
-use soteria_accountant::rdp::{RdpCurve, orders, rdp_curve};
+use soteria_accountant::rdp::{RdpCurve, orders};
+use soteria_accountant::{AccountError, Adjacency, RandomK, Release, ShiftMixture};
 
 use super::Hash;
 use super::description::Description;
@@ -132,14 +131,14 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
     let privacy = Privacy::settle(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
     let release = accounting::mechanism(run, dimension, records)
-        .release(sigma)
-        .ok();
+        .release()
+        .ok()
+        .filter(|_| sigma > 0.0 && sigma.is_finite());
     let (shifts, probabilities) = release.as_ref().map_or_else(Default::default, |release| {
-        let shifts = &release.shifts;
-        (shifts.shifts().to_vec(), shifts.probabilities().to_vec())
+        release.shifts.parts().iter().copied().unzip()
     });
     let masked = release
-        .and_then(|release| release.amplification)
+        .and_then(|release| release.random_k)
         .filter(|_| accounting::may_amplify(run))
         .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
     let epsilon_replace_one = if run.zero_out && privacy.epsilon.is_some() {
@@ -329,26 +328,15 @@ fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
     } else {
         Adjacency::ReplaceOne
     };
-    let failed = |error: soteria_accountant::EventError| Refusal::Ledger(error.to_string());
-    let shifts: Vec<f64> = price
-        .shifts
-        .iter()
-        .map(|shift| shift / price.sigma)
-        .collect();
-    let plain = rdp_curve(&shifts, &price.probabilities, adjacency).map_err(failed)?;
-    let masked = match price.masked {
-        Some((fraction, vectors_zero_out, vectors_replace_one)) => {
-            let random_k = RandomK {
-                fraction,
-                vectors_zero_out,
-                vectors_replace_one,
-            };
-            masked_curve(&shifts, &price.probabilities, adjacency, &random_k).map_err(failed)?
-        }
-        None => None,
+    let failed = |error: AccountError| Refusal::Ledger(error.to_string());
+    let shifts = ShiftMixture::new(&price.shifts, &price.probabilities)
+        .map_err(|error| failed(error.into()))?;
+    let mask = |(fraction, vectors_zero_out, vectors_replace_one)| RandomK {
+        fraction,
+        vectors_zero_out,
+        vectors_replace_one,
     };
-    Ok(Some(masked.map_or_else(
-        || plain.clone(),
-        |masked| masked.tighter(&plain),
-    )))
+    let random_k = price.masked.map(mask);
+    let curve = Release { shifts, random_k }.rdp_curve(price.sigma, adjacency);
+    curve.map(Some).map_err(failed)
 }

@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use soteria_accountant::AccountError;
-use soteria_accountant::assess::{Method, Question};
-use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
+use soteria_accountant::{AccountError, Adjacency, ClipScope, Estimator, Mechanism};
 
 use super::published::{self, ALGORITHMS, Algorithm, Band, DELTA, FIGURES, Setup};
 use super::settings::Mode;
@@ -330,15 +328,8 @@ pub fn noise_really_gives(
         clip_scope: ClipScope::Record,
         rand_k: None,
     };
-    let question = Question {
-        release: mechanism.release(1.0)?,
-        rounds: u64::from(setup.rounds),
-        delta: DELTA,
-        adjacency,
-        method: Method::Pld,
-        amplification: false,
-    };
-    Ok(question.assess(sigma)?.epsilon)
+    let question = mechanism.question(u64::from(setup.rounds), DELTA, adjacency)?;
+    Ok(question.amplification(false).cost(sigma)?.epsilon)
 }
 
 /// The noise of the paper's formula.
