@@ -1,8 +1,7 @@
 //! How long a question takes: epsilon, a mixture, calibration, an odometer.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
-use soteria_accountant::{Odometer, calibrate, epsilon};
+use soteria_accountant::{Adjacency, ClipScope, Estimator, Mechanism};
 use std::hint::black_box;
 
 fn mechanism(estimator: Estimator, records: u64, batch: f64) -> Mechanism {
@@ -18,29 +17,27 @@ fn mechanism(estimator: Estimator, records: u64, batch: f64) -> Mechanism {
 
 fn accounting(criterion: &mut Criterion) {
     let sgd = mechanism(Estimator::Sgd, 10_000, 100.0);
-    let event = [sgd.release(0.01).unwrap().times(1000)];
     let svrg = Estimator::Svrg {
         difference_clip: Some(2.0),
     };
-    let mixture = [mechanism(svrg, 1000, 50.0)
-        .release(0.04)
-        .unwrap()
-        .times(1000)];
+    let mixture = mechanism(svrg, 1000, 50.0);
     let worst = mechanism(Estimator::Sgd, 6000, 128.0);
-    for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
-        let name = |what: &str| format!("{what}, {adjacency:?}");
+    for &adjacency in Adjacency::ALL {
+        let name = |what: &str| format!("{what}, {adjacency}");
+        let ask =
+            |mechanism: &Mechanism, rounds| mechanism.question(rounds, 1e-5, adjacency).unwrap();
+        let (sgd, mixture, worst) = (ask(&sgd, 1000), ask(&mixture, 1000), ask(&worst, 150));
         criterion.bench_function(&name("epsilon of sgd"), |bench| {
-            bench.iter(|| epsilon(black_box(&event), 1e-5, adjacency));
+            bench.iter(|| black_box(&sgd).cost(0.01));
         });
         criterion.bench_function(&name("epsilon of a mixture"), |bench| {
-            bench.iter(|| epsilon(black_box(&mixture), 1e-5, adjacency));
+            bench.iter(|| black_box(&mixture).cost(0.04));
         });
         criterion.bench_function(&name("calibration of sgd"), |bench| {
-            bench.iter(|| calibrate(black_box(&worst), 150, 1.0, 1e-5, adjacency));
+            bench.iter(|| black_box(&worst).calibrate(1.0));
         });
         criterion.bench_function(&name("odometer of sgd"), |bench| {
-            let round = &event[0].release;
-            bench.iter(|| Odometer::new(black_box(round), 1000, 1e-5, adjacency, 30));
+            bench.iter(|| black_box(&sgd).odometer(0.01, 30));
         });
     }
 }

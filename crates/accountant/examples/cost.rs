@@ -1,15 +1,14 @@
 //! Answers questions from standard input, one per line, with the value and the seconds it took:
 //!
 //! ```text
-//! epsilon zero_out SIGMA ROUNDS DELTA SHIFT:PROBABILITY...
-//! calibrate replace_one RATE ROUNDS EPSILON DELTA
+//! epsilon zero-out SIGMA ROUNDS DELTA SHIFT:PROBABILITY...
+//! calibrate replace-one RATE ROUNDS EPSILON DELTA
 //! ```
 //!
 //! The second form is for Poisson sampling with unit clip over unit batch: sigma is the noise
 //! multiplier.
 
-use soteria_accountant::event::{Adjacency, Release, ShiftMixture};
-use soteria_accountant::smallest_sigma;
+use soteria_accountant::{Adjacency, Question, ShiftMixture};
 use std::error::Error;
 use std::io::Write;
 use std::time::Instant;
@@ -32,11 +31,7 @@ fn answer(words: &[&str]) -> Result<f64, Box<dyn Error>> {
     let [question, adjacency, first, rounds, third, rest @ ..] = words else {
         return Err("too few words".into());
     };
-    let adjacency = match *adjacency {
-        "zero_out" => Adjacency::ZeroOut,
-        "replace_one" => Adjacency::ReplaceOne,
-        other => return Err(format!("no adjacency {other}").into()),
-    };
+    let adjacency: Adjacency = adjacency.parse()?;
     let (first, rounds, third): (f64, u64, f64) = (first.parse()?, rounds.parse()?, third.parse()?);
     match *question {
         "epsilon" => {
@@ -46,21 +41,15 @@ fn answer(words: &[&str]) -> Result<f64, Box<dyn Error>> {
                 shifts.push(shift.parse()?);
                 probabilities.push(probability.parse()?);
             }
-            let release = Release::new(ShiftMixture::new(shifts, probabilities)?, first)?;
-            Ok(soteria_accountant::epsilon(
-                &[release.times(rounds)],
-                third,
-                adjacency,
-            )?)
+            let shifts = ShiftMixture::new(&shifts, &probabilities)?;
+            let question = Question::new(shifts, rounds, third, adjacency);
+            Ok(question.cost(first)?.epsilon)
         }
         "calibrate" => {
             let delta = rest.first().ok_or("delta is missing")?.parse()?;
-            let shifts = ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - first, first])?;
-            let found = smallest_sigma(third, 1.0, |sigma| {
-                let release = Release::new(shifts.clone(), sigma)?;
-                soteria_accountant::epsilon(&[release.times(rounds)], delta, adjacency)
-            })?;
-            Ok(found.sigma)
+            let shifts = ShiftMixture::new(&[0.0, 1.0], &[1.0 - first, first])?;
+            let question = Question::new(shifts, rounds, delta, adjacency);
+            Ok(question.calibrate(third)?.sigma)
         }
         other => Err(format!("no question {other}").into()),
     }

@@ -1,101 +1,111 @@
-//! Random-k amplifies privacy: a record whose pull lies on coordinates that do not travel is not seen.
+//! Random-k amplifies privacy: a record whose pull lies on coordinates that do not travel is not
+//! seen.
 //!
 //! **When.** The client draws `k` of `d` coordinates uniformly, afresh for every message, after it
 //! has the model and independently of data, noise and minibatch; each record is clipped as a whole
-//! (`ClipScope::Record`). With `kappa = k/d` and a record vector `u`, the part that travels satisfies
-//! `E |u_I|^2 = kappa |u|^2`. `docs/privacy.md` (Theorems 7, 8 and 10) has the proofs; in short:
+//! (`ClipScope::Record`). With `kappa = k/d` and a record vector `u`, the part that travels
+//! satisfies `E |u_I|^2 = kappa |u|^2`. `docs/privacy.md` (Theorems 7, 8 and 10) has the proofs; in
+//! short:
 //!
-//! **Rényi rule** ([`masked_curve`]). `A(s) = E_Q[(P/Q)^a]` is convex in the squared shift `s` for
-//! the Gaussian and for the subsampled Gaussian, at every real order, so the worst law of `|u_I|^2`
-//! is all or nothing:
+//! **Rényi rule** ([`masked_rdp`]). `A(s) = E_Q[(P/Q)^a]` is convex in the squared shift `s` for
+//! the Gaussian and for the subsampled Gaussian, at every real order, so the worst distribution of
+//! `|u_I|^2` is all or nothing:
 //!
 //! ```text
 //! A_masked <= 1 - kappa + kappa A.
 //! ```
 //!
-//! **Envelope** ([`masked_laws`]). A hockey-stick divergence is not convex in the squared shift, but the
-//! worst law of `rho = |u_I|^2/|u|^2` with mean at most `rho_bar = min(1, vectors * kappa)` gives its
-//! concave envelope:
+//! **Envelope** ([`masked_losses`]). A hockey-stick divergence is not convex in the squared shift,
+//! but the worst distribution of `rho = |u_I|^2/|u|^2` with mean at most
+//! `rho_bar = min(1, vectors * kappa)` gives its concave envelope:
 //!
 //! ```text
 //! H_g(masked) <= sup { E H_g(pair scaled by sqrt(rho)) : 0 <= rho <= 1, E rho <= rho_bar }.
 //! ```
 //!
-//! As a supremum of hockey-stick curves it is convex in `g` and composes. With several vectors a second
-//! bound moves one vector at a time (`amplification/chain.rs`), each at mean `kappa`, and the smaller one counts. The curve
-//! is computed rounded up, and returned as a loss distribution on a grid whose own curve lies above it.
+//! As a supremum of hockey-stick curves it is convex in `g` and composes. With several vectors a
+//! second bound moves one vector at a time (`amplification/chain.rs`), each at mean `kappa`, and
+//! the smaller one counts. The curve is computed rounded up, and returned as a loss distribution on
+//! a grid whose own curve lies above it.
 //!
-//! Take the smaller epsilon of the two; neither is always better. **Cost**: 0.5 to 20 milliseconds.
+//! [`MaskedRound`] takes the smaller epsilon of the two; neither is always better. **Cost**: 0.5 to
+//! 20 milliseconds.
 //!
 //! Not in the paper, which uses compression after the noise as post-processing only.
 
 mod chain;
 mod curve;
 mod envelope;
+mod excess;
 mod grid;
-pub(crate) mod pair;
+mod round;
 
-use crate::event::{Adjacency, EventError, RandomK};
-use crate::rdp::{RdpCurve, log_one_plus, numerator_curve, orders};
+pub(crate) use round::MaskedRound;
+
+use crate::adjacency::Adjacency;
+use crate::error::{AccountError, EventError, check_positive, check_range};
+use crate::mechanism::{RandomK, Release, check_fraction};
+use crate::mixture::{MixturePair, ShiftMixture};
+use crate::pld::LossDistribution;
+use crate::rdp::{RdpCurve, direction_curve, log_one_plus, orders, rdp_curve};
 use chain::Table;
 use curve::MaskedCurve;
-use pair::{Pair, Side};
 
-/// A privacy-loss distribution on a grid: `masses[i]` is the probability, under the numerator law,
-/// of the loss `(first + i) * step`; `infinity` that of an infinite loss.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GridLaw {
-    /// Distance of neighbouring losses.
-    pub step: f64,
-    /// Index of the first loss.
-    pub first: i64,
-    /// Probabilities.
-    pub masses: Vec<f64>,
-    /// Probability of an infinite loss.
-    pub infinity: f64,
+impl Release {
+    /// The Rényi curve of one message with noise of standard deviation `sigma`, amplified at every
+    /// order where that is proved and smaller. For filters, which add up curves of releases that
+    /// are chosen as one goes; everything else asks a [`Question`](crate::Question).
+    ///
+    /// # Errors
+    /// A `sigma` that is not finite and positive, or a mask that the proof does not cover.
+    pub fn rdp_curve(&self, sigma: f64, adjacency: Adjacency) -> Result<RdpCurve, AccountError> {
+        let round = self.shifts.over(sigma)?;
+        let plain = rdp_curve(&round, adjacency);
+        let masked = match &self.random_k {
+            Some(random_k) => masked_rdp(&round, adjacency, random_k)?,
+            None => None,
+        };
+        Ok(masked.map_or_else(|| plain.clone(), |masked| masked.tighter(&plain)))
+    }
 }
 
-/// The loss distributions of one masked release, each an upper bound for its direction: one under
+/// The loss distributions of one masked round, each an upper bound for its direction: one under
 /// replace-one (which is symmetric), remove and add under zero-out. Epsilon is the larger one.
 ///
-/// `step` is the grid on which rounds will be composed; see [`suggested_step`].
+/// `mixture` is in units of the noise; `step` is the grid on which rounds will be composed, see
+/// [`suggested_step`].
 ///
 /// # Errors
-/// Refuses laws that are none, a fraction outside (0, 1], a step that is not positive, and a number of
-/// masked vectors below the one the proof needs for this mixture.
-pub fn masked_laws(
-    shifts_over_sigma: &[f64],
-    probabilities: &[f64],
+/// Refuses a fraction outside (0, 1], a step that is not positive, and a number of masked vectors
+/// below the one the proof needs for this mixture.
+fn masked_losses(
+    mixture: &ShiftMixture,
     adjacency: Adjacency,
     random_k: &RandomK,
     step: f64,
-) -> Result<Vec<GridLaw>, EventError> {
-    if !(step.is_finite() && step > 0.0) {
-        let name = "grid step";
-        return Err(EventError::NotPositive { name, value: step });
-    }
-    let mixture = Side::new(shifts_over_sigma, probabilities)?;
-    let mean = mean_fraction(&mixture, adjacency, random_k)?;
-    let scale = typical_loss(&mixture, adjacency, random_k.fraction);
-    let mut curve = MaskedCurve::new(&mixture, adjacency, mean);
-    if curve.has_several_vectors() && random_k.fraction < 1.0 {
-        let chain = Table::of_release(&mixture, adjacency, random_k.fraction, scale);
-        curve = curve.with_chain(chain);
-    }
-    let nodes = grid::nodes(&Pair::directions(&mixture, adjacency)[0], step, scale);
-    let dots = grid::dots(&nodes, step, |epsilon| curve.excess(epsilon));
-    // A shift of very many times the noise has losses that no memory holds in steps of this size; who
-    // states the shift (a peer, by its number of records) must not choose how much is allocated.
+) -> Result<Vec<LossDistribution>, EventError> {
+    // A shift of very many times the noise has losses that no memory holds in steps of this size;
+    // who states the shift (a peer, by its number of records) must not choose how much is
+    // allocated.
     const LONGEST: i64 = 1 << 27;
-    let ends = dots.first().zip(dots.last());
-    if let Some(length) = ends.map(|(first, last)| last.index - first.index)
-        && length > LONGEST
-    {
-        return Err(EventError::OutOfRange {
-            name: "losses of a round, in steps of the grid",
-            range: "0 to 2^27",
-            value: length as f64,
-        });
+    check_positive("grid step", step)?;
+    let mean = mean_fraction(mixture, adjacency, random_k)?;
+    let scale = typical_loss(mixture, adjacency, random_k.fraction);
+    let mut curve = MaskedCurve::new(mixture, adjacency, mean);
+    let chain = (curve.has_several_vectors() && random_k.fraction < 1.0)
+        .then(|| Table::of_release(mixture, adjacency, random_k.fraction, scale));
+    let excess = |epsilon: f64| {
+        let chained = chain
+            .as_ref()
+            .map_or(f64::INFINITY, |chain| chain.at(epsilon));
+        curve.excess_within(epsilon, chained)
+    };
+    let nodes = grid::nodes(&MixturePair::directions(mixture, adjacency)[0], step, scale);
+    let dots = grid::dots(&nodes, step, excess);
+    if let (Some(first), Some(last)) = (dots.first(), dots.last()) {
+        let length = last.index - first.index;
+        let name = "losses of a round, in steps of the grid";
+        check_range(name, "0 to 2^27", length as f64, length <= LONGEST)?;
     }
     Ok(match adjacency {
         Adjacency::ReplaceOne => vec![grid::connect(dots, step)],
@@ -107,48 +117,36 @@ pub fn masked_laws(
     })
 }
 
-/// A step fine enough for [`masked_laws`]: a fortieth of the typical loss, at most 1e-4.
-///
-/// # Errors
-/// As [`masked_laws`].
-pub fn suggested_step(
-    shifts_over_sigma: &[f64],
-    probabilities: &[f64],
-    adjacency: Adjacency,
-    random_k: &RandomK,
-) -> Result<f64, EventError> {
-    let mixture = Side::new(shifts_over_sigma, probabilities)?;
-    mean_fraction(&mixture, adjacency, random_k)?;
-    let scale = typical_loss(&mixture, adjacency, random_k.fraction);
-    Ok(if scale > 0.0 {
+/// A step fine enough for [`masked_losses`]: a fortieth of the typical loss, at most 1e-4.
+fn suggested_step(mixture: &ShiftMixture, adjacency: Adjacency, random_k: &RandomK) -> f64 {
+    let scale = typical_loss(mixture, adjacency, random_k.fraction);
+    if scale > 0.0 {
         (scale / 40.0).min(1e-4)
     } else {
         1e-4
-    })
+    }
 }
 
-/// The Rényi curve of one masked release, or `None` where no rule is proved: it is for a single
-/// shift (full gradients, both adjacencies) and for the subsampled Gaussian under zero-out.
+/// The Rényi curve of one masked round, or `None` where no rule is proved: it is for a single shift
+/// (full gradients, both adjacencies) and for the subsampled Gaussian under zero-out.
 ///
 /// # Errors
-/// As [`masked_laws`].
-pub fn masked_curve(
-    shifts_over_sigma: &[f64],
-    probabilities: &[f64],
+/// As [`masked_losses`].
+fn masked_rdp(
+    mixture: &ShiftMixture,
     adjacency: Adjacency,
     random_k: &RandomK,
 ) -> Result<Option<RdpCurve>, EventError> {
-    let mixture = Side::new(shifts_over_sigma, probabilities)?;
-    mean_fraction(&mixture, adjacency, random_k)?;
+    mean_fraction(mixture, adjacency, random_k)?;
     let proved =
         mixture.is_single() || (adjacency == Adjacency::ZeroOut && mixture.is_subsampled());
     // One masked vector only: with more, the mean of rho is not kappa.
-    if !proved || vectors(adjacency, random_k) != 1 {
+    if !proved || random_k.vectors(adjacency) != 1 {
         return Ok(None);
     }
     // In both cases the first direction is the larger one at every mask (equal for a single
     // shift; Mironov, Talwar, Zhang, Thm. 5 for the subsampled Gaussian).
-    let unmasked = numerator_curve(&Pair::directions(&mixture, adjacency)[0]);
+    let unmasked = direction_curve(&MixturePair::directions(mixture, adjacency)[0]);
     let per_order = orders().iter().zip(unmasked.values());
     let masked = per_order.map(|(&order, &value)| mask(value, order, random_k.fraction));
     Ok(Some(RdpCurve::from_values(masked.collect())))
@@ -165,63 +163,41 @@ fn mask(divergence: f64, order: f64, fraction: f64) -> f64 {
     log_one_plus(excess) / (order - 1.0)
 }
 
-/// Number of vectors that are masked together under this adjacency.
-fn vectors(adjacency: Adjacency, random_k: &RandomK) -> u32 {
-    match adjacency {
-        Adjacency::ZeroOut => random_k.vectors_zero_out,
-        Adjacency::ReplaceOne => random_k.vectors_replace_one,
-    }
-}
-
 /// `rho_bar = min(1, vectors * kappa)`, after checking that so many vectors are enough.
 fn mean_fraction(
-    mixture: &Side,
+    mixture: &ShiftMixture,
     adjacency: Adjacency,
     random_k: &RandomK,
 ) -> Result<f64, EventError> {
-    let fraction = random_k.fraction;
-    if !(fraction > 0.0 && fraction <= 1.0) {
-        return Err(EventError::OutOfRange {
-            name: "random-k fraction",
-            range: "(0, 1]",
-            value: fraction,
-        });
-    }
+    check_fraction(random_k.fraction)?;
     // Every shift that can occur is a vector of its own; a certain one needs no coin, so under
     // replace-one the two records' difference is one vector.
-    let moving = mixture
-        .components()
-        .iter()
-        .filter(|component| component.0 > 0.0);
     let needed = match (adjacency, mixture.is_single()) {
         (_, true) => 1,
-        (Adjacency::ZeroOut, false) => moving.count(),
-        (Adjacency::ReplaceOne, false) => 2 * moving.count(),
+        (Adjacency::ZeroOut, false) => mixture.moving().count(),
+        (Adjacency::ReplaceOne, false) => 2 * mixture.moving().count(),
     };
-    let given = vectors(adjacency, random_k);
+    let given = random_k.vectors(adjacency);
     if (given as usize) < needed {
         return Err(EventError::Unproved(
             "random-k amplification is proved only with one masked vector per possible shift",
         ));
     }
-    Ok((f64::from(given) * fraction).min(1.0))
+    Ok((f64::from(given) * random_k.fraction).min(1.0))
 }
 
 /// A guess of the standard deviation of one round's loss, `sqrt(2 kappa KL)`; sets resolutions,
 /// never safety.
-fn typical_loss(mixture: &Side, adjacency: Adjacency, mean: f64) -> f64 {
-    let pair = &Pair::directions(mixture, adjacency)[0];
-    let (bottom, top) = (
-        -8.0 - pair.denominator.largest(),
-        8.0 + pair.numerator.largest(),
-    );
+fn typical_loss(mixture: &ShiftMixture, adjacency: Adjacency, mean: f64) -> f64 {
+    let pair = &MixturePair::directions(mixture, adjacency)[0];
+    let (bottom, top) = (-8.0 - pair.down.largest(), 8.0 + pair.up.largest());
     let count = 400;
     let width = (top - bottom) / f64::from(count);
     let divergence: f64 = (0..count)
         .map(|index| {
             let y = bottom + (f64::from(index) + 0.5) * width;
-            let log_p = pair.numerator.log_density(y);
-            let loss = log_p - pair.denominator.log_density(-y);
+            let log_p = pair.up.log_density(y);
+            let loss = log_p - pair.down.log_density(-y);
             // KL as E_P[L - 1 + 1/e^L], whose integrand is nonnegative.
             (log_p - 0.5 * y * y).exp() * (loss + (-loss).exp_m1())
         })

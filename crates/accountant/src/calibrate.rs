@@ -1,15 +1,17 @@
 //! The smallest noise for a target cost.
 //!
-//! [`smallest_sigma`] searches any accountant given as a closure, so exact, amplified and Renyi
+//! [`smallest_sigma`] searches any accountant given as a closure, so exact, amplified and Rényi
 //! accounting calibrate alike. It never returns a sigma whose cost it has not computed and found
 //! within the target; sigma has six significant digits, rounded up before the cost is computed.
 //!
 //! The cost is close to a power of sigma, so the search interpolates its logarithm: four or five
 //! evaluations in place of the thirty of a bisection.
 
-use crate::account::{AccountError, Parts, check_delta, round_up};
-use crate::event::{Adjacency, EventError, Mechanism, Release};
+use crate::adjacency::Adjacency;
+use crate::error::{AccountError, check_positive};
 use crate::gaussian;
+use crate::mixture::ShiftMixture;
+use crate::rounding::round_up;
 
 /// Significant digits of a calibrated sigma.
 const DIGITS: u32 = 6;
@@ -17,50 +19,15 @@ const DIGITS: u32 = 6;
 /// Share of the target that may stay unused.
 const UNUSED: f64 = 2e-4;
 
-/// A noise level and what it costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Calibration {
-    /// Standard deviation of the noise, in gradient units, rounded up.
-    pub sigma: f64,
-    /// The cost at this sigma, at most the target.
-    pub epsilon: f64,
-}
+const MOST_EVALUATIONS: u32 = 120;
 
-/// The smallest sigma with which `rounds` rounds of `mechanism` cost at most `epsilon`, without
-/// amplification.
-///
-/// # Errors
-/// A mechanism that is refused, zero rounds, a target that is not positive or a delta out of
-/// range, or a target that no noise reaches.
-pub fn calibrate(
-    mechanism: &Mechanism,
-    rounds: u64,
-    epsilon: f64,
-    delta: f64,
-    adjacency: Adjacency,
-) -> Result<Calibration, AccountError> {
-    check_target(epsilon)?;
-    check_delta(delta)?;
-    let unit = mechanism.release(1.0)?;
-    let start = estimate(&unit, rounds, epsilon, delta, adjacency);
-    // The step that was fine enough for one sigma is so for its neighbours.
-    let mut known: Option<(f64, f64)> = None;
-    smallest_sigma(epsilon, start, |sigma| {
-        let events = [mechanism.release(sigma)?.times(rounds)];
-        let parts = Parts::new(&events, adjacency)?;
-        if parts.is_gaussian() {
-            return Ok(gaussian::epsilon(parts.mu(), delta));
-        }
-        let mut fineness = known
-            .filter(|(at, _)| (sigma / at).ln().abs() < 0.2)
-            .map(|(_, fineness)| fineness);
-        let cost = parts.schedule()?.epsilon_at(delta, &mut fineness)?;
-        known = known.or(fineness.map(|fineness| (sigma, fineness)));
-        Ok(cost)
-    })
-}
+/// How far above the first guess a target may lie.
+const LARGEST_GROWTH: f64 = 1e9;
 
-/// The smallest sigma at which `cost` is at most `target`, to 1e-4 or so.
+/// Below this sigma, relative to where the search began, noise no longer matters.
+const LARGEST_SHRINK: f64 = 1e-9;
+
+/// The smallest sigma at which `cost` is at most `target`, to 1e-4 or so, and the cost there.
 ///
 /// `cost` must fall with sigma; `start` is a guess, and only decides how many evaluations it
 /// takes. A cost of [`AccountError::NoiseTooSmall`] counts as too high.
@@ -68,19 +35,17 @@ pub fn calibrate(
 /// # Errors
 /// What `cost` returns; [`AccountError::Unreachable`] when a sigma far above the guess does not
 /// reach the target.
-pub fn smallest_sigma(
+pub(crate) fn smallest_sigma(
     target: f64,
     start: f64,
     mut cost: impl FnMut(f64) -> Result<f64, AccountError>,
-) -> Result<Calibration, AccountError> {
+) -> Result<(f64, f64), AccountError> {
     check_target(target)?;
-    if !(start > 0.0 && start.is_finite()) {
-        return Err(AccountError::Event(EventError::NotPositive {
-            name: "the first sigma",
-            value: start,
-        }));
-    }
-    let mut search = Bracket::new(target);
+    check_positive("the first sigma", start)?;
+    let mut search = Bracket {
+        target,
+        ..Bracket::default()
+    };
     let mut sigma = round_up(start, DIGITS);
     for _ in 0..MOST_EVALUATIONS {
         let epsilon = match cost(sigma) {
@@ -108,20 +73,13 @@ pub fn smallest_sigma(
     }
     // The bracket shrinks by half at least every third time, so this is not reached by a cost that
     // falls with sigma; a bound that was found still holds.
-    search.best().ok_or(AccountError::Unresolved {
+    search.within.ok_or(AccountError::Unresolved {
         reason: "the cost does not fall with sigma",
     })
 }
 
-const MOST_EVALUATIONS: u32 = 120;
-
-/// How far above the first guess a target may lie.
-const LARGEST_GROWTH: f64 = 1e9;
-
-/// Below this sigma, relative to where the search began, noise no longer matters.
-const LARGEST_SHRINK: f64 = 1e-9;
-
 /// What is known: the largest sigma above the target, the smallest within it.
+#[derive(Default)]
 struct Bracket {
     target: f64,
     above: Option<(f64, f64)>,
@@ -131,16 +89,6 @@ struct Bracket {
 }
 
 impl Bracket {
-    fn new(target: f64) -> Self {
-        Bracket {
-            target,
-            above: None,
-            within: None,
-            first: None,
-            evaluations: 0,
-        }
-    }
-
     fn record(&mut self, sigma: f64, epsilon: f64) {
         self.evaluations += 1;
         self.first.get_or_insert(sigma);
@@ -153,13 +101,8 @@ impl Bracket {
         }
     }
 
-    fn best(&self) -> Option<Calibration> {
-        self.within
-            .map(|(sigma, epsilon)| Calibration { sigma, epsilon })
-    }
-
     /// Done when hardly anything of the target is unused, or nothing lies between the two ends.
-    fn finished(&self) -> Option<Calibration> {
+    fn finished(&self) -> Option<(f64, f64)> {
         let (sigma, epsilon) = self.within?;
         let first = self.first.unwrap_or(sigma);
         let close = epsilon >= self.target * (1.0 - UNUSED);
@@ -167,7 +110,7 @@ impl Bracket {
             .above
             .is_some_and(|(low, _)| sigma <= low * (1.0 + 3e-6));
         let free = sigma < LARGEST_SHRINK * first;
-        (close || tight || free).then_some(Calibration { sigma, epsilon })
+        (close || tight || free).then_some((sigma, epsilon))
     }
 
     fn next(&self) -> f64 {
@@ -221,27 +164,25 @@ fn check_target(epsilon: f64) -> Result<(), AccountError> {
 }
 
 /// Where to begin: the central limit of the loss, from the chi-square divergence of one round.
-pub(crate) fn estimate(
-    unit: &Release,
+pub(crate) fn first_guess(
+    shifts: &ShiftMixture,
     rounds: u64,
     epsilon: f64,
     delta: f64,
     adjacency: Adjacency,
 ) -> f64 {
-    let double = match adjacency {
-        Adjacency::ZeroOut => 1.0,
-        Adjacency::ReplaceOne => 2.0,
-    };
-    let wanted = gaussian::largest_mu(epsilon, delta) / double;
-    let parts = || unit.shifts.shifts().iter().zip(unit.shifts.probabilities());
+    let wanted = gaussian::largest_mu(epsilon, delta) / adjacency.distance();
     let mu = |sigma: f64| -> f64 {
-        let divergence: f64 = parts()
-            .flat_map(|left| parts().map(move |right| (left, right)))
+        let parts = shifts.parts();
+        let pairs = parts
+            .iter()
+            .flat_map(|left| parts.iter().map(move |right| (left, right)));
+        let divergence: f64 = pairs
             .map(|((s, p), (t, r))| p * r * (s * t / (sigma * sigma)).exp_m1())
             .sum();
         (rounds as f64 * divergence).sqrt()
     };
-    let largest = unit.shifts.largest().max(f64::MIN_POSITIVE);
+    let largest = shifts.largest().max(f64::MIN_POSITIVE);
     let (mut low, mut high) = ((1e-2 * largest).ln(), (1e9 * largest).ln());
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
@@ -253,4 +194,21 @@ pub(crate) fn estimate(
         }
     }
     high.exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_that_noise_cannot_lower_is_unreachable() {
+        let stuck = smallest_sigma(1.0, 1.0, |_| Ok(2.0));
+        assert!(matches!(stuck, Err(AccountError::Unreachable { .. })));
+        let broken = smallest_sigma(1.0, 1.0, |_| Ok(f64::NAN));
+        assert!(matches!(broken, Err(AccountError::Unresolved { .. })));
+        // A step function is met from the safe side.
+        let step = |sigma: f64| Ok(if sigma < 3.0 { 5.0 } else { 0.5 });
+        let (sigma, epsilon) = smallest_sigma(1.0, 1.0, step).unwrap();
+        assert!((3.0..3.0001).contains(&sigma) && epsilon == 0.5);
+    }
 }

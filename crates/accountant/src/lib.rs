@@ -1,27 +1,41 @@
 //! Differential-privacy accounting for clipped, sampled and compressed gradient methods.
 //!
-//! ```text
-//! Mechanism --release(sigma)--> Release --times(rounds)--> Event
-//!                                                            |
-//!                     closed form (certain shifts)  <--------+-------->  loss distributions
-//!                                                            |
-//!                                             epsilon, delta, calibrate, Odometer
-//! ```
+//! | read | for |
+//! | --- | --- |
+//! | [`mechanism`] | what is described: who releases what |
+//! | [`estimator`] | each estimator's row of the proof |
+//! | [`question`] | what is asked and answered: cost, calibration, composition, odometer |
+//! | `pld`, `gaussian` | how: loss distributions, and the closed form |
+//! | [`rdp`] | how: Rényi divergences |
+//! | `amplification` | how: what random-k hides |
+//! | [`paper`] | the paper's own formula, for comparison |
+//!
 #![doc = include_str!("../README.md")]
 
-pub mod account;
-pub mod amplification;
-pub mod assess;
-pub mod calibrate;
-pub mod event;
+mod adjacency;
+mod amplification;
+mod calibrate;
+mod cost;
+mod error;
+pub mod estimator;
 mod gaussian;
+pub mod mechanism;
+mod mixture;
 mod normal;
-pub mod odometer;
+mod odometer;
 pub mod paper;
-pub mod pld;
+mod pld;
+pub mod question;
 pub mod rdp;
+mod rounding;
+mod words;
 
-pub use account::{AccountError, Cost, cost, delta, epsilon, round_up};
-pub use calibrate::{Calibration, calibrate, smallest_sigma};
-pub use event::EventError;
+pub use adjacency::Adjacency;
+pub use cost::{Amplification, Cost, Method};
+pub use error::{AccountError, EventError, SMALLEST_DELTA};
+pub use estimator::{Estimator, EstimatorKind};
+pub use mechanism::{ClipScope, Mechanism, RandomK, Release};
+pub use mixture::ShiftMixture;
 pub use odometer::Odometer;
+pub use question::Question;
+pub use rounding::round_up;

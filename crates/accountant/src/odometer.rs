@@ -7,74 +7,38 @@
 //! The bound after `t` rounds is that of a schedule fixed in advance. Stopping at a round chosen by
 //! looking at the data is outside of it.
 
-use crate::account::{AccountError, Parts, check_delta};
-use crate::event::{Adjacency, Release};
-use crate::gaussian;
-use crate::pld::RoundCosts;
+use crate::error::AccountError;
 
 /// Costs after every round of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Odometer {
+    /// What was spent before the first round.
+    before: f64,
     /// Round counts, ascending, the last one the whole run; and the cost after each.
     marks: Vec<(u64, f64)>,
 }
 
-/// With a closed form, checkpoints are nearly free.
-const GAUSSIAN_CHECKPOINTS: usize = 2000;
-
 impl Odometer {
-    /// Costs of `rounds` rounds of `release`, computed at about `checkpoints` of them.
-    ///
-    /// # Errors
-    /// No rounds, a delta out of range, or numerics that cannot vouch.
-    pub fn new(
-        release: &Release,
-        rounds: u64,
-        delta: f64,
-        adjacency: Adjacency,
-        checkpoints: usize,
-    ) -> Result<Self, AccountError> {
-        check_delta(delta)?;
-        let event = [release.clone().times(rounds)];
-        let parts = Parts::new(&event, adjacency)?;
-        let marks: Vec<(u64, f64)> = if parts.is_gaussian() {
-            let per_round = parts.mu() / (rounds as f64).sqrt();
-            spread(rounds, checkpoints.max(GAUSSIAN_CHECKPOINTS))
-                .into_iter()
-                .map(|count| {
-                    let mu = per_round * (count as f64).sqrt();
-                    (count, gaussian::epsilon(mu, delta))
-                })
-                .collect()
-        } else {
-            let costs = RoundCosts::new(&parts.schedule()?, delta)?;
-            spread(rounds, checkpoints)
-                .into_iter()
-                .map(|count| Ok((count, costs.epsilon(count)?)))
-                .collect::<Result<_, AccountError>>()?
-        };
-        Ok(Odometer {
-            marks: never_falling(marks),
-        })
-    }
-
-    /// Costs of up to `rounds` rounds by any bound, computed at about `checkpoints` of them.
-    pub(crate) fn by(
+    /// Costs of up to `rounds` rounds, computed at about `checkpoints` of them.
+    pub(crate) fn new(
+        before: f64,
         rounds: u64,
         checkpoints: usize,
         mut cost: impl FnMut(u64) -> Result<f64, AccountError>,
     ) -> Result<Self, AccountError> {
-        let marks = spread(rounds, checkpoints)
-            .into_iter()
-            .map(|count| Ok((count, cost(count)?)))
-            .collect::<Result<_, AccountError>>()?;
-        Ok(Odometer {
-            marks: never_falling(marks),
-        })
+        let mut marks = Vec::new();
+        // More rounds cost at least as much; differences of discretisation must not show.
+        let mut largest = before;
+        for count in spread(rounds, checkpoints) {
+            largest = largest.max(cost(count)?);
+            marks.push((count, largest));
+        }
+        Ok(Odometer { before, marks })
     }
 
     /// The same with no mark above `whole`, a bound for the whole run: fewer rounds cost no more.
     pub(crate) fn capped(mut self, whole: f64) -> Self {
+        self.before = self.before.min(whole);
         for mark in &mut self.marks {
             mark.1 = mark.1.min(whole);
         }
@@ -85,7 +49,7 @@ impl Odometer {
     #[must_use]
     pub fn after(&self, rounds: u64) -> f64 {
         if rounds == 0 {
-            return 0.0;
+            return self.before;
         }
         let next = self.marks.partition_point(|mark| mark.0 < rounds);
         self.marks.get(next).map_or(f64::INFINITY, |mark| mark.1)
@@ -118,14 +82,4 @@ fn spread(rounds: u64, wanted: usize) -> Vec<u64> {
     counts.sort_unstable();
     counts.dedup();
     counts
-}
-
-/// More rounds cost at least as much; differences of discretisation must not show.
-fn never_falling(mut marks: Vec<(u64, f64)>) -> Vec<(u64, f64)> {
-    let mut largest = 0.0_f64;
-    for mark in &mut marks {
-        largest = largest.max(mark.1);
-        mark.1 = largest;
-    }
-    marks
 }

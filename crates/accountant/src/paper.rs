@@ -6,17 +6,18 @@
 //! sigma^2 = c S T log(1/delta) / (m^2 epsilon^2),    S = G_A^2/4 + G_B^2,
 //! ```
 //!
-//! with an unspecified `c`. Following its proof gives `c = 4 * 12 = 48`: the lemma bounds the log moment
-//! by `6 lambda (lambda+1) S T / ((1-q) m^2 sigma^2)`, `lambda (lambda+1) <= 2 lambda^2` makes that
-//! `12 lambda^2 ...`, and its two conditions on `lambda` meet at `c = 4 * 12`. Its theorem for CDP-SGD has
-//! `S = G^2` and `lambda (lambda+1)`, hence `c = 4 * 2 = 8`. Per algorithm the factor of `G^2` is 8
-//! (CDP-SGD, LDP-SGD), 12 (SoteriaFL-SGD and -GD: `G_A = G`) and 96 (SVRG, SAGA: `G_A = 2G`, `G_B = G`).
+//! with an unspecified `c`. Following its proof gives `c = 4 * 12 = 48`: the lemma bounds the log
+//! moment by `6 lambda (lambda+1) S T / ((1-q) m^2 sigma^2)`, `lambda (lambda+1) <= 2 lambda^2`
+//! makes that `12 lambda^2 ...`, and its two conditions on `lambda` meet at `c = 4 * 12`. Its
+//! theorem for CDP-SGD has `S = G^2` and `lambda (lambda+1)`, hence `c = 4 * 2 = 8`. Per algorithm
+//! the factor of `G^2` is 8 (CDP-SGD, LDP-SGD), 12 (SoteriaFL-SGD and -GD: `G_A = G`) and 96 (SVRG,
+//! SAGA: `G_A = 2G`, `G_B = G`).
 //!
-//! **What it does not give.** The constants drop a factor `1/(1-q)` and a third-order term, and the lemma
-//! has premises that practical settings break ([`PaperFormula::violated_conditions`]). Its minibatch term
-//! measures a record against nothing and its full-batch term against another record, so the claim is about
-//! neither adjacency. No epsilon that we claim rests on this module: it reproduces the published
-//! settings and says what is wrong with them.
+//! **What it does not give.** The constants drop a factor `1/(1-q)` and a third-order term, and the
+//! lemma has premises that practical settings break ([`PaperFormula::violated_conditions`]). Its
+//! minibatch term measures a record against nothing and its full-batch term against another record,
+//! so the claim is about neither adjacency. No epsilon that we claim rests on this module: it
+//! reproduces the published settings and says what is wrong with them.
 
 use thiserror::Error;
 
@@ -39,7 +40,8 @@ pub struct PaperFormula {
 /// The two privacy theorems of the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PaperTheorem {
-    /// CDP-SGD (and LDP-SGD, which is CDP-SGD without compression): every gradient bounded by `clip`.
+    /// CDP-SGD (and LDP-SGD, which is CDP-SGD without compression): every gradient bounded by
+    /// `clip`.
     Direct {
         /// `G`.
         clip: f64,

@@ -2,7 +2,8 @@
 //!
 //! **What.** For a release whose record moves the estimate by `r_i` (in units of the noise) with
 //! probability `p_i`, the curve holds for every order `a` a bound on
-//! `D_a = log E_Q[(P/Q)^a] / (a - 1)`, the larger of the two directions. `T` rounds cost `T D_a`, and
+//! `D_a = log E_Q[(P/Q)^a] / (a - 1)`, the larger of the two directions. `T` rounds cost `T D_a`,
+//! and
 //!
 //! ```text
 //! epsilon = min over a of  T D_a + log(1 - 1/a) - log(delta a) / (a - 1)
@@ -16,10 +17,10 @@
 //!
 //! **How.** Closed forms where there are any: Gaussian at all orders, subsampled Gaussian and
 //! two-component mixtures (numerator side) at integer orders. Everything else is one trapezoid rule
-//! (`rdp/quadrature.rs`). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is the
-//! twin in the tests rather than the production path: its terms decay like a power of the index at
-//! small orders and alternate in sign, while the trapezoid rule keeps full relative precision
-//! even where `D_a` is 1e-12. Every moment is raised by 1e-11 for rounding.
+//! (`rdp/quadrature.rs`). The fractional series of Mironov, Talwar and Zhang (arXiv 1908.10530) is
+//! the cross-check in the tests rather than the production path: its terms decay like a power of
+//! the index at small orders and alternate in sign, while the trapezoid rule keeps full relative
+//! precision even where `D_a` is 1e-12. Every moment is raised by 1e-11 for rounding.
 //!
 //! **Cost.** Under a millisecond for Gaussian and subsampled Gaussian, a few for mixtures and
 //! replace-one.
@@ -28,15 +29,14 @@
 
 mod quadrature;
 
-use std::ops::{Add, AddAssign};
 use std::sync::OnceLock;
 
-use crate::amplification::pair::{Pair, Side};
-use crate::event::{Adjacency, EventError};
+use crate::adjacency::Adjacency;
+use crate::mixture::{MixturePair, ShiftMixture};
 
 /// Relative and absolute inflation of every computed moment: above the rounding of the sums and
 /// of the trapezoid rule (both below 1e-12 relative), far below anything visible in epsilon.
-pub(crate) const ROUNDING: (f64, f64) = (1e-11, 1e-16);
+const ROUNDING: (f64, f64) = (1e-11, 1e-16);
 
 /// The orders of every curve: 1.1 to 10.9 by 0.1, 11 to 63, then 64 to 1024 in quarter octaves.
 ///
@@ -81,14 +81,8 @@ impl RdpCurve {
     /// The cost of `rounds` such releases, one after the other, each free to depend on the
     /// outputs before it.
     pub fn times(&self, rounds: u64) -> Self {
-        let scale = |&value: &f64| {
-            if rounds == 0 {
-                0.0
-            } else {
-                value * rounds as f64
-            }
-        };
-        Self::from_values(self.values.iter().map(scale).collect())
+        let values = self.values.iter();
+        Self::from_values(values.map(|&value| spent(value, rounds)).collect())
     }
 
     /// The cost of these releases and those of `other`, in any order, each free to depend on the
@@ -123,13 +117,8 @@ impl RdpCurve {
             return f64::INFINITY;
         }
         let at_order = |(&order, &value): (&f64, &f64)| {
-            // 0 * infinity: no rounds cost nothing, whatever one round costs.
-            let spent = if rounds == 0 {
-                0.0
-            } else {
-                value * rounds as f64
-            };
-            spent + (-1.0 / order).ln_1p() - (delta.ln() + order.ln()) / (order - 1.0)
+            spent(value, rounds) + (-1.0 / order).ln_1p()
+                - (delta.ln() + order.ln()) / (order - 1.0)
         };
         let best = orders().iter().zip(&self.values).map(at_order);
         best.fold(f64::INFINITY, f64::min).max(0.0)
@@ -138,63 +127,40 @@ impl RdpCurve {
     /// Smallest delta that these orders prove for `rounds` releases at `epsilon >= 0`.
     pub fn delta(&self, rounds: u64, epsilon: f64) -> f64 {
         let at_order = |(&order, &value): (&f64, &f64)| {
-            let spent = if rounds == 0 {
-                0.0
-            } else {
-                value * rounds as f64
-            };
-            (order - 1.0) * (spent - epsilon + (-1.0 / order).ln_1p()) - order.ln()
+            (order - 1.0) * (spent(value, rounds) - epsilon + (-1.0 / order).ln_1p()) - order.ln()
         };
         let best = orders().iter().zip(&self.values).map(at_order);
         best.fold(0.0, f64::min).exp()
     }
 }
 
-impl AddAssign<&RdpCurve> for RdpCurve {
-    fn add_assign(&mut self, other: &RdpCurve) {
-        for (value, more) in self.values.iter_mut().zip(&other.values) {
-            *value += more;
-        }
+/// The cost of `rounds` rounds; no rounds cost nothing, even where one costs infinitely much.
+fn spent(value: f64, rounds: u64) -> f64 {
+    if rounds == 0 {
+        0.0
+    } else {
+        value * rounds as f64
     }
 }
 
-impl Add for RdpCurve {
-    type Output = RdpCurve;
-
-    fn add(mut self, other: RdpCurve) -> RdpCurve {
-        self += &other;
-        self
-    }
-}
-
-/// The Rényi curve of one release: shifts in units of the noise with their probabilities.
-///
-/// # Errors
-/// Refuses shifts that are negative or not finite, and probabilities that are not a law.
-pub fn rdp_curve(
-    shifts_over_sigma: &[f64],
-    probabilities: &[f64],
-    adjacency: Adjacency,
-) -> Result<RdpCurve, EventError> {
-    let mixture = Side::new(shifts_over_sigma, probabilities)?;
-    Ok(match adjacency {
-        Adjacency::ReplaceOne => numerator_curve(&Pair::replace_one(&mixture)),
+/// The Rényi curve of one release of which nothing is hidden: shifts in units of the noise.
+pub(crate) fn rdp_curve(mixture: &ShiftMixture, adjacency: Adjacency) -> RdpCurve {
+    let directions = MixturePair::directions(mixture, adjacency);
+    let first = direction_curve(&directions[0]);
+    match &directions[1..] {
         // For {0: 1-q, r: q} the remove direction is the larger one at every order (Mironov,
         // Talwar, Zhang, Thm. 5); other mixtures have no such theorem, so both are computed.
-        Adjacency::ZeroOut if mixture.is_subsampled() => {
-            numerator_curve(&Pair::zero_out_remove(&mixture))
-        }
-        Adjacency::ZeroOut => {
-            let remove = numerator_curve(&Pair::zero_out_remove(&mixture));
-            let add = numerator_curve(&Pair::zero_out_add(&mixture));
-            let both = remove.values.iter().zip(&add.values);
+        [add] if !mixture.is_subsampled() => {
+            let add = direction_curve(add);
+            let both = first.values.iter().zip(&add.values);
             RdpCurve::from_values(both.map(|(a, b)| a.max(*b)).collect())
         }
-    })
+        _ => first,
+    }
 }
 
 /// Bounds on `D_a(P || Q)`, one direction of the pair.
-pub(crate) fn numerator_curve(pair: &Pair) -> RdpCurve {
+pub(crate) fn direction_curve(pair: &MixturePair) -> RdpCurve {
     let divergences = orders().iter().map(|&order| {
         let log_moment = log_moment(pair, order);
         (log_moment * (1.0 + ROUNDING.0) + ROUNDING.1) / (order - 1.0)
@@ -203,25 +169,25 @@ pub(crate) fn numerator_curve(pair: &Pair) -> RdpCurve {
 }
 
 /// `log E_Q[(P/Q)^order]`.
-pub(crate) fn log_moment(pair: &Pair, order: f64) -> f64 {
+pub(crate) fn log_moment(pair: &MixturePair, order: f64) -> f64 {
     // Conditional on the coins the pair is Gaussian; joint convexity bounds the mixture by the
     // farthest two components. Exact for plain Gaussians, a fallback where quadrature is too long.
-    let distance = pair.numerator.largest() + pair.denominator.largest();
+    let distance = pair.up.largest() + pair.down.largest();
     let gaussian = 0.5 * order * (order - 1.0) * distance * distance;
-    if pair.numerator.is_single() && pair.denominator.is_single() {
+    if pair.up.is_single() && pair.down.is_single() {
         return gaussian;
     }
     if order.fract() == 0.0
-        && pair.denominator.is_null()
-        && let [low, high] = pair.numerator.components()
+        && pair.down.largest() == 0.0
+        && let [low, high] = pair.up.parts()
     {
         return integer_moment(order as u32, *low, *high).min(gaussian);
     }
     quadrature::log_moment(pair, order).map_or(gaussian, |moment| moment.min(gaussian))
 }
 
-/// `log E[(p_0 e^{Z_0} + p_1 e^{Z_1})^order]` by the binomial theorem, with `E e^{...}` of each term
-/// in closed form. `low` and `high` are (shift, probability).
+/// `log E[(p_0 e^{Z_0} + p_1 e^{Z_1})^order]` by the binomial theorem, with `E e^{...}` of each
+/// term in closed form. `low` and `high` are (shift, probability).
 ///
 /// Summing `moment - 1` keeps every term nonnegative, so nothing cancels however small it is.
 fn integer_moment(order: u32, low: (f64, f64), high: (f64, f64)) -> f64 {

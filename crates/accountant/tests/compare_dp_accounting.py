@@ -29,7 +29,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 RELATION = privacy_accountant.NeighboringRelation
-RELATIONS = {"zero_out": RELATION.ADD_OR_REMOVE_ONE, "replace_one": RELATION.REPLACE_ONE}
+RELATIONS = {"zero-out": RELATION.ADD_OR_REMOVE_ONE, "replace-one": RELATION.REPLACE_ONE}
 
 
 class Ours:
@@ -73,7 +73,7 @@ def random_setting(generator):
         sigma = math.exp(generator.uniform(math.log(0.6), math.log(20)))
         rounds = int(math.exp(generator.uniform(0, math.log(20000))))
         delta = 10 ** generator.uniform(-8, -3)
-        adjacency = generator.choice(["zero_out", "replace_one"])
+        adjacency = generator.choice(["zero-out", "replace-one"])
         # What a user would run: a cost worth stating.
         if 0.02 < rate * math.sqrt(rounds) / sigma < 5:
             return adjacency, sigma, rate, rounds, delta
@@ -114,7 +114,7 @@ def compare_golden(ours):
     mixtures, sampled = [], []
     with open(ROOT / "vectors" / "accounting.csv", encoding="utf-8") as lines:
         for row in csv.DictReader(line for line in lines if not line.startswith("#")):
-            adjacency = "zero_out" if row["adjacency"] == "add_remove" else "replace_one"
+            adjacency = "zero-out" if row["adjacency"] == "add_remove" else "replace-one"
             sigma, rounds, delta = float(row["sigma"]), int(row["steps"]), float(row["delta"])
             if row["mechanism"] == "poisson_gaussian":
                 rate = float(row["q"])
@@ -164,7 +164,7 @@ def compare_calibration(ours):
             tol=1e-4,
         )
         spent = time.perf_counter() - start
-        found, own = ours.ask("calibrate", "zero_out", repr(rate), rounds, target, repr(delta))
+        found, own = ours.ask("calibrate", "zero-out", repr(rate), rounds, target, repr(delta))
         ratios.append(spent / own)
         print(
             f"calibration q {rate:.4g} T {rounds}: theirs {sigma:.6f} in {spent:.2f} s, "

@@ -1,23 +1,67 @@
 //! What must hold for every schedule: monotone, ordered, consistent, and never a silent failure.
 
 use proptest::prelude::*;
-use soteria_accountant::event::{
-    Adjacency, ClipScope, Estimator, Event, Mechanism, Release, ShiftMixture,
+use soteria_accountant::{
+    AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Question, ShiftMixture,
 };
-use soteria_accountant::{AccountError, Odometer, calibrate, delta, epsilon, smallest_sigma};
 
 const BOTH: [Adjacency; 2] = [Adjacency::ZeroOut, Adjacency::ReplaceOne];
 
 /// Twice the share of epsilon that the discretisation may add.
 const SLACK: f64 = 1e-4;
 
-fn release(parts: &[(f64, f64)], sigma: f64) -> Release {
-    let (shifts, probabilities) = parts.iter().copied().unzip();
-    Release::new(ShiftMixture::new(shifts, probabilities).unwrap(), sigma).unwrap()
+/// A release with its noise and its rounds.
+#[derive(Clone)]
+struct Event {
+    shifts: ShiftMixture,
+    sigma: f64,
+    rounds: u64,
+}
+
+/// The question about the last event, after those before it.
+fn question(events: &[Event], delta: f64, adjacency: Adjacency) -> (Question, f64) {
+    let (last, before) = events.split_last().unwrap();
+    let first = Question::new(last.shifts.clone(), last.rounds, delta, adjacency);
+    let after = |question: Question, event: &Event| {
+        let release = event.shifts.clone().into();
+        question.after(&release, event.sigma, event.rounds).unwrap()
+    };
+    (before.iter().fold(first, after), last.sigma)
+}
+
+fn epsilon(events: &[Event], delta: f64, adjacency: Adjacency) -> Result<f64, AccountError> {
+    let (question, sigma) = question(events, delta, adjacency);
+    question.cost(sigma).map(|cost| cost.epsilon)
+}
+
+fn delta(events: &[Event], epsilon: f64, adjacency: Adjacency) -> Result<f64, AccountError> {
+    let (question, sigma) = question(events, 0.5, adjacency);
+    question.delta_at(epsilon, sigma).map(|cost| cost.delta)
+}
+
+fn event(parts: &[(f64, f64)], sigma: f64, rounds: u64) -> Event {
+    let (shifts, probabilities): (Vec<f64>, Vec<f64>) = parts.iter().copied().unzip();
+    Event {
+        shifts: ShiftMixture::new(&shifts, &probabilities).unwrap(),
+        sigma,
+        rounds,
+    }
 }
 
 fn sgd(rate: f64, sigma: f64, rounds: u64) -> Event {
-    release(&[(0.0, 1.0 - rate), (1.0, rate)], sigma).times(rounds)
+    event(&[(0.0, 1.0 - rate), (1.0, rate)], sigma, rounds)
+}
+
+fn calibrate(
+    mechanism: &Mechanism,
+    rounds: u64,
+    target: f64,
+    delta: f64,
+    adjacency: Adjacency,
+) -> Result<Cost, AccountError> {
+    mechanism
+        .question(rounds, delta, adjacency)?
+        .calibrate(target)
 }
 
 fn mechanism(estimator: Estimator, records: u64, batch: f64) -> Mechanism {
@@ -62,7 +106,7 @@ proptest! {
         low in 0.0..0.5_f64, high in 0.5..2.0_f64, rate in 0.001..0.9_f64,
         sigma in 0.7..20.0_f64, rounds in 1..2000_u64,
     ) {
-        let event = [release(&[(low, 1.0 - rate), (high, rate)], sigma).times(rounds)];
+        let event = [event(&[(low, 1.0 - rate), (high, rate)], sigma, rounds)];
         let zero_out = epsilon(&event, 1e-5, Adjacency::ZeroOut).unwrap();
         let replace = epsilon(&event, 1e-5, Adjacency::ReplaceOne).unwrap();
         prop_assert!(replace >= zero_out * (1.0 - SLACK), "{replace} {zero_out}");
@@ -82,12 +126,12 @@ proptest! {
         let mechanism = mechanism(estimator, 1000, 1000.0 * rate);
         let (target, adjacency) = (log_target.exp(), BOTH[usize::from(replace)]);
         let found = calibrate(&mechanism, rounds, target, 1e-5, adjacency).unwrap();
-        let event = [mechanism.release(found.sigma).unwrap().times(rounds)];
-        let cost = epsilon(&event, 1e-5, adjacency).unwrap();
+        let question = mechanism.question(rounds, 1e-5, adjacency).unwrap();
+        let cost = question.cost(found.sigma).unwrap().epsilon;
         prop_assert!(found.epsilon <= target);
         prop_assert!((cost - found.epsilon).abs() <= SLACK * target);
-        let less = [mechanism.release(found.sigma * 0.998).unwrap().times(rounds)];
-        prop_assert!(epsilon(&less, 1e-5, adjacency).unwrap() > target * (1.0 - SLACK));
+        let less = question.cost(found.sigma * 0.998).unwrap();
+        prop_assert!(less.epsilon > target * (1.0 - SLACK));
     }
 }
 
@@ -122,8 +166,8 @@ fn costs_are_finite_over_the_whole_range() {
     assert!(matches!(endless, Err(AccountError::Unresolved { .. })));
     let nothing = epsilon(&[sgd(1e-6, 5.0, 3)], 1e-4, Adjacency::ReplaceOne);
     assert_eq!(nothing, Ok(0.0));
-    let odometer = release(&[(0.0, 1.0 - 1e-6), (1.0, 1e-6)], 5.0);
-    let odometer = Odometer::new(&odometer, 100, 1e-4, Adjacency::ZeroOut, 5).unwrap();
+    let (rare, sigma) = question(&[sgd(1e-6, 5.0, 100)], 1e-4, Adjacency::ZeroOut);
+    let odometer = rare.odometer(sigma, 5).unwrap();
     assert_eq!(odometer.after(100), 0.0);
 }
 
@@ -142,12 +186,12 @@ fn targets_from_a_hundredth_to_a_hundred_are_met() {
 #[test]
 fn without_a_small_shift_a_mixture_is_sampling() {
     for adjacency in BOTH {
-        let parts = release(&[(0.0, 0.95), (0.04, 0.05)], 0.08).times(500);
+        let parts = event(&[(0.0, 0.95), (0.04, 0.05)], 0.08, 500);
         let mixture = epsilon(&[parts], 1e-5, adjacency).unwrap();
         let sampling = epsilon(&[sgd(0.05, 2.0, 500)], 1e-5, adjacency).unwrap();
         assert!((mixture / sampling - 1.0).abs() < 1e-9);
         // And nearly so for a small shift that is hardly there.
-        let almost = release(&[(1e-9, 0.95), (0.04, 0.05)], 0.08).times(500);
+        let almost = event(&[(1e-9, 0.95), (0.04, 0.05)], 0.08, 500);
         let almost = epsilon(&[almost], 1e-5, adjacency).unwrap();
         assert!((almost / sampling - 1.0).abs() < SLACK);
     }
@@ -156,7 +200,7 @@ fn without_a_small_shift_a_mixture_is_sampling() {
 #[test]
 fn a_full_batch_approaches_the_closed_form() {
     for adjacency in BOTH {
-        let exact = epsilon(&[release(&[(1.0, 1.0)], 20.0).times(100)], 1e-5, adjacency).unwrap();
+        let exact = epsilon(&[event(&[(1.0, 1.0)], 20.0, 100)], 1e-5, adjacency).unwrap();
         let nearly = epsilon(&[sgd(1.0 - 1e-9, 20.0, 100)], 1e-5, adjacency).unwrap();
         assert!((nearly / exact - 1.0).abs() < SLACK, "{nearly} {exact}");
         let full = epsilon(&[sgd(1.0, 20.0, 100)], 1e-5, adjacency).unwrap();
@@ -171,11 +215,13 @@ fn a_vanishing_difference_clip_leaves_the_full_gradient() {
             let estimator = Estimator::Svrg {
                 difference_clip: Some(difference_clip),
             };
-            let release = mechanism(estimator, 1000, 50.0).release(0.05).unwrap();
-            epsilon(&[release.times(1000)], 1e-5, adjacency).unwrap()
+            let svrg = mechanism(estimator, 1000, 50.0);
+            let question = svrg.question(1000, 1e-5, adjacency).unwrap();
+            question.cost(0.05).unwrap().epsilon
         };
-        let gd = mechanism(Estimator::Gd, 1000, 0.0).release(0.05).unwrap();
-        let gaussian = epsilon(&[gd.times(1000)], 1e-5, adjacency).unwrap();
+        let gd = mechanism(Estimator::Gd, 1000, 0.0);
+        let gaussian = gd.question(1000, 1e-5, adjacency).unwrap();
+        let gaussian = gaussian.cost(0.05).unwrap().epsilon;
         assert!((cost(0.0) / gaussian - 1.0).abs() < 1e-12);
         assert!((cost(1e-6) / gaussian - 1.0).abs() < 3e-4);
     }
@@ -198,7 +244,7 @@ fn equal_phases_compose_like_one() {
 fn phases_lie_between_their_extremes() {
     for adjacency in BOTH {
         let (mild, harsh) = (sgd(0.02, 3.0, 500), sgd(0.1, 1.5, 40));
-        let gaussian = release(&[(1.0, 1.0)], 20.0).times(25);
+        let gaussian = event(&[(1.0, 1.0)], 20.0, 25);
         let alone: Vec<f64> = [&mild, &harsh, &gaussian]
             .map(|event| epsilon(std::slice::from_ref(event), 1e-5, adjacency).unwrap())
             .to_vec();
@@ -226,8 +272,9 @@ fn delta_and_epsilon_invert_each_other() {
 #[test]
 fn the_odometer_is_exact_at_its_marks_and_never_low() {
     for adjacency in BOTH {
-        let round = release(&[(0.0, 0.98), (1.0, 0.02)], 1.3);
-        let odometer = Odometer::new(&round, 3000, 1e-5, adjacency, 24).unwrap();
+        let round = sgd(0.02, 1.3, 3000);
+        let (run, sigma) = question(std::slice::from_ref(&round), 1e-5, adjacency);
+        let odometer = run.odometer(sigma, 24).unwrap();
         assert!((12..=24).contains(&odometer.checkpoints().len()));
         let mut last = 0.0;
         for rounds in 0..=3000 {
@@ -236,18 +283,18 @@ fn the_odometer_is_exact_at_its_marks_and_never_low() {
             last = cost;
         }
         for rounds in [1, 7, 100, 1111, 2999, 3000] {
-            let exact = epsilon(&[round.clone().times(rounds)], 1e-5, adjacency).unwrap();
+            let exact = run.clone().rounds(rounds).cost(sigma).unwrap().epsilon;
             assert!(odometer.after(rounds) >= exact * (1.0 - SLACK), "{rounds}");
         }
         let (rounds, cost) = odometer.checkpoints()[10];
-        let exact = epsilon(&[round.clone().times(rounds)], 1e-5, adjacency).unwrap();
+        let exact = run.clone().rounds(rounds).cost(sigma).unwrap().epsilon;
         assert!(cost <= exact * 1.002, "{rounds}: {cost} {exact}");
         assert_eq!(odometer.after(3001), f64::INFINITY);
     }
-    let full = release(&[(1.0, 1.0)], 30.0);
-    let odometer = Odometer::new(&full, 500, 1e-5, Adjacency::ZeroOut, 10).unwrap();
+    let (full, sigma) = question(&[event(&[(1.0, 1.0)], 30.0, 500)], 1e-5, Adjacency::ZeroOut);
+    let odometer = full.odometer(sigma, 10).unwrap();
     for rounds in [1, 33, 500] {
-        let exact = epsilon(&[full.clone().times(rounds)], 1e-5, Adjacency::ZeroOut).unwrap();
+        let exact = full.clone().rounds(rounds).cost(sigma).unwrap().epsilon;
         assert!((odometer.after(rounds) - exact).abs() <= 1e-9);
     }
 }
@@ -267,15 +314,21 @@ fn bad_questions_are_refused() {
             Err(AccountError::Epsilon { .. })
         ));
     }
-    for none in [vec![], vec![sgd(0.1, 1.0, 0)]] {
+    for none in [
+        vec![sgd(0.1, 1.0, 0)],
+        vec![sgd(0.1, 1.0, 0), sgd(0.1, 1.0, 5)],
+    ] {
         assert!(matches!(
             epsilon(&none, 1e-5, Adjacency::ZeroOut),
             Err(AccountError::NoRounds { .. })
         ));
     }
-    let mut changed = event[0].clone();
-    changed.release.sigma = f64::NAN;
-    assert!(epsilon(&[changed], 1e-5, Adjacency::ZeroOut).is_err());
+    for sigma in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let (question, _) = question(&event, 1e-5, Adjacency::ZeroOut);
+        let before = event[0].shifts.clone().into();
+        assert!(question.cost(sigma).is_err() && question.delta_at(1.0, sigma).is_err());
+        assert!(question.after(&before, sigma, 3).is_err());
+    }
     assert!(matches!(
         epsilon(&[sgd(0.1, 1e-4, 10)], 1e-5, Adjacency::ZeroOut),
         Err(AccountError::NoiseTooSmall { .. })
@@ -290,16 +343,4 @@ fn bad_questions_are_refused() {
         assert!(calibrate(&mechanism, 10, bad, 1e-5, Adjacency::ZeroOut).is_err());
     }
     assert!(calibrate(&mechanism, 0, 1.0, 1e-5, Adjacency::ZeroOut).is_err());
-}
-
-#[test]
-fn a_cost_that_noise_cannot_lower_is_unreachable() {
-    let stuck = smallest_sigma(1.0, 1.0, |_| Ok(2.0));
-    assert!(matches!(stuck, Err(AccountError::Unreachable { .. })));
-    let broken = smallest_sigma(1.0, 1.0, |_| Ok(f64::NAN));
-    assert!(matches!(broken, Err(AccountError::Unresolved { .. })));
-    // A step function is met from the safe side.
-    let step = smallest_sigma(1.0, 1.0, |sigma| Ok(if sigma < 3.0 { 5.0 } else { 0.5 }));
-    let step = step.unwrap();
-    assert!(step.sigma >= 3.0 && step.sigma < 3.0001 && step.epsilon == 0.5);
 }

@@ -11,10 +11,10 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use soteria_accountant::assess::{Assessment, Method, Question};
-use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
 use soteria_accountant::paper::{PaperFormula, PaperTheorem};
-use soteria_accountant::{AccountError, Odometer};
+use soteria_accountant::{
+    AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
+};
 use soteria_core::compress::CompressorKind;
 
 use crate::config::resolve::{Resolved, StepSizeOrigin};
@@ -73,7 +73,7 @@ impl Privacy {
         if obstacles.is_empty() && !clients.all_have_a_cost() {
             obstacles.push("too little noise for any accountant");
         }
-        let worst = |value: fn(&Assessment) -> f64| clients.worst(value);
+        let worst = |value: fn(&Cost) -> f64| clients.worst(value);
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
         let odometer = if claimed {
@@ -202,20 +202,20 @@ impl Clients {
     }
 
     /// The largest value of any client that has a cost.
-    fn worst(&self, value: fn(&Assessment) -> f64) -> Option<f64> {
+    fn worst(&self, value: fn(&Cost) -> f64) -> Option<f64> {
         let costs = self.by_size.values().filter_map(|s| s.cost.as_ref());
         costs.map(value).reduce(f64::max)
     }
 
     fn amplified(&self) -> bool {
         let mut costs = self.by_size.values().filter_map(|s| s.cost.as_ref());
-        costs.any(|cost| cost.amplified)
+        costs.any(|cost| cost.amplified())
     }
 }
 
 struct Settled {
     sigma: f64,
-    cost: Option<Assessment>,
+    cost: Option<Cost>,
     paper_sigma: Option<f64>,
 }
 
@@ -236,7 +236,7 @@ fn settle_one(
     let (sigma, cost) = match resolved.noise_target {
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
-        NoiseTarget::Sigma(sigma) => match question.assess(sigma) {
+        NoiseTarget::Sigma(sigma) => match question.cost(sigma) {
             // An infinite epsilon claims nothing.
             Ok(cost) => (sigma, Some(cost).filter(|cost| cost.epsilon.is_finite())),
             // A user who fixes the noise gets the run; it is the claim that is missing.
@@ -250,7 +250,7 @@ fn settle_one(
             (
                 sigma,
                 if sound {
-                    question.assess(sigma).ok()
+                    question.cost(sigma).ok()
                 } else {
                     None
                 },
@@ -259,8 +259,8 @@ fn settle_one(
         // Without a sound mechanism the target means nothing, but noise must come from somewhere:
         // the sound mechanism's is used, and nothing is claimed.
         NoiseTarget::Epsilon(epsilon) => {
-            let (sigma, cost) = question.calibrate(epsilon)?;
-            (sigma, sound.then_some(cost))
+            let cost = question.calibrate(epsilon)?;
+            (cost.sigma, sound.then_some(cost))
         }
     };
     Ok(Settled {
@@ -277,18 +277,15 @@ pub fn may_amplify(resolved: &Resolved) -> bool {
 }
 
 fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
-    Ok(Question {
-        release: mechanism.release(1.0).map_err(AccountError::from)?,
-        rounds: u64::from(resolved.rounds),
-        delta: resolved.delta,
-        adjacency: adjacency(resolved),
-        method: if resolved.accountant == AccountantName::Rdp {
-            Method::Rdp
-        } else {
-            Method::Pld
-        },
-        amplification: may_amplify(resolved),
-    })
+    let rounds = u64::from(resolved.rounds);
+    let question = mechanism
+        .question(rounds, resolved.delta, adjacency(resolved))
+        .map_err(AccountError::from)?;
+    let method = match resolved.accountant {
+        AccountantName::Rdp => Method::Rdp,
+        AccountantName::Pld | AccountantName::Paper => Method::Pld,
+    };
+    Ok(question.by(method).amplification(may_amplify(resolved)))
 }
 
 /// The ratio of the series of sizes for which noise is computed where there are many.

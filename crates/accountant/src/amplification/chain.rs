@@ -1,25 +1,27 @@
 //! A second bound for releases with several masked vectors: one vector at a time.
 //!
-//! For any law `M` between `P` and `Q`, `max(0, P - gQ) <= max(0, P - g'M) + g' max(0, M - (g/g')Q)`, so
+//! For any distribution `M` between `P` and `Q`,
+//! `max(0, P - gQ) <= max(0, P - g'M) + g' max(0, M - (g/g')Q)`, so
 //!
 //! ```text
 //! H_g(P||Q) <= H_{g'}(P||M) + g' H_{g/g'}(M||Q)       for every 0 < g' < infinity.
 //! ```
 //!
-//! Replace the shifts by zero one after the other. Each leg moves one vector only, so for each the mean of `rho`
-//! is `kappa`, not `vectors * kappa`; `g'` may depend on `g`, not on the mask. The legs of `P = sum p_i N(u_i)` are
+//! Replace the shifts by zero one after the other. Each step of this chain, a leg, moves one vector
+//! only, so for each the mean of `rho` is `kappa`, not `vectors * kappa`; `g'` may depend on `g`,
+//! not on the mask. The legs of `P = sum p_i N(u_i)` are
 //! - the largest shift, once all others are zero: a subsampled Gaussian with rate `p_i`;
 //! - any other shift `u_i`: by joint convexity `V = p_i V(N(u_i) || N(0))`.
 //!
 //! Under replace-one the legs of the other record follow in reverse. For shifts far below the noise
 //! nothing is lost (the losses add up linearly); for large losses the bound of the envelope at
-//! `vectors * kappa` is better. The smaller of two upper bounds of a convex curve is one, and its convex
-//! hull is what the caller takes.
+//! `vectors * kappa` is better. The smaller of two upper bounds of a convex curve is one, and its
+//! convex hull is what the caller takes.
 
 use super::curve::MaskedCurve;
 use super::grid::geometric;
-use super::pair::{Pair, Side};
-use crate::event::Adjacency;
+use crate::adjacency::Adjacency;
+use crate::mixture::{MixturePair, ShiftMixture};
 
 /// Nodes per typical loss around zero.
 const DENSE: f64 = 80.0;
@@ -36,8 +38,13 @@ pub(super) struct Table {
 
 impl Table {
     /// The chain of all legs of a release, first direction.
-    pub(super) fn of_release(mixture: &Side, adjacency: Adjacency, kappa: f64, scale: f64) -> Self {
-        let pair = &Pair::directions(mixture, adjacency)[0];
+    pub(super) fn of_release(
+        mixture: &ShiftMixture,
+        adjacency: Adjacency,
+        kappa: f64,
+        scale: f64,
+    ) -> Self {
+        let pair = &MixturePair::directions(mixture, adjacency)[0];
         let (bottom, top) = super::grid::range(pair);
         let below = geometric(-bottom, scale / DENSE)
             .into_iter()
@@ -48,12 +55,7 @@ impl Table {
             .chain(geometric(top, scale / DENSE))
             .collect();
 
-        let moving = mixture
-            .components()
-            .iter()
-            .filter(|component| component.0 > 0.0);
-        let mut forward = Vec::new();
-        for &(shift, probability) in moving {
+        let legs = mixture.moving().map(|(shift, probability)| {
             let largest = shift == mixture.largest();
             let (rate, weight) = if largest {
                 (probability, 1.0)
@@ -61,16 +63,11 @@ impl Table {
                 (1.0, probability)
             };
             let mut leg = MaskedCurve::single_vector(rate, shift, kappa);
-            forward.push(Self::tabulate(&epsilons, |epsilon| {
-                weight * leg.excess(epsilon)
-            }));
-        }
-        let mut legs = forward.iter();
-        let first = legs
-            .next()
-            .map(Self::copy)
+            Self::tabulate(&epsilons, |epsilon| weight * leg.excess(epsilon))
+        });
+        let there = legs
+            .reduce(|sofar, leg| sofar.then(&leg, scale))
             .unwrap_or_else(|| Self::tabulate(&epsilons, |_| 0.0));
-        let there = legs.fold(first, |sofar, leg| sofar.then(leg, scale));
         match adjacency {
             Adjacency::ZeroOut => there,
             // The way back is the mirror image: H_g(Q||P) - ... = g V_{1/g}.
@@ -88,14 +85,6 @@ impl Table {
             epsilons: epsilons.to_vec(),
             levels,
             excesses,
-        }
-    }
-
-    fn copy(&self) -> Self {
-        Self {
-            epsilons: self.epsilons.clone(),
-            levels: self.levels.clone(),
-            excesses: self.excesses.clone(),
         }
     }
 
@@ -128,8 +117,8 @@ impl Table {
     }
 }
 
-/// `max(0, 1-g') + g' max(0, 1-g/g') - max(0, 1-g)` for `g' = e^part`, `g/g' = e^rest`: zero unless the parts
-/// have opposite signs. Written without cancellation.
+/// `max(0, 1-g') + g' max(0, 1-g/g') - max(0, 1-g)` for `g' = e^part`, `g/g' = e^rest`: zero unless
+/// the parts have opposite signs. Written without cancellation.
 fn overlap(part: f64, rest: f64) -> f64 {
     if part < 0.0 && rest > 0.0 {
         (-part.exp_m1()).min(part.exp() * rest.exp_m1())

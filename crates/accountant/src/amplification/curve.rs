@@ -1,21 +1,22 @@
 //! The masked hockey-stick curve of one release, rounded up.
 //!
-//! Everything is in the excess `V(epsilon) = H_g - max(0, 1 - g)` at `g = e^epsilon`: it is small where the
-//! curve says something, so its rounding is relative.
+//! Everything is in the excess `V(epsilon) = H_g - max(0, 1 - g)` at `g = e^epsilon`: it is small
+//! where the curve says something, so its rounding is relative.
 //!
 //! Three shapes of release have a closed form whose excess is convex, then concave in the squared
 //! shift (Lemma 9 of `docs/privacy.md`), and there the envelope is exact:
-//! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in `s` is
-//!   `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
+//! - a single shift (squared distance `S`): the excess is a Black-Scholes price, its derivative in
+//!   `s` is `phi(epsilon/sqrt(s) - sqrt(s)/2) / (2 sqrt(s))`, with one maximum;
 //! - the subsampled Gaussian under zero-out: `H_g = q H_K` of the single shift, `K = 1 + (g-1)/q`;
 //! - the subsampled Gaussian under replace-one, for `S` up to [`SYMMETRIC_LIMIT`].
 //!
 //! Everything else goes by steps that need monotonicity only.
 
-use super::chain::Table;
 use super::envelope::{s_shaped, stepped};
-use super::pair::{Pair, Side, difference_above, upper_tail};
-use crate::event::Adjacency;
+use super::excess::difference_above;
+use crate::adjacency::Adjacency;
+use crate::mixture::{MixturePair, ShiftMixture};
+use crate::normal::{density, upper_tail};
 
 /// Up to this squared shift the replace-one excess is proved to have one inflection.
 const SYMMETRIC_LIMIT: f64 = 12.0;
@@ -24,7 +25,6 @@ const SYMMETRIC_LIMIT: f64 = 12.0;
 pub(super) struct MaskedCurve {
     shape: Shape,
     mean: f64,
-    chain: Option<Table>,
 }
 
 enum Shape {
@@ -33,7 +33,7 @@ enum Shape {
     /// `(1-q) N(0) + q N(+-sqrt(S))` against its mirror image.
     Symmetric { rate: f64, square: f64 },
     /// Any mixture; the last root found, times `sqrt(rho)`, starts the next search.
-    Mixture { pair: Pair, root: f64 },
+    Mixture { pair: MixturePair, root: f64 },
 }
 
 impl MaskedCurve {
@@ -41,14 +41,10 @@ impl MaskedCurve {
     /// nothing.
     pub(super) fn single_vector(rate: f64, shift: f64, kappa: f64) -> Self {
         let square = shift * shift;
-        let (shape, mean, chain) = (Shape::Sampled { rate, square }, kappa, None);
-        Self { shape, mean, chain }
-    }
-
-    /// The same curve, nowhere above another bound of it.
-    pub(super) fn with_chain(mut self, chain: Table) -> Self {
-        self.chain = Some(chain);
-        self
+        Self {
+            shape: Shape::Sampled { rate, square },
+            mean: kappa,
+        }
     }
 
     /// Whether several vectors are masked together, so that a chain can be better.
@@ -57,13 +53,10 @@ impl MaskedCurve {
     }
 
     /// The curve when the mean of `rho` is at most `mean`.
-    pub(super) fn new(mixture: &Side, adjacency: Adjacency, mean: f64) -> Self {
+    pub(super) fn new(mixture: &ShiftMixture, adjacency: Adjacency, mean: f64) -> Self {
         let largest = mixture.largest();
         let square = largest * largest;
-        let rate = mixture
-            .components()
-            .last()
-            .map_or(1.0, |component| component.1);
+        let rate = mixture.parts().last().map_or(1.0, |part| part.1);
         let shape = match adjacency {
             Adjacency::ZeroOut if mixture.is_subsampled() => Shape::Sampled { rate, square },
             // Two records that pull apart: one vector of twice the length.
@@ -75,24 +68,24 @@ impl MaskedCurve {
                 Shape::Symmetric { rate, square }
             }
             _ => Shape::Mixture {
-                pair: Pair::directions(mixture, adjacency)[0].clone(),
+                pair: MixturePair::directions(mixture, adjacency)[0].clone(),
                 root: 0.0,
             },
         };
-        let chain = None;
-        Self { shape, mean, chain }
+        Self { shape, mean }
     }
 
     /// An upper bound of the masked excess at `epsilon`, of either sign.
     pub(super) fn excess(&mut self, epsilon: f64) -> f64 {
-        let chained = self
-            .chain
-            .as_ref()
-            .map_or(f64::INFINITY, |chain| chain.at(epsilon));
-        if self.envelope_floor(epsilon) >= chained {
-            return chained;
+        self.excess_within(epsilon, f64::INFINITY)
+    }
+
+    /// The same, given another upper bound: the smaller one, and no work where the other must be.
+    pub(super) fn excess_within(&mut self, epsilon: f64, other: f64) -> f64 {
+        if self.envelope_floor(epsilon) >= other {
+            return other;
         }
-        self.envelope(epsilon).min(chained)
+        self.envelope(epsilon).min(other)
     }
 
     /// Two values that the envelope is not below, where they are much cheaper than the envelope.
@@ -130,7 +123,7 @@ impl MaskedCurve {
 }
 
 /// Excess of a pair with all shifts times `sqrt(rho)`.
-fn mixture_excess(pair: &Pair, root: &mut f64, rho: f64, epsilon: f64) -> f64 {
+fn mixture_excess(pair: &MixturePair, root: &mut f64, rho: f64, epsilon: f64) -> f64 {
     // The root moves like 1/sqrt(rho); Newton starts from there.
     let scale = rho.sqrt();
     let mut start = *root / scale;
@@ -165,7 +158,8 @@ fn symmetric(epsilon: f64, rate: f64, square: f64, mean: f64) -> f64 {
     let (g, above_one) = (epsilon.exp(), epsilon.exp_m1());
     let price = |s: f64| {
         let shift = s.sqrt();
-        // The log-ratio is epsilon where q e^{-s/2} (e^x - g e^{-x}) = (1-q)(g-1), x = shift * root.
+        // With x = shift * root, the loss is epsilon where
+        // q e^{-s/2} (e^x - g e^{-x}) = (1-q)(g-1).
         let root = (0.5 * epsilon + libm::asinh(odds * (0.5 * s).exp())) / shift;
         let gain = rate * upper_tail(root - shift);
         let loss =
@@ -174,11 +168,6 @@ fn symmetric(epsilon: f64, rate: f64, square: f64, mean: f64) -> f64 {
         (difference_above(gain, loss), 0.5 * shift * rate * slope)
     };
     s_shaped(price, mean * square, square)
-}
-
-/// Density of the standard normal.
-fn density(y: f64) -> f64 {
-    (-0.5 * y * y).exp() / (2.0 * std::f64::consts::PI).sqrt()
 }
 
 #[cfg(test)]
@@ -196,8 +185,8 @@ mod tests {
             (&[0.0, 3.0], &[0.7, 0.3], Adjacency::ReplaceOne),
         ];
         for (shifts, probabilities, adjacency) in cases {
-            let mixture = Side::new(shifts, probabilities).unwrap();
-            let pair = &Pair::directions(&mixture, adjacency)[0];
+            let mixture = ShiftMixture::new(shifts, probabilities).unwrap();
+            let pair = &MixturePair::directions(&mixture, adjacency)[0];
             for mean in [0.02, 0.1, 0.5, 1.0] {
                 let mut curve = MaskedCurve::new(&mixture, adjacency, mean);
                 assert!(!matches!(curve.shape, Shape::Mixture { .. }));
@@ -222,8 +211,8 @@ mod tests {
             (Adjacency::ZeroOut, 0.01, 1.0),
             (Adjacency::ReplaceOne, 0.2, 0.7),
         ] {
-            let mixture = Side::new(&[0.0, shift], &[1.0 - q, q]).unwrap();
-            let pair = &Pair::directions(&mixture, adjacency)[0];
+            let mixture = ShiftMixture::new(&[0.0, shift], &[1.0 - q, q]).unwrap();
+            let pair = &MixturePair::directions(&mixture, adjacency)[0];
             let mut curve = MaskedCurve::new(&mixture, adjacency, 1.0);
             for epsilon in [-0.3, -0.005, 0.0, 0.01, 0.4, 1.5] {
                 let (ours, other) = (curve.excess(epsilon), pair.excess(epsilon, &mut 0.0));

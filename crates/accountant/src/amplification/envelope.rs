@@ -6,16 +6,16 @@
 /// Relative precision of the tangent point; the envelope's error is its square.
 const TANGENT: f64 = 1e-8;
 
-/// Values below this are not told from zero: Gaussian tails underflow there, first the slope's sign and
-/// then the value itself. It is added where it matters, and far below any delta.
+/// Values below this are not told from zero: Gaussian tails underflow there, first the slope's sign
+/// and then the value itself. It is added where it matters, and far below any delta.
 const TINY: f64 = 1e-280;
 
 /// Envelope at `mean` of a nondecreasing function on `[0, end]` that vanishes at 0 and is convex up
 /// to some point and concave from there.
 ///
 /// Its envelope is the tangent from the origin up to the tangent point, then the function itself.
-/// The sign of `s v'(s) - v(s)` tells on which side of the tangent point `s` lies, except where both
-/// have underflowed: that is the foot of the function, always on the left. `function` returns
+/// The sign of `s v'(s) - v(s)` tells on which side of the tangent point `s` lies, except where
+/// both have underflowed: that is the foot of the function, always on the left. `function` returns
 /// `(v(s), s v'(s))`. Whatever the signs say, the result is not below the chord to `end`.
 pub(super) fn s_shaped(function: impl Fn(f64) -> (f64, f64), mean: f64, end: f64) -> f64 {
     if mean <= 0.0 {

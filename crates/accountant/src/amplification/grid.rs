@@ -1,19 +1,20 @@
 //! From an upper bound of a hockey-stick curve to a loss distribution on a grid.
 //!
-//! **Connect the dots** (Doroshenko et al., arXiv 2207.04380). Let `E(g)` be a hockey-stick curve and
-//! `U >= E` numbers at nodes `g_0 < ... < g_n`. The largest convex function below the polygon through
-//! `(0, 1)`, the dots `(g_j, U_j)` and the level `U_n` beyond still lies above `E`: the polygon
-//! through the values of `E` is convex, lies above `E` (a chord of a convex function does) and below
-//! the dots. A convex polygon from `(0, 1)` with slopes in `[-1, 0]` is the curve of a discrete law: its
-//! slope changes at `g_j` by the denominator's mass there, so the numerator's is `g_j` times that, and
-//! the final level is the mass at infinity. Nothing is lost: the masses telescope to one.
+//! **Connect the dots** (Doroshenko et al., arXiv 2207.04380). Let `E(g)` be a hockey-stick curve
+//! and `U >= E` numbers at nodes `g_0 < ... < g_n`. The largest convex function below the polygon
+//! through `(0, 1)`, the dots `(g_j, U_j)` and the level `U_n` beyond still lies above `E`: the
+//! polygon through the values of `E` is convex, lies above `E` (a chord of a convex function does)
+//! and below the dots. A convex polygon from `(0, 1)` with slopes in `[-1, 0]` is the curve of a
+//! discrete pair: its slope changes at `g_j` by the mass of `Q` there, so that of `P` is `g_j`
+//! times that, and the final level is the mass at infinity. Nothing is lost: the masses
+//! telescope to one.
 //!
 //! **Nodes** are multiples of the step, dense around zero and one percent of the loss apart farther
-//! out: a chord of relative width `1/100` adds `1/60000` to the second moment of the loss, and saves
-//! nine tenths of the evaluations.
+//! out: a chord of relative width `1/100` adds `1/60000` to the second moment of the loss, and
+//! saves nine tenths of the evaluations.
 
-use super::GridLaw;
-use super::pair::Pair;
+use crate::mixture::MixturePair;
+use crate::pld::LossDistribution;
 
 /// Outcomes farther than this from every mean have probability below 1e-20.
 const REACH: f64 = 9.3;
@@ -28,13 +29,9 @@ const DENSE: f64 = 20.0;
 const RELATIVE: f64 = 0.01;
 
 /// Smallest and largest loss worth a node.
-pub(super) fn range(pair: &Pair) -> (f64, f64) {
-    let top = pair
-        .loss(pair.numerator.largest() + REACH)
-        .min(LARGEST_LOSS);
-    let bottom = pair
-        .loss(-pair.denominator.largest() - REACH)
-        .max(-LARGEST_LOSS);
+pub(super) fn range(pair: &MixturePair) -> (f64, f64) {
+    let top = pair.loss(pair.up.largest() + REACH).min(LARGEST_LOSS);
+    let bottom = pair.loss(-pair.down.largest() - REACH).max(-LARGEST_LOSS);
     (bottom.min(0.0), top.max(0.0))
 }
 
@@ -50,7 +47,7 @@ pub(super) fn geometric(end: f64, dense: f64) -> Vec<f64> {
 }
 
 /// Nodes as multiples of `step`, increasing, zero among them.
-pub(super) fn nodes(pair: &Pair, step: f64, scale: f64) -> Vec<i64> {
+pub(super) fn nodes(pair: &MixturePair, step: f64, scale: f64) -> Vec<i64> {
     let (bottom, top) = range(pair);
     let dense = scale / DENSE;
     let side = |end: f64| {
@@ -93,9 +90,9 @@ pub(super) fn mirrored(dots: &[Dot], step: f64) -> Vec<Dot> {
     dots.iter().rev().map(mirror).collect()
 }
 
-/// The law whose curve is the convex polygon below the dots `excess + max(0, 1 - g)`; there are dots
-/// below, at and above zero.
-pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> GridLaw {
+/// The losses whose curve is the convex polygon below the dots `excess + max(0, 1 - g)`; there are
+/// dots below, at and above zero.
+pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> LossDistribution {
     let zero = dots.partition_point(|dot| dot.index < 0);
     // The excess falls away from zero on both sides; where rounding says otherwise, a neighbour's
     // smaller bound holds here as well.
@@ -123,16 +120,11 @@ pub(super) fn connect(mut dots: Vec<Dot>, step: f64) -> GridLaw {
     if let Some((corner, before)) = left {
         add_mass(&mut masses, first, step, corner, before, 0.0);
     }
-    GridLaw {
-        step,
-        first,
-        masses,
-        infinity: dots[dots.len() - 1].excess,
-    }
+    LossDistribution::new(step, first, masses, dots[dots.len() - 1].excess)
 }
 
-/// Lowers the dot at `g = 1` to the lowest chord over it: the two sides' hulls then meet in a convex
-/// corner.
+/// Lowers the dot at `g = 1` to the lowest chord over it: the two sides' hulls then meet in a
+/// convex corner.
 fn lower_at_one(dots: &mut [Dot], zero: usize, step: f64) {
     let chord = |a: Dot, b: Dot| {
         let (left, right) = (

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::pair::upper_tail;
 use super::*;
+use crate::normal::upper_tail;
 use crate::rdp::log_moment;
 
 fn random_k(fraction: f64, vectors: u32) -> RandomK {
@@ -12,8 +12,23 @@ fn random_k(fraction: f64, vectors: u32) -> RandomK {
     }
 }
 
+fn mixture(shifts: &[f64], probabilities: &[f64]) -> ShiftMixture {
+    ShiftMixture::new(shifts, probabilities).unwrap()
+}
+
+/// The losses of a masked round that is not refused.
+fn laws_of(
+    shifts: &[f64],
+    probabilities: &[f64],
+    adjacency: Adjacency,
+    mask: &RandomK,
+    step: f64,
+) -> Vec<LossDistribution> {
+    masked_losses(&mixture(shifts, probabilities), adjacency, mask, step).unwrap()
+}
+
 /// `H_{e^epsilon}` of a law, straight from the definition.
-fn curve_of(law: &GridLaw, epsilon: f64) -> f64 {
+fn curve_of(law: &LossDistribution, epsilon: f64) -> f64 {
     let losses = (law.first..).map(|index| index as f64 * law.step);
     let gain = |(loss, mass): (f64, &f64)| mass * (-(epsilon - loss).exp_m1()).max(0.0);
     law.infinity + losses.zip(&law.masses).map(gain).sum::<f64>()
@@ -21,7 +36,7 @@ fn curve_of(law: &GridLaw, epsilon: f64) -> f64 {
 
 /// Sum of two independent losses by the schoolbook convolution; tails below 1e-16 go to infinity
 /// (above) or up to the lowest kept loss (below).
-fn convolve(a: &GridLaw, b: &GridLaw) -> GridLaw {
+fn convolve(a: &LossDistribution, b: &LossDistribution) -> LossDistribution {
     let mut masses = vec![0.0; a.masses.len() + b.masses.len() - 1];
     for (i, x) in a.masses.iter().enumerate().filter(|(_, x)| **x > 0.0) {
         for (total, y) in masses[i..].iter_mut().zip(&b.masses) {
@@ -42,17 +57,12 @@ fn convolve(a: &GridLaw, b: &GridLaw) -> GridLaw {
     }
     masses[cut] += lifted;
     masses.drain(..cut);
-    GridLaw {
-        step: a.step,
-        first: a.first + b.first + cut as i64,
-        masses,
-        infinity,
-    }
+    LossDistribution::new(a.step, a.first + b.first + cut as i64, masses, infinity)
 }
 
-fn power(law: &GridLaw, mut rounds: u64) -> GridLaw {
+fn power(law: &LossDistribution, mut rounds: u64) -> LossDistribution {
     let mut base = law.clone();
-    let mut result: Option<GridLaw> = None;
+    let mut result: Option<LossDistribution> = None;
     while rounds > 0 {
         if rounds & 1 == 1 {
             result = Some(result.map_or_else(|| base.clone(), |r| convolve(&r, &base)));
@@ -65,7 +75,7 @@ fn power(law: &GridLaw, mut rounds: u64) -> GridLaw {
     result.unwrap()
 }
 
-fn epsilon_of(law: &GridLaw, delta: f64) -> f64 {
+fn epsilon_of(law: &LossDistribution, delta: f64) -> f64 {
     let (mut low, mut high) = (0.0, 50.0);
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
@@ -80,7 +90,7 @@ fn epsilon_of(law: &GridLaw, delta: f64) -> f64 {
 
 /// The release of which the first coordinate alone matters: with probability `kappa` the unmasked
 /// pair, otherwise nothing. A lower reference for every bound on the masked release.
-fn one_coordinate(law: &GridLaw, fraction: f64) -> GridLaw {
+fn one_coordinate(law: &LossDistribution, fraction: f64) -> LossDistribution {
     let mut masked = law.clone();
     masked.masses.iter_mut().for_each(|mass| *mass *= fraction);
     masked.masses[(-law.first) as usize] += 1.0 - fraction;
@@ -101,9 +111,7 @@ fn composed_epsilons_of_the_reference_settings() {
     for (q, sigma, rounds, kappa, delta, step, renyi, envelope, lower) in rows {
         let (shifts, probabilities) = ([0.0, 1.0 / sigma], [1.0 - q, q]);
         let mask = random_k(kappa, 1);
-        let laws = |k: &RandomK| {
-            masked_laws(&shifts, &probabilities, Adjacency::ZeroOut, k, step).unwrap()
-        };
+        let laws = |k: &RandomK| laws_of(&shifts, &probabilities, Adjacency::ZeroOut, k, step);
         let masked = laws(&mask)
             .iter()
             .map(|law| epsilon_of(&power(law, rounds), delta))
@@ -112,7 +120,7 @@ fn composed_epsilons_of_the_reference_settings() {
             .iter()
             .map(|law| epsilon_of(&power(&one_coordinate(law, kappa), rounds), delta))
             .fold(0.0, f64::max);
-        let rule = masked_curve(&shifts, &probabilities, Adjacency::ZeroOut, &mask);
+        let rule = masked_rdp(&mixture(&shifts, &probabilities), Adjacency::ZeroOut, &mask);
         let rule = rule.unwrap().unwrap().epsilon(rounds, delta);
         println!("q {q}: rule {rule:.4}, envelope {masked:.4}, one coordinate {one:.4}");
         assert!(
@@ -198,7 +206,7 @@ proptest! {
         };
         let mask = random_k(size as f64 / dimension as f64, 1);
         let (shifts, probabilities) = ([0.0, r], [1.0 - q, q]);
-        let laws = masked_laws(&shifts, &probabilities, Adjacency::ZeroOut, &mask, 1e-3).unwrap();
+        let laws = laws_of(&shifts, &probabilities, Adjacency::ZeroOut, &mask, 1e-3);
         for point in points {
             let epsilon = 4.0 * r * point * point.abs();
             let remove = average(&|norm| sampled_gaussian(q, norm, epsilon));
@@ -209,15 +217,16 @@ proptest! {
             // The reference itself is a difference of numbers near e^epsilon.
             prop_assert!(curve_of(&laws[1], epsilon) >= add - 1e-14 * (1.0 + epsilon.exp()));
         }
-        let curve = masked_curve(&shifts, &probabilities, Adjacency::ZeroOut, &mask);
+        let curve = masked_rdp(&mixture(&shifts, &probabilities), Adjacency::ZeroOut, &mask);
         let curve = curve.unwrap().unwrap();
         for (order, value) in orders().iter().zip(curve.values()).step_by(11) {
             if order * order * r * r > 600.0 {
                 continue;
             }
             let moment = average(&|norm| {
-                let side = Side::new(&[0.0, norm], &probabilities).unwrap();
-                log_moment(&Pair::zero_out_remove(&side), *order).exp()
+                let moved = mixture(&[0.0, norm], &probabilities);
+                let pairs = MixturePair::directions(&moved, Adjacency::ZeroOut);
+                log_moment(&pairs[0], *order).exp()
             });
             prop_assert!((order - 1.0) * value >= moment.ln() * (1.0 - 1e-9) - 1e-12);
         }
@@ -315,7 +324,7 @@ fn no_pair_of_vectors_beats_the_envelope() {
             }
         }
         let law = |shifts: &[f64], adjacency| {
-            masked_laws(shifts, &[1.0 - q, q], adjacency, &random_k(kappa, 2), 1e-3).unwrap()
+            laws_of(shifts, &[1.0 - q, q], adjacency, &random_k(kappa, 2), 1e-3)
         };
         let replace = law(&[0.0, r], Adjacency::ReplaceOne);
         let zero_out = law(&[low, low + r], Adjacency::ZeroOut);
@@ -340,7 +349,7 @@ fn the_bounds_are_attained_at_both_ends() {
     // A vector spread over all coordinates has |u_I|^2 = kappa |u|^2 exactly: at epsilon 0 nothing
     // is lost. One coordinate is the worst at large epsilon.
     let (r, kappa) = (0.5, 0.25);
-    let law = &masked_laws(&[r], &[1.0], Adjacency::ZeroOut, &random_k(kappa, 1), 1e-3).unwrap()[0];
+    let law = &laws_of(&[r], &[1.0], Adjacency::ZeroOut, &random_k(kappa, 1), 1e-3)[0];
     let spread = sampled_gaussian(1.0, r * kappa.sqrt(), 0.0);
     assert!((curve_of(law, 0.0) / spread - 1.0).abs() < 1e-6);
     let single = kappa * sampled_gaussian(1.0, r, 2.0);
@@ -358,7 +367,7 @@ fn laws_are_laws() {
     for (shifts, probabilities, vectors, step) in cases {
         for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
             let mask = random_k(0.05, vectors);
-            for law in masked_laws(shifts, probabilities, adjacency, &mask, step).unwrap() {
+            for law in laws_of(shifts, probabilities, adjacency, &mask, step) {
                 let total = law.infinity + law.masses.iter().sum::<f64>();
                 assert!((total - 1.0).abs() < 1e-12, "{shifts:?}: {total}");
                 assert!(law.masses.iter().all(|mass| *mass >= 0.0));
@@ -374,14 +383,13 @@ fn laws_are_laws() {
 
 #[test]
 fn unmasked_fraction_gives_the_plain_pair() {
-    let law = &masked_laws(
+    let law = &laws_of(
         &[0.0, 1.0],
         &[0.9, 0.1],
         Adjacency::ZeroOut,
         &random_k(1.0, 1),
         1e-3,
-    )
-    .unwrap()[0];
+    )[0];
     for epsilon in [-0.05, 0.0, 0.2, 1.0] {
         let exact = sampled_gaussian(0.1, 1.0, epsilon);
         let ours = curve_of(law, epsilon);
@@ -395,8 +403,7 @@ fn unmasked_fraction_gives_the_plain_pair() {
 #[test]
 fn discretisation_costs_less_than_a_thousandth() {
     // Full gradients without a mask: 100 rounds at z = 20 have an exact epsilon.
-    let law =
-        &masked_laws(&[0.05], &[1.0], Adjacency::ZeroOut, &random_k(1.0, 1), 1e-3).unwrap()[0];
+    let law = &laws_of(&[0.05], &[1.0], Adjacency::ZeroOut, &random_k(1.0, 1), 1e-3)[0];
     let epsilon = epsilon_of(&power(law, 100), 1e-5);
     let exact = 1.993091404;
     assert!(epsilon >= exact && epsilon < exact * 1.001, "{epsilon}");
@@ -406,8 +413,8 @@ fn discretisation_costs_less_than_a_thousandth() {
 fn more_coordinates_cost_more() {
     let epsilon = |kappa: f64, vectors: u32| {
         let mask = random_k(kappa, vectors);
-        let laws = masked_laws(&[0.0, 0.5], &[0.9, 0.1], Adjacency::ReplaceOne, &mask, 1e-3);
-        curve_of(&laws.unwrap()[0], 0.05)
+        let laws = laws_of(&[0.0, 0.5], &[0.9, 0.1], Adjacency::ReplaceOne, &mask, 1e-3);
+        curve_of(&laws[0], 0.05)
     };
     assert!(epsilon(0.05, 2) < epsilon(0.1, 2));
     assert!(epsilon(0.05, 2) <= epsilon(0.05, 4));
@@ -418,7 +425,7 @@ fn more_coordinates_cost_more() {
 #[test]
 fn refuses_what_is_not_proved() {
     let law = |shifts: &[f64], adjacency, mask: &RandomK| {
-        masked_laws(shifts, &[0.9, 0.1], adjacency, mask, 1e-3)
+        masked_losses(&mixture(shifts, &[0.9, 0.1]), adjacency, mask, 1e-3)
     };
     let sgd = [0.0, 0.5];
     let few = law(&sgd, Adjacency::ReplaceOne, &random_k(0.1, 1));
@@ -433,7 +440,11 @@ fn refuses_what_is_not_proved() {
         ([0.1, 0.5], Adjacency::ZeroOut, 2),
         ([0.0, 0.5], Adjacency::ZeroOut, 2),
     ] {
-        let curve = masked_curve(&shifts, &[0.9, 0.1], adjacency, &random_k(0.1, vectors));
+        let curve = masked_rdp(
+            &mixture(&shifts, &[0.9, 0.1]),
+            adjacency,
+            &random_k(0.1, vectors),
+        );
         assert_eq!(curve.unwrap(), None);
     }
 }
@@ -441,12 +452,11 @@ fn refuses_what_is_not_proved() {
 #[test]
 fn full_gradients_under_replace_one_are_one_vector_of_twice_the_length() {
     let mask = random_k(0.05, 1);
-    let replace = masked_curve(&[0.05], &[1.0], Adjacency::ReplaceOne, &mask).unwrap();
-    let doubled = masked_curve(&[0.1], &[1.0], Adjacency::ZeroOut, &mask).unwrap();
+    let rule = |shift: f64, adjacency| masked_rdp(&mixture(&[shift], &[1.0]), adjacency, &mask);
+    let replace = rule(0.05, Adjacency::ReplaceOne).unwrap();
+    let doubled = rule(0.1, Adjacency::ZeroOut).unwrap();
     assert_eq!(replace, doubled);
-    let laws = |shift: f64, adjacency| {
-        masked_laws(&[shift], &[1.0], adjacency, &mask, 1e-3).unwrap()[0].clone()
-    };
+    let laws = |shift: f64, adjacency| laws_of(&[shift], &[1.0], adjacency, &mask, 1e-3)[0].clone();
     let (replace, doubled) = (
         laws(0.05, Adjacency::ReplaceOne),
         laws(0.1, Adjacency::ZeroOut),
@@ -498,7 +508,7 @@ fn no_four_vectors_beat_the_chain() {
         }
         let mask = random_k(size as f64 / 3.0, 4);
         let shifts = [low, low + r];
-        let laws = masked_laws(&shifts, &[1.0 - q, q], Adjacency::ReplaceOne, &mask, 1e-3).unwrap();
+        let laws = laws_of(&shifts, &[1.0 - q, q], Adjacency::ReplaceOne, &mask, 1e-3);
         for (&epsilon, exact) in epsilons.iter().zip(truth) {
             let bound = curve_of(&laws[0], epsilon);
             assert!(
@@ -547,17 +557,17 @@ fn one_vector_at_a_time_is_better_than_all_at_once() {
         ),
     ];
     for (shifts, probabilities, adjacency, vectors, rounds, kappa, delta, step) in rows {
-        let mixture = Side::new(shifts, probabilities).unwrap();
+        let mixture = mixture(shifts, probabilities);
         let mean = kappa * f64::from(vectors);
-        let pair = &Pair::directions(&mixture, adjacency)[0];
+        let pair = &MixturePair::directions(&mixture, adjacency)[0];
         let nodes = grid::nodes(pair, step, typical_loss(&mixture, adjacency, mean));
         let mut at_once = MaskedCurve::new(&mixture, adjacency, mean);
         let at_once = grid::connect(
             grid::dots(&nodes, step, |epsilon| at_once.excess(epsilon)),
             step,
         );
-        let laws = |mask| masked_laws(shifts, probabilities, adjacency, &mask, step).unwrap();
-        let cost = |law: &GridLaw| epsilon_of(&power(law, rounds), delta);
+        let laws = |mask| laws_of(shifts, probabilities, adjacency, &mask, step);
+        let cost = |law: &LossDistribution| epsilon_of(&power(law, rounds), delta);
         let ours = cost(&laws(random_k(kappa, vectors))[0]);
         let before = cost(&at_once);
         let lower = cost(&one_coordinate(&laws(random_k(1.0, vectors))[0], kappa));

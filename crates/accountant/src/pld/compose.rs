@@ -6,12 +6,12 @@
 //! times the points of a single round.
 //!
 //! Every answer is an upper bound: what a window cuts and what rounding may hide is added, see
-//! [`super::law`].
+//! [`super::tilted`].
 
-use super::distribution::LossDistribution;
-use super::law::{Law, Sum};
-use super::plan::{Plan, Samples, Window};
-use crate::account::AccountError;
+use super::losses::LossDistribution;
+use super::tilted::{TiltedLosses, TiltedSum};
+use super::window::{Goal, Placement, Samples, Window};
+use crate::error::AccountError;
 
 /// From this many rounds on, blocks pay.
 const BLOCK_ROUNDS: u64 = 400;
@@ -25,15 +25,15 @@ pub(crate) struct Phase<'a> {
 
 /// The loss of the whole schedule, tilted, on a window.
 pub(crate) struct Composed {
-    sum: Sum,
-    /// `ln` of the factor from the tilted law back to the true one at the window's bottom.
+    sum: TiltedSum,
+    /// `ln` of the factor from the tilted distribution back to the true one at the window's bottom.
     log_scale: f64,
-    /// Tail sums of the tilted law seen from each point `l`: `sum_{x > l} p(x) e^{-lambda (x-l)}`
-    /// times `1 - e^{-(x-l)}` and times `e^{-(x-l)}`.
+    /// Tail sums of the tilted distribution seen from each point `l`:
+    /// `sum_{x > l} p(x) e^{-lambda (x-l)}` times `1 - e^{-(x-l)}` and times `e^{-(x-l)}`.
     hockey: Vec<f64>,
     discounted: Vec<f64>,
-    /// What may be hidden at each point, relative to the tilted law: the error's mass times the
-    /// largest weight `e^{-lambda x} (1 - e^{-x})` it can have.
+    /// What may be hidden at each point, relative to the tilted distribution: the error's mass
+    /// times the largest weight `e^{-lambda x} (1 - e^{-x})` it can have.
     hidden: f64,
     infinity: f64,
 }
@@ -46,22 +46,25 @@ pub(crate) struct Answer {
 }
 
 impl Composed {
-    /// Composes the phases around the plan's centre.
+    /// Composes the phases around the placement's centre.
     ///
     /// # Errors
     /// A window too long for a transform.
-    pub(crate) fn new(phases: &[Phase<'_>], plan: &Plan) -> Result<Composed, AccountError> {
-        let laws: Vec<Law> = phases
+    pub(crate) fn new(
+        phases: &[Phase<'_>],
+        placement: &Placement,
+    ) -> Result<Composed, AccountError> {
+        let parts: Vec<TiltedLosses> = phases
             .iter()
-            .map(|phase| Law::new(phase.losses, plan.tilt))
+            .map(|phase| TiltedLosses::new(phase.losses, placement.tilt))
             .collect();
-        let blocks = Blocks::new(phases, plan);
-        let sum = if blocks.pay(plan) {
-            blocks.sum(&laws, phases, plan)?
+        let blocks = Blocks::new(phases, placement);
+        let sum = if blocks.pay(placement) {
+            blocks.sum(&parts, phases, placement)?
         } else {
             let counts = phases.iter().map(|phase| phase.count);
-            let counted: Vec<(&Law, u64)> = laws.iter().zip(counts).collect();
-            Sum::new(&counted, &plan.window)?
+            let counted: Vec<(&TiltedLosses, u64)> = parts.iter().zip(counts).collect();
+            TiltedSum::new(&counted, &placement.window)?
         };
         let infinity = -phases
             .iter()
@@ -69,8 +72,8 @@ impl Composed {
             .sum::<f64>()
             .exp_m1();
         let mut composed = Composed {
-            log_scale: sum.log_total - plan.tilt * sum.bottom,
-            hidden: sum.error / (1.0 + plan.tilt),
+            log_scale: sum.log_total - placement.tilt * sum.bottom,
+            hidden: sum.error / (1.0 + placement.tilt),
             hockey: Vec::new(),
             discounted: Vec::new(),
             infinity,
@@ -82,7 +85,7 @@ impl Composed {
 
     /// `hockey[j]` and `discounted[j]` by one recursion from the top.
     fn sum_tails(&mut self) {
-        let Sum {
+        let TiltedSum {
             tilt, step, masses, ..
         } = &self.sum;
         let ratio = (-tilt * step).exp();
@@ -108,7 +111,7 @@ impl Composed {
 
     /// An upper bound of `delta(epsilon)`.
     pub(crate) fn delta(&self, epsilon: f64) -> f64 {
-        let Sum {
+        let TiltedSum {
             tilt,
             step,
             bottom,
@@ -128,7 +131,7 @@ impl Composed {
             let tail = (-tilt * gap).exp() * (self.hockey[next] - carried * (-gap).exp_m1());
             tail.max(0.0) + self.hidden
         } else {
-            // Beyond the window: all of the tilted law at its largest weight.
+            // Beyond the window: all of the tilted distribution at its largest weight.
             (1.0 + self.sum.error) / (1.0 + tilt)
         };
         (self.infinity + (scale + finite.ln()).exp()).min(1.0)
@@ -139,7 +142,7 @@ impl Composed {
     /// # Errors
     /// More probability at infinity than `delta` allows, or a window that ends before it is met.
     pub(crate) fn epsilon(&self, delta: f64) -> Result<Answer, AccountError> {
-        let Sum {
+        let TiltedSum {
             tilt,
             step,
             bottom,
@@ -185,6 +188,64 @@ impl Composed {
     }
 }
 
+/// Above this share of delta the allowance for rounding would show in the answer.
+const SHARP_ALLOWANCE: f64 = 1e-4;
+
+/// Above this share of delta an answer is refused.
+const VOUCHED_ALLOWANCE: f64 = 0.01;
+
+/// The least epsilon of rounds that are already on a grid; a placement that turns out to be off
+/// centre is replaced.
+pub(super) fn epsilon_of_phases(
+    phases: &[Phase<'_>],
+    placement: &mut Placement,
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let mut answer = Composed::new(phases, placement)?.epsilon(delta)?;
+    if answer.allowance > SHARP_ALLOWANCE {
+        let samples: Vec<Samples> = phases.iter().map(|phase| phase.samples.clone()).collect();
+        *placement = Placement::around(&samples, answer.epsilon, delta.ln());
+        let centred = Composed::new(phases, placement).and_then(|composed| composed.epsilon(delta));
+        match centred {
+            Ok(centred) if centred.allowance < answer.allowance => answer = centred,
+            // Both are bounds: the first one stands.
+            Ok(_) | Err(AccountError::Unresolved { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if answer.allowance > VOUCHED_ALLOWANCE {
+        return Err(AccountError::Unresolved {
+            reason: "rounding exceeds one percent of delta",
+        });
+    }
+    Ok(answer.epsilon)
+}
+
+/// The least epsilon at `delta` of rounds with given losses, all on grids of the same step.
+///
+/// # Errors
+/// A window too long for a transform, or more given up than `delta` allows.
+pub(crate) fn epsilon_of_losses(
+    rounds: &[(&LossDistribution, u64)],
+    delta: f64,
+) -> Result<f64, AccountError> {
+    let samples: Vec<Samples> = rounds
+        .iter()
+        .map(|(losses, count)| Samples::of_distribution(losses, *count))
+        .collect();
+    let phases: Vec<Phase<'_>> = rounds
+        .iter()
+        .zip(&samples)
+        .map(|(&(losses, count), samples)| Phase {
+            losses,
+            samples,
+            count,
+        })
+        .collect();
+    let mut placement = Placement::new(&samples, Goal::Delta(delta));
+    epsilon_of_phases(&phases, &mut placement, delta)
+}
+
 /// The first of two stages: blocks of equal numbers of rounds, and the leftover rounds of all
 /// phases as one more block.
 struct Blocks {
@@ -196,7 +257,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(phases: &[Phase<'_>], plan: &Plan) -> Self {
+    fn new(phases: &[Phase<'_>], placement: &Placement) -> Self {
         let total: u64 = phases.iter().map(|phase| phase.count).sum();
         let rounds = if total < BLOCK_ROUNDS {
             1
@@ -216,7 +277,7 @@ impl Blocks {
         for (window, phase) in blocks.windows.iter_mut().zip(phases) {
             if phase.count >= rounds {
                 let part = [phase.samples.times(rounds)];
-                *window = Some(plan.window.for_part(&part, plan.tilt, times));
+                *window = Some(placement.window.for_part(&part, placement.tilt, times));
             }
         }
         let rest: Vec<Samples> = phases
@@ -225,37 +286,43 @@ impl Blocks {
             .map(|phase| phase.samples.times(phase.count % rounds))
             .collect();
         if !rest.is_empty() {
-            blocks.rest = Some(plan.window.for_part(&rest, plan.tilt, times));
+            blocks.rest = Some(placement.window.for_part(&rest, placement.tilt, times));
         }
         blocks
     }
 
     /// Whether the fine transforms together are shorter than a single one: not where rare large
     /// losses make a block nearly as wide as the whole.
-    fn pay(&self, plan: &Plan) -> bool {
+    fn pay(&self, placement: &Placement) -> bool {
         const GAIN: f64 = 0.6;
         let windows = self.windows.iter().chain([&self.rest]);
         let fine: f64 = windows.flatten().map(|window| window.length).sum();
-        self.rounds > 1 && fine < GAIN * plan.window.length
+        self.rounds > 1 && fine < GAIN * placement.window.length
     }
 
-    fn sum(&self, laws: &[Law], phases: &[Phase<'_>], plan: &Plan) -> Result<Sum, AccountError> {
+    fn sum(
+        &self,
+        parts: &[TiltedLosses],
+        phases: &[Phase<'_>],
+        placement: &Placement,
+    ) -> Result<TiltedSum, AccountError> {
         let factor = (self.rounds as f64).sqrt().round() as usize;
-        let mut blocks: Vec<(Law, u64)> = Vec::new();
-        let mut rest: Vec<(&Law, u64)> = Vec::new();
-        for ((law, phase), window) in laws.iter().zip(phases).zip(&self.windows) {
+        let mut blocks: Vec<(TiltedLosses, u64)> = Vec::new();
+        let mut rest: Vec<(&TiltedLosses, u64)> = Vec::new();
+        for ((part, phase), window) in parts.iter().zip(phases).zip(&self.windows) {
             if let Some(window) = window {
-                let sum = Sum::new(&[(law, self.rounds)], window)?;
+                let sum = TiltedSum::new(&[(part, self.rounds)], window)?;
                 blocks.push((sum.coarsened(factor), phase.count / self.rounds));
             }
             if phase.count % self.rounds > 0 {
-                rest.push((law, phase.count % self.rounds));
+                rest.push((part, phase.count % self.rounds));
             }
         }
         if let Some(window) = &self.rest {
-            blocks.push((Sum::new(&rest, window)?.coarsened(factor), 1));
+            blocks.push((TiltedSum::new(&rest, window)?.coarsened(factor), 1));
         }
-        let counted: Vec<(&Law, u64)> = blocks.iter().map(|(law, count)| (law, *count)).collect();
-        Sum::new(&counted, &plan.window)
+        let counted: Vec<(&TiltedLosses, u64)> =
+            blocks.iter().map(|(part, count)| (part, *count)).collect();
+        TiltedSum::new(&counted, &placement.window)
     }
 }

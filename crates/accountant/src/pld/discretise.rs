@@ -1,10 +1,10 @@
-//! From a pair of laws to a loss distribution: connect the dots, without losing mass.
+//! From a pair of distributions to a loss distribution: connect the dots, without losing mass.
 //!
 //! A loss `l` between two grid points `e` and `e + h` is split: up with weight
 //! `(1 - exp(e - l)) / (1 - exp(-h))`, the rest down. That preserves the probability under both
-//! laws and interpolates `delta` linearly in `exp(epsilon)` between the grid points, which is the
-//! tightest safe choice on a grid (Doroshenko et al., arXiv 2207.04380). Differences of `delta`,
-//! the usual way to compute it, lose about 1e-16 per cell and that error grows like
+//! distributions and interpolates `delta` linearly in `exp(epsilon)` between the grid points, which
+//! is the tightest safe choice on a grid (Doroshenko et al., arXiv 2207.04380). Differences of
+//! `delta`, the usual way to compute it, lose about 1e-16 per cell and that error grows like
 //! `(1 + eta)^rounds`; here each cell's probability is a difference of normal tails, which
 //! telescopes, and only the split is a quadrature.
 //!
@@ -12,9 +12,10 @@
 //! grid is a grid, so this stays safe, and heavy tails cost a few thousand cells, not millions.
 //! The offset puts a grid point at the loss of `y = 0`, where rare sampling piles its mass up.
 
-use super::distribution::LossDistribution;
-use super::pair::{Cut, Cutoff, Pair};
-use crate::account::AccountError;
+use super::cut::{Cut, Cutoff};
+use super::losses::LossDistribution;
+use crate::error::AccountError;
+use crate::mixture::MixturePair;
 
 /// Safety added to the share that moves up: more than the quadrature's error.
 const SPLIT_ALLOWANCE: f64 = 1e-10;
@@ -43,7 +44,7 @@ pub(crate) struct Resolution {
 /// # Errors
 /// A range of losses that needs more than 2^24 grid points above the bulk.
 pub(crate) fn discretise(
-    pair: &Pair,
+    pair: &MixturePair,
     resolution: Resolution,
 ) -> Result<LossDistribution, AccountError> {
     let step = resolution.step;
@@ -88,8 +89,9 @@ pub(crate) fn discretise(
     Ok(LossDistribution::new(step, first, masses, infinity).shifted(offset))
 }
 
-/// Where the walk begins: below it `P` has next to nothing, or losses below `floor` that are raised.
-fn lowest_point(pair: &Pair, floor: f64) -> f64 {
+/// Where the walk begins: below it `P` has next to nothing, or losses below `floor` that are
+/// raised.
+fn lowest_point(pair: &MixturePair, floor: f64) -> f64 {
     let mut low = pair.lower_cut(LOWER_TAIL);
     if pair.at(low).loss >= floor {
         return low;
@@ -120,7 +122,7 @@ fn align_down(index: i64, even: i64) -> i64 {
 
 /// The walk from cell to cell: where it stands, and how the loss grows there.
 struct Cells<'a> {
-    pair: &'a Pair,
+    pair: &'a MixturePair,
     low: f64,
     top: f64,
     cut: Cut,
@@ -131,7 +133,7 @@ struct Cells<'a> {
 }
 
 impl<'a> Cells<'a> {
-    fn new(pair: &'a Pair, low: f64, top: f64) -> Self {
+    fn new(pair: &'a MixturePair, low: f64, top: f64) -> Self {
         let point = pair.at(low);
         let mut cut = Cut::default();
         pair.cut_at(low, &mut cut);
@@ -256,23 +258,21 @@ const GAUSS_6: [(f64, f64); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Adjacency, Release, ShiftMixture};
+    use crate::adjacency::Adjacency;
+    use crate::mixture::ShiftMixture;
 
-    fn pairs() -> Vec<Pair> {
-        let shifts = ShiftMixture::new(vec![0.1, 1.1], vec![0.9, 0.1]).unwrap();
-        let mixture = Release::new(shifts, 1.3).unwrap();
-        let rare = ShiftMixture::new(vec![0.0, 1.0], vec![1.0 - 1e-5, 1e-5]).unwrap();
-        let rare = Release::new(rare, 0.4).unwrap();
-        let loud = ShiftMixture::new(vec![0.0, 1.0], vec![0.7, 0.3]).unwrap();
-        let loud = Release::new(loud, 0.1).unwrap();
-        [&mixture, &rare, &loud]
-            .into_iter()
-            .flat_map(|release| {
-                [Adjacency::ZeroOut, Adjacency::ReplaceOne]
-                    .into_iter()
-                    .flat_map(|adjacency| Pair::of(release, adjacency))
-            })
-            .collect()
+    fn pairs() -> Vec<MixturePair> {
+        let mixture = ([0.1 / 1.3, 1.1 / 1.3], [0.9, 0.1]);
+        let rare = ([0.0, 1.0 / 0.4], [1.0 - 1e-5, 1e-5]);
+        let loud = ([0.0, 10.0], [0.7, 0.3]);
+        let mut pairs = Vec::new();
+        for (shifts, probabilities) in [mixture, rare, loud] {
+            let shifts = ShiftMixture::new(&shifts, &probabilities).unwrap();
+            for &adjacency in Adjacency::ALL {
+                pairs.extend(MixturePair::directions(&shifts, adjacency));
+            }
+        }
+        pairs
     }
 
     fn resolution(step: f64, even: i64) -> Resolution {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     /// `H_{e^epsilon}(P || Q)` by a fine midpoint rule.
-    fn exact(pair: &Pair, epsilon: f64) -> f64 {
+    fn exact(pair: &MixturePair, epsilon: f64) -> f64 {
         let gap = 1e-4;
         (-100_000..160_000)
             .map(|index| pair.at((f64::from(index) + 0.5) * gap))

@@ -1,13 +1,13 @@
 //! From a question to its answer: steps that get finer until the answer stands.
 
-use super::compose::{Composed, Phase};
+use super::compose::{Composed, epsilon_of_phases};
+use super::cut::Cutoff;
+use super::direction::Direction;
 use super::discretise::{Resolution, discretise};
-use super::distribution::LossDistribution;
-use super::law::LARGEST_TRANSFORM;
-use super::pair::Cutoff;
-use super::plan::{Goal, Plan, Samples, renyi_bound};
-use super::{Direction, Fineness, Schedule, epsilon_of_phases};
-use crate::account::{AccountError, SMALLEST_DELTA};
+use super::losses::LossDistribution;
+use super::tilted::LARGEST_TRANSFORM;
+use super::window::{Goal, Placement, Samples, renyi_bound};
+use crate::error::{AccountError, SMALLEST_DELTA};
 
 /// Share of epsilon that the step may add.
 const EPSILON_TOLERANCE: f64 = 4e-5;
@@ -21,13 +21,16 @@ const TAIL_SHARE: f64 = 1e-7;
 /// The same where no delta is given.
 const TAIL: f64 = 1e-36;
 
+/// How much finer than the coarsest the step must be.
+pub(super) type Fineness = Option<f64>;
+
 /// One direction, one question, several steps.
 pub(super) struct Search<'a> {
     direction: &'a Direction,
     goal: Goal,
     cutoff: Cutoff,
-    samples: Vec<Samples>,
-    plan: Plan,
+    pub(super) samples: Vec<Samples>,
+    placement: Placement,
     coarsest: f64,
 }
 
@@ -35,9 +38,10 @@ impl<'a> Search<'a> {
     pub(super) fn new(direction: &'a Direction, goal: Goal) -> Result<Self, AccountError> {
         let cutoff = cutoff(direction, goal);
         let samples = direction.samples(cutoff);
-        let plan = Plan::new(&samples, goal);
-        let coarsest = direction.coarsest_step(&plan);
-        let usable = coarsest > f64::MIN_POSITIVE && coarsest.is_finite() && plan.tilt.is_finite();
+        let placement = Placement::new(&samples, goal);
+        let coarsest = direction.coarsest_step(&placement);
+        let usable =
+            coarsest > f64::MIN_POSITIVE && coarsest.is_finite() && placement.tilt.is_finite();
         if !usable {
             return Err(AccountError::Unresolved {
                 reason: "the losses are too small to be told apart",
@@ -48,7 +52,7 @@ impl<'a> Search<'a> {
             goal,
             cutoff,
             samples,
-            plan,
+            placement,
             coarsest,
         })
     }
@@ -73,9 +77,9 @@ impl<'a> Search<'a> {
         }
         if enough > 0.0 {
             // A very coarse look costs next to nothing and often settles the milder direction.
-            let plan = self.plan;
+            let placement = self.placement;
             let bound = self.finer(LOOK)?;
-            self.plan = plan;
+            self.placement = placement;
             if let Some(bound) = bound
                 && bound <= enough
             {
@@ -113,18 +117,18 @@ impl<'a> Search<'a> {
         Ok(value)
     }
 
-    /// Plans anew around what an answer has shown.
+    /// Places tilt and window anew around what an answer has shown.
     fn centre(&mut self, answer: f64) {
         let (epsilon, delta) = match self.goal {
             Goal::Delta(delta) => (answer, delta),
             Goal::Epsilon(epsilon) => (epsilon, answer),
         };
-        self.plan = Plan::around(&self.samples, epsilon, delta.max(SMALLEST_DELTA).ln());
+        self.placement = Placement::around(&self.samples, epsilon, delta.max(SMALLEST_DELTA).ln());
     }
 
     /// How much finer than `level` a transform of the whole window can get.
     fn room(&self, level: f64) -> f64 {
-        LARGEST_TRANSFORM as f64 * self.coarsest / (level * self.plan.window.length)
+        LARGEST_TRANSFORM as f64 * self.coarsest / (level * self.placement.window.length)
     }
 
     /// The answer at a finer step, or none where that is out of reach: the coarser one is a bound
@@ -144,8 +148,8 @@ impl<'a> Search<'a> {
         let losses = self.discretise(fineness)?;
         let phases = self.direction.phases(&losses, &self.samples);
         match self.goal {
-            Goal::Epsilon(epsilon) => Ok(Composed::new(&phases, &self.plan)?.delta(epsilon)),
-            Goal::Delta(delta) => epsilon_of_phases(&phases, &mut self.plan, delta),
+            Goal::Epsilon(epsilon) => Ok(Composed::new(&phases, &self.placement)?.delta(epsilon)),
+            Goal::Delta(delta) => epsilon_of_phases(&phases, &mut self.placement, delta),
         }
     }
 
@@ -154,7 +158,7 @@ impl<'a> Search<'a> {
     pub(super) fn composed_total(&self, fineness: f64) -> Result<f64, AccountError> {
         let losses = self.discretise(fineness)?;
         let phases = self.direction.phases(&losses, &self.samples);
-        Ok(Composed::new(&phases, &self.plan)?.total())
+        Ok(Composed::new(&phases, &self.placement)?.total())
     }
 
     pub(super) fn discretise(&self, fineness: f64) -> Result<Vec<LossDistribution>, AccountError> {
@@ -167,7 +171,7 @@ impl<'a> Search<'a> {
             // In proportion, so that doubling the fineness gives a nested grid.
             even: even as i64 * fineness.ceil() as i64,
             cutoff: self.cutoff,
-            floor: -LIGHT / self.plan.tilt,
+            floor: -LIGHT / self.placement.tilt,
         };
         self.direction
             .phases
@@ -193,74 +197,5 @@ fn cutoff(direction: &Direction, goal: Goal) -> Cutoff {
             let epsilon = renyi_bound(&direction.samples(whole), delta);
             Cutoff { tail, epsilon }
         }
-    }
-}
-
-/// Costs of different numbers of rounds of the same release, all from one discretised round.
-pub(crate) struct RoundCosts {
-    delta: f64,
-    ways: Vec<Way>,
-}
-
-/// One direction: the round on the fine grid and, for a quick bound, on a coarse one.
-struct Way {
-    /// Delta of one round at epsilon zero.
-    total_variation: f64,
-    samples: Samples,
-    fine: LossDistribution,
-    coarse: LossDistribution,
-}
-
-impl RoundCosts {
-    /// Prepares for up to as many rounds as the single release of `schedule` has.
-    pub(crate) fn new(schedule: &Schedule, delta: f64) -> Result<Self, AccountError> {
-        // Where the whole run costs nothing there is no fineness to learn.
-        const FINE: f64 = 16.0;
-        const COARSE: f64 = 2.0;
-        let goal = Goal::Delta(delta);
-        let mut fineness = None;
-        schedule.epsilon_at(delta, &mut fineness)?;
-        let ways = schedule
-            .directions
-            .iter()
-            .map(|direction| {
-                let mut search = Search::new(direction, goal)?;
-                let fine = search.discretise(fineness.unwrap_or(FINE))?.swap_remove(0);
-                let coarse = search.discretise(COARSE)?.swap_remove(0);
-                let samples = search.samples.swap_remove(0);
-                Ok(Way {
-                    total_variation: direction.total_variation() / direction.rounds(),
-                    samples,
-                    fine,
-                    coarse,
-                })
-            })
-            .collect::<Result<_, AccountError>>()?;
-        Ok(RoundCosts { delta, ways })
-    }
-
-    /// The least epsilon after `rounds` rounds, from above.
-    pub(crate) fn epsilon(&self, rounds: u64) -> Result<f64, AccountError> {
-        let mut worst = 0.0_f64;
-        for (index, way) in self.ways.iter().enumerate() {
-            if rounds as f64 * way.total_variation <= self.delta {
-                continue;
-            }
-            let samples = [way.samples.times(rounds)];
-            let mut plan = Plan::new(&samples, Goal::Delta(self.delta));
-            let mut cost = |losses: &LossDistribution| {
-                let phase = Phase {
-                    losses,
-                    samples: &samples[0],
-                    count: rounds,
-                };
-                epsilon_of_phases(&[phase], &mut plan, self.delta)
-            };
-            if index > 0 && cost(&way.coarse)? <= worst {
-                continue;
-            }
-            worst = worst.max(cost(&way.fine)?);
-        }
-        Ok(worst)
     }
 }

@@ -1,4 +1,4 @@
-//! The one door to the Fourier transform, so that its generic code is compiled once.
+//! All calls of the Fourier transform, in one place so that its generic code is compiled once.
 
 use realfft::RealFftPlanner;
 use realfft::num_complex::Complex;
@@ -25,22 +25,24 @@ pub(crate) fn fast_length(least: usize) -> usize {
 
 /// Bins `0..=n/2` of the transform of `values`; the input is used as scratch.
 pub(crate) fn forward(values: &mut [f64]) -> Vec<Bin> {
-    let plan = PLANNER.with_borrow_mut(|planner| planner.plan_fft_forward(values.len()));
-    let mut spectrum = plan.make_output_vec();
-    plan.process(values, &mut spectrum)
+    let transform = PLANNER.with_borrow_mut(|planner| planner.plan_fft_forward(values.len()));
+    let mut spectrum = transform.make_output_vec();
+    transform
+        .process(values, &mut spectrum)
         .expect("the planner made buffers of matching length");
     spectrum
 }
 
 /// The values of length `length` with the given bins; the bins are used as scratch.
 pub(crate) fn inverse(spectrum: &mut [Bin], length: usize) -> Vec<f64> {
-    let plan = PLANNER.with_borrow_mut(|planner| planner.plan_fft_inverse(length));
-    let mut values = plan.make_output_vec();
-    // A real signal has real first and last bins; rounding may have left dust there.
+    let transform = PLANNER.with_borrow_mut(|planner| planner.plan_fft_inverse(length));
+    let mut values = transform.make_output_vec();
+    // A real signal has real first and last bins; rounding may have left something else there.
     let last = spectrum.len() - 1;
     spectrum[0].im = 0.0;
     spectrum[last].im = 0.0;
-    plan.process(spectrum, &mut values)
+    transform
+        .process(spectrum, &mut values)
         .expect("the planner made buffers of matching length");
     let scale = 1.0 / length as f64;
     for value in &mut values {

@@ -9,13 +9,13 @@
 //! whose integrand is nonnegative, so small moments keep their relative precision.
 //!
 //! **Error.** The integrand is analytic in a strip around the real line, where the trapezoid rule
-//! errs by `exp(-2 pi c / step)` times the growth at height `c`. The numerator's modulus does not
-//! grow there and its zeros are `pi / r` away; the Gaussian grows by `e^{c^2/2}` and the denominator's
-//! power by about `e^{(a-1) t^2 c^2 / 2}`. With `step = 0.5 / sqrt(1 + r^2 + a t^2)` the three errors are
+//! errs by `exp(-2 pi c / step)` times the growth at height `c`. The modulus of `P` does not grow
+//! there and its zeros are `pi / r` away; the Gaussian grows by `e^{c^2/2}` and the power of `Q` by
+//! about `e^{(a-1) t^2 c^2 / 2}`. With `step = 0.5 / sqrt(1 + r^2 + a t^2)` the three errors are
 //! below `e^{-39}`. Both ends are cut where the remaining tail is below `e^{-72}`.
 
 use super::{log_one_plus, log_sum_exp};
-use crate::amplification::pair::Pair;
+use crate::mixture::MixturePair;
 
 /// Beyond this value of `a (r + t)^2` the divergence is above a hundred, the order useless, and its
 /// integral long: the caller falls back to the Gaussian bound.
@@ -25,8 +25,8 @@ const LONGEST: f64 = 300.0;
 const REACH: f64 = 12.0;
 
 /// The logarithm of the moment, or `None` where it would take too long.
-pub(super) fn log_moment(pair: &Pair, order: f64) -> Option<f64> {
-    let (right, left) = (pair.numerator.largest(), pair.denominator.largest());
+pub(super) fn log_moment(pair: &MixturePair, order: f64) -> Option<f64> {
+    let (right, left) = (pair.up.largest(), pair.down.largest());
     if order * (right + left).powi(2) > LONGEST {
         return None;
     }
@@ -42,9 +42,9 @@ pub(super) fn log_moment(pair: &Pair, order: f64) -> Option<f64> {
 }
 
 /// Logarithm of the integrand at `y`, without the Gaussian's constant; `None` where it is zero.
-fn log_integrand(pair: &Pair, order: f64, y: f64) -> Option<f64> {
-    let denominator = pair.denominator.log_density(-y);
-    let loss = pair.numerator.log_density(y) - denominator;
+fn log_integrand(pair: &MixturePair, order: f64, y: f64) -> Option<f64> {
+    let log_q = pair.down.log_density(-y);
+    let loss = pair.up.log_density(y) - log_q;
     let bracket = if (order * loss).abs() < 1.0 {
         (order * loss).exp_m1() - order * loss.exp_m1()
     } else if loss > 0.0 {
@@ -58,5 +58,5 @@ fn log_integrand(pair: &Pair, order: f64, y: f64) -> Option<f64> {
     } else {
         0.0
     };
-    (bracket > 0.0).then(|| bracket.ln() + lifted + denominator - 0.5 * y * y)
+    (bracket > 0.0).then(|| bracket.ln() + lifted + log_q - 0.5 * y * y)
 }

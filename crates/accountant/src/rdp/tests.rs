@@ -1,16 +1,29 @@
 use super::*;
-use crate::amplification::pair::upper_tail;
+use crate::error::EventError;
+use crate::normal::upper_tail;
 
 fn index_of(order: f64) -> usize {
     orders().iter().position(|&o| o == order).unwrap()
 }
 
-fn subsampled(q: f64, sigma: f64, adjacency: Adjacency) -> RdpCurve {
-    rdp_curve(&[0.0, 1.0 / sigma], &[1.0 - q, q], adjacency).unwrap()
+fn curve_of(shifts: &[f64], probabilities: &[f64], adjacency: Adjacency) -> RdpCurve {
+    rdp_curve(
+        &ShiftMixture::new(shifts, probabilities).unwrap(),
+        adjacency,
+    )
 }
 
-/// Mironov, Talwar, Zhang (2019), section 3.3: the moment of the subsampled Gaussian at real orders as
-/// two alternating series. Slow and cancelling at small orders, hence only a twin.
+fn subsampled(q: f64, sigma: f64, adjacency: Adjacency) -> RdpCurve {
+    curve_of(&[0.0, 1.0 / sigma], &[1.0 - q, q], adjacency)
+}
+
+/// The record present in `P` and absent in `Q`.
+fn remove(mixture: &ShiftMixture) -> MixturePair {
+    MixturePair::directions(mixture, Adjacency::ZeroOut).swap_remove(0)
+}
+
+/// Mironov, Talwar, Zhang (2019), section 3.3: the moment of the subsampled Gaussian at real orders
+/// as two alternating series. Slow and cancelling at small orders, hence only a cross-check.
 fn fractional_series(order: f64, q: f64, sigma: f64) -> f64 {
     let split = sigma * sigma * ((1.0 - q) / q).ln() + 0.5;
     let mut coefficient = 1.0;
@@ -48,7 +61,7 @@ fn log_upper_tail(y: f64) -> f64 {
 #[test]
 fn full_batch_is_the_closed_form() {
     for (adjacency, distance) in [(Adjacency::ZeroOut, 0.05), (Adjacency::ReplaceOne, 0.1)] {
-        let curve = rdp_curve(&[0.05], &[1.0], adjacency).unwrap();
+        let curve = curve_of(&[0.05], &[1.0], adjacency);
         for (order, value) in orders().iter().zip(curve.values()) {
             let exact: f64 = order * distance * distance / 2.0;
             assert!((value / exact - 1.0).abs() < 2e-11 + 2e-13 / exact / (order - 1.0));
@@ -59,8 +72,8 @@ fn full_batch_is_the_closed_form() {
 #[test]
 fn quadrature_agrees_with_the_fractional_series() {
     for (q, sigma) in [(0.01, 1.0), (0.1, 2.0), (0.5, 5.0), (0.2, 0.7), (1e-4, 0.5)] {
-        let side = Side::new(&[0.0, 1.0 / sigma], &[1.0 - q, q]).unwrap();
-        let pair = Pair::zero_out_remove(&side);
+        let mixture = ShiftMixture::new(&[0.0, 1.0 / sigma], &[1.0 - q, q]).unwrap();
+        let pair = remove(&mixture);
         for order in [1.5, 2.5, 3.7, 6.1, 10.9] {
             let ours = quadrature::log_moment(&pair, order).unwrap();
             let series = fractional_series(order, q, sigma);
@@ -82,10 +95,10 @@ fn quadrature_agrees_with_the_binomial_sum() {
         (&[0.0156, 0.516], &[0.9375, 0.0625]),
     ];
     for (shifts, probabilities) in laws {
-        let side = Side::new(shifts, probabilities).unwrap();
-        let pair = Pair::zero_out_remove(&side);
+        let mixture = ShiftMixture::new(shifts, probabilities).unwrap();
+        let pair = remove(&mixture);
         for order in [2u32, 3, 5, 10, 32, 128] {
-            let [low, high] = side.components() else {
+            let [low, high] = mixture.parts() else {
                 panic!("two components")
             };
             let exact = integer_moment(order, *low, *high);
@@ -99,10 +112,10 @@ fn quadrature_agrees_with_the_binomial_sum() {
 }
 
 /// A plain fine Riemann sum over `log P` and `log Q` directly, with no identity used.
-fn plain_moment(pair: &Pair, order: f64) -> f64 {
+fn plain_moment(pair: &MixturePair, order: f64) -> f64 {
     let step = 0.002;
-    let log_sum = |side: &Side, y: f64, sign: f64| {
-        let terms = side.components().iter();
+    let log_sum = |mixture: &ShiftMixture, y: f64, sign: f64| {
+        let terms = mixture.parts().iter();
         terms
             .map(|&(s, p)| p * (-0.5 * (y - sign * s).powi(2)).exp())
             .sum::<f64>()
@@ -111,8 +124,8 @@ fn plain_moment(pair: &Pair, order: f64) -> f64 {
     let total: f64 = (-15_000..15_000)
         .map(|i| {
             let y = f64::from(i) * step;
-            let p = log_sum(&pair.numerator, y, 1.0);
-            let q = log_sum(&pair.denominator, y, -1.0);
+            let p = log_sum(&pair.up, y, 1.0);
+            let q = log_sum(&pair.down, y, -1.0);
             (order * p + (1.0 - order) * q).exp()
         })
         .sum();
@@ -121,12 +134,10 @@ fn plain_moment(pair: &Pair, order: f64) -> f64 {
 
 #[test]
 fn all_directions_agree_with_a_plain_sum() {
-    let side = Side::new(&[0.1, 0.4, 0.9], &[0.6, 0.3, 0.1]).unwrap();
-    let pairs = [
-        Pair::zero_out_remove(&side),
-        Pair::zero_out_add(&side),
-        Pair::replace_one(&side),
-    ];
+    let mixture = ShiftMixture::new(&[0.1, 0.4, 0.9], &[0.6, 0.3, 0.1]).unwrap();
+    let mut pairs = MixturePair::directions(&mixture, Adjacency::ZeroOut);
+    pairs.extend(MixturePair::directions(&mixture, Adjacency::ReplaceOne));
+    assert_eq!(pairs.len(), 3);
     for pair in pairs {
         for order in [1.3, 2.0, 4.5, 9.0] {
             let (ours, plain) = (log_moment(&pair, order), plain_moment(&pair, order));
@@ -141,9 +152,9 @@ fn all_directions_agree_with_a_plain_sum() {
 #[test]
 fn remove_dominates_add_for_the_subsampled_gaussian() {
     for (q, r) in [(0.01, 1.0), (0.3, 0.5), (0.9, 2.0)] {
-        let side = Side::new(&[0.0, r], &[1.0 - q, q]).unwrap();
-        let remove = numerator_curve(&Pair::zero_out_remove(&side));
-        let add = numerator_curve(&Pair::zero_out_add(&side));
+        let mixture = ShiftMixture::new(&[0.0, r], &[1.0 - q, q]).unwrap();
+        let directions = MixturePair::directions(&mixture, Adjacency::ZeroOut);
+        let [remove, add] = [0, 1].map(|way: usize| direction_curve(&directions[way]));
         for (at, &order) in orders().iter().enumerate() {
             // Beyond this the add direction is only the Gaussian fallback.
             if order * r * r < 300.0 {
@@ -198,8 +209,8 @@ fn epsilon_matches_published_accountants() {
 
 #[test]
 fn never_below_the_exact_epsilon() {
-    // low shift, high shift, probability of the high one, sigma, rounds, delta, exact epsilons under
-    // zero-out and replace-one (converged numerical composition).
+    // low shift, high shift, probability of the high one, sigma, rounds, delta, exact epsilons
+    // under zero-out and replace-one (converged numerical composition).
     let golden = [
         (
             0.001,
@@ -252,7 +263,7 @@ fn never_below_the_exact_epsilon() {
         ];
         for (adjacency, exact) in cases {
             let shifts = [low / sigma, high / sigma];
-            let curve = rdp_curve(&shifts, &[1.0 - q, q], adjacency).unwrap();
+            let curve = curve_of(&shifts, &[1.0 - q, q], adjacency);
             let epsilon = curve.epsilon(rounds, delta);
             assert!(
                 epsilon >= exact,
@@ -269,12 +280,12 @@ fn never_below_the_exact_epsilon() {
 #[test]
 fn curves_compose_and_convert_back() {
     let first = subsampled(0.01, 1.0, Adjacency::ZeroOut);
-    let second = rdp_curve(&[0.05], &[1.0], Adjacency::ZeroOut).unwrap();
-    let sum = first.times(10) + second.times(3);
+    let second = curve_of(&[0.05], &[1.0], Adjacency::ZeroOut);
+    let sum = first.times(10).plus(&second.times(3));
     let at = index_of(7.0);
     let expected = 10.0 * first.values()[at] + 3.0 * second.values()[at];
     assert!((sum.values()[at] - expected).abs() < 1e-15);
-    assert_eq!(RdpCurve::zero() + first.clone(), first);
+    assert_eq!(RdpCurve::zero().plus(&first), first);
     for (rounds, delta) in [(1, 1e-5), (100, 1e-3)] {
         let epsilon = sum.epsilon(rounds, delta);
         assert!(epsilon > 0.0);
@@ -305,16 +316,16 @@ fn monotone_where_it_must_be() {
 
 #[test]
 fn large_shifts_fall_back_to_a_finite_bound() {
-    let curve = rdp_curve(&[1.0, 80.0], &[0.99, 0.01], Adjacency::ReplaceOne).unwrap();
+    let curve = curve_of(&[1.0, 80.0], &[0.99, 0.01], Adjacency::ReplaceOne);
     for (order, value) in orders().iter().zip(curve.values()) {
         assert!(value.is_finite() && *value <= order * 12_800.0 * (1.0 + 1e-10));
     }
 }
 
 #[test]
-fn refuses_what_is_not_a_law() {
+fn refuses_what_is_not_a_distribution() {
     let curve = |shifts: &[f64], probabilities: &[f64]| {
-        rdp_curve(shifts, probabilities, Adjacency::ZeroOut).unwrap_err()
+        ShiftMixture::new(shifts, probabilities).unwrap_err()
     };
     assert!(matches!(
         curve(&[0.1], &[0.5, 0.5]),

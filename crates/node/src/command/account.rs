@@ -7,12 +7,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use soteria_accountant::AccountError;
-use soteria_accountant::assess::{Assessment, Method, Question};
-use soteria_accountant::event::{
-    Adjacency, ClipScope, Estimator, EventError, Mechanism, Release, ShiftMixture,
+use soteria_accountant::{
+    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Question,
+    Release, ShiftMixture, round_up,
 };
-use soteria_accountant::round_up;
 
 use super::{Failure, Verbosity, print};
 use crate::output::write_whole;
@@ -161,10 +159,8 @@ enum AmplificationChoice {
 pub fn account(options: &AccountOptions, verbosity: Verbosity) -> Result<(), Failure> {
     let start = Instant::now();
     let question = options.question.question(verbosity)?;
-    let cost = question.assess(options.sigma)?;
-    options
-        .question
-        .answer(&question, options.sigma, cost, start, verbosity)
+    let cost = question.clone().compared().cost(options.sigma)?;
+    options.question.answer(&question, cost, start, verbosity)
 }
 
 /// Runs `soteria calibrate`.
@@ -174,34 +170,28 @@ pub fn account(options: &AccountOptions, verbosity: Verbosity) -> Result<(), Fai
 pub fn calibrate(options: &CalibrateOptions, verbosity: Verbosity) -> Result<(), Failure> {
     let start = Instant::now();
     let question = options.question.question(verbosity)?;
-    let (sigma, cost) = question.calibrate(options.epsilon)?;
-    options
-        .question
-        .answer(&question, sigma, cost, start, verbosity)
+    let cost = question.clone().compared().calibrate(options.epsilon)?;
+    options.question.answer(&question, cost, start, verbosity)
 }
 
 impl QuestionOptions {
     fn question(&self, verbosity: Verbosity) -> Result<Question, Failure> {
         let release = match &self.pair {
-            Some(shifts) => Release::new(shifts.clone(), 1.0)?,
-            None => self.mechanism(verbosity)?.release(1.0)?,
+            Some(shifts) => Release::from(shifts.clone()),
+            None => self.mechanism(verbosity)?.release()?,
         };
         if release.shifts.largest() == 0.0 {
             return Err(Failure::usage(
                 "every shift is zero: the message does not depend on the record",
             ));
         }
-        Ok(Question {
-            release,
-            rounds: self.rounds,
-            delta: self.delta,
-            adjacency: self.adjacency.into(),
-            method: match self.accountant {
-                AccountantChoice::Pld => Method::Pld,
-                AccountantChoice::Rdp => Method::Rdp,
-            },
-            amplification: self.amplification == AmplificationChoice::Auto,
-        })
+        let method = match self.accountant {
+            AccountantChoice::Pld => Method::Pld,
+            AccountantChoice::Rdp => Method::Rdp,
+        };
+        let question = Question::new(release, self.rounds, self.delta, self.adjacency.into());
+        let amplification = self.amplification == AmplificationChoice::Auto;
+        Ok(question.by(method).amplification(amplification))
     }
 
     fn mechanism(&self, verbosity: Verbosity) -> Result<Mechanism, Failure> {
@@ -265,8 +255,7 @@ impl QuestionOptions {
     fn answer(
         &self,
         question: &Question,
-        sigma: f64,
-        cost: Assessment,
+        cost: Cost,
         start: Instant,
         verbosity: Verbosity,
     ) -> Result<(), Failure> {
@@ -276,23 +265,9 @@ impl QuestionOptions {
                 readable(self.delta)
             )));
         }
-        // The second opinion is a courtesy: where it has none, there is none.
-        let opinion = |method: Method| match method == question.method {
-            true => Some(cost.epsilon_unamplified),
-            false => Question {
-                method,
-                amplification: false,
-                ..question.clone()
-            }
-            .assess(sigma)
-            .ok()
-            .map(|other| other.epsilon)
-            .filter(|epsilon| epsilon.is_finite()),
-        };
-        let (pld, rdp) = (opinion(Method::Pld), opinion(Method::Rdp));
         let seconds = start.elapsed().as_secs_f64();
         if let Some(path) = &self.plot {
-            let drawing = plot(question, sigma, cost)?;
+            let drawing = plot(question, cost)?;
             write_whole(path, drawing.as_bytes())
                 .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
             verbosity.say(format!("wrote {}", path.display()));
@@ -303,33 +278,28 @@ impl QuestionOptions {
                 readable(self.delta)
             ));
         }
-        let accountant = if question.method == Method::Pld {
-            "pld"
-        } else {
-            "rdp"
-        };
-        let adjacency = adjacency_name(question.adjacency);
+        let (accountant, adjacency) = (cost.method.word(), cost.adjacency.word());
         if self.json {
             return print(&format!(
                 "{:#}\n",
                 json!({
                     "epsilon": cost.epsilon,
                     "delta": self.delta,
-                    "sigma": sigma,
+                    "sigma": cost.sigma,
                     "rounds": self.rounds,
                     "adjacency": adjacency,
                     "accountant": accountant,
-                    "epsilon_rdp": rdp,
-                    "epsilon_pld": pld,
+                    "epsilon_rdp": cost.epsilon_rdp,
+                    "epsilon_pld": cost.epsilon_pld,
                     "epsilon_unamplified": cost.epsilon_unamplified,
-                    "amplified": cost.amplified,
+                    "amplified": cost.amplified(),
                     "seconds": seconds,
                 })
             ));
         }
         let shown = |epsilon: f64| readable(round_up(epsilon, 4));
         let optional = |epsilon: Option<f64>| epsilon.map_or("none".to_owned(), shown);
-        let amplified = if cost.amplified {
+        let amplified = if cost.amplified() {
             ", amplified by random-k"
         } else {
             ""
@@ -343,12 +313,12 @@ impl QuestionOptions {
                     readable(self.delta)
                 ),
             ),
-            ("sigma", readable(round_up(sigma, 6))),
+            ("sigma", readable(round_up(cost.sigma, 6))),
             ("rounds", self.rounds.to_string()),
-            ("by pld", optional(pld)),
-            ("by rdp", optional(rdp)),
+            ("by pld", optional(cost.epsilon_pld)),
+            ("by rdp", optional(cost.epsilon_rdp)),
         ];
-        if question.release.amplification.is_some() {
+        if question.release().random_k.is_some() {
             lines.push(("unamplified", shown(cost.epsilon_unamplified)));
         }
         lines.push(("time", format!("{:.1} ms", 1e3 * seconds)));
@@ -362,8 +332,8 @@ impl QuestionOptions {
 }
 
 /// Epsilon against rounds and delta against epsilon, with and without amplification where it applies.
-fn plot(question: &Question, sigma: f64, cost: Assessment) -> Result<String, Failure> {
-    let last = question.rounds;
+fn plot(question: &Question, cost: Cost) -> Result<String, Failure> {
+    let (last, sigma) = (cost.rounds, cost.sigma);
     let mut marks: Vec<u64> = (1..=32)
         .map(|part| (last as f64 * f64::from(part) / 32.0).ceil() as u64)
         .collect();
@@ -372,26 +342,18 @@ fn plot(question: &Question, sigma: f64, cost: Assessment) -> Result<String, Fai
     let by_round = curves(
         cost,
         marks.into_iter().map(|rounds| {
-            let cost = Question {
-                rounds,
-                ..question.clone()
-            }
-            .assess(sigma)?;
+            let cost = question.clone().rounds(rounds).cost(sigma)?;
             Ok((cost, move |epsilon| (rounds as f64, epsilon)))
         }),
     )?;
     // Two decades around the delta that was asked for, as far as there are deltas.
-    let deltas = (-16..=8).map(|eighth| question.delta * 10f64.powf(f64::from(eighth) / 8.0));
-    let deltas = deltas
-        .filter(|delta| *delta < 1.0 && *delta >= soteria_accountant::account::SMALLEST_DELTA);
+    let deltas = (-16..=8).map(|eighth| cost.delta * 10f64.powf(f64::from(eighth) / 8.0));
+    let deltas =
+        deltas.filter(|delta| *delta < 1.0 && *delta >= soteria_accountant::SMALLEST_DELTA);
     let by_delta = curves(
         cost,
         deltas.map(|delta| {
-            let cost = Question {
-                delta,
-                ..question.clone()
-            }
-            .assess(sigma)?;
+            let cost = question.clone().delta(delta).cost(sigma)?;
             Ok((cost, move |epsilon| (epsilon, delta)))
         }),
     )?;
@@ -399,7 +361,7 @@ fn plot(question: &Question, sigma: f64, cost: Assessment) -> Result<String, Fai
         "sigma {}, {}, delta {}",
         readable(round_up(sigma, 4)),
         counted(last, "round"),
-        readable(question.delta)
+        readable(cost.delta)
     );
     let mut figure = Figure::epsilon_by_round(title, by_round);
     figure
@@ -410,8 +372,8 @@ fn plot(question: &Question, sigma: f64, cost: Assessment) -> Result<String, Fai
 
 /// The claimed curve and, where amplification applies, the one without it.
 fn curves<P: Fn(f64) -> (f64, f64)>(
-    at_end: Assessment,
-    costs: impl Iterator<Item = Result<(Assessment, P), AccountError>>,
+    at_end: Cost,
+    costs: impl Iterator<Item = Result<(Cost, P), AccountError>>,
 ) -> Result<Vec<Series>, Failure> {
     let (mut claimed, mut unamplified) = (Vec::new(), Vec::new());
     for cost in costs {
@@ -419,7 +381,7 @@ fn curves<P: Fn(f64) -> (f64, f64)>(
         claimed.push(point(cost.epsilon));
         unamplified.push(point(cost.epsilon_unamplified));
     }
-    if !at_end.amplified {
+    if !at_end.amplified() {
         return Ok(vec![Series::new("", claimed)]);
     }
     let reference = Series {
@@ -504,5 +466,5 @@ fn pair(text: &str) -> Result<ShiftMixture, String> {
             );
         }
     }
-    ShiftMixture::new(shifts, probabilities).map_err(|error| error.to_string())
+    ShiftMixture::new(&shifts, &probabilities).map_err(|error| error.to_string())
 }

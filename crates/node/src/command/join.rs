@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use soteria_accountant::account::SMALLEST_DELTA;
+use soteria_accountant::SMALLEST_DELTA;
 use soteria_core::data::{DataDirectories, Share};
 use soteria_core::protocol::{Client, ClientId, Server};
 use soteria_core::random::SecretKey;

@@ -14,9 +14,9 @@ mod limits;
 mod spent;
 
 use serde::{Deserialize, Serialize};
-use soteria_accountant::AccountError;
-use soteria_accountant::assess::{Method, Question};
-use soteria_accountant::event::{Adjacency, RandomK, Release, ShiftMixture};
+use soteria_accountant::{
+    AccountError, Adjacency, Method, Question, RandomK, Release, ShiftMixture,
+};
 
 use super::description::Description;
 use crate::accounting::{self, Privacy, PrivacyError};
@@ -60,19 +60,12 @@ impl Priced {
         let Some(release) = self.release()? else {
             return Ok(None);
         };
-        let question = |method| Question {
-            release: release.clone(),
-            rounds: self.rounds,
-            delta,
-            adjacency: adjacency(zero_out),
-            method,
-            amplification: release.amplification.is_some(),
-        };
+        let question = Question::new(release, self.rounds, delta, adjacency(zero_out));
         let mut least = f64::INFINITY;
         // Both are bounds, so the smaller one holds. The first is nearly always the smaller; the
         // second answers where the first cannot.
         for method in [Method::Pld, Method::Rdp] {
-            match question(method).assess(self.sigma) {
+            match question.clone().by(method).cost(self.sigma) {
                 Ok(cost) => least = least.min(cost.epsilon),
                 Err(AccountError::Unresolved { .. } | AccountError::NoiseTooSmall { .. }) => {}
                 Err(error) => return Err(Refusal::Ledger(error.to_string())),
@@ -91,17 +84,19 @@ impl Priced {
         if self.epsilon.is_none() || self.claim != PROVED {
             return Ok(None);
         }
-        let failed = |error: soteria_accountant::EventError| Refusal::Ledger(error.to_string());
-        let shifts = ShiftMixture::new(self.shifts.clone(), self.probabilities.clone());
-        let release = Release::new(shifts.map_err(failed)?, self.sigma).map_err(failed)?;
+        if !(self.sigma > 0.0 && self.sigma.is_finite()) {
+            return Err(Refusal::Ledger(format!("its noise is {}", self.sigma)));
+        }
+        let shifts = ShiftMixture::new(&self.shifts, &self.probabilities)
+            .map_err(|error| Refusal::Ledger(error.to_string()))?;
         let random_k = |(fraction, vectors_zero_out, vectors_replace_one)| RandomK {
             fraction,
             vectors_zero_out,
             vectors_replace_one,
         };
         Ok(Some(Release {
-            amplification: self.masked.map(random_k),
-            ..release
+            shifts,
+            random_k: self.masked.map(random_k),
         }))
     }
 
@@ -250,14 +245,14 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
     let privacy = Privacy::settle(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
     let release = accounting::mechanism(run, dimension, records)
-        .release(sigma)
-        .ok();
+        .release()
+        .ok()
+        .filter(|_| sigma > 0.0 && sigma.is_finite());
     let (shifts, probabilities) = release.as_ref().map_or_else(Default::default, |release| {
-        let shifts = &release.shifts;
-        (shifts.shifts().to_vec(), shifts.probabilities().to_vec())
+        release.shifts.parts().iter().copied().unzip()
     });
     let masked = release
-        .and_then(|release| release.amplification)
+        .and_then(|release| release.random_k)
         .filter(|_| accounting::may_amplify(run))
         .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
     let secret = description.test_seed.is_none();

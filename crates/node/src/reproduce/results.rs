@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use soteria_accountant::event::Adjacency;
+use soteria_accountant::Adjacency;
 
 use super::published::{self, ALGORITHMS, Algorithm, Band, DELTA, FIGURES, Setup};
 use super::settings::{self, Mode};

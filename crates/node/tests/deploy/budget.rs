@@ -67,7 +67,7 @@ fn a_single_run_costs_its_whole_schedule() {
 /// of them were made.
 #[test]
 fn several_runs_compose() {
-    use soteria_accountant::event::{Adjacency, Release, ShiftMixture};
+    use soteria_accountant::{Adjacency, Question, ShiftMixture};
     let all = runs(4, 20);
     let mut last = 0.0;
     for count in 1..=4u64 {
@@ -80,9 +80,9 @@ fn several_runs_compose() {
             delta,
             ..
         } = &all[0].price;
-        let mixture = ShiftMixture::new(shifts.clone(), probabilities.clone()).unwrap();
-        let event = Release::new(mixture, *sigma).unwrap().times(20 * count);
-        let exact = soteria_accountant::epsilon(&[event], *delta, Adjacency::ReplaceOne).unwrap();
+        let mixture = ShiftMixture::new(shifts, probabilities).unwrap();
+        let question = Question::new(mixture, 20 * count, *delta, Adjacency::ReplaceOne);
+        let exact = question.cost(*sigma).unwrap().epsilon;
         if count > 1 {
             // The mask of random-k is not in `exact`; without it the filter lies above.
             assert!(all[0].price.masked.is_none() || epsilon > 0.0);

@@ -2,8 +2,7 @@
 //! what a server may choose, with numbers of its own beside the accountant's; and honest runs,
 //! which are joined.
 
-use soteria_accountant::assess::{Method, Question};
-use soteria_accountant::event::{Adjacency, ClipScope, Estimator, Mechanism};
+use soteria_accountant::{Adjacency, ClipScope, Estimator, Mechanism};
 use soteria_node::config::resolve::Shape;
 use soteria_node::config::{Config, Document};
 use soteria_node::deploy::budget::{
@@ -427,25 +426,19 @@ fn calibrated(
     delta: f64,
     zero_out: bool,
 ) -> LedgerRun {
-    let question = Question {
-        release: mechanism.release(1.0).unwrap(),
-        rounds,
-        delta,
-        adjacency: match zero_out {
-            true => Adjacency::ZeroOut,
-            false => Adjacency::ReplaceOne,
-        },
-        method: Method::Pld,
-        amplification: true,
+    let adjacency = match zero_out {
+        true => Adjacency::ZeroOut,
+        false => Adjacency::ReplaceOne,
     };
-    let (sigma, cost) = question.calibrate(epsilon).unwrap();
-    let shifts = &question.release.shifts;
-    let masked = question.release.amplification;
+    let question = mechanism.question(rounds, delta, adjacency).unwrap();
+    let cost = question.calibrate(epsilon).unwrap();
+    let (shifts, probabilities) = question.release().shifts.parts().iter().copied().unzip();
+    let masked = question.release().random_k;
     ledger_run(Priced {
         records: mechanism.records,
-        shifts: shifts.shifts().to_vec(),
-        probabilities: shifts.probabilities().to_vec(),
-        sigma,
+        shifts,
+        probabilities,
+        sigma: cost.sigma,
         masked: masked.map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one)),
         rounds,
         delta,
@@ -577,12 +570,14 @@ fn a_filter_keeps_the_stricter_limit_by_itself() {
         clip_scope: ClipScope::Record,
         rand_k: None,
     };
-    let release = mechanism.release(1.0).unwrap();
+    let release = mechanism.release().unwrap();
+    let (shifts, probabilities): (Vec<f64>, Vec<f64>) =
+        release.shifts.parts().iter().copied().unzip();
     for (sigma, rounds) in [(0.3, 5), (1.0, 30), (3.0, 300)] {
         let price = Priced {
             records: 3000,
-            shifts: release.shifts.shifts().to_vec(),
-            probabilities: release.shifts.probabilities().to_vec(),
+            shifts: shifts.clone(),
+            probabilities: probabilities.clone(),
             sigma,
             rounds,
             delta: 1e-3,

@@ -14,7 +14,7 @@
 //! the first point; so does honest sampling over at least one pass, plus at most 1.3. A run that
 //! pays by sending some records nearly in the clear costs tens or thousands.
 
-use soteria_accountant::account::SMALLEST_DELTA;
+use soteria_accountant::SMALLEST_DELTA;
 use soteria_accountant::round_up;
 
 use super::{Counted, Priced, Refusal, Spent, adjacency_name};

@@ -12,8 +12,7 @@
 //! decided before the first message of all whether a second run will ever be admitted, and with it
 //! which of the two costs applies (`docs/privacy.md`, Proposition 13).
 
-use soteria_accountant::amplification::masked_curve;
-use soteria_accountant::rdp::{RdpCurve, orders, rdp_curve};
+use soteria_accountant::rdp::{RdpCurve, orders};
 
 use super::super::Hash;
 use super::super::store::LedgerRun;
@@ -152,26 +151,15 @@ fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
     let Some(release) = price.release()? else {
         return Ok(None);
     };
-    let failed = |error: soteria_accountant::EventError| Refusal::Ledger(error.to_string());
-    let shifts: Vec<f64> = price
-        .shifts
-        .iter()
-        .map(|shift| shift / price.sigma)
-        .collect();
     let by = |zero_out: bool| {
-        let (probabilities, adjacency) = (&price.probabilities, adjacency(zero_out));
-        let plain = rdp_curve(&shifts, probabilities, adjacency)?;
-        let masked = match &release.amplification {
-            Some(random_k) => masked_curve(&shifts, probabilities, adjacency, random_k)?,
-            None => None,
-        };
-        Ok(masked.map_or_else(|| plain.clone(), |masked| masked.tighter(&plain)))
+        let curve = release.rdp_curve(price.sigma, adjacency(zero_out));
+        curve.map_err(|error| Refusal::Ledger(error.to_string()))
     };
-    let replaced = by(false).map_err(failed)?;
+    let replaced = by(false)?;
     if !zero_out {
         return Ok(Some(replaced));
     }
     // A zeroed record is a replaced one, so what bounds these bounds those; taken at every order,
     // no run is cheaper beside one that speaks of replaced records than alone.
-    Ok(Some(by(true).map_err(failed)?.tighter(&replaced)))
+    Ok(Some(by(true)?.tighter(&replaced)))
 }

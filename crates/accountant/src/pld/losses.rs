@@ -6,7 +6,7 @@
 
 /// Probabilities of losses on an even grid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LossDistribution {
+pub(crate) struct LossDistribution {
     pub(crate) step: f64,
     pub(crate) offset: f64,
     pub(crate) first: i64,
@@ -47,8 +47,8 @@ impl LossDistribution {
     }
 
     /// `delta(epsilon)` of a single round: `infinity + sum (1 - exp(epsilon - loss))_+`.
-    #[must_use]
-    pub fn delta(&self, epsilon: f64) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn delta(&self, epsilon: f64) -> f64 {
         let finite: f64 = self
             .entries()
             .filter(|(loss, _)| *loss > epsilon)
@@ -58,8 +58,8 @@ impl LossDistribution {
     }
 
     /// All probability, finite and infinite; one up to rounding.
-    #[must_use]
-    pub fn total(&self) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> f64 {
         self.masses.iter().sum::<f64>() + self.infinity
     }
 }

@@ -1,18 +1,10 @@
 //! The accountant against independent computations of the same numbers.
 
-use soteria_accountant::assess::{Method, Question};
-use soteria_accountant::event::{
-    Adjacency, ClipScope, Estimator, Event, Mechanism, Release, ShiftMixture,
-};
-use soteria_accountant::{delta, epsilon};
+use soteria_accountant::{Adjacency, ClipScope, Estimator, Mechanism, Question, ShiftMixture};
 
 fn mixture(parts: &[(f64, f64)]) -> ShiftMixture {
-    let (shifts, probabilities) = parts.iter().copied().unzip();
-    ShiftMixture::new(shifts, probabilities).unwrap()
-}
-
-fn event(parts: &[(f64, f64)], sigma: f64, rounds: u64) -> Event {
-    Release::new(mixture(parts), sigma).unwrap().times(rounds)
+    let (shifts, probabilities): (Vec<f64>, Vec<f64>) = parts.iter().copied().unzip();
+    ShiftMixture::new(&shifts, &probabilities).unwrap()
 }
 
 /// Delta of composed rounds as an inverse Laplace transform, for zero-out with the record present
@@ -162,8 +154,8 @@ fn settings() -> Vec<Setting> {
 #[test]
 fn costs_are_tight_bounds_of_the_contour_integral() {
     for s in settings() {
-        let events = [event(&s.parts, s.sigma, s.rounds)];
-        let found = epsilon(&events, s.delta, s.adjacency).unwrap();
+        let question = Question::new(mixture(&s.parts), s.rounds, s.delta, s.adjacency);
+        let found = question.cost(s.sigma).unwrap().epsilon;
         let contour = Contour::new(&s.parts, s.sigma, s.rounds, s.adjacency);
         let at = |epsilon: f64| contour.delta(epsilon, s.tilt, s.reach, s.gap);
         let case = (s.sigma, s.rounds, s.adjacency, found);
@@ -172,7 +164,7 @@ fn costs_are_tight_bounds_of_the_contour_integral() {
         assert!(exact <= s.delta * (1.0 + 1e-7), "{case:?}: {exact}");
         let lower = at(found * (1.0 - 1e-4));
         assert!(lower > s.delta, "{case:?}: {lower}");
-        let back = delta(&events, found, s.adjacency).unwrap();
+        let back = question.delta_at(found, s.sigma).unwrap().delta;
         let tight = back >= exact * (1.0 - 1e-7) && back <= exact * 1.002;
         assert!(tight, "{case:?}: delta {back}, exactly {exact}");
     }
@@ -243,19 +235,15 @@ fn aligned_line_dominates_random_planar_mixtures() {
         };
         let (present, other) = (turned(), turned());
         let absent = vec![([0.0, 0.0], 1.0)];
-        let one = Release::new(
-            ShiftMixture::new(norms.clone(), probabilities.clone()).unwrap(),
-            1.0,
-        )
-        .unwrap()
-        .times(1);
+        let one = ShiftMixture::new(&norms, &probabilities).unwrap();
         for (p, q, adjacency) in [
             (&present, &absent, Adjacency::ZeroOut),
             (&absent, &present, Adjacency::ZeroOut),
             (&present, &other, Adjacency::ReplaceOne),
         ] {
             for (epsilon, actual) in epsilons.iter().zip(planar(p, q, &epsilons)) {
-                let bound = delta(std::slice::from_ref(&one), *epsilon, adjacency).unwrap();
+                let question = Question::new(one.clone(), 1, 0.5, adjacency);
+                let bound = question.delta_at(*epsilon, 1.0).unwrap().delta;
                 // The midpoint rule is off by its kink, about gap^2 times the density there.
                 assert!(
                     actual <= bound + 1e-5,
@@ -278,8 +266,9 @@ fn aligned_shifts_in_the_plane_attain_the_line() {
     };
     let epsilons = [0.0, 0.5, 1.5];
     let actual = planar(&along(1.0), &along(-1.0), &epsilons);
+    let question = Question::new(mixture(&parts), 1, 0.5, Adjacency::ReplaceOne);
     for (epsilon, actual) in epsilons.iter().zip(actual) {
-        let bound = delta(&[event(&parts, 1.0, 1)], *epsilon, Adjacency::ReplaceOne).unwrap();
+        let bound = question.delta_at(*epsilon, 1.0).unwrap().delta;
         assert!(
             (bound - actual).abs() < 3e-4 * bound,
             "{epsilon}: {actual} {bound}"
@@ -326,19 +315,12 @@ fn random_k_of_tiny_fractions_costs_at_least_one_coordinate() {
                         clip_scope: ClipScope::Record,
                         rand_k: Some(fraction),
                     };
-                    let question = Question {
-                        release: mechanism.release(1.0).unwrap(),
-                        rounds,
-                        delta,
-                        adjacency,
-                        method: Method::Pld,
-                        amplification: true,
-                    };
+                    let question = mechanism.question(rounds, delta, adjacency).unwrap();
                     // Too little noise may be refused, but not misjudged.
-                    let Ok(cost) = question.assess(sigma) else {
+                    let Ok(cost) = question.cost(sigma) else {
                         continue;
                     };
-                    amplified += u32::from(cost.amplified);
+                    amplified += u32::from(cost.amplified());
                     let claimed = cost.epsilon;
                     let visits = binomial(rounds, fraction).into_iter().enumerate();
                     let exact: f64 = visits
@@ -349,7 +331,8 @@ fn random_k_of_tiny_fractions_costs_at_least_one_coordinate() {
                         .sum();
                     assert!(
                         exact <= delta * (1.0 + 1e-6),
-                        "k/d {fraction}, {rounds} rounds, sigma {sigma}, {adjacency:?}: epsilon {claimed} has delta {exact}, not {delta}"
+                        "k/d {fraction}, {rounds} rounds, sigma {sigma}, {adjacency:?}: \
+                         epsilon {claimed} has delta {exact}, not {delta}"
                     );
                 }
             }

@@ -1,7 +1,7 @@
-//! Tilted loss laws and their powers.
+//! Losses under an exponential tilt, and their sums over many rounds.
 //!
-//! A [`Law`] is a loss distribution under an exponential tilt `lambda`: the true probability of
-//! loss `l` is `mass * exp(log_total - lambda l)`. It may miss up to `error` of its own (tilted)
+//! [`TiltedLosses`] are a loss distribution under the tilt `lambda`: the true probability of loss
+//! `l` is `mass * exp(log_total - lambda l)`. It may miss up to `error` of its own (tilted)
 //! mass; whatever it has too much only raises the cost. Errors of this kind add up over rounds,
 //! and enter `delta` relative to `delta` itself.
 //!
@@ -16,10 +16,10 @@
 //!
 //! Cost: two transforms of the window over the step, and `2 log2 T` products per bin.
 
-use super::distribution::LossDistribution;
-use super::plan::Window;
+use super::losses::LossDistribution;
 use super::transform::{Bin, fast_length, forward, inverse};
-use crate::account::AccountError;
+use super::window::Window;
+use crate::error::AccountError;
 
 /// Largest transform: beyond it a finer step is refused and the coarser answer stands.
 pub(crate) const LARGEST_TRANSFORM: usize = 1 << 21;
@@ -29,7 +29,7 @@ const NEGLIGIBLE: f64 = 1e-40;
 
 /// A loss distribution under a tilt, sparse, in ascending order.
 #[derive(Clone, Debug)]
-pub(crate) struct Law {
+pub(crate) struct TiltedLosses {
     pub(crate) tilt: f64,
     pub(crate) step: f64,
     pub(crate) offset: f64,
@@ -41,9 +41,9 @@ pub(crate) struct Law {
     pub(crate) error: f64,
 }
 
-impl Law {
-    /// The tilted law of one round's finite losses.
-    pub(crate) fn new(losses: &LossDistribution, tilt: f64) -> Law {
+impl TiltedLosses {
+    /// The tilted distribution of one round's finite losses.
+    pub(crate) fn new(losses: &LossDistribution, tilt: f64) -> TiltedLosses {
         let mut points: Vec<(i64, f64)> = Vec::new();
         let mut peak = f64::NEG_INFINITY;
         for (index, &mass) in losses.masses.iter().enumerate() {
@@ -53,7 +53,7 @@ impl Law {
                 peak = tilt * losses.loss(index);
             }
         }
-        let mut law = Law {
+        let mut part = TiltedLosses {
             tilt,
             step: losses.step,
             offset: losses.offset,
@@ -61,15 +61,15 @@ impl Law {
             log_total: peak,
             error: 0.0,
         };
-        for point in &mut law.points {
+        for point in &mut part.points {
             let loss = losses.offset + point.0 as f64 * losses.step;
             point.1 *= (tilt * loss - peak).exp();
         }
-        law.normalise();
+        part.normalise();
         // Points that weigh nothing would still dominate a moment of the opposite sign.
-        law.points.retain(|point| point.1 > NEGLIGIBLE);
-        law.error = NEGLIGIBLE * losses.masses.len() as f64;
-        law
+        part.points.retain(|point| point.1 > NEGLIGIBLE);
+        part.error = NEGLIGIBLE * losses.masses.len() as f64;
+        part
     }
 
     fn normalise(&mut self) {
@@ -112,9 +112,9 @@ impl Law {
     }
 }
 
-/// A composed law on a window, with the signs that rounding left.
+/// A composed distribution on a window, with the signs that rounding left.
 #[derive(Clone, Debug)]
-pub(crate) struct Sum {
+pub(crate) struct TiltedSum {
     pub(crate) tilt: f64,
     pub(crate) step: f64,
     /// Loss of the first mass.
@@ -124,24 +124,29 @@ pub(crate) struct Sum {
     pub(crate) error: f64,
 }
 
-impl Sum {
-    /// The law of independent rounds, each law as often as its count says.
+impl TiltedSum {
+    /// The distribution of independent rounds, each distribution as often as its count says.
     ///
     /// # Errors
     /// A window that needs more than [`LARGEST_TRANSFORM`] points.
-    pub(crate) fn new(laws: &[(&Law, u64)], window: &Window) -> Result<Sum, AccountError> {
-        let (tilt, step) = (laws[0].0.tilt, laws[0].0.step);
+    pub(crate) fn new(
+        parts: &[(&TiltedLosses, u64)],
+        window: &Window,
+    ) -> Result<TiltedSum, AccountError> {
+        let (tilt, step) = (parts[0].0.tilt, parts[0].0.step);
         debug_assert!(
-            laws.iter()
-                .all(|(law, _)| law.step == step && law.tilt == tilt)
+            parts
+                .iter()
+                .all(|(part, _)| part.step == step && part.tilt == tilt)
         );
-        let total = |value: &dyn Fn(&Law) -> f64| -> f64 {
-            laws.iter()
-                .map(|(law, count)| *count as f64 * value(law))
+        let total = |value: &dyn Fn(&TiltedLosses) -> f64| -> f64 {
+            parts
+                .iter()
+                .map(|(part, count)| *count as f64 * value(part))
                 .sum()
         };
-        let raised = total(&|law| law.log_moment(window.above));
-        let lowered = total(&|law| law.log_moment(-window.below));
+        let raised = total(&|part| part.log_moment(window.above));
+        let lowered = total(&|part| part.log_moment(-window.below));
         let top = (raised + window.depth) / window.above;
         let bottom = -(lowered + window.depth) / window.below;
         let points = (top - bottom) / step + 3.0;
@@ -151,28 +156,28 @@ impl Sum {
             });
         }
         let length = fast_length(points as usize);
-        let offset = total(&|law| law.offset);
+        let offset = total(&|part| part.offset);
         let bottom_index = ((bottom - offset) / step).floor() as i64;
         let bottom = offset + bottom_index as f64 * step;
 
         let mut product = Product::new(length);
-        for (law, count) in laws {
-            product.multiply(law, *count);
+        for (part, count) in parts {
+            product.multiply(part, *count);
         }
         let above = bottom + length as f64 * step;
         let missing = (raised - window.above * above).min(0.0).exp();
-        Ok(Sum {
+        Ok(TiltedSum {
             tilt,
             step,
             bottom,
-            log_total: total(&|law| law.log_total),
-            error: total(&|law| law.error) + product.rounding() + missing,
+            log_total: total(&|part| part.log_total),
+            error: total(&|part| part.error) + product.rounding() + missing,
             masses: product.masses(bottom_index),
         })
     }
 
-    /// The sum as a law on every `factor`-th grid point, by connecting the dots once more.
-    pub(crate) fn coarsened(&self, factor: usize) -> Law {
+    /// The sum as a distribution on every `factor`-th grid point, by connecting the dots once more.
+    pub(crate) fn coarsened(&self, factor: usize) -> TiltedLosses {
         let width = factor as f64 * self.step;
         let atom = self
             .masses
@@ -195,12 +200,13 @@ impl Sum {
             .collect();
         for (index, &mass) in self.masses.iter().enumerate() {
             let (cell, place) = ((before + index) / factor, (before + index) % factor);
-            // Negative dust is within the error already counted; dropping it only adds.
+            // Negative masses come from rounding, within the error already counted; dropping them
+            // only adds.
             let mass = mass.max(0.0);
             coarse[cell] += mass * shares[place].0;
             coarse[cell + 1] += mass * shares[place].1;
         }
-        let mut law = Law {
+        let mut part = TiltedLosses {
             tilt: self.tilt,
             step: width,
             offset: self.bottom - before as f64 * self.step,
@@ -213,8 +219,8 @@ impl Sum {
             log_total: self.log_total,
             error: self.error * (self.tilt * width).exp(),
         };
-        law.normalise();
-        law
+        part.normalise();
+        part
     }
 }
 
@@ -238,12 +244,12 @@ impl Product {
         }
     }
 
-    fn multiply(&mut self, law: &Law, count: u64) {
-        let atom = law.largest();
-        let origin = law.points[atom].0;
+    fn multiply(&mut self, part: &TiltedLosses, count: u64) {
+        let atom = part.largest();
+        let origin = part.points[atom].0;
         let mut values = vec![0.0; self.length];
         let mut rest = 0.0;
-        for (place, &(index, mass)) in law.points.iter().enumerate() {
+        for (place, &(index, mass)) in part.points.iter().enumerate() {
             if place != atom {
                 values[(index - origin).rem_euclid(self.length as i64) as usize] += mass;
                 rest += mass;
@@ -355,8 +361,8 @@ mod tests {
     fn powers_match_explicit_convolution() {
         let losses = dice();
         for (rounds, tilt) in [(1, 0.0), (7, 0.0), (7, 1.5), (20, 0.7)] {
-            let law = Law::new(&losses, tilt);
-            let sum = Sum::new(&[(&law, u64::from(rounds))], &window()).unwrap();
+            let part = TiltedLosses::new(&losses, tilt);
+            let sum = TiltedSum::new(&[(&part, u64::from(rounds))], &window()).unwrap();
             let first = f64::from(rounds) * losses.loss(0);
             let mut covered = 0.0;
             for (index, truth) in naive(&losses, rounds).into_iter().enumerate() {
@@ -373,9 +379,9 @@ mod tests {
 
     #[test]
     fn phases_multiply() {
-        let law = Law::new(&dice(), 0.5);
-        let split = Sum::new(&[(&law, 5), (&law, 8)], &window()).unwrap();
-        let whole = Sum::new(&[(&law, 13)], &window()).unwrap();
+        let part = TiltedLosses::new(&dice(), 0.5);
+        let split = TiltedSum::new(&[(&part, 5), (&part, 8)], &window()).unwrap();
+        let whole = TiltedSum::new(&[(&part, 13)], &window()).unwrap();
         assert_eq!(split.bottom, whole.bottom);
         for (left, right) in split.masses.iter().zip(&whole.masses) {
             assert!((left - right).abs() < 1e-14);
@@ -384,10 +390,10 @@ mod tests {
 
     #[test]
     fn coarsening_keeps_both_masses() {
-        let law = Law::new(&dice(), 0.8);
-        let sum = Sum::new(&[(&law, 9)], &window()).unwrap();
+        let part = TiltedLosses::new(&dice(), 0.8);
+        let sum = TiltedSum::new(&[(&part, 9)], &window()).unwrap();
         let coarse = sum.coarsened(4);
-        // Untilted mass, and mass under the other law.
+        // Untilted mass, and mass under the other distribution.
         for power in [0.0, 1.0] {
             let before: f64 = sum
                 .masses
@@ -415,8 +421,8 @@ mod tests {
     #[test]
     fn a_rare_loss_keeps_its_digits() {
         let losses = LossDistribution::new(1.0, 0, vec![1.0 - 1e-9, 0.0, 1e-9], 0.0);
-        let law = Law::new(&losses, 0.0);
-        let sum = Sum::new(&[(&law, 1_000_000)], &window()).unwrap();
+        let part = TiltedLosses::new(&losses, 0.0);
+        let sum = TiltedSum::new(&[(&part, 1_000_000)], &window()).unwrap();
         let place = ((2.0 - sum.bottom) / sum.step).round() as usize;
         let truth = 1e-3 * (-1e-3_f64).exp();
         assert!((sum.masses[place] - truth).abs() < 1e-14 + 2e-9 * truth);

@@ -1,13 +1,14 @@
 //! Where to look: the exponential tilt and the window of a composition, from its cumulants.
 //!
 //! Composing `T` rounds by Fourier transform leaves an absolute error near `T * 1e-16`, too much
-//! for `delta` = 1e-10. Under the tilted law `p(l) exp(lambda l) / M` the sum concentrates where
-//! the answer is, and the same error becomes relative to `delta`. The tilt is found from a few
-//! hundred sample points of the loss: it decides how sharp the result is, never whether it is
+//! for `delta` = 1e-10. Under the tilted distribution `p(l) exp(lambda l) / M` the sum concentrates
+//! where the answer is, and the same error becomes relative to `delta`. The tilt is found from a
+//! few hundred sample points of the loss: it decides how sharp the result is, never whether it is
 //! safe, because every bound is evaluated again on the distribution that is really composed.
 
-use super::distribution::LossDistribution;
-use super::pair::{Cutoff, Pair};
+use super::cut::Cutoff;
+use super::losses::LossDistribution;
+use crate::mixture::MixturePair;
 
 /// What a composition is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +26,9 @@ pub(crate) struct Samples {
     count: f64,
 }
 
-/// The tilt, and the composed law under it.
+/// The tilt, and where the composed losses lie under it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Placement {
     /// The tilt `lambda >= 0`.
     pub(crate) tilt: f64,
     /// Standard deviation of the tilted sum.
@@ -52,7 +53,8 @@ pub(crate) struct Window {
 /// `-ln` of the share of delta that a window may cut or fold.
 const RELATIVE_DEPTH: f64 = 14.0;
 
-/// Largest `ln` of the factor by which errors of the tilted law may grow relative to delta.
+/// Largest `ln` of the factor by which errors of the tilted distribution may grow relative to
+/// delta.
 const LARGEST_FACTOR: f64 = 8.0;
 
 /// A factor that is small enough: tilting further would gain nothing.
@@ -74,7 +76,7 @@ struct Cumulants {
 
 impl Samples {
     /// Trapezoidal rule over the line.
-    pub(crate) fn of_pair(pair: &Pair, count: u64, cutoff: Cutoff) -> Self {
+    pub(crate) fn of_pair(pair: &MixturePair, count: u64, cutoff: Cutoff) -> Self {
         let (low, high) = (pair.lower_cut(1e-18), pair.upper_cut(cutoff));
         let gap = (high - low) / SAMPLE_POINTS as f64;
         let points = (0..SAMPLE_POINTS)
@@ -118,33 +120,34 @@ impl Samples {
     }
 }
 
-impl Plan {
-    /// The plan for a question whose answer is not known yet.
-    pub(crate) fn new(phases: &[Samples], goal: Goal) -> Plan {
+impl Placement {
+    /// The placement for a question whose answer is not known yet.
+    pub(crate) fn new(phases: &[Samples], goal: Goal) -> Placement {
         match goal {
             Goal::Delta(delta) => {
                 // The Renyi bound is some ten percent further from the mean than the answer.
                 let mean = cumulants(phases, 0.0).mean;
                 let bound = renyi_bound(phases, delta);
                 let epsilon = mean.min(bound) + 0.9 * (bound - mean).max(0.0);
-                Plan::around(phases, epsilon.max(0.0), delta.ln())
+                Placement::around(phases, epsilon.max(0.0), delta.ln())
             }
             Goal::Epsilon(epsilon) => {
                 let tilt = tilt_for_mean(phases, epsilon);
                 let at = cumulants(phases, tilt);
                 let width = 1.0 + std::f64::consts::TAU.sqrt() * spread_of(at) * tilt;
                 let log_delta = at.value - tilt * epsilon - (width * (1.0 + tilt)).ln();
-                Plan::around(phases, epsilon, log_delta)
+                Placement::around(phases, epsilon, log_delta)
             }
         }
     }
 
-    /// The plan for a composition with `delta(epsilon)` near `exp(log_delta)`.
+    /// The placement for a composition with `delta(epsilon)` near `exp(log_delta)`.
     ///
-    /// Errors of the tilted law enter delta times `exp(K - lambda epsilon) / (1 + lambda)`. That
-    /// is smallest when the tilted mean is epsilon; where rare large losses make the tilted law
-    /// wide, a smaller tilt has the shorter window although it must be deeper.
-    pub(crate) fn around(phases: &[Samples], epsilon: f64, log_delta: f64) -> Plan {
+    /// Errors of the tilted distribution enter delta times
+    /// `exp(K - lambda epsilon) / (1 + lambda)`. That is smallest when the tilted mean is epsilon;
+    /// where rare large losses make the tilted distribution wide, a smaller tilt has the shorter
+    /// window although it must be deeper.
+    pub(crate) fn around(phases: &[Samples], epsilon: f64, log_delta: f64) -> Placement {
         const GAIN: f64 = 0.95;
         const SHRINK: f64 = 0.7;
         let excess = |tilt: f64| {
@@ -165,7 +168,7 @@ impl Plan {
             }
             (tilt, window) = (lower, other);
         }
-        Plan {
+        Placement {
             tilt,
             spread: spread_of(cumulants(phases, tilt)),
             window,

@@ -1,0 +1,153 @@
+//! The gradient estimators, each with its row of the proof: how far one record can move the
+//! estimate, with which probability, and how many of its vectors random-k masks together.
+//!
+//! | estimator | not sampled (1-q) | sampled (q) | masked vectors: zero-out, replace-one |
+//! | --- | --- | --- | --- |
+//! | GD | - | `G/m` (always) | 1, 1 |
+//! | SGD | 0 | `G/b` | 1, 2 |
+//! | SVRG, SAGA, difference clipped to `C_A` | `G/m` | `C_A/b + G/m` | 2, 4 |
+//! | SVRG, SAGA, gradients clipped only | `G/m` | `(2-q) G/b` | 2, 4 |
+//!
+//! `m` records, expected batch `b`, sampling rate `q = b/m`, clip `G`. A row is proved in
+//! `docs/privacy.md`; it holds under both adjacencies and whatever the estimator's hidden state is.
+//! A new estimator is a variant of both enums here and a row in `Estimator::shifts` and
+//! `Estimator::masked_vectors`.
+
+use crate::error::{EventError, check_positive, check_range};
+use crate::mixture::ShiftMixture;
+use crate::words::words;
+
+/// Which gradient estimator: the choice without its parameters, as configuration and theory need
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EstimatorKind {
+    /// Full local gradient.
+    Gd,
+    /// Poisson minibatch.
+    Sgd,
+    /// Minibatch of differences to a snapshot, plus the snapshot's mean.
+    Svrg,
+    /// Minibatch of differences to a table of last visits, plus the table's mean.
+    Saga,
+}
+
+words!(
+    EstimatorKind,
+    "estimator",
+    Gd = "gd",
+    Sgd = "sgd",
+    Svrg = "svrg",
+    Saga = "saga",
+);
+
+/// A gradient estimator with the parameters that its privacy depends on.
+///
+/// The expected batch stands in [`Mechanism`](crate::Mechanism), since it is a matter of sampling;
+/// the snapshot probability of SVRG is nowhere here, since its coin is public and costs nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Estimator {
+    /// Full local gradient.
+    Gd,
+    /// Poisson minibatch, divided by the constant expected size.
+    Sgd,
+    /// SVRG; `difference_clip` bounds each record's gradient difference, `None`: both gradients
+    /// are clipped and their difference is not.
+    Svrg {
+        /// The bound `C_A`.
+        difference_clip: Option<f64>,
+    },
+    /// SAGA; as SVRG, with the reference gradients from its table.
+    Saga {
+        /// The bound `C_A`.
+        difference_clip: Option<f64>,
+    },
+}
+
+impl Estimator {
+    /// The estimator of this kind; GD and SGD have no differences and no use for their clip.
+    #[must_use]
+    pub fn new(kind: EstimatorKind, difference_clip: Option<f64>) -> Self {
+        match kind {
+            EstimatorKind::Gd => Self::Gd,
+            EstimatorKind::Sgd => Self::Sgd,
+            EstimatorKind::Svrg => Self::Svrg { difference_clip },
+            EstimatorKind::Saga => Self::Saga { difference_clip },
+        }
+    }
+
+    /// The same without its parameters.
+    #[must_use]
+    pub fn kind(self) -> EstimatorKind {
+        match self {
+            Self::Gd => EstimatorKind::Gd,
+            Self::Sgd => EstimatorKind::Sgd,
+            Self::Svrg { .. } => EstimatorKind::Svrg,
+            Self::Saga { .. } => EstimatorKind::Saga,
+        }
+    }
+
+    /// Whether an estimate is a clipped difference plus a mean over all records.
+    #[must_use]
+    pub fn has_two_terms(self) -> bool {
+        matches!(self, Self::Svrg { .. } | Self::Saga { .. })
+    }
+
+    /// How far one record moves the estimate: the row of the table above.
+    pub(crate) fn shifts(
+        self,
+        clip: f64,
+        records: f64,
+        batch: f64,
+    ) -> Result<ShiftMixture, EventError> {
+        let all = clip / records;
+        if self == Self::Gd {
+            return ShiftMixture::certain(all);
+        }
+        check_positive("the batch", batch)?;
+        let rate = batch / records;
+        check_range("the sampling rate b/m", "(0, 1]", rate, rate <= 1.0)?;
+        let sampled = clip / batch;
+        let shifts = match self {
+            Self::Gd | Self::Sgd => [0.0, sampled],
+            Self::Svrg { difference_clip } | Self::Saga { difference_clip } => {
+                match difference_clip {
+                    Some(bound) => {
+                        let holds = bound >= 0.0 && bound.is_finite();
+                        check_range("the difference clip", "[0, infinity)", bound, holds)?;
+                        [all, bound / batch + all]
+                    }
+                    None => [all, (2.0 - rate) * sampled],
+                }
+            }
+        };
+        ShiftMixture::new(&shifts, &[1.0 - rate, rate])
+    }
+
+    /// How many record vectors one draw of the coordinates masks together, under zero-out and under
+    /// replace-one.
+    pub(crate) fn masked_vectors(self) -> (u32, u32) {
+        match self {
+            Self::Gd => (1, 1),
+            Self::Sgd => (1, 2),
+            Self::Svrg { .. } | Self::Saga { .. } => (2, 4),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_kinds_lead_back() {
+        for &kind in EstimatorKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(Estimator::new(kind, Some(1.0)).kind(), kind);
+        }
+        let error = "adam".parse::<EstimatorKind>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no estimator is called `adam`; there are gd, sgd, svrg, saga"
+        );
+    }
+}
