@@ -3,16 +3,29 @@
 //! One line per event: plain text for people, one JSON object with `--log json` for machines. Then everything else on stderr
 //! is an event, too: announcements, costs, warnings, and the error at the end. A log holds sizes, rounds, numbers of clients and addresses, never a gradient, a noise value or a key, nor a record: only the
 //! error for a file that cannot be read quotes it, to its owner, at the place that is wrong.
+//!
+//! What others can cause is written a few times a minute and otherwise counted: each library's lines
+//! ([`LibrariesSparingly`]), and this program's own about clients and strangers ([`may_say`]).
+
+mod quota;
+mod reminder;
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata};
+use tracing_subscriber::filter::{FilterExt, Targets};
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::command::Verbosity;
+pub use quota::{PER_MINUTE, Quota, may_say, tell_left_out};
+pub use reminder::Reminder;
+
+/// The crates whose events are this program's own.
+const OWN: [&str; 2] = ["soteria_node", "soteria"];
 
 /// Whether stderr is for machines.
 static FOR_MACHINES: AtomicBool = AtomicBool::new(false);
@@ -50,8 +63,8 @@ impl LogOptions {
         };
         let filter = Targets::new()
             .with_default(foreign)
-            .with_target("soteria_node", own)
-            .with_target("soteria", own);
+            .with_targets(OWN.map(|name| (name, own)))
+            .and(LibrariesSparingly);
         let layer = match self.log {
             LogFormat::Plain => {
                 let colours = std::io::stderr().is_terminal() && console::colors_enabled_stderr();
@@ -75,5 +88,75 @@ impl LogOptions {
         if tracing::subscriber::set_global_default(subscriber).is_ok() {
             FOR_MACHINES.store(self.log == LogFormat::Json, Ordering::Relaxed);
         }
+    }
+}
+
+/// Lets few lines of each library pass: with connections that are reset at once, any holder of a certificate can have
+/// the HTTP library complain thousands of times.
+struct LibrariesSparingly;
+
+impl<S> Filter<S> for LibrariesSparingly {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::always()
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        let library = library(event.metadata().target());
+        OWN.contains(&library) || may_say(library, None)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::TRACE)
+    }
+}
+
+/// The library that a module belongs to.
+fn library(target: &'static str) -> &'static str {
+    target.split("::").next().unwrap_or(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_library_may_say_little_and_this_program_all() {
+        let written = Written::default();
+        let writer = written.clone();
+        let layer = fmt::layer().with_writer(move || writer.clone());
+        let targets = Targets::new().with_default(LevelFilter::WARN);
+        let subscriber = Registry::default().with(layer.with_filter(targets.and(LibrariesSparingly)));
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..500 {
+                tracing::warn!(target: "noisy_library::streams", "reset");
+                tracing::warn!(target: "noisy_library::frames", "reset");
+                tracing::warn!(target: "noisy_library", "reset");
+                tracing::warn!(target: "soteria_node::net", "our own");
+            }
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        assert_eq!(lines("noisy_library") as u32, PER_MINUTE);
+        assert_eq!(lines("our own"), 500);
     }
 }

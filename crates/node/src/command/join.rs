@@ -1,6 +1,7 @@
-//! `soteria join`: one client with its own records. `cost` shows what that costs, and asks.
+//! `soteria join`: one client with its own records. `cost` shows what that costs, and asks; `progress` shows how it goes.
 
 mod cost;
+mod progress;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
 use cost::{ask, show};
+use progress::Progress;
 
 /// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
 /// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
@@ -214,25 +216,23 @@ async fn take_part(
         store.begin(&run)?;
     }
     let mut participant = participant(store, &description, &records, sigma, options)?;
-    let bar = verbosity.bar(u64::from(description.resolved.rounds));
+    let mut progress = Progress::new(description.resolved.rounds, verbosity);
     let mut patience = Patience::default();
     loop {
         let attempt = async {
             caller.join(rows).await?;
             patience.reset();
-            follow::follow(&mut caller, &mut participant, |participant| {
-                bar.set_position(u64::from(participant.replica().round()));
-            })
-            .await
+            progress.connected();
+            follow::follow(&mut caller, &mut participant, &mut progress).await
         };
         match attempt.await {
             Ok(()) => break,
-            Err(FollowError::Passing(reason)) => tracing::debug!(reason, "trying again"),
+            Err(FollowError::Passing(reason)) => progress.cut_off(&reason),
             Err(error) => return Err(error.into()),
         }
         patience.pause().await;
     }
-    bar.finish_and_clear();
+    progress.finish();
     acknowledge(&mut caller).await?;
     let runs = participant.store().runs()?;
     ended(

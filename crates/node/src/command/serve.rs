@@ -1,11 +1,13 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
 //! `plan` says what is coordinated; this file opens the state, the port and the desk, and takes them down in order when the
-//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table; `ending` writes what is left.
+//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table, and `vigil` says what
+//! the run waits for; `ending` writes what is left.
 
 mod ending;
 mod plan;
 mod record;
+mod vigil;
 mod watch;
 
 use std::net::SocketAddr;
@@ -230,6 +232,7 @@ async fn coordinate(
         result
     });
     let service = Service::new(opened.desk.clone(), &description, feed.clone());
+    let vigil = tokio::spawn(vigil::keep(feed.clone(), service.streams()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let compressor =
         setup::plan_for(&description.resolved, &description.model.objective())?.compressor;
@@ -273,6 +276,7 @@ async fn coordinate(
             _ = stop_signal() => {}
         }
     }
+    vigil.abort();
     drop(stop);
     drop(opened.stop);
     drop(opened.desk);

@@ -28,6 +28,7 @@ fn ask(world: &World, client: u32) -> Request<rpc::FollowRequest> {
         have: Some(0),
         pending: None,
         every_round: false,
+        tell_waiting: false,
     });
     let number = client.to_string().parse().unwrap();
     request.metadata_mut().insert(rpc::CLIENT_METADATA, number);
