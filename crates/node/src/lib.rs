@@ -16,3 +16,4 @@ pub mod problem;
 pub mod report;
 pub mod reproduce;
 pub mod run;
+pub mod words;

@@ -145,7 +145,8 @@ mod tests {
         let writer = written.clone();
         let layer = fmt::layer().with_writer(move || writer.clone());
         let targets = Targets::new().with_default(LevelFilter::WARN);
-        let subscriber = Registry::default().with(layer.with_filter(targets.and(LibrariesSparingly)));
+        let subscriber =
+            Registry::default().with(layer.with_filter(targets.and(LibrariesSparingly)));
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..500 {
                 tracing::warn!(target: "noisy_library::streams", "reset");

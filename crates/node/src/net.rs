@@ -3,6 +3,7 @@
 //! - [`keys`] makes and reads the files of a private certificate authority (`soteria keys`);
 //! - [`identity`] says which client a certificate stands for, and whether it is revoked;
 //! - [`tls`] turns those files into TLS 1.3 configurations with certificates on both sides;
+//! - [`term`] says when one's own certificate ends;
 //! - [`listen`] accepts connections at bounded cost, ready to be served by tonic;
 //! - [`dial`] makes a client's channel to a server.
 //!
@@ -20,6 +21,7 @@ pub mod keys;
 pub mod listen;
 pub mod rpc;
 pub mod service;
+pub mod term;
 pub mod tls;
 
 use std::time::Duration;

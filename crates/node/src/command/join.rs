@@ -29,6 +29,7 @@ use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
+use crate::words::readable;
 use cost::{ask, show};
 use progress::Progress;
 
@@ -122,13 +123,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         && !(limit >= 0.0 && limit.is_finite())
     {
         return Err(Failure::usage(format!(
-            "--max-epsilon expects a number >= 0, found {limit}"
+            "--max-epsilon expects a number >= 0, found {}",
+            readable(limit)
         )));
     }
     if !(options.max_delta > 0.0 && options.max_delta < 1.0) {
         return Err(Failure::usage(format!(
             "--max-delta expects a number between 0 and 1, found {}",
-            options.max_delta
+            readable(options.max_delta)
         )));
     }
     let security = match &options.tls {
@@ -185,6 +187,14 @@ async fn take_part(
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
     let options = &options;
+    if let Some(directory) = &options.tls {
+        let client = options.client;
+        let hint = format!(
+            "`soteria keys add KEYS --client {client} --force`, where ca.key is, makes another one; \
+             it is read at the next start"
+        );
+        super::watch_certificate(directory, &format!("client-{client}"), hint, verbosity)?;
+    }
     let mut caller = Caller::new(&target, options.client);
     let known = store.runs()?;
     // Before the server can say anything about them.

@@ -154,9 +154,13 @@ async fn coordinate(
     let description = coordinator.description().clone();
     let clients = description.resolved.clients;
     let security = match &options.tls {
-        Some(directory) => Security::Tls(
-            tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?,
-        ),
+        Some(directory) => {
+            let tls = tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?;
+            let hint = "`soteria keys server KEYS --host NAME`, where ca.key is, makes another one; \
+                        the server reads it when it starts";
+            super::watch_certificate(directory, "server", hint.to_string(), verbosity)?;
+            Security::Tls(tls)
+        }
         None => Security::Plain,
     };
     let feed = Feed::new(about(&description, plan.test.is_some()));

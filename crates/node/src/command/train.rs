@@ -19,6 +19,7 @@ use crate::model_file;
 use crate::output::{self, Ending, LastRow, RunDirectory, compressor_text};
 use crate::problem::{Problem, regularizer};
 use crate::run;
+use crate::words::readable;
 
 /// Train a model over simulated clients
 ///
@@ -248,7 +249,7 @@ fn announce(
         NoiseTarget::None => "no noise".to_string(),
         NoiseTarget::Sigma(_) => format!("sigma {sigma:.3e} as given"),
         NoiseTarget::Epsilon(epsilon) => {
-            let mut line = format!("sigma {sigma:.3e} for epsilon {epsilon}");
+            let mut line = format!("sigma {sigma:.3e} for epsilon {}", readable(epsilon));
             if let Some(paper) = privacy
                 .paper_sigma
                 .filter(|_| privacy.accountant != "paper")
@@ -378,7 +379,7 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
     let epsilon = match privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {}, {} (proved, for secret seeds)",
-            soteria_accountant::round_up(epsilon, 4),
+            readable(soteria_accountant::round_up(epsilon, 4)),
             resolved.delta,
             if resolved.zero_out {
                 "zero-out"
@@ -397,7 +398,13 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
     let lines = [
         ("algorithm", resolved.algorithm()),
         ("test accuracy", accuracy),
-        ("training loss", format!("{:.5}", metrics.loss)),
+        (
+            "training loss",
+            match metrics.loss {
+                loss if loss < 1e7 => format!("{loss:.5}"),
+                loss => format!("{loss:.4e}"),
+            },
+        ),
         ("utility", format!("{:.3e}", ending.utility)),
         ("epsilon", epsilon),
         (

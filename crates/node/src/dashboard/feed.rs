@@ -251,13 +251,7 @@ impl Feed {
 
     pub(super) fn with_metrics<T>(
         &self,
-        read: impl FnOnce(
-            &Status,
-            Option<&Waiting>,
-            Option<Point>,
-            &Histogram,
-            Option<&Counters>,
-        ) -> T,
+        read: impl FnOnce(&Status, Option<&Waiting>, Option<Point>, &Histogram, Option<&Counters>) -> T,
     ) -> T {
         let door = self
             .shared

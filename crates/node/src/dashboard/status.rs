@@ -356,11 +356,18 @@ mod tests {
         assert_eq!(counts, (98, 1, 97));
         assert_eq!(status.lag(&status.clients[9]), 1);
         let snapshot = status.snapshot(&About::default(), None, None, 0.0, 3);
-        let order: Vec<ClientId> = snapshot.clients.iter().map(|row| row.client.client).collect();
+        let order: Vec<ClientId> = snapshot
+            .clients
+            .iter()
+            .map(|row| row.client.client)
+            .collect();
         assert_eq!(order, [42, 9, 7]);
         // At the end everybody goes, and nobody is missed who knows it.
         (status.phase, status.clients[9].finished) = (Phase::Finished, true);
-        assert_eq!((status.summary().away, status.lag(&status.clients[9])), (0, 0));
+        assert_eq!(
+            (status.summary().away, status.lag(&status.clients[9])),
+            (0, 0)
+        );
     }
 
     #[test]

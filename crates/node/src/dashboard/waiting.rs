@@ -196,7 +196,10 @@ mod tests {
         status.phase = Phase::Finished;
         status.clients[2].joined = true;
         for client in [0, 1] {
-            (status.clients[client].finished, status.clients[client].connected) = (true, false);
+            (
+                status.clients[client].finished,
+                status.clients[client].connected,
+            ) = (true, false);
         }
         let waiting = status.waiting(&about, None, 101.0).expect("it waits");
         assert_eq!((waiting.missing, waiting.clients[0].client), (1, 2));

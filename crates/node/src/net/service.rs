@@ -456,7 +456,9 @@ impl Follower {
             };
             let own = usize::from(self.feed.awaits(self.client));
             let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-            let others = known.missing.saturating_sub(own);
+            // Counted a moment ago, when this client itself may have been missing.
+            let most = self.feed.about().clients.saturating_sub(1);
+            let others = known.missing.saturating_sub(own).min(most);
             if others > 0 {
                 return rpc::Waiting {
                     missing: count(others),

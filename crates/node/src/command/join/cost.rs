@@ -11,6 +11,7 @@ use crate::deploy::description::Description;
 use crate::deploy::store::LedgerRun;
 use crate::deploy::{hex, printable};
 use crate::logs;
+use crate::words::readable;
 
 /// Shows what the run costs and what was spent before, and returns the sum, all of the run in it.
 pub(super) fn show(
@@ -107,7 +108,7 @@ pub(super) fn show(
 
 fn epsilon_text(epsilon: Option<f64>) -> String {
     epsilon.map_or("unknown".to_string(), |epsilon| {
-        round_up(epsilon, 4).to_string()
+        readable(round_up(epsilon, 4))
     })
 }
 

@@ -140,7 +140,10 @@ fn others(others: Option<(u32, u32)>) -> String {
 fn clock(ago: Duration) -> String {
     let ago = SignedDuration::try_from(ago).unwrap_or_default();
     let then = Timestamp::now().saturating_sub(ago);
-    then.map_or_else(|_| String::new(), |then| then.strftime("%H:%M:%S").to_string())
+    then.map_or_else(
+        |_| String::new(),
+        |then| then.strftime("%H:%M:%S").to_string(),
+    )
 }
 
 #[cfg(test)]

@@ -31,9 +31,12 @@ pub(super) async fn keep(feed: Feed, streams: Streams) {
     loop {
         looks.tick().await;
         let (phase, round, waiting) = feed.waiting();
-        tell(&streams, waiting.as_ref(), &mut told, Instant::now());
+        // That not all have joined in the first seconds is nothing to tell.
+        let early = |waiting: &&Waiting| phase == Phase::Waiting && lasted(waiting) < MENTIONED;
+        let notable = waiting.as_ref().filter(|waiting| !early(waiting));
+        tell(&streams, notable, &mut told, Instant::now());
         let Some(waiting) = waiting else { continue };
-        let lasted = Duration::try_from_secs_f64(waiting.seconds).unwrap_or_default();
+        let lasted = lasted(&waiting);
         if lasted >= MENTIONED && reminder.due(lasted, Instant::now()) {
             mention(phase, round, &waiting);
         }
@@ -65,9 +68,13 @@ fn tell(
         streams.tell(Some(Wait {
             missing,
             away,
-            lasted: Duration::try_from_secs_f64(waiting.seconds).unwrap_or_default(),
+            lasted: lasted(waiting),
         }));
     }
+}
+
+fn lasted(waiting: &Waiting) -> Duration {
+    Duration::try_from_secs_f64(waiting.seconds).unwrap_or_default()
 }
 
 fn mention(phase: Phase, round: Round, waiting: &Waiting) {
