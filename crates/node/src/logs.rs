@@ -13,11 +13,12 @@ mod reminder;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
-use tracing::subscriber::Interest;
-use tracing::{Event, Metadata};
-use tracing_subscriber::filter::{FilterExt, Targets};
-use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::writer::OptionalWriter;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::command::Verbosity;
@@ -63,13 +64,12 @@ impl LogOptions {
         };
         let filter = Targets::new()
             .with_default(foreign)
-            .with_targets(OWN.map(|name| (name, own)))
-            .and(LibrariesSparingly);
+            .with_targets(OWN.map(|name| (name, own)));
         let layer = match self.log {
             LogFormat::Plain => {
                 let colours = std::io::stderr().is_terminal() && console::colors_enabled_stderr();
                 fmt::layer()
-                    .with_writer(std::io::stderr)
+                    .with_writer(LibrariesSparingly(std::io::stderr))
                     .with_ansi(colours)
                     .with_target(false)
                     .boxed()
@@ -77,7 +77,7 @@ impl LogOptions {
             LogFormat::Json => fmt::layer()
                 .json()
                 .flatten_event(true)
-                .with_writer(std::io::stderr)
+                .with_writer(LibrariesSparingly(std::io::stderr))
                 .with_target(false)
                 .with_current_span(false)
                 .with_span_list(false)
@@ -92,30 +92,28 @@ impl LogOptions {
 }
 
 /// Lets few lines of each library pass: with connections that are reset at once, any holder of a certificate can have
-/// the HTTP library complain thousands of times.
-struct LibrariesSparingly;
+/// the HTTP library complain thousands of times. It stands where lines are written and not among the filters, which cannot
+/// take back that an event was let through.
+struct LibrariesSparingly<M>(M);
 
-impl<S> Filter<S> for LibrariesSparingly {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        true
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for LibrariesSparingly<M> {
+    type Writer = OptionalWriter<M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        OptionalWriter::some(self.0.make_writer())
     }
 
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
-    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        let library = library(event.metadata().target());
-        OWN.contains(&library) || may_say(library, None)
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LevelFilter::TRACE)
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
+        let library = library(event.target());
+        match OWN.contains(&library) || may_say(library, None) {
+            true => OptionalWriter::some(self.0.make_writer_for(event)),
+            false => OptionalWriter::none(),
+        }
     }
 }
 
 /// The library that a module belongs to.
-fn library(target: &'static str) -> &'static str {
+fn library(target: &str) -> &str {
     target.split("::").next().unwrap_or(target)
 }
 
@@ -143,10 +141,10 @@ mod tests {
     fn a_library_may_say_little_and_this_program_all() {
         let written = Written::default();
         let writer = written.clone();
-        let layer = fmt::layer().with_writer(move || writer.clone());
+        let writer = LibrariesSparingly(move || writer.clone());
+        let layer = fmt::layer().with_writer(writer);
         let targets = Targets::new().with_default(LevelFilter::WARN);
-        let subscriber =
-            Registry::default().with(layer.with_filter(targets.and(LibrariesSparingly)));
+        let subscriber = Registry::default().with(layer.with_filter(targets));
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..500 {
                 tracing::warn!(target: "noisy_library::streams", "reset");

@@ -184,9 +184,13 @@ impl Feed {
         }
     }
 
-    /// Says where the run stands.
+    /// Says where the run stands. A server that is going down stays so, whatever round closes meanwhile.
     pub fn phase(&self, phase: Phase) {
-        self.update(|status| status.phase = phase);
+        self.update(|status| {
+            if status.phase != Phase::Stopping {
+                status.phase = phase;
+            }
+        });
     }
 
     /// Says that the server cannot go on, or that it can again.

@@ -82,7 +82,8 @@ impl Status {
             });
         }
         let patience = PATIENCE.max(3.0 * pace.unwrap_or(0.0));
-        if missing == 0 || (away == 0 && now - opened <= patience) {
+        let long = self.opened.is_some_and(|opened| now - opened > patience);
+        if missing == 0 || (away == 0 && !long) {
             return None;
         }
         awaited.sort_by_key(|client| (client.connected, client.client));

@@ -57,7 +57,7 @@ impl Quota {
 }
 
 /// A kind of line, and the number of the client that it is about.
-type Key = (&'static str, Option<u32>);
+type Key = (String, Option<u32>);
 
 static QUOTAS: Mutex<BTreeMap<Key, Quota>> = Mutex::new(BTreeMap::new());
 
@@ -66,10 +66,11 @@ fn quotas() -> MutexGuard<'static, BTreeMap<Key, Quota>> {
 }
 
 /// Whether one more line of a kind, about a client if it is about one, is to be written now.
-pub fn may_say(kind: &'static str, client: Option<u32>) -> bool {
-    let mut quotas = quotas();
-    let full = quotas.len() >= APART && !quotas.contains_key(&(kind, client));
-    let key = (kind, client.filter(|_| !full));
+pub fn may_say(kind: &str, client: Option<u32>) -> bool {
+    let (mut quotas, mut key) = (quotas(), (kind.to_string(), client));
+    if quotas.len() >= APART && !quotas.contains_key(&key) {
+        key.1 = None;
+    }
     quotas.entry(key).or_default().note(Instant::now())
 }
 
@@ -77,8 +78,8 @@ pub fn may_say(kind: &'static str, client: Option<u32>) -> bool {
 pub fn tell_left_out() {
     let now = Instant::now();
     let mut told = Vec::new();
-    quotas().retain(|&key, quota| {
-        told.extend(quota.left_out(now).map(|count| (key, count)));
+    quotas().retain(|key, quota| {
+        told.extend(quota.left_out(now).map(|count| (key.clone(), count)));
         !quota.idle()
     });
     // The lock is free again: what is written here passes by it, too.

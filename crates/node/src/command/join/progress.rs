@@ -22,7 +22,9 @@ pub(super) struct Progress {
     bar: ProgressBar,
     usual: ProgressStyle,
     verbosity: Verbosity,
-    reminder: Reminder,
+    /// When a line was last written about other clients, and about the server.
+    others: Reminder,
+    server: Reminder,
     /// Since when there is no connection.
     cut_off: Option<Instant>,
     waits: bool,
@@ -36,7 +38,8 @@ impl Progress {
             usual: bar.style(),
             bar,
             verbosity,
-            reminder: Reminder::default(),
+            others: Reminder::default(),
+            server: Reminder::default(),
             cut_off: None,
             waits: false,
         }
@@ -46,7 +49,8 @@ impl Progress {
     pub(super) fn cut_off(&mut self, reason: &str) {
         let since = *self.cut_off.get_or_insert_with(Instant::now);
         let text = format!("no connection to the server ({reason}); trying again");
-        self.show(&text, since);
+        let due = self.server.due(since.elapsed(), Instant::now());
+        self.show(&text, since, due);
     }
 
     /// There is one again.
@@ -66,7 +70,7 @@ impl Progress {
     }
 
     /// Shows what is waited for, at a terminal always, elsewhere when it is time for another line.
-    fn show(&mut self, text: &str, since: Instant) {
+    fn show(&mut self, text: &str, since: Instant, due: bool) {
         logs::tell_left_out();
         let lasted = since.elapsed();
         let (clock, seconds) = (clock(lasted), lasted.as_secs());
@@ -81,7 +85,7 @@ impl Progress {
             return;
         }
         self.waits = true;
-        if self.reminder.due(lasted, Instant::now()) {
+        if due {
             let round = self.bar.position();
             match logs::for_machines() {
                 true => tracing::info!(round, seconds, "{text}"),
@@ -112,7 +116,8 @@ where
 
     fn waits(&mut self, wait: &Wait) {
         if wait.others.is_some() || wait.since.elapsed() >= PATIENCE {
-            self.show(&others(wait.others), wait.since);
+            let due = self.others.due(wait.since.elapsed(), Instant::now());
+            self.show(&others(wait.others), wait.since, due);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! While a run waits, says so: to the log, with names and times, and to those clients that are there.
 //!
-//! The log has a line after five seconds, then one a minute, then one in ten minutes, as long as the wait lasts; who lost its
+//! The log has a line after five seconds, later one a minute, then one in ten minutes, as long as the wait lasts; who lost its
 //! connection, and when, is logged at once elsewhere ([`Service`](crate::net::service::Service)). Clients hear numbers, not names.
 
 use std::time::{Duration, Instant};
@@ -36,8 +36,7 @@ pub(super) async fn keep(feed: Feed, streams: Streams) {
         let notable = waiting.as_ref().filter(|waiting| !early(waiting));
         tell(&streams, notable, &mut told, Instant::now());
         let Some(waiting) = waiting else { continue };
-        let lasted = lasted(&waiting);
-        if lasted >= MENTIONED && reminder.due(lasted, Instant::now()) {
+        if lasted(&waiting) >= MENTIONED && reminder.due(known_for(&waiting), Instant::now()) {
             mention(phase, round, &waiting);
         }
     }
@@ -75,6 +74,14 @@ fn tell(
 
 fn lasted(waiting: &Waiting) -> Duration {
     Duration::try_from_secs_f64(waiting.seconds).unwrap_or_default()
+}
+
+/// For how long the log has known of it: whoever is away for many rounds is not news in each of them.
+fn known_for(waiting: &Waiting) -> Duration {
+    let since = waiting.clients.iter().map(|client| client.since);
+    let first = since.fold(waiting.since, f64::min);
+    let now = waiting.since + waiting.seconds;
+    Duration::try_from_secs_f64(now - first).unwrap_or_default()
 }
 
 fn mention(phase: Phase, round: Round, waiting: &Waiting) {
