@@ -25,8 +25,8 @@ pub(super) struct Progress {
     /// When a line was last written about other clients, and about the server.
     others: Reminder,
     server: Reminder,
-    /// Since when there is no connection.
-    cut_off: Option<Instant>,
+    /// Since when there is no connection, and whether that was said.
+    cut_off: Option<(Instant, bool)>,
     waits: bool,
 }
 
@@ -47,21 +47,24 @@ impl Progress {
 
     /// There is no connection, for a reason that may pass.
     pub(super) fn cut_off(&mut self, reason: &str) {
-        let since = *self.cut_off.get_or_insert_with(Instant::now);
+        let (since, said) = self.cut_off.unwrap_or((Instant::now(), false));
         let text = format!("no connection to the server ({reason}); trying again");
         let due = self.server.due(since.elapsed(), Instant::now());
+        self.cut_off = Some((since, said || due));
         self.show(&text, since, due);
     }
 
     /// There is one again.
     pub(super) fn connected(&mut self) {
-        let Some(since) = self.cut_off.take() else {
+        let Some((since, said)) = self.cut_off.take() else {
             return;
         };
         self.go_on();
-        let seconds = since.elapsed().as_secs();
-        self.verbosity
-            .say(format!("connected again after {seconds} s"));
+        if said && self.bar.is_hidden() {
+            let seconds = since.elapsed().as_secs();
+            self.verbosity
+                .say(format!("connected again after {seconds} s"));
+        }
     }
 
     /// Nothing more will be shown.
