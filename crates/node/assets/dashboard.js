@@ -110,7 +110,7 @@
     const names = waiting.clients.slice(0, 8).map(awaited => client(awaited.client) +
       (awaited.connected ? "" : status.phase === "waiting" ? " (not here)" : " (no connection " + lasting(awaited.since) + ")"));
     const more = waiting.missing - names.length;
-    const what = { waiting: "The run waits for clients to join", finished: "All rounds are done; some do not know it yet" }[status.phase] || "The round waits";
+    const what = { waiting: "The run has been waiting for clients to join", finished: "All rounds are done, and the server has been waiting for clients to know it" }[status.phase] || "The round has been waiting";
     const closes = waiting.closes === null ? "" : ". It closes without them at " + clock(waiting.closes) + " if enough others answer";
     return what + " " + lasting(waiting.since) + ": " + names.join(", ") + (more > 0 ? " and " + count(more) + " more" : "") + closes + ".";
   }

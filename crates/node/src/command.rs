@@ -119,8 +119,8 @@ impl From<OutputError> for Failure {
     }
 }
 
-/// Looks at the term of one's own certificate: over, it is an error; soon over, a warning, now and every day. `hint` says how
-/// to get another one. To be called where there is a runtime.
+/// Looks at the term of one's own certificate: over, it is an error; soon over, a warning, now and
+/// every day. `hint` says how to get another one. To be called where there is a runtime.
 fn watch_certificate(
     directory: &Path,
     name: &str,

@@ -4,8 +4,9 @@
 //! is an event, too: announcements, costs, warnings, and the error at the end. A log holds sizes, rounds, numbers of clients and addresses, never a gradient, a noise value or a key, nor a record: only the
 //! error for a file that cannot be read quotes it, to its owner, at the place that is wrong.
 //!
-//! What others can cause is written a few times a minute and otherwise counted: each library's lines
-//! ([`LibrariesSparingly`]), and this program's own about clients and strangers ([`may_say`]).
+//! What others can cause is written a few times a minute and otherwise counted: each library's
+//! lines ([`LibrariesSparingly`]), and this program's own about clients and strangers
+//! ([`may_say`]).
 
 mod quota;
 mod reminder;
@@ -91,9 +92,9 @@ impl LogOptions {
     }
 }
 
-/// Lets few lines of each library pass: with connections that are reset at once, any holder of a certificate can have
-/// the HTTP library complain thousands of times. It stands where lines are written and not among the filters, which cannot
-/// take back that an event was let through.
+/// Lets few lines of each library pass: with connections that are reset at once, any holder of a
+/// certificate can have the HTTP library complain thousands of times. It stands where lines are
+/// written and not among the filters, which cannot take back that an event was let through.
 struct LibrariesSparingly<M>(M);
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for LibrariesSparingly<M> {

@@ -29,8 +29,8 @@ use std::time::Duration;
 /// A connection on which nothing has come for so long is asked whether it lives, by either side.
 pub const ASKED_AFTER: Duration = Duration::from_secs(10);
 
-/// How long the answer may take. A machine that is gone without a word is thus noticed within half a minute; a connection that
-/// is closed, as that of a process that was killed, is noticed at once.
+/// How long the answer may take. A machine that is gone without a word is thus noticed within half
+/// a minute; a connection that is closed, as that of a process that was killed, is noticed at once.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
 /// Lets this process open as many connections as the system allows at all; the usual limit of 1,024 files

@@ -299,7 +299,8 @@ fn expired_certificates_are_refused() {
     });
 }
 
-/// A certificate that is not accepted is no refusal of the server's: what is said names the side whose it is.
+/// A certificate that is not accepted is no refusal of the server's: what is said names the side
+/// whose it is.
 #[test]
 fn whose_certificate_has_expired_is_said_plainly() {
     use soteria_node::net::follow::Caller;

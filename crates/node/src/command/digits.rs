@@ -5,8 +5,8 @@ use crate::words::readable;
 /// Longer rows of digits than any number has that a person would type.
 const MOST: usize = 16;
 
-/// A text with every number of more than [`MOST`] characters in its short form. For texts that hold words and numbers alone:
-/// names that a user chose are left to those who quote them.
+/// A text with every number of more than [`MOST`] characters in its short form. For texts that hold
+/// words and numbers alone: names that a user chose are left to those who quote them.
 pub(super) fn shortened(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(1024));
     let mut rest = text;

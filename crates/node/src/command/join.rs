@@ -1,4 +1,5 @@
-//! `soteria join`: one client with its own records. `cost` shows what that costs, and asks; `progress` shows how it goes.
+//! `soteria join`: one client with its own records. `cost` shows what that costs, and asks;
+//! `progress` shows how it goes.
 
 mod cost;
 mod progress;

@@ -1,8 +1,8 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
 //! `plan` says what is coordinated; this file opens the state, the port and the desk, and takes them down in order when the
-//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table, and `vigil` says what
-//! the run waits for; `ending` writes what is left.
+//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table,
+//! and `vigil` says what the run waits for; `ending` writes what is left.
 
 mod ending;
 mod plan;

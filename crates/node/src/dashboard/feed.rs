@@ -111,7 +111,8 @@ impl Feed {
         });
     }
 
-    /// Notes that a client follows the run from now on, or does so no longer. Says for how many seconds that had not been so.
+    /// Notes that a client follows the run from now on, or does so no longer. Says for how many
+    /// seconds that had not been so.
     pub fn connected(&self, client: ClientId, connected: bool) -> Option<f64> {
         let (now, mut before) = (unix_time(), None);
         self.client(client, |client| {
@@ -184,7 +185,8 @@ impl Feed {
         }
     }
 
-    /// Says where the run stands. A server that is going down stays so, whatever round closes meanwhile.
+    /// Says where the run stands. A server that is going down stays so, whatever round closes
+    /// meanwhile.
     pub fn phase(&self, phase: Phase) {
         self.update(|status| {
             if status.phase != Phase::Stopping {

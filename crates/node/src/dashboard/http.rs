@@ -5,9 +5,9 @@
 //! and a `Host` header must be an address, `localhost` or a name that was announced, so that a name of a
 //! stranger's that points here (DNS rebinding) is refused.
 //!
-//! Connections and viewers are bounded. Newcomers are always let in: when there are too many, the oldest
-//! connection goes that has no viewer at its end, so that peers who open connections and say nothing, however
-//! many, do not keep out whoever asks whether the server is well.
+//! Connections and viewers are bounded. Newcomers are always let in: when there are too many, the
+//! oldest connection goes that has no viewer at its end, so that peers who open connections and say
+//! nothing, however many, do not keep out whoever asks whether the server is well.
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
@@ -198,8 +198,9 @@ struct Seat(Arc<AtomicBool>);
 struct Open(VecDeque<(AbortHandle, Seat)>);
 
 impl Open {
-    /// Notes a connection. If there are too many now, the oldest without a viewer ends: it had its time, or nobody waits
-    /// for its answer. There are fewer viewers than connections, so there is one.
+    /// Notes a connection. If there are too many now, the oldest without a viewer ends: it had its
+    /// time, or nobody waits for its answer. There are fewer viewers than connections, so there is
+    /// one.
     fn enter(&mut self, connection: AbortHandle, seat: Seat) {
         if self.0.len() >= CONNECTIONS {
             self.0.retain(|(connection, _)| !connection.is_finished());

@@ -66,7 +66,8 @@ pub struct Client {
     pub joined: bool,
     /// Whether it follows the run now.
     pub connected: bool,
-    /// When that last changed, in seconds since 1970; `None` if it has not since this server process started.
+    /// When that last changed, in seconds since 1970; `None` if it has not since this server
+    /// process started.
     pub since: Option<f64>,
     /// The round after the last one of which this process has its message.
     #[serde(skip)]
@@ -200,8 +201,9 @@ pub struct Snapshot {
 }
 
 impl Status {
-    /// How many rounds a client is behind by its own word, and at least one if the last round closed without it, or if rounds
-    /// are under way and it is not connected; one that never joined is behind by all. Whoever knows the end is not behind.
+    /// How many rounds a client is behind by its own word, and at least one if the last round
+    /// closed without it, or if rounds are under way and it is not connected; one that never joined
+    /// is behind by all. Whoever knows the end is not behind.
     pub fn lag(&self, client: &Client) -> Round {
         match client.finished {
             true => 0,
@@ -236,8 +238,8 @@ impl Status {
         summary
     }
 
-    /// The state with at most `rows` clients: the missing ones first, then those who are away, then by lag, then by silence.
-    /// `pace` is how long rounds take lately.
+    /// The state with at most `rows` clients: the missing ones first, then those who are away, then
+    /// by lag, then by silence. `pace` is how long rounds take lately.
     pub fn snapshot(
         &self,
         about: &About,

@@ -1,9 +1,11 @@
-//! What a run waits for, and since when: one answer for the page, the metrics, the log and the clients.
+//! What a run waits for, and since when: one answer for the page, the metrics, the log and the
+//! clients.
 //!
-//! Before the first round a run waits for clients to join, in a round for those whose message is not there, and
-//! after the last one for those who do not know the end. A round that has just opened is no reason to say
-//! anything: it *waits* from the moment one of them is without a connection, and otherwise when it has been open
-//! for longer than five seconds and three times the usual.
+//! Before the first round a run waits for clients to join, in a round for those whose message is
+//! not there, and after the last one for those who do not know the end. A round that has just
+//! opened is no reason to say anything: it *waits* from the moment one of them is without a
+//! connection, and otherwise when it has been open for longer than five seconds and three times the
+//! usual.
 //!
 //! Cost: one pass over all clients whenever somebody asks.
 
@@ -42,7 +44,8 @@ pub struct Awaited {
     pub client: ClientId,
     /// Whether it is connected.
     pub connected: bool,
-    /// Since when it is waited for, or, if it is not connected, since when it is not; in seconds since 1970.
+    /// Since when it is waited for, or, if it is not connected, since when it is not; in seconds
+    /// since 1970.
     pub since: f64,
 }
 

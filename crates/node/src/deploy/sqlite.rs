@@ -2,8 +2,9 @@
 //!
 //! Write-ahead log, `synchronous = FULL`: a committed transaction survives the process and the power.
 //! Deleted bytes are overwritten (`secure_delete`), and a client's log, which still holds them, is moved
-//! into the file and cut after every erasure and when the state is opened. Where the disk is nearly full the log is kept
-//! short ([`room`]), so that a state that ran into its end can go on. Files are readable by their
+//! into the file and cut after every erasure and when the state is opened. Where the disk is nearly
+//! full the log is kept short ([`room`]), so that a state that ran into its end can go on. Files
+//! are readable by their
 //! owner alone, also in a directory that was there before. A file `lock` keeps a second process away; readers
 //! such as `soteria ledger` need no lock.
 mod client;
@@ -205,7 +206,8 @@ impl Database {
         let Some(left) = room::left(&self.path) else {
             return false;
         };
-        // Once it was little it has to be twice as much, or a file that comes and goes would be seen as many changes.
+        // Once it was little it has to be twice as much, or a file that comes and goes would be
+        // seen as many changes.
         let tight = left < room::ROOM * (1 + u64::from(self.tight));
         if tight == self.tight {
             return false;
@@ -267,7 +269,8 @@ impl Database {
     /// Fills the empty log with zeros to the length that it had, within limits. Syncing what lies inside of a file takes a
     /// fraction of the time that it takes while the file grows, because its length, too, must then be
     /// made durable. To SQLite a log of zeros is an empty one: it begins with neither the mark nor the sums of a log.
-    /// Changes nothing but time, so a failure is no failure, and where there is little room none is taken.
+    /// Changes nothing but time, so a failure is no failure, and where there is little room none is
+    /// taken.
     fn reserve_log(&self, before: u64) {
         if self.tight {
             return;

@@ -1,10 +1,10 @@
 //! How many lines of one kind a log gets in a minute.
 //!
-//! Some lines are written because somebody else did something: a client that comes and goes, a stranger's
-//! handshake, a library's complaint about a connection. Whoever can cause one can cause a million, and a log
-//! must not grow by all of them. Of each kind and origin [`PER_MINUTE`] lines are written in a minute; the
-//! others are counted, and the count is written later ([`tell_left_out`]). One origin does not use up what
-//! another one may write.
+//! Some lines are written because somebody else did something: a client that comes and goes, a
+//! stranger's handshake, a library's complaint about a connection. Whoever can cause one can cause
+//! a million, and a log must not grow by all of them. Of each kind and origin [`PER_MINUTE`] lines
+//! are written in a minute; the others are counted, and the count is written later
+//! ([`tell_left_out`]). One origin does not use up what another one may write.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -74,7 +74,8 @@ pub fn may_say(kind: &str, client: Option<u32>) -> bool {
     quotas.entry(key).or_default().note(Instant::now())
 }
 
-/// Writes how many lines were left out, in minutes that are over. Whoever runs for long calls it now and then.
+/// Writes how many lines were left out, in minutes that are over. Whoever runs for long calls it
+/// now and then.
 pub fn tell_left_out() {
     let now = Instant::now();
     let mut told = Vec::new();

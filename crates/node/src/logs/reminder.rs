@@ -14,8 +14,9 @@ pub struct Reminder {
 }
 
 impl Reminder {
-    /// Whether to mention it now, when it has lasted for so long; if so, that is noted. What began since the last time is
-    /// mentioned at once, though not more often than other things that happen again and again ([`Quota`]).
+    /// Whether to mention it now, when it has lasted for so long; if so, that is noted. What began
+    /// since the last time is mentioned at once, though not more often than other things that
+    /// happen again and again ([`Quota`]).
     pub fn due(&mut self, lasted: Duration, now: Instant) -> bool {
         let since = self.last.map(|last| now.saturating_duration_since(last));
         let due = match since.filter(|&since| since <= lasted) {
@@ -45,7 +46,8 @@ mod tests {
         assert_eq!(said, [0, 60, 120, 180, 240, 840, 1440, 2040, 2640, 3240]);
     }
 
-    /// Another wait is mentioned at once, also if the one before was a moment ago; many of them are not.
+    /// Another wait is mentioned at once, also if the one before was a moment ago; many of them are
+    /// not.
     #[test]
     fn many_short_waits_are_a_few_lines_a_minute() {
         let (mut reminder, start) = (Reminder::default(), Instant::now());

@@ -209,7 +209,8 @@ impl Caller {
 pub struct Wait {
     /// Since when, as far as this client knows.
     pub since: Instant,
-    /// What the server has said: how many others have not answered, and how many of those are not connected.
+    /// What the server has said: how many others have not answered, and how many of those are not
+    /// connected.
     pub others: Option<(u32, u32)>,
 }
 

@@ -214,8 +214,8 @@ pub async fn listen(
     Ok((bound, incoming))
 }
 
-/// What to do when the system gives no connection: it is out of file descriptors, usually, and waiting is all that helps.
-/// Pauses grow while that lasts, and the log has a few lines of it.
+/// What to do when the system gives no connection: it is out of file descriptors, usually, and
+/// waiting is all that helps. Pauses grow while that lasts, and the log has a few lines of it.
 pub(crate) struct Backoff(Duration);
 
 /// Pauses while nothing can be accepted: the first, and the longest.

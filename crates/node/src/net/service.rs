@@ -5,9 +5,9 @@
 //! that nobody reads any more ends at once, also while it waits for the run to begin. Following costs two items in a
 //! queue; averages and dense states are shared, not copied, until they are written to a connection.
 //!
-//! A client is connected for as long as it follows. That it is lost is noted and logged at once when its connection ends,
-//! and within half a minute when it goes silent ([`super::ASKED_AFTER`]). Those who follow are told for how many others the
-//! run waits, if they have asked for that.
+//! A client is connected for as long as it follows. That it is lost is noted and logged at once
+//! when its connection ends, and within half a minute when it goes silent ([`super::ASKED_AFTER`]).
+//! Those who follow are told for how many others the run waits, if they have asked for that.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -48,7 +48,8 @@ pub struct Service {
     run: [u8; RUN_ID_LEN],
     feed: Feed,
     streams: Streams,
-    /// After how long a silent connection is asked whether it lives, and how long it may take to answer.
+    /// After how long a silent connection is asked whether it lives, and how long it may take to
+    /// answer.
     keepalive: (Duration, Duration),
 }
 
@@ -95,7 +96,8 @@ impl Streams {
         self.0.wait.send_replace(wait);
     }
 
-    /// Begins a client's stream, which gets a number; the one before ends. From now on the client is connected.
+    /// Begins a client's stream, which gets a number; the one before ends. From now on the client
+    /// is connected.
     fn enter(&self, client: ClientId, feed: &Feed, begin: impl FnOnce(u64) -> AbortHandle) {
         // The stream may end before this returns, and then waits for the lock.
         let mut open = self.lock();
@@ -112,7 +114,8 @@ impl Streams {
         }
     }
 
-    /// Ends a client's stream; says whether that was its newest one, without which it is not connected.
+    /// Ends a client's stream; says whether that was its newest one, without which it is not
+    /// connected.
     fn leave(&self, client: ClientId, number: u64, feed: &Feed) -> bool {
         let mut open = self.lock();
         let newest = open.streams.get(&client).map(|(number, _)| *number);

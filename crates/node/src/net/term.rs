@@ -1,7 +1,8 @@
 //! How long a certificate is good for, told before it is too late.
 //!
-//! A certificate that has expired is refused by the other side, at the next connection and in its words. Whoever owns it is
-//! told here: an error at the start if it is over, a warning from [`SOON`] on, and again every day while the process runs.
+//! A certificate that has expired is refused by the other side, at the next connection and in its
+//! words. Whoever owns it is told here: an error at the start if it is over, a warning from
+//! [`SOON`] on, and again every day while the process runs.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -78,7 +79,8 @@ impl Term {
         self.standing(now.map_or(0, |now| now.as_secs()))
     }
 
-    /// Mentions it every day while it is not good, for as long as this is polled. `hint` says what to do.
+    /// Mentions it every day while it is not good, for as long as this is polled. `hint` says what
+    /// to do.
     pub async fn watch(self, hint: String) {
         let mut said: Option<(SystemTime, bool)> = None;
         loop {
@@ -104,8 +106,8 @@ impl Term {
     }
 }
 
-/// When a certificate begins and ends. It is read by asking for its validity long before and long after: the answers name
-/// the limits, and no second parser of certificates is needed.
+/// When a certificate begins and ends. It is read by asking for its validity long before and long
+/// after: the answers name the limits, and no second parser of certificates is needed.
 fn term(certificate: &CertificateDer<'_>) -> (Option<u64>, Option<u64>) {
     let Ok(parsed) = EndEntityCert::try_from(certificate) else {
         return (None, None);

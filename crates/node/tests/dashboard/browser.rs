@@ -300,7 +300,10 @@ fn the_page_lives_in_a_real_browser() {
     page.wait("clients-note", "waiting for client 1");
     assert_eq!(page.evaluate(shown), false);
     let said = page.text("waiting");
-    assert!(said.starts_with("The round waits since "), "{said}");
+    assert!(
+        said.starts_with("The round has been waiting since "),
+        "{said}"
+    );
     assert!(said.contains(": client 1 (no connection since "), "{said}");
     assert_eq!(page.text("pace-note"), "waiting");
     let row = page.evaluate("document.querySelector('#rows tr').innerText");

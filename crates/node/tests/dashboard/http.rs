@@ -332,7 +332,8 @@ fn viewers_are_bounded_and_go_when_they_leave() {
     }
 }
 
-/// Connections that say nothing, or half a sentence, however many, keep nobody from asking whether the server is well.
+/// Connections that say nothing, or half a sentence, however many, keep nobody from asking whether
+/// the server is well.
 #[test]
 fn half_open_requests_do_not_delay_others() {
     let place = serve(&feed(1), &[]);

@@ -98,7 +98,8 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
     });
 }
 
-/// A machine that is unplugged says no farewell: its connection stays open, and nobody answers on it.
+/// A machine that is unplugged says no farewell: its connection stays open, and nobody answers on
+/// it.
 #[test]
 fn a_client_that_is_gone_without_a_word_is_noticed() {
     use soteria_node::net::dial::{Security as Dialled, Target};
@@ -133,7 +134,8 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
         });
         (address, opened)
     });
-    // A client whose runtime stands still when nobody waits for it: its socket is open, and nothing comes from it.
+    // A client whose runtime stands still when nobody waits for it: its socket is open, and nothing
+    // comes from it.
     let frozen = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,5 +1,6 @@
-//! States on disks that are full or may not be written. Such disks are made in a mount namespace of their own, which needs no
-//! privileges where the system has user namespaces; where it has none, the tests say so and pass.
+//! States on disks that are full or may not be written. Such disks are made in a mount namespace of
+//! their own, which needs no privileges where the system has user namespaces; where it has none,
+//! the tests say so and pass.
 #![cfg(target_os = "linux")]
 
 use std::io::Write;
@@ -7,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use crate::parties::{Run, text};
 
-/// A command that runs a script, whose arguments are the program and what follows, in a mount namespace.
+/// A command that runs a script, whose arguments are the program and what follows, in a mount
+/// namespace.
 fn apart(script: &str) -> Option<Command> {
     let shell = |script: &str| {
         let mut command = Command::new("unshare");
@@ -30,7 +32,8 @@ fn apart(script: &str) -> Option<Command> {
     Some(command)
 }
 
-/// Nine megabytes of rounds on a disk of eight, which then gets two more: fewer than SQLite's log would like to have.
+/// Nine megabytes of rounds on a disk of eight, which then gets two more: fewer than SQLite's log
+/// would like to have.
 #[test]
 fn a_state_that_ran_into_a_full_disk_goes_on_with_little_room() {
     let run = Run::new(

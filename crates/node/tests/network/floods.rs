@@ -79,7 +79,8 @@ fn joining_again_and_again_does_not_fill_the_log() {
     assert!((1..=10).contains(&joined), "{joined}: {log}");
 }
 
-/// Out of file descriptors, a server waits, says so a few times, and goes on when there are some again.
+/// Out of file descriptors, a server waits, says so a few times, and goes on when there are some
+/// again.
 #[cfg(target_os = "linux")]
 #[test]
 fn too_many_open_files_are_mentioned_and_survived() {

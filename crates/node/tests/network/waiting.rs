@@ -1,4 +1,5 @@
-//! A run that waits for somebody says so: on the dashboard, in metrics and logs, and to the clients that are there.
+//! A run that waits for somebody says so: on the dashboard, in metrics and logs, and to the clients
+//! that are there.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! What a client shows while it takes part: a bar at a terminal, elsewhere a line now and then while it waits, for the other
-//! clients or for the server.
+//! What a client shows while it takes part: a bar at a terminal, elsewhere a line now and then
+//! while it waits, for the other clients or for the server.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::net::follow::{Audience, Wait};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Instead of an estimate of the time that is left, of which nothing is known: why.
-const WAITING: &str = "{bar:32.cyan/dim} {pos}/{len} rounds  {wide_msg}";
+const WAITING: &str = "{bar:16.cyan/dim} {pos}/{len}  {wide_msg}";
 
 /// What is shown of one client's run.
 pub(super) struct Progress {
@@ -83,8 +83,9 @@ impl Progress {
             {
                 self.bar.set_style(style);
             }
-            self.bar
-                .set_message(format!("{text}, since {clock} UTC ({seconds} s)"));
+            // The end of it may not fit on the line.
+            let message = format!("since {clock} UTC ({seconds} s): {text}");
+            self.bar.set_message(message);
             return;
         }
         self.waits = true;

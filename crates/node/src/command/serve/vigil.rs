@@ -1,7 +1,9 @@
-//! While a run waits, says so: to the log, with names and times, and to those clients that are there.
+//! While a run waits, says so: to the log, with names and times, and to those clients that are
+//! there.
 //!
-//! The log has a line after five seconds, later one a minute, then one in ten minutes, as long as the wait lasts; who lost its
-//! connection, and when, is logged at once elsewhere ([`Service`](crate::net::service::Service)). Clients hear numbers, not names.
+//! The log has a line after five seconds, later one a minute, then one in ten minutes, as long as
+//! the wait lasts; who lost its connection, and when, is logged at once elsewhere
+//! ([`Service`](crate::net::service::Service)). Clients hear numbers, not names.
 
 use std::time::{Duration, Instant};
 
@@ -42,8 +44,8 @@ pub(super) async fn keep(feed: Feed, streams: Streams) {
     }
 }
 
-/// Tells those who follow: at once when the run begins to wait, and not too often that the numbers have changed. A round that
-/// will close by its deadline is nothing to tell.
+/// Tells those who follow: at once when the run begins to wait, and not too often that the numbers
+/// have changed. A round that will close by its deadline is nothing to tell.
 fn tell(
     streams: &Streams,
     waiting: Option<&Waiting>,
@@ -76,7 +78,8 @@ fn lasted(waiting: &Waiting) -> Duration {
     Duration::try_from_secs_f64(waiting.seconds).unwrap_or_default()
 }
 
-/// For how long the log has known of it: whoever is away for many rounds is not news in each of them.
+/// For how long the log has known of it: whoever is away for many rounds is not news in each of
+/// them.
 fn known_for(waiting: &Waiting) -> Duration {
     let since = waiting.clients.iter().map(|client| client.since);
     let first = since.fold(waiting.since, f64::min);

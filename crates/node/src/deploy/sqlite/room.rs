@@ -1,8 +1,10 @@
-//! Room for a state on its disk: how much is left, how long the log may become, and what is wrong when nothing can be written.
+//! Room for a state on its disk: how much is left, how long the log may become, and what is wrong
+//! when nothing can be written.
 //!
-//! What is committed is in the log first and is moved into the file later, which then grows. On a full disk that cannot be done,
-//! and a state whose log is long would need as much room before it could go on. So where little is left the log is kept
-//! short ([`SHORT_LOG`]) and nothing is reserved for it: a state that ran into a full disk goes on when about a megabyte is free.
+//! What is committed is in the log first and is moved into the file later, which then grows. On a
+//! full disk that cannot be done, and a state whose log is long would need as much room before it
+//! could go on. So where little is left the log is kept short ([`SHORT_LOG`]) and nothing is
+//! reserved for it: a state that ran into a full disk goes on when about a megabyte is free.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -31,8 +33,9 @@ pub(super) fn left(path: &Path) -> Option<u64> {
     }
 }
 
-/// Cuts off what a log has behind its last frame: zeros that were reserved, and frames of an earlier time. Frames count from the
-/// beginning for as long as they carry the marks of the log's head, which every new log draws anew.
+/// Cuts off what a log has behind its last frame: zeros that were reserved, and frames of an
+/// earlier time. Frames count from the beginning for as long as they carry the marks of the log's
+/// head, which every new log draws anew.
 pub(super) fn trim(log: &Path) -> std::io::Result<()> {
     let mut file = File::options().read(true).write(true).open(log)?;
     let length = file.metadata()?.len();
@@ -66,8 +69,8 @@ pub(super) fn trim(log: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What SQLite says of a failure, and what the operating system says where that is more: a file system that has become
-/// read-only is an error of input and output to SQLite.
+/// What SQLite says of a failure, and what the operating system says where that is more: a file
+/// system that has become read-only is an error of input and output to SQLite.
 pub(super) fn reason(path: &Path, error: &rusqlite::Error) -> String {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => match left(path) {
