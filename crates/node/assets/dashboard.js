@@ -72,16 +72,20 @@
     say("epsilon", about.epsilon === null ? "no ε" : "ε = " + roundedUp(about.epsilon));
     say("epsilon-note", about.epsilon === null ? about.claim
       : "δ = " + plain(about.delta, 2) + " at the end, " + about.claim + (last && last.epsilon !== null ? "; spent " + roundedUp(last.epsilon) : ""));
-    say("clients", count(summary.joined) + " of " + count(about.clients));
-    say("clients-note", summary.missing ? count(summary.missing) + " missing" : summary.behind ? count(summary.behind) + " behind" : awaited() ? "waiting for " + count(awaited()) : "all here and up to date");
+    $("waiting").hidden = status.waiting === null;
+    say("waiting", waitingNote());
+    say("clients", count(summary.connected) + " of " + count(about.clients));
+    say("clients-note", clientsNote());
     say("up", bytes(summary.bytes_up));
     say("up-note", perMessage());
     say("down", bytes(summary.bytes_down));
     say("down-note", "averages, snapshots and answers");
     const pace = recentPace();
     say("pace", pace === null ? "–" : plain(pace, 3));
-    say("pace-note", pace === null || status.phase !== "running" ? "" : "about " + seconds(pace * (about.rounds - status.round)) + " to go");
-    say("counts", [[summary.current, "up to date"], [summary.behind, "behind"], [summary.missing, "missing"], [summary.finished, "done"]]
+    /* Nobody knows when a round will close that waits for somebody. */
+    const stuck = status.waiting !== null && status.waiting.closes === null;
+    say("pace-note", pace === null || status.phase !== "running" ? "" : stuck ? "waiting" : "about " + seconds(pace * (about.rounds - status.round)) + " to go");
+    say("counts", [[summary.current, "up to date"], [summary.away, "not connected"], [summary.behind, "behind"], [summary.missing, "missing"], [summary.finished, "done"]]
       .filter(([n]) => n > 0).map(([n, name]) => count(n) + " " + name).join(" · "));
     rows();
     say("more", status.more_clients ? "and " + count(status.more_clients) + " more; those furthest behind are shown" : "");
@@ -89,10 +93,26 @@
   }
   const unmeasured = () => (status === null ? "loading" : status.about.tested ? "nothing is measured yet" : "the server has no test set");
   const unclosed = () => (status === null ? "loading" : "no round has closed yet");
-  /* A round that is open for long waits for those who have not answered: nobody is up to date who keeps the others waiting. */
-  function awaited() {
-    const long = status.phase === "running" && status.opened !== null && status.now - status.opened > Math.max(5, 3 * (recentPace() || 0));
-    return long ? Math.max(0, status.about.clients - status.arrived) : 0;
+  /* Who is waited for and since when, in words. */
+  const clock = time => new Date(1000 * time).toLocaleTimeString([], { hour12: false });
+  const client = number => "client " + String(number);
+  const lasting = since => "since " + clock(since) + " (" + seconds(Math.max(1, Math.round(status.now - since))) + ")";
+  function clientsNote() {
+    const { summary, waiting } = status;
+    if (waiting !== null) return waiting.missing === 1 ? "waiting for " + client(waiting.clients[0].client) : "waiting for " + count(waiting.missing);
+    if (summary.missing) return count(summary.missing) + " missing";
+    if (summary.away) return count(summary.away) + " not connected";
+    return summary.behind ? count(summary.behind) + " behind" : "all here and up to date";
+  }
+  function waitingNote() {
+    const waiting = status.waiting;
+    if (waiting === null) return "";
+    const names = waiting.clients.slice(0, 8).map(awaited => client(awaited.client) +
+      (awaited.connected ? "" : status.phase === "waiting" ? " (not here)" : " (no connection " + lasting(awaited.since) + ")"));
+    const more = waiting.missing - names.length;
+    const what = { waiting: "The run has been waiting for clients to join", finished: "All rounds are done, and the server has been waiting for clients to know it" }[status.phase] || "The round has been waiting";
+    const closes = waiting.closes === null ? "" : ". It closes without them at " + clock(waiting.closes) + " if enough others answer";
+    return what + " " + lasting(waiting.since) + ": " + names.join(", ") + (more > 0 ? " and " + count(more) + " more" : "") + closes + ".";
   }
   function roundNote() {
     if (status.phase === "finished") return "all rounds are done";
@@ -125,11 +145,12 @@
         for (let i = 0; i < 10; i++) row.insertCell().className = i > 1 ? "n" : "";
         row.cells[1].appendChild(document.createElement("span"));
       }
-      const state = client.finished ? "finished" : !client.joined ? "missing" : client.lag ? "behind" : awaited() && client.round <= status.round ? "awaited" : "current";
+      const state = client.finished ? "finished" : !client.joined ? "missing" : !client.connected ? "away"
+        : client.lag ? "behind" : status.waiting !== null && status.phase === "running" && !client.answered ? "awaited" : "current";
       const badge = row.cells[1].firstChild;
       badge.className = "state " + (state === "awaited" ? "behind" : state);
       const cells = [
-        String(client.client), { current: "up to date", behind: "behind", awaited: "waited for", missing: "missing", finished: "done" }[state],
+        String(client.client), { current: "up to date", behind: "behind", awaited: "waited for", away: "not connected", missing: "missing", finished: "done" }[state],
         client.joined ? count(Math.min(client.round, status.round)) : "–", client.joined ? count(client.lag) : "–", count(client.taken), count(client.missed),
         bytes(client.bytes_up), bytes(client.bytes_down), orDash(client.epsilon, roundedUp),
         client.last_seen === null ? "never" : seconds(Math.max(0, Math.round(status.now - client.last_seen))) + " ago",

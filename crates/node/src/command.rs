@@ -5,6 +5,7 @@ pub mod bench;
 pub mod compare;
 pub mod completions;
 pub mod data;
+mod digits;
 pub mod evaluate;
 pub mod join;
 pub mod keys;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::accounting::PrivacyError;
 use crate::config::ConfigError;
 use crate::logs;
+use crate::net::term::{Standing, Term};
 use crate::output::{OutputError, write_whole};
 use crate::problem::ProblemError;
 use crate::report::Figure;
@@ -111,7 +113,7 @@ impl From<DataError> for Failure {
 
 impl From<PrivacyError> for Failure {
     fn from(error: PrivacyError) -> Self {
-        Failure::usage(error.to_string())
+        Failure::usage(digits::shortened(&error.to_string()))
     }
 }
 
@@ -125,6 +127,28 @@ impl From<OutputError> for Failure {
             OutputError::Io { .. } => Failure::Failed(error.to_string()),
         }
     }
+}
+
+/// Looks at the term of one's own certificate: over, it is an error; soon over, a warning, now and
+/// every day. `hint` says how to get another one. To be called where there is a runtime.
+fn watch_certificate(
+    directory: &Path,
+    name: &str,
+    hint: String,
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    let wrong = |error: crate::net::tls::TlsError| Failure::usage(error.to_string());
+    let term = Term::of(directory, name).map_err(wrong)?;
+    match term.now() {
+        Standing::Good => {}
+        Standing::Warning(text) => verbosity.warn(format!("{text}; {hint}")),
+        Standing::Over(message) => {
+            let hint = Some(hint);
+            return Err(Failure::Usage { message, hint });
+        }
+    }
+    tokio::spawn(term.watch(hint));
+    Ok(())
 }
 
 /// Writes to stdout, where results go. A reader that has gone away (`| head`) has what it wanted.

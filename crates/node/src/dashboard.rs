@@ -6,7 +6,8 @@
 //!
 //! The coordinator calls [`Feed`], which never waits and never fails; after a restart it gives the stored
 //! rounds to [`Feed::restore`]. [`serve`] answers `GET /` (the page), `/events`, `/api/status`, `/metrics`
-//! and `/healthz`. Everything is read-only and public within the run: rounds, traffic, who is behind, the
+//! and `/healthz`. Everything is read-only and public within the run: rounds, traffic, who is
+//! behind or away, the
 //! metrics of the server's own test set, and the epsilon that the run's rules imply. Nobody needs to log
 //! in, so it belongs on loopback or behind something that asks who is there.
 //!
@@ -17,7 +18,9 @@ mod feed;
 mod http;
 mod metrics;
 mod status;
+mod waiting;
 
 pub use feed::Feed;
 pub use http::{DashboardError, Options, Running, serve};
 pub use status::{About, Client, POINTS, Phase, Point, ROWS, Snapshot, Status, Summary};
+pub use waiting::{Awaited, Waiting};

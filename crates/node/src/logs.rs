@@ -5,16 +5,31 @@
 //! rounds, numbers of clients and addresses, never a gradient, a noise value or a key, nor a
 //! record: of a file that cannot be read it tells place and kind of a fault; only text for people
 //! quotes what stands there.
+//!
+//! What others can cause is written a few times a minute and otherwise counted: each library's
+//! lines ([`LibrariesSparingly`]), and this program's own about clients and strangers
+//! ([`may_say`]).
+
+mod quota;
+mod reminder;
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::writer::OptionalWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::command::Verbosity;
+pub use quota::{PER_MINUTE, Quota, may_say, tell_left_out};
+pub use reminder::Reminder;
+
+/// The crates whose events are this program's own.
+const OWN: [&str; 2] = ["soteria_node", "soteria"];
 
 /// Whether stderr is for machines.
 static FOR_MACHINES: AtomicBool = AtomicBool::new(false);
@@ -52,13 +67,12 @@ impl LogOptions {
         };
         let filter = Targets::new()
             .with_default(foreign)
-            .with_target("soteria_node", own)
-            .with_target("soteria", own);
+            .with_targets(OWN.map(|name| (name, own)));
         let layer = match self.log {
             LogFormat::Plain => {
                 let colours = std::io::stderr().is_terminal() && console::colors_enabled_stderr();
                 fmt::layer()
-                    .with_writer(std::io::stderr)
+                    .with_writer(LibrariesSparingly(std::io::stderr))
                     .with_ansi(colours)
                     .with_target(false)
                     .boxed()
@@ -66,7 +80,7 @@ impl LogOptions {
             LogFormat::Json => fmt::layer()
                 .json()
                 .flatten_event(true)
-                .with_writer(std::io::stderr)
+                .with_writer(LibrariesSparingly(std::io::stderr))
                 .with_target(false)
                 .with_current_span(false)
                 .with_span_list(false)
@@ -77,5 +91,74 @@ impl LogOptions {
         if tracing::subscriber::set_global_default(subscriber).is_ok() {
             FOR_MACHINES.store(self.log == LogFormat::Json, Ordering::Relaxed);
         }
+    }
+}
+
+/// Lets few lines of each library pass: with connections that are reset at once, any holder of a
+/// certificate can have the HTTP library complain thousands of times. It stands where lines are
+/// written and not among the filters, which cannot take back that an event was let through.
+struct LibrariesSparingly<M>(M);
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for LibrariesSparingly<M> {
+    type Writer = OptionalWriter<M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        OptionalWriter::some(self.0.make_writer())
+    }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
+        let library = library(event.target());
+        match OWN.contains(&library) || may_say(library, None) {
+            true => OptionalWriter::some(self.0.make_writer_for(event)),
+            false => OptionalWriter::none(),
+        }
+    }
+}
+
+/// The library that a module belongs to.
+fn library(target: &str) -> &str {
+    target.split("::").next().unwrap_or(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_library_may_say_little_and_this_program_all() {
+        let written = Written::default();
+        let writer = written.clone();
+        let writer = LibrariesSparingly(move || writer.clone());
+        let layer = fmt::layer().with_writer(writer);
+        let targets = Targets::new().with_default(LevelFilter::WARN);
+        let subscriber = Registry::default().with(layer.with_filter(targets));
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..500 {
+                tracing::warn!(target: "noisy_library::streams", "reset");
+                tracing::warn!(target: "noisy_library::frames", "reset");
+                tracing::warn!(target: "noisy_library", "reset");
+                tracing::warn!(target: "soteria_node::net", "our own");
+            }
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        assert_eq!(lines("noisy_library") as u32, PER_MINUTE);
+        assert_eq!(lines("our own"), 500);
     }
 }

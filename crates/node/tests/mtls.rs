@@ -299,6 +299,30 @@ fn expired_certificates_are_refused() {
     });
 }
 
+/// A certificate that is not accepted is no refusal of the server's: what is said names the side
+/// whose it is.
+#[test]
+fn whose_certificate_has_expired_is_said_plainly() {
+    use soteria_node::net::follow::Caller;
+    runs(async {
+        let keys = keys(1);
+        let directory = Directory::open(keys.path()).expect("keys");
+        let good = server(keys.path(), limits()).await;
+        directory.replace_server(&[], 0).expect("a short one");
+        let expired = server(keys.path(), limits()).await;
+        let said = async |address| {
+            let mut caller = Caller::new(&target(address, keys.path(), 0), 0);
+            let answer = tokio::time::timeout(PATIENCE, caller.describe()).await;
+            let error = answer.expect("no hang").expect_err("refused");
+            error.to_string()
+        };
+        assert_eq!(said(expired).await, "the server's certificate has expired");
+        directory.replace(0, 0, true).expect("a short one");
+        let own = "the server refuses this client's certificate: it has expired";
+        assert_eq!(said(good).await, own);
+    });
+}
+
 #[test]
 fn silent_peers_keep_nobody_out() {
     runs(async {

@@ -12,6 +12,7 @@ use soteria_accountant::{
     Release, ShiftMixture, round_up,
 };
 
+use super::digits::shortened;
 use super::{Failure, Verbosity, print};
 use crate::output::write_whole;
 use crate::report::{Figure, Series};
@@ -222,7 +223,8 @@ impl QuestionOptions {
             }
             (_, Some(batch)) if batch > records as f64 => {
                 return Err(Failure::usage(format!(
-                    "`--batch` is {batch}, but there are only {}",
+                    "`--batch` is {}, but there are only {}",
+                    readable(batch),
                     counted(records, "record")
                 )));
             }
@@ -399,14 +401,14 @@ impl From<AccountError> for Failure {
         match error {
             // The question is a fair one; the numerics have no answer.
             AccountError::Unresolved { .. } => Failure::Failed(error.to_string()),
-            other => Failure::usage(other.to_string()),
+            other => Failure::usage(shortened(&other.to_string())),
         }
     }
 }
 
 impl From<EventError> for Failure {
     fn from(error: EventError) -> Self {
-        Failure::usage(error.to_string())
+        Failure::usage(shortened(&error.to_string()))
     }
 }
 

@@ -1,8 +1,9 @@
 //! `soteria join`: one client with its own records. `agree` decides whether to take part, `cost`
-//! shows what that costs, and asks.
+//! shows what that costs, and asks; `progress` shows how it goes.
 
 mod agree;
 mod cost;
+mod progress;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +32,9 @@ use crate::net::follow::{self, Caller, FollowError, Patience};
 use crate::net::tls;
 use crate::problem::weights;
 use crate::run as setup;
+use crate::words::readable;
 use agree::Agreed;
+use progress::Progress;
 
 /// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
 /// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
@@ -133,14 +136,16 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         && !(limit >= 0.0 && limit.is_finite())
     {
         return Err(Failure::usage(format!(
-            "--max-epsilon expects a number >= 0, found {limit}"
+            "--max-epsilon expects a number >= 0, found {}",
+            readable(limit)
         )));
     }
     if let Some(delta) = options.max_delta
         && !(SMALLEST_DELTA..1.0).contains(&delta)
     {
         return Err(Failure::usage(format!(
-            "--max-delta expects a number from {SMALLEST_DELTA:e} to below 1, found {delta}"
+            "--max-delta expects a number from {SMALLEST_DELTA:e} to below 1, found {}",
+            readable(delta)
         )));
     }
     let security = match &options.tls {
@@ -197,6 +202,14 @@ async fn take_part(
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
     let options = &options;
+    if let Some(directory) = &options.tls {
+        let client = options.client;
+        let hint = format!(
+            "`soteria keys add KEYS --client {client} --force`, where ca.key is, makes another one; \
+             it is read at the next start"
+        );
+        super::watch_certificate(directory, &format!("client-{client}"), hint, verbosity)?;
+    }
     let mut caller = Caller::new(&target, options.client);
     let known = store.runs()?;
     // Before the server can say anything about them.
@@ -232,20 +245,18 @@ async fn take_part(
         store.begin(&run)?;
     }
     let mut participant = participant(store, &description, &records, run.price.sigma, options)?;
-    let bar = verbosity.bar(u64::from(description.resolved.rounds));
+    let mut progress = Progress::new(description.resolved.rounds, verbosity);
     loop {
-        let followed = follow::follow(&mut caller, &mut participant, |participant| {
-            bar.set_position(u64::from(participant.replica().round()));
-        });
-        match followed.await {
+        progress.connected();
+        match follow::follow(&mut caller, &mut participant, &mut progress).await {
             Ok(()) => break,
-            Err(FollowError::Passing(reason)) => tracing::debug!(reason, "trying again"),
+            Err(FollowError::Passing(reason)) => progress.cut_off(&reason),
             Err(error) => return Err(error.into()),
         }
         patience.pause().await;
         enter(&mut caller, rows, &mut patience).await?;
     }
-    bar.finish_and_clear();
+    progress.finish();
     acknowledge(&mut caller).await?;
     let runs = participant.store().runs()?;
     let ending = runs.iter().find(|known| known.hash == hash);

@@ -1,11 +1,13 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
 //! `plan` says what is coordinated; this file opens the state, the port and the desk, and takes them down in order when the
-//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table; `ending` writes what is left.
+//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table,
+//! and `vigil` says what the run waits for; `ending` writes what is left.
 
 mod ending;
 mod plan;
 mod record;
+mod vigil;
 mod watch;
 
 use std::net::SocketAddr;
@@ -159,9 +161,13 @@ async fn coordinate(
     let description = coordinator.description().clone();
     let clients = description.resolved.clients;
     let security = match &options.tls {
-        Some(directory) => Security::Tls(
-            tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?,
-        ),
+        Some(directory) => {
+            let tls = tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?;
+            let hint = "`soteria keys server KEYS --host NAME`, where ca.key is, makes another one; \
+                        the server reads it when it starts";
+            super::watch_certificate(directory, "server", hint.to_string(), verbosity)?;
+            Security::Tls(tls)
+        }
         None => Security::Plain,
     };
     let feed = Feed::new(about(&description, plan.test.is_some()));
@@ -238,6 +244,7 @@ async fn coordinate(
         result
     });
     let service = Service::new(opened.desk.clone(), &description, feed.clone());
+    let vigil = tokio::spawn(vigil::keep(feed.clone(), service.streams()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let compressor =
         setup::plan_for(&description.resolved, &description.model.objective())?.compressor;
@@ -281,6 +288,7 @@ async fn coordinate(
             _ = stop_signal() => {}
         }
     }
+    vigil.abort();
     drop(stop);
     drop(opened.stop);
     drop(opened.desk);

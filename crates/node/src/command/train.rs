@@ -259,7 +259,7 @@ fn announce(
         NoiseTarget::Epsilon(epsilon) => {
             // Rounded up: whoever copies it gets no more than this epsilon.
             let enough = soteria_accountant::round_up(sigma, 4);
-            let mut line = format!("sigma {enough:.3e} for epsilon {epsilon}");
+            let mut line = format!("sigma {enough:.3e} for epsilon {}", readable(epsilon));
             if let Some(paper) = privacy
                 .paper_sigma
                 .filter(|_| privacy.accountant != "paper")
@@ -417,7 +417,13 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
     let lines = [
         ("algorithm", resolved.algorithm_text(ending.dimension)),
         ("test accuracy", accuracy),
-        ("training loss", format!("{:.5}", metrics.loss)),
+        (
+            "training loss",
+            match metrics.loss {
+                loss if loss < 1e7 => format!("{loss:.5}"),
+                loss => format!("{loss:.4e}"),
+            },
+        ),
         ("utility", format!("{:.3e}", ending.utility)),
         ("epsilon", epsilon),
         (

@@ -21,6 +21,7 @@ use soteria_core::objective::Activation;
 use super::document::ConfigError;
 use super::resolve::{Resolved, Shape};
 use super::{Auto, Config, EstimatorName, ModelKind, NoiseTarget, Preset, Scope, Theory};
+use crate::words::readable;
 
 /// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
 const FREQUENCIES: usize = 10;
@@ -155,7 +156,8 @@ impl Config {
             }
             return Err(ConfigError::with_hint(
                 format!(
-                    "`algorithm.equalize` is {floor}, but it needs an mlp with hidden layers of at most {WIDEST} units"
+                    "`algorithm.equalize` is {}, but it needs an mlp with hidden layers of at most {WIDEST} units",
+                    readable(floor)
                 ),
                 "leave it out, or set it to 0",
             ));

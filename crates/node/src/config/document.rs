@@ -6,6 +6,8 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
+use crate::words::readable;
+
 /// Keys that a configuration may have, with what they expect, in the order of the sections.
 pub const KEYS: &[(&str, &str)] = &[
     (
@@ -324,7 +326,14 @@ impl Document {
             .find(|(known, _)| *known == key)
             .map_or("", |(_, expected)| expected);
         let (found, place) = match self.entries.get(key) {
-            Some((value, place)) => (value.to_string(), place.clone()),
+            Some((value, place)) => {
+                let text = match value {
+                    // Three hundred digits tell nobody more than an exponent.
+                    Value::Float(value) if value.to_string().len() > 16 => readable(*value),
+                    value => value.to_string(),
+                };
+                (text, place.clone())
+            }
             None => ("nothing".to_string(), "configuration".to_string()),
         };
         ConfigError::Value {

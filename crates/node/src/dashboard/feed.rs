@@ -4,13 +4,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::metrics::histogram::Histogram;
-use soteria_core::protocol::ClientId;
+use soteria_core::protocol::{ClientId, Round};
 
 use super::status::{About, Client, POINTS, Phase, Point, ROWS, Snapshot, Status};
+use super::waiting::Waiting;
 use crate::net::listen::Counters;
 
 /// How long one serialised snapshot serves all viewers.
 const SHARED_FOR: Duration = Duration::from_millis(500);
+
+/// Rounds from whose time the usual one is computed.
+const RECENT: usize = 20;
 
 /// The state of a run, shared between the coordinator and those who watch. Clones are the same feed.
 ///
@@ -107,6 +111,46 @@ impl Feed {
         });
     }
 
+    /// Notes that a client follows the run from now on, or does so no longer. Says for how many
+    /// seconds that had not been so.
+    pub fn connected(&self, client: ClientId, connected: bool) -> Option<f64> {
+        let (now, mut before) = (unix_time(), None);
+        self.client(client, |client| {
+            if client.connected != connected {
+                before = client.since.map(|since| (now - since).max(0.0));
+                (client.connected, client.since) = (connected, Some(now));
+            }
+        });
+        before
+    }
+
+    /// Notes that the open round has a client's message; `next` is the round after it.
+    pub fn answered(&self, client: ClientId, next: Round) {
+        self.client(client, |client| client.answered = client.answered.max(next));
+    }
+
+    /// Whether a client is one of those whom the run waits for.
+    pub fn awaits(&self, client: ClientId) -> bool {
+        let state = self.lock();
+        let client = state.status.clients.get(client as usize);
+        client.is_some_and(|client| state.status.awaits(client))
+    }
+
+    /// Whether the server is neither done nor going down.
+    pub fn goes_on(&self) -> bool {
+        let state = self.lock();
+        let phase = matches!(state.status.phase, Phase::Waiting | Phase::Running);
+        phase && state.status.trouble.is_none()
+    }
+
+    /// Where the run stands and what it waits for, if it waits.
+    pub fn waiting(&self) -> (Phase, Round, Option<Waiting>) {
+        let state = self.lock();
+        let pace = state.history.pace();
+        let waiting = state.status.waiting(&self.shared.about, pace, unix_time());
+        (state.status.phase, state.status.round, waiting)
+    }
+
     /// Notes bytes that were sent to a client, whether or not it reads them.
     pub fn sent(&self, client: ClientId, bytes: u64) {
         self.client(client, |client| client.bytes_down += bytes);
@@ -141,9 +185,14 @@ impl Feed {
         }
     }
 
-    /// Says where the run stands.
+    /// Says where the run stands. A server that is going down stays so, whatever round closes
+    /// meanwhile.
     pub fn phase(&self, phase: Phase) {
-        self.update(|status| status.phase = phase);
+        self.update(|status| {
+            if status.phase != Phase::Stopping {
+                status.phase = phase;
+            }
+        });
     }
 
     /// Says that the server cannot go on, or that it can again.
@@ -164,10 +213,10 @@ impl Feed {
     /// The state now, with at most `rows` clients.
     pub fn snapshot(&self, rows: usize) -> Snapshot {
         let state = self.lock();
-        let last = state.history.last();
+        let (last, pace) = (state.history.last(), state.history.pace());
         state
             .status
-            .snapshot(&self.shared.about, last, unix_time(), rows)
+            .snapshot(&self.shared.about, last, pace, unix_time(), rows)
     }
 
     /// The state for the page as JSON; all viewers within half a second get the same bytes.
@@ -208,7 +257,7 @@ impl Feed {
 
     pub(super) fn with_metrics<T>(
         &self,
-        read: impl FnOnce(&Status, Option<Point>, &Histogram, Option<&Counters>) -> T,
+        read: impl FnOnce(&Status, Option<&Waiting>, Option<Point>, &Histogram, Option<&Counters>) -> T,
     ) -> T {
         let door = self
             .shared
@@ -217,8 +266,11 @@ impl Feed {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let state = self.lock();
+        let pace = state.history.pace();
+        let waiting = state.status.waiting(&self.shared.about, pace, unix_time());
         read(
             &state.status,
+            waiting.as_ref(),
             state.history.last(),
             &self.shared.seconds,
             door.as_deref(),
@@ -243,6 +295,16 @@ pub(super) struct Mark {
 impl History {
     fn last(&self) -> Option<Point> {
         self.points.last().map(|(point, _)| *point)
+    }
+
+    /// How long rounds took lately: the mean of the last kept ones.
+    fn pace(&self) -> Option<f64> {
+        let recent = self.points.iter().rev().map(|(point, _)| point);
+        let recent = recent.filter(|point| point.round > 0).take(RECENT);
+        let (count, sum) = recent.fold((0, 0.0), |(count, sum), point| {
+            (count + 1, sum + point.seconds)
+        });
+        (count > 0).then(|| sum / f64::from(count))
     }
 
     /// Says whether the round is new.

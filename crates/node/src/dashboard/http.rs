@@ -3,16 +3,20 @@
 //! Only `GET` and `HEAD`. The page loads its scripts and styles from here and nothing from elsewhere (a
 //! content security policy says so), and no other page can read from here: answers carry no permission to,
 //! and a `Host` header must be an address, `localhost` or a name that was announced, so that a name of a
-//! stranger's that points here (DNS rebinding) is refused. Connections and viewers are bounded.
+//! stranger's that points here (DNS rebinding) is refused.
+//!
+//! Connections and viewers are bounded. Newcomers are always let in: when there are too many, the
+//! oldest connection goes that has no viewer at its end, so that peers who open connections and say
+//! nothing, however many, do not keep out whoever asks whether the server is well.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderValue};
@@ -21,15 +25,18 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_stream::Stream;
+use tower::Layer;
 
 use super::feed::{Feed, Mark};
 use super::metrics;
+use crate::net::listen::Backoff;
 
 const PAGE: &str = include_str!("../../assets/dashboard.html");
 const STYLE: &str = include_str!("../../assets/dashboard.css");
@@ -44,6 +51,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// Connections that may be open, and viewers among them.
 const CONNECTIONS: usize = 256;
 const VIEWERS: usize = 64;
+
+/// How long a connection may take to ask for something, also between two questions.
+const QUESTION: Duration = Duration::from_secs(10);
 
 /// How often a viewer hears something at most.
 const TICK: Duration = Duration::from_secs(1);
@@ -132,7 +142,10 @@ fn router(feed: Feed, hosts: HashSet<String>) -> Router {
             asset("text/plain; charset=utf-8", UPLOT_LICENCE),
         )
         .route("/api/status", get(status))
-        .route("/events", get(move |feed| events(feed, viewers)))
+        .route(
+            "/events",
+            get(move |feed, seat| events(feed, seat, viewers)),
+        )
         .route("/metrics", get(metrics_text))
         .route("/healthz", get(health))
         .fallback(async || (StatusCode::NOT_FOUND, "there is nothing here\n"))
@@ -144,37 +157,62 @@ fn router(feed: Feed, hosts: HashSet<String>) -> Router {
 }
 
 async fn accept(listener: TcpListener, router: Router) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = JoinSet::new();
+    let mut tasks = JoinSet::new();
+    let mut open = Open::default();
+    let mut backoff = Backoff::default();
     loop {
-        // With all slots taken the kernel's queue fills; whoever waits there costs nothing here.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
-        let accepted = loop {
-            tokio::select! {
-                accepted = listener.accept() => break accepted,
-                Some(_) = connections.join_next() => {}
-            }
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = tasks.join_next() => continue,
         };
         match accepted {
             Ok((stream, _)) => {
+                backoff.reset();
                 let _ = stream.set_nodelay(true);
-                let service = TowerToHyperService::new(router.clone());
-                connections.spawn(async move {
+                let seat = Seat::default();
+                let service = Extension(seat.clone()).layer(router.clone());
+                let service = TowerToHyperService::new(service);
+                let handle = tasks.spawn(async move {
                     let mut http = hyper::server::conn::http1::Builder::new();
                     http.timer(TokioTimer::new())
-                        .header_read_timeout(Duration::from_secs(10))
+                        .header_read_timeout(QUESTION)
                         .max_buf_size(16 * 1024);
                     let _ = http.serve_connection(TokioIo::new(stream), service).await;
-                    drop(slot);
                 });
+                open.enter(handle, seat);
             }
             Err(error) => {
-                tracing::warn!(%error, "the dashboard cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                let what = "the dashboard cannot accept a connection";
+                backoff.wait(&error, what).await;
             }
         }
+    }
+}
+
+/// Whether a connection has become a viewer's.
+#[derive(Clone, Debug, Default)]
+struct Seat(Arc<AtomicBool>);
+
+/// The open connections, oldest first.
+#[derive(Default)]
+struct Open(VecDeque<(AbortHandle, Seat)>);
+
+impl Open {
+    /// Notes a connection. If there are too many now, the oldest without a viewer ends: it had its
+    /// time, or nobody waits for its answer. There are fewer viewers than connections, so there is
+    /// one.
+    fn enter(&mut self, connection: AbortHandle, seat: Seat) {
+        if self.0.len() >= CONNECTIONS {
+            self.0.retain(|(connection, _)| !connection.is_finished());
+        }
+        if self.0.len() >= CONNECTIONS {
+            let seated = |(_, seat): &(AbortHandle, Seat)| seat.0.load(Ordering::Relaxed);
+            let oldest = self.0.iter().position(|open| !seated(open));
+            if let Some((oldest, _)) = oldest.and_then(|oldest| self.0.remove(oldest)) {
+                oldest.abort();
+            }
+        }
+        self.0.push_back((connection, seat));
     }
 }
 
@@ -257,17 +295,23 @@ async fn health(State(feed): State<Feed>) -> Response {
         "status": if code == StatusCode::OK { "ok" } else { "trouble" },
         "phase": snapshot.phase,
         "round": snapshot.round,
+        "waiting": snapshot.waiting,
         "trouble": snapshot.trouble,
     });
     (code, json(&body)).into_response()
 }
 
-async fn events(State(feed): State<Feed>, viewers: Arc<Semaphore>) -> Response {
-    let Ok(seat) = viewers.try_acquire_owned() else {
+async fn events(
+    State(feed): State<Feed>,
+    Extension(seat): Extension<Seat>,
+    viewers: Arc<Semaphore>,
+) -> Response {
+    let Ok(permit) = viewers.try_acquire_owned() else {
         let text = "too many viewers\n";
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     };
-    let sse = Sse::new(viewer(feed, seat)).keep_alive(KeepAlive::new().interval(TICK * 15));
+    seat.0.store(true, Ordering::Relaxed);
+    let sse = Sse::new(viewer(feed, permit)).keep_alive(KeepAlive::new().interval(TICK * 15));
     let mut response = sse.into_response();
     // A proxy that buffers would turn a live page into a slow one.
     let name = "x-accel-buffering";

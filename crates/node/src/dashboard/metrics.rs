@@ -16,7 +16,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::feed::Feed;
-use super::status::Phase;
+use super::status::{Phase, Status};
 
 /// Beyond so many clients there are no series of single clients: Prometheus pays for each of them.
 pub const CLIENT_SERIES: usize = 2000;
@@ -112,7 +112,7 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
             memory,
         );
     }
-    feed.with_metrics(|status, last, seconds, door| {
+    feed.with_metrics(|status, waiting, last, seconds, door| {
         gauge(
             &mut registry,
             "rounds_closed",
@@ -152,6 +152,7 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
         let clients = Family::<InState, Float>::default();
         for (state, count) in [
             ("missing", summary.missing),
+            ("away", summary.away),
             ("current", summary.current),
             ("behind", summary.behind),
             ("finished", summary.finished),
@@ -159,6 +160,28 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
             clients.get_or_create(&InState { state }).set(count as f64);
         }
         registry.register("clients", "Clients by state", clients);
+        for (name, help, value) in [
+            (
+                "clients_connected",
+                "Clients that follow the run now",
+                summary.connected as f64,
+            ),
+            (
+                "clients_awaited",
+                "Clients that the run waits for; 0 while it goes on",
+                waiting.map_or(0.0, |waiting| waiting.missing as f64),
+            ),
+        ] {
+            gauge(&mut registry, name, help, value);
+        }
+        let wait = Float::default();
+        wait.set(waiting.map_or(0.0, |waiting| waiting.seconds));
+        registry.register_with_unit(
+            "waiting",
+            "For how long the run has waited; 0 while it goes on",
+            Unit::Seconds,
+            wait,
+        );
         gauge(
             &mut registry,
             "largest_lag",
@@ -223,31 +246,7 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
             );
         }
         if status.clients.len() <= CLIENT_SERIES {
-            let lag = Family::<OfClient, Float>::default();
-            let seen = Family::<OfClient, Float>::default();
-            let missed = Family::<OfClient, Counter>::default();
-            for client in &status.clients {
-                let of = OfClient {
-                    client: client.client,
-                };
-                lag.get_or_create(&of).set(f64::from(status.lag(client)));
-                let rounds = u64::from(client.missed);
-                missed.get_or_create(&of).inc_by(rounds);
-                if let Some(time) = client.last_seen {
-                    seen.get_or_create(&of).set(time);
-                }
-            }
-            registry.register("client_lag", "Rounds that a client is behind", lag);
-            registry.register(
-                "client_missed",
-                "Rounds that closed without a client",
-                missed,
-            );
-            registry.register(
-                "client_last_seen_timestamp",
-                "When something last came from a client, in seconds since 1970",
-                seen,
-            );
+            of_clients(&mut registry, status);
         }
     });
     let mut out = String::new();
@@ -256,6 +255,52 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
         Format::Text => older(&out),
         Format::OpenMetrics => out,
     })
+}
+
+/// The series of single clients.
+fn of_clients(registry: &mut Registry, status: &Status) {
+    let lag = Family::<OfClient, Float>::default();
+    let seen = Family::<OfClient, Float>::default();
+    let connected = Family::<OfClient, Float>::default();
+    let away = Family::<OfClient, Float>::default();
+    let missed = Family::<OfClient, Counter>::default();
+    for client in &status.clients {
+        let of = OfClient {
+            client: client.client,
+        };
+        lag.get_or_create(&of).set(f64::from(status.lag(client)));
+        let rounds = u64::from(client.missed);
+        missed.get_or_create(&of).inc_by(rounds);
+        if let Some(time) = client.last_seen {
+            seen.get_or_create(&of).set(time);
+        }
+        let here = f64::from(u8::from(client.connected));
+        connected.get_or_create(&of).set(here);
+        if let Some(since) = client.since.filter(|_| !client.connected) {
+            away.get_or_create(&of).set(since);
+        }
+    }
+    registry.register("client_lag", "Rounds that a client is behind", lag);
+    registry.register(
+        "client_connected",
+        "1 while a client follows the run",
+        connected,
+    );
+    registry.register(
+        "client_away_since_timestamp",
+        "When a client that is not connected was lost, in seconds since 1970",
+        away,
+    );
+    registry.register(
+        "client_missed",
+        "Rounds that closed without a client",
+        missed,
+    );
+    registry.register(
+        "client_last_seen_timestamp",
+        "When something last came from a client, in seconds since 1970",
+        seen,
+    );
 }
 
 /// OpenMetrics in the older format.

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use soteria_core::protocol::{ClientId, Round};
 
+use super::waiting::Waiting;
+
 /// Rows of clients in one event for the page.
 pub const ROWS: usize = 50;
 
@@ -24,6 +26,10 @@ pub struct About {
     pub rounds: Round,
     /// How many clients there are.
     pub clients: usize,
+    /// How many messages suffice after the deadline; `None` if a round waits for all.
+    pub quorum: Option<usize>,
+    /// After how many seconds they do.
+    pub deadline: Option<f64>,
     /// What is claimed of the whole run; `None` without a claim.
     pub epsilon: Option<f64>,
     /// The delta of that claim.
@@ -58,6 +64,14 @@ pub struct Client {
     pub client: ClientId,
     /// Whether it has agreed to the run.
     pub joined: bool,
+    /// Whether it follows the run now.
+    pub connected: bool,
+    /// When that last changed, in seconds since 1970; `None` if it has not since this server
+    /// process started.
+    pub since: Option<f64>,
+    /// The round after the last one of which this process has its message.
+    #[serde(skip)]
+    pub answered: Round,
     /// How far it is by its own word: the round whose model it has, or the one after its last message.
     pub round: Round,
     /// Its messages that were taken.
@@ -125,9 +139,13 @@ pub struct Summary {
     pub joined: usize,
     /// Clients that have not.
     pub missing: usize,
-    /// Joined clients that have answered in every round lately.
+    /// Clients that follow the run now.
+    pub connected: usize,
+    /// Joined clients that do not, though they do not know the end.
+    pub away: usize,
+    /// The other joined clients that have answered in every round lately.
     pub current: usize,
-    /// Joined clients that are behind, or without which the last round closed.
+    /// The other joined clients that are behind, or without which the last round closed.
     pub behind: usize,
     /// Clients that have taken note of the end.
     pub finished: usize,
@@ -147,6 +165,8 @@ pub struct Row {
     pub client: Client,
     /// How many rounds it is behind.
     pub lag: Round,
+    /// Whether the open round has its message.
+    pub answered: bool,
 }
 
 /// One event for the page, and the answer of `/api/status` (there with all clients).
@@ -166,6 +186,8 @@ pub struct Snapshot {
     pub arrived: u32,
     /// The server's clock, in seconds since 1970.
     pub now: f64,
+    /// What the run waits for; `None` while it goes on.
+    pub waiting: Option<Waiting>,
     /// Counts.
     pub summary: Summary,
     /// Clients, furthest behind first.
@@ -179,13 +201,15 @@ pub struct Snapshot {
 }
 
 impl Status {
-    /// How many rounds a client is behind by its own word, and at least one if the last round closed without it; one that
-    /// never joined is behind by all. Whoever knows the end is not behind.
+    /// How many rounds a client is behind by its own word, and at least one if the last round
+    /// closed without it, or if rounds are under way and it is not connected; one that never joined
+    /// is behind by all. Whoever knows the end is not behind.
     pub fn lag(&self, client: &Client) -> Round {
         match client.finished {
             true => 0,
             false => {
-                let silent = Round::from(client.joined && client.missed_last);
+                let absent = self.phase == Phase::Running && !client.connected;
+                let silent = Round::from(client.joined && (client.missed_last || absent));
                 self.round.saturating_sub(client.round).max(silent)
             }
         }
@@ -197,10 +221,12 @@ impl Status {
         for client in &self.clients {
             let lag = self.lag(client);
             match client.joined {
+                false => summary.missing += 1,
+                true if !client.connected && !client.finished => summary.away += 1,
                 true if lag == 0 => summary.current += 1,
                 true => summary.behind += 1,
-                false => summary.missing += 1,
             }
+            summary.connected += usize::from(client.connected);
             summary.joined += usize::from(client.joined);
             summary.finished += usize::from(client.finished);
             if client.joined {
@@ -212,11 +238,20 @@ impl Status {
         summary
     }
 
-    /// The state with at most `rows` clients: the missing ones first, then by lag, then by silence.
-    pub fn snapshot(&self, about: &About, last: Option<Point>, now: f64, rows: usize) -> Snapshot {
+    /// The state with at most `rows` clients: the missing ones first, then those who are away, then
+    /// by lag, then by silence. `pace` is how long rounds take lately.
+    pub fn snapshot(
+        &self,
+        about: &About,
+        last: Option<Point>,
+        pace: Option<f64>,
+        now: f64,
+        rows: usize,
+    ) -> Snapshot {
         let urgency = |client: &Client| {
             let seen = client.last_seen.unwrap_or(0.0);
-            (client.joined, std::cmp::Reverse(self.lag(client)), seen)
+            let here = (client.joined, client.connected || client.finished);
+            (here, std::cmp::Reverse(self.lag(client)), seen)
         };
         let mut order: Vec<&Client> = self.clients.iter().collect();
         let by_urgency = |a: &&Client, b: &&Client| {
@@ -243,6 +278,7 @@ impl Status {
             opened: self.opened,
             arrived: self.arrived,
             now,
+            waiting: self.waiting(about, pace, now),
             summary: self.summary(),
             more_clients: self.clients.len() - order.len(),
             clients: order
@@ -250,6 +286,7 @@ impl Status {
                 .map(|client| Row {
                     client: client.clone(),
                     lag: self.lag(client),
+                    answered: self.answered(client),
                 })
                 .collect(),
             last,
@@ -271,6 +308,7 @@ mod tests {
             status.clients.push(Client {
                 client,
                 joined: client != 42,
+                connected: client != 42,
                 round: if client == 7 { 3 } else { 10 },
                 bytes_up: 2,
                 last_seen: Some(f64::from(client)),
@@ -282,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_page_sees_who_is_missing_and_who_is_behind() {
-        let snapshot = status().snapshot(&About::default(), None, 0.0, 5);
+        let snapshot = status().snapshot(&About::default(), None, None, 0.0, 5);
         let order: Vec<ClientId> = snapshot
             .clients
             .iter()
@@ -309,12 +347,39 @@ mod tests {
         assert_eq!(behind(&status).1, 0);
     }
 
+    /// A client without a connection is neither up to date nor in step, whatever it said last.
+    #[test]
+    fn whoever_is_away_is_counted_and_listed_first() {
+        let mut status = status();
+        status.phase = Phase::Running;
+        (status.clients[9].connected, status.clients[9].round) = (false, 11);
+        let summary = status.summary();
+        let counts = (summary.connected, summary.away, summary.current);
+        assert_eq!(counts, (98, 1, 97));
+        assert_eq!(status.lag(&status.clients[9]), 1);
+        let snapshot = status.snapshot(&About::default(), None, None, 0.0, 3);
+        let order: Vec<ClientId> = snapshot
+            .clients
+            .iter()
+            .map(|row| row.client.client)
+            .collect();
+        assert_eq!(order, [42, 9, 7]);
+        // At the end everybody goes, and nobody is missed who knows it.
+        (status.phase, status.clients[9].finished) = (Phase::Finished, true);
+        assert_eq!(
+            (status.summary().away, status.lag(&status.clients[9])),
+            (0, 0)
+        );
+    }
+
     #[test]
     fn everybody_is_counted() {
         let summary = status().summary();
         let expected = Summary {
             joined: 99,
             missing: 1,
+            connected: 99,
+            away: 0,
             current: 98,
             behind: 1,
             finished: 0,

@@ -2,10 +2,13 @@
 //!
 //! Write-ahead log, `synchronous = FULL`: a committed transaction survives the process and the power.
 //! Deleted bytes are overwritten (`secure_delete`), and a client's log, which still holds them, is moved
-//! into the file and cut after every erasure and when the state is opened. Files are readable by their
+//! into the file and cut after every erasure and when the state is opened. Where the disk is nearly
+//! full the log is kept short ([`room`]), so that a state that ran into its end can go on. Files
+//! are readable by their
 //! owner alone, also in a directory that was there before. A file `lock` keeps a second process away; readers
 //! such as `soteria ledger` need no lock.
 mod client;
+mod room;
 mod server;
 
 use std::fs::{self, File, TryLockError};
@@ -32,6 +35,8 @@ struct Database {
     path: PathBuf,
     connection: Connection,
     version: i64,
+    /// Whether the disk is nearly full.
+    tight: bool,
     /// Held for as long as the database is open; `None` for readers.
     _lock: Option<File>,
 }
@@ -65,10 +70,11 @@ impl Database {
         #[cfg(unix)]
         sync_directory(directory).map_err(|error| failed(directory, error.to_string()))?;
         let connection = Connection::open(&path).map_err(|error| wrap(&path, &error))?;
-        let database = Self {
+        let mut database = Self {
             path,
             connection,
             version,
+            tight: false,
             _lock: Some(lock),
         };
         // The lock names the databases that were made: an empty one in its place would be a ledger that says nothing.
@@ -89,6 +95,7 @@ impl Database {
                 .and_then(|()| lock.sync_all())
                 .map_err(unmarked)?;
         }
+        database.look_around();
         Ok(database)
     }
 
@@ -125,6 +132,7 @@ impl Database {
             path,
             connection,
             version,
+            tight: false,
             _lock: None,
         };
         let patience = database.connection.busy_timeout(Duration::from_secs(10));
@@ -185,6 +193,10 @@ impl Database {
         &mut self,
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
+        if self.look_around() {
+            // If that fails now, so will what follows, or it will not.
+            let _ = self.cut_log();
+        }
         let path = &self.path;
         let transaction = self
             .connection
@@ -202,13 +214,54 @@ impl Database {
         query(&self.connection).map_err(|error| self.wrap(&error))
     }
 
+    /// Sees how much is left on the disk; says whether that has become little. One system call.
+    fn look_around(&mut self) -> bool {
+        let Some(left) = room::left(&self.path) else {
+            return false;
+        };
+        // Once it was little it has to be twice as much, or a file that comes and goes would be
+        // seen as many changes.
+        let tight = left < room::ROOM * (1 + u64::from(self.tight));
+        if tight == self.tight {
+            return false;
+        }
+        let pages = if tight {
+            room::SHORT_LOG
+        } else {
+            room::LONG_LOG
+        };
+        let changed = self
+            .connection
+            .pragma_update(None, "wal_autocheckpoint", pages);
+        if changed.is_err() {
+            return false;
+        }
+        self.tight = tight;
+        if tight {
+            let path = self.path.display();
+            tracing::warn!(%path, kilobytes = left / 1000, "little is left on this disk");
+        }
+        tight
+    }
+
     /// Moves the log into the file and cuts it: the log still holds what has been erased. Says whether
     /// that was possible; a reader that takes its time can be in the way.
     fn cut_log(&self) -> Result<bool, StoreError> {
         let before = fs::metadata(self.log_path()).map_or(0, |log| log.len());
-        let busy: i64 = self.query(|connection| {
-            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-        })?;
+        let cut = || {
+            let cut = "PRAGMA wal_checkpoint(TRUNCATE)";
+            self.connection
+                .query_row(cut, [], |row| row.get::<_, i64>(0))
+        };
+        let mut result = cut();
+        let full = |error: &rusqlite::Error| {
+            error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+        };
+        if result.as_ref().is_err_and(full) && room::trim(&self.log_path()).is_ok() {
+            // What was reserved for the log may be what the file lacks.
+            result = cut();
+        }
+        let busy = result.map_err(|error| self.wrap(&error))?;
         if busy == 0 {
             self.reserve_log(before);
         } else {
@@ -229,14 +282,20 @@ impl Database {
     /// Fills the empty log with zeros to the length that it had, within limits. Syncing what lies inside of a file takes a
     /// fraction of the time that it takes while the file grows, because its length, too, must then be
     /// made durable. To SQLite a log of zeros is an empty one: it begins with neither the mark nor the sums of a log.
-    /// Changes nothing but time, so a failure is no failure.
+    /// Changes nothing but time, so a failure is no failure, and where there is little room none is
+    /// taken.
     fn reserve_log(&self, before: u64) {
+        if self.tight {
+            return;
+        }
         let reserve = || -> std::io::Result<()> {
             let mut log = fs::OpenOptions::new().append(true).open(self.log_path())?;
             let wanted = before.clamp(LOG_RESERVE.start, LOG_RESERVE.end);
-            let missing = wanted.saturating_sub(log.metadata()?.len());
-            std::io::copy(&mut std::io::repeat(0).take(missing), &mut log)?;
-            log.sync_all()
+            let length = log.metadata()?.len();
+            let missing = wanted.saturating_sub(length);
+            std::io::copy(&mut std::io::repeat(0).take(missing), &mut log)
+                .and_then(|_| log.sync_all())
+                .or_else(|error| log.set_len(length).and(Err(error)))
         };
         if let Err(error) = reserve() {
             tracing::debug!(path = %self.path.display(), %error, "the log was not reserved");
@@ -249,7 +308,7 @@ impl Database {
 }
 
 fn wrap(path: &Path, error: &rusqlite::Error) -> StoreError {
-    let (path, reason) = (path.display().to_string(), error.to_string());
+    let (path, reason) = (path.display().to_string(), room::reason(path, error));
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::NotADatabase | rusqlite::ErrorCode::DatabaseCorrupt) => {
             StoreError::Corrupt { path, what: reason }

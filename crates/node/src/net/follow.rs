@@ -26,8 +26,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// take longer than it does.
 const QUICK: Duration = Duration::from_millis(250);
 
-/// How often a silent server is asked whether it lives, and how long it may take to answer.
-const KEEPALIVE: Duration = Duration::from_secs(20);
+/// How often a client that waits for the server is asked what to show.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Pauses between attempts: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
@@ -39,9 +39,12 @@ pub enum FollowError {
     /// May pass: try again.
     #[error("{0}")]
     Passing(String),
-    /// The server, or its certificate, refuses.
+    /// The server refuses what was asked of it.
     #[error("the server refused: {0}")]
     Refused(String),
+    /// One side does not accept the other's certificate; the reason says which.
+    #[error("{0}")]
+    Certificate(String),
     /// The server speaks of another run, or sends what is no answer.
     #[error("the server does not keep to the protocol: {0}")]
     Protocol(&'static str),
@@ -59,7 +62,7 @@ pub enum FollowError {
 impl From<Status> for FollowError {
     fn from(status: Status) -> Self {
         if let Some(reason) = dial::refusal(&status) {
-            return FollowError::Refused(reason);
+            return FollowError::Certificate(reason);
         }
         match status.code() {
             Code::InvalidArgument
@@ -112,8 +115,8 @@ impl Caller {
     pub fn new(target: &Target, client: ClientId) -> Self {
         let endpoint = target
             .endpoint()
-            .http2_keep_alive_interval(KEEPALIVE)
-            .keep_alive_timeout(KEEPALIVE)
+            .http2_keep_alive_interval(super::ASKED_AFTER)
+            .keep_alive_timeout(super::ANSWERS_WITHIN)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(8 << 20);
@@ -185,6 +188,7 @@ impl Caller {
             have: position.have,
             pending: position.pending,
             every_round: position.every_round,
+            tell_waiting: true,
         });
         // A stream has no end that could be waited for.
         request.metadata_mut().remove("grpc-timeout");
@@ -200,31 +204,83 @@ impl Caller {
     }
 }
 
+/// What a client waits for between two words of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// Since when, as far as this client knows.
+    pub since: Instant,
+    /// What the server has said: how many others have not answered, and how many of those are not
+    /// connected.
+    pub others: Option<(u32, u32)>,
+}
+
+impl Wait {
+    fn from_now() -> Self {
+        Self {
+            since: Instant::now(),
+            others: None,
+        }
+    }
+
+    /// What the server says, which is shown and otherwise believed in nothing.
+    fn hear(&mut self, waiting: rpc::Waiting) {
+        let lasted = Duration::from_secs(u64::from(waiting.seconds));
+        let began = Instant::now().checked_sub(lasted);
+        self.since = began.map_or(self.since, |began| began.min(self.since));
+        self.others = Some((waiting.missing, waiting.away));
+    }
+}
+
+/// Who hears how a client fares.
+pub trait Audience<S> {
+    /// The participant has taken another step.
+    fn advanced(&mut self, participant: &Participant<S>);
+
+    /// It waits: asked now and then while that lasts, and at once when the server says what for.
+    fn waits(&mut self, wait: &Wait);
+}
+
 /// Follows the run until its end, once: an error that may pass leaves the participant where it is.
 ///
-/// `advanced` hears of every change.
+/// `audience` hears of every change.
 ///
 /// # Errors
 /// When the connection fails, or one side cannot go on.
 pub async fn follow<S: ClientStore>(
     caller: &mut Caller,
     participant: &mut Participant<S>,
-    mut advanced: impl FnMut(&Participant<S>),
+    audience: &mut impl Audience<S>,
 ) -> Result<(), FollowError> {
     let mut stream = caller.follow(participant.position()).await?;
     let mut took = Duration::MAX;
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut wait = Wait::from_now();
     while !participant.replica().finished() {
-        let Some(progress) = stream.message().await? else {
+        let word = tokio::select! {
+            biased;
+            word = stream.message() => word?,
+            _ = looks.tick() => {
+                audience.waits(&wait);
+                continue;
+            }
+        };
+        let Some(progress) = word else {
             return Err(FollowError::Passing("the server hung up".to_string()));
         };
         if progress.run != caller.run {
             return Err(FollowError::Protocol("it answers for another run"));
         }
+        if let Some(Event::Waiting(waiting)) = progress.event {
+            wait.hear(waiting);
+            audience.waits(&wait);
+            continue;
+        }
         let open = progress.open;
         let opened = matches!(progress.event, Some(Event::Opened(_)));
         let step = || {
             live(participant, progress.event)?;
-            advanced(participant);
+            audience.advanced(participant);
             // Rounds that are over are only lived through: a message for them would be spent for nothing.
             if participant.replica().round() >= open {
                 participant.message()
@@ -245,6 +301,7 @@ pub async fn follow<S: ClientStore>(
         if let Some((_, message)) = message {
             caller.submit(message).await?;
         }
+        wait = Wait::from_now();
     }
     Ok(())
 }
@@ -254,7 +311,7 @@ fn live<S: ClientStore>(
     event: Option<Event>,
 ) -> Result<(), ParticipantError> {
     match event {
-        None | Some(Event::Opened(_)) => Ok(()),
+        None | Some(Event::Opened(_) | Event::Waiting(_)) => Ok(()),
         Some(Event::Closed(closed)) => {
             participant.closed(closed.round, closed.accepted, &closed.average)
         }

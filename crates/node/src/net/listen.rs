@@ -38,6 +38,7 @@ use tonic::transport::server::Connected;
 
 use super::identity::{Fingerprint, Identity, Revocations};
 use super::tls::ServerTls;
+use crate::logs;
 
 /// How often open connections are compared with the list of revoked certificates.
 pub const SWEEP: Duration = Duration::from_secs(1);
@@ -204,7 +205,6 @@ pub async fn listen(
         slots: Arc::new(Semaphore::new(limits.connections)),
         registry: Arc::default(),
         counters: Arc::clone(&counters),
-        refusals: Arc::default(),
     };
     let incoming = Incoming {
         connections,
@@ -214,37 +214,32 @@ pub async fn listen(
     Ok((bound, incoming))
 }
 
-/// How many refused handshakes are named in a minute; the others are counted.
-const NAMED: u32 = 5;
+/// What to do when the system gives no connection: it is out of file descriptors, usually, and
+/// waiting is all that helps. Pauses grow while that lasts, and the log has a few lines of it.
+pub(crate) struct Backoff(Duration);
 
-/// Refused handshakes since the minute began. Strangers can make as many as they like, and a log must not grow by all of them.
-#[derive(Default)]
-struct Refusals(Mutex<Minute>);
+/// Pauses while nothing can be accepted: the first, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-#[derive(Default)]
-struct Minute {
-    began: Option<Instant>,
-    refused: u32,
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(BACKOFF.0)
+    }
 }
 
-impl Refusals {
-    /// Notes one; says whether it is to be named.
-    fn note(&self, now: Instant) -> bool {
-        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        minute.began.get_or_insert(now);
-        minute.refused = minute.refused.saturating_add(1);
-        minute.refused <= NAMED
+impl Backoff {
+    /// Waits, longer each time; `what` is said of it.
+    pub(crate) async fn wait(&mut self, error: &io::Error, what: &'static str) {
+        if logs::may_say(what, None) {
+            tracing::warn!(%error, "{what}");
+        }
+        tokio::time::sleep(self.0).await;
+        self.0 = (2 * self.0).min(BACKOFF.1);
     }
 
-    /// When the minute is over, how many were not named in it, if any.
-    fn unnamed(&self, now: Instant) -> Option<u32> {
-        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let began = minute.began?;
-        if now.saturating_duration_since(began) < Duration::from_secs(60) {
-            return None;
-        }
-        let refused = std::mem::take(&mut *minute).refused;
-        refused.checked_sub(NAMED).filter(|&more| more > 0)
+    /// Something was accepted.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
     }
 }
 
@@ -257,7 +252,6 @@ struct Door {
     slots: Arc<Semaphore>,
     registry: Arc<Registry>,
     counters: Arc<Counters>,
-    refusals: Arc<Refusals>,
 }
 
 impl Door {
@@ -265,6 +259,7 @@ impl Door {
         let mut tasks = JoinSet::new();
         let mut order = VecDeque::new();
         let mut sweep = tokio::time::interval(SWEEP);
+        let mut backoff = Backoff::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -276,16 +271,13 @@ impl Door {
             };
             match accepted {
                 Ok((stream, address)) => {
+                    backoff.reset();
                     self.counters.accepted.fetch_add(1, Ordering::Relaxed);
                     self.make_room(&mut tasks, &mut order).await;
                     let handle = tasks.spawn(self.clone().greet(stream, address));
                     order.push_back((Instant::now(), handle));
                 }
-                // Out of file descriptors, usually: waiting is all that helps.
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+                Err(error) => backoff.wait(&error, "cannot accept a connection").await,
             }
         }
     }
@@ -347,7 +339,7 @@ impl Door {
             Ok(transport) => transport,
             Err(error) => {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                if self.refusals.note(Instant::now()) {
+                if logs::may_say("handshake refused", None) {
                     tracing::info!(%address, %error, "handshake refused");
                 } else {
                     tracing::debug!(%address, %error, "handshake refused");
@@ -379,7 +371,9 @@ impl Door {
         };
         // Before an older connection gives way: a newcomer without room closes nobody's.
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            tracing::warn!(%address, client = peer.client(), "no room for another connection");
+            if logs::may_say("no room for another connection", peer.client()) {
+                tracing::warn!(%address, client = peer.client(), "no room for another connection");
+            }
             return None;
         };
         let (entry, closed) = identity
@@ -399,9 +393,7 @@ impl Door {
     }
 
     fn sweep(&self) {
-        if let Some(more) = self.refusals.unnamed(Instant::now()) {
-            tracing::info!(more, "more handshakes were refused in the last minute");
-        }
+        logs::tell_left_out();
         if let Security::Tls(tls) = &self.security {
             let revoked = tls.revocations.current();
             if !revoked.is_empty() {
@@ -591,24 +583,5 @@ impl AsyncWrite for Connection {
             Transport::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Strangers must not fill the log.
-    #[test]
-    fn a_few_refusals_are_named_and_the_others_counted() {
-        let (refusals, start) = (Refusals::default(), Instant::now());
-        assert_eq!(refusals.unnamed(start), None);
-        let named = (0..1000).filter(|_| refusals.note(start)).count();
-        assert_eq!(named as u32, NAMED);
-        assert_eq!(refusals.unnamed(start + Duration::from_secs(59)), None);
-        let later = start + Duration::from_secs(60);
-        assert_eq!(refusals.unnamed(later), Some(1000 - NAMED));
-        assert_eq!(refusals.unnamed(later + Duration::from_secs(60)), None);
-        assert!(refusals.note(later), "a new minute");
     }
 }

@@ -4,15 +4,19 @@
 //! compressor produces, streams per connection, time per call. A client follows once: a newer stream ends its older one, and a stream
 //! that nobody reads any more ends at once, also while it waits for the run to begin. Following costs two items in a
 //! queue; averages and dense states are shared, not copied, until they are written to a connection.
+//!
+//! A client is connected for as long as it follows. That it is lost is noted and logged at once
+//! when its connection ends, and within half a minute when it goes silent ([`super::ASKED_AFTER`]).
+//! Those who follow are told for how many others the run waits, if they have asked for that.
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use soteria_core::protocol::{ClientId, Round, ServerState};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
@@ -27,14 +31,12 @@ use crate::deploy::description::{Description, RUN_ID_LEN};
 use crate::deploy::participant::Position;
 use crate::deploy::plausible::longest_message;
 use crate::deploy::to_bytes;
+use crate::logs::may_say;
 use soteria_core::compress::Compressor;
 use soteria_core::wire;
 
 /// How long a call other than following may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How often a silent connection is asked whether it lives, and how long it may take to answer.
-const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// Streams of one connection.
 const STREAMS: u32 = 16;
@@ -46,6 +48,9 @@ pub struct Service {
     run: [u8; RUN_ID_LEN],
     feed: Feed,
     streams: Streams,
+    /// After how long a silent connection is asked whether it lives, and how long it may take to
+    /// answer.
+    keepalive: (Duration, Duration),
 }
 
 /// The streams of those who follow, one per client.
@@ -54,10 +59,30 @@ pub struct Streams(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    open: Mutex<HashMap<ClientId, AbortHandle>>,
+    open: Mutex<Open>,
     /// The dense state that was sent last, in the form in which it travels.
     dense: Mutex<Option<rpc::Snapshot>>,
+    /// What the run waits for.
+    wait: watch::Sender<Option<Wait>>,
     alive: Arc<()>,
+}
+
+/// The newest stream of every client that follows, with its number.
+#[derive(Default)]
+struct Open {
+    streams: HashMap<ClientId, (u64, AbortHandle)>,
+    next: u64,
+}
+
+/// What a run waits for, as those who follow are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Clients that have not answered.
+    pub missing: usize,
+    /// Those of them that are not connected.
+    pub away: usize,
+    /// For how long.
+    pub lasted: Duration,
 }
 
 impl Streams {
@@ -66,12 +91,44 @@ impl Streams {
         Arc::strong_count(&self.0.alive) - 1
     }
 
-    /// Notes a client's stream; the one before ends.
-    fn enter(&self, client: ClientId, stream: AbortHandle) {
-        let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(older) = open.insert(client, stream) {
+    /// Says what the run waits for, if it does, to those who follow and want to hear it.
+    pub fn tell(&self, wait: Option<Wait>) {
+        self.0.wait.send_replace(wait);
+    }
+
+    /// Begins a client's stream, which gets a number; the one before ends. From now on the client
+    /// is connected.
+    fn enter(&self, client: ClientId, feed: &Feed, begin: impl FnOnce(u64) -> AbortHandle) {
+        // The stream may end before this returns, and then waits for the lock.
+        let mut open = self.lock();
+        let number = open.next;
+        open.next += 1;
+        let stream = (number, begin(number));
+        if let Some((_, older)) = open.streams.insert(client, stream) {
             older.abort();
         }
+        let away = feed.connected(client, true);
+        drop(open);
+        if let Some(seconds) = away.filter(|_| may_say("connected again", Some(client))) {
+            tracing::info!(client, away = seconds.round(), "connected again");
+        }
+    }
+
+    /// Ends a client's stream; says whether that was its newest one, without which it is not
+    /// connected.
+    fn leave(&self, client: ClientId, number: u64, feed: &Feed) -> bool {
+        let mut open = self.lock();
+        let newest = open.streams.get(&client).map(|(number, _)| *number);
+        let left = newest == Some(number);
+        if left {
+            open.streams.remove(&client);
+            feed.connected(client, false);
+        }
+        left
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A dense state as it travels. The state before a round is the same for everybody, so it is encoded once.
@@ -104,6 +161,17 @@ impl Service {
             run: description.run_id(),
             feed,
             streams: Streams::default(),
+            keepalive: (super::ASKED_AFTER, super::ANSWERS_WITHIN),
+        }
+    }
+
+    /// With other patience for silent connections, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_keepalive(self, asked_after: Duration, answers_within: Duration) -> Self {
+        Self {
+            keepalive: (asked_after, answers_within),
+            ..self
         }
     }
 
@@ -123,13 +191,14 @@ impl Service {
         compressor: &Compressor,
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
+        let (asked_after, answers_within) = self.keepalive;
         let largest = (longest_message(compressor) + 256).max(4096);
         let service = CoordinatorServer::new(self)
             .max_decoding_message_size(largest)
             .max_encoding_message_size(usize::MAX);
         tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .http2_keepalive_interval(Some(asked_after))
+            .http2_keepalive_timeout(Some(answers_within))
             .max_concurrent_streams(STREAMS)
             .concurrency_limit_per_connection(STREAMS as usize)
             .initial_stream_window_size(1 << 20)
@@ -192,7 +261,9 @@ impl Coordinator for Service {
         let rpc::JoinRequest { run, records } = request.into_inner();
         self.check(&run)?;
         timed(self.desk.join(client, records)).await?;
-        tracing::info!(client, records, "joined");
+        if may_say("joined", Some(client)) {
+            tracing::info!(client, records, "joined");
+        }
         self.feed.heard(client, 0);
         self.feed.client(client, |row| row.joined = true);
         Ok(Response::new(rpc::JoinReply {}))
@@ -216,8 +287,11 @@ impl Coordinator for Service {
         let receipt = timed(self.desk.submit(client, message))
             .await
             .inspect_err(|status| {
-                tracing::warn!(client, reason = status.message(), "a message was not taken");
+                if may_say("a message was not taken", Some(client)) {
+                    tracing::warn!(client, reason = status.message(), "a message was not taken");
+                }
             })?;
+        self.feed.answered(client, next);
         let (closed, accepted) = match receipt {
             Receipt::Received => (false, false),
             Receipt::Closed { accepted } => (true, accepted),
@@ -237,6 +311,7 @@ impl Coordinator for Service {
             have,
             pending,
             every_round,
+            tell_waiting,
         } = request.into_inner();
         self.check(&run)?;
         let position = Position {
@@ -256,20 +331,13 @@ impl Coordinator for Service {
             run: Bytes::copy_from_slice(&self.run),
             client,
             sender,
+            tell_waiting,
             streams: self.streams.clone(),
             _alive: Arc::clone(&self.streams.0.alive),
         };
-        let task = tokio::spawn(async move {
-            tokio::select! {
-                // Whoever is gone is not waited for.
-                () = follower.sender.closed() => {}
-                ended = follower.follow(position) => if let Err(status) = ended {
-                    // The receiver may be gone, which is why this ended.
-                    let _ = follower.sender.send(Err(status)).await;
-                }
-            }
+        self.streams.enter(client, &self.feed, |number| {
+            tokio::spawn(follower.run(number, position)).abort_handle()
         });
-        self.streams.enter(client, task.abort_handle());
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -295,17 +363,52 @@ struct Follower {
     run: Bytes,
     client: ClientId,
     sender: mpsc::Sender<Result<rpc::Progress, Status>>,
+    /// Whether it wants to hear what the run waits for.
+    tell_waiting: bool,
     streams: Streams,
     _alive: Arc<()>,
 }
 
 impl Follower {
+    /// Follows until one side ends it.
+    async fn run(self, number: u64, position: Position) {
+        tokio::select! {
+            // Whoever is gone is not waited for.
+            () = self.sender.closed() => {}
+            ended = self.follow(position) => if let Err(status) = ended {
+                // The receiver may be gone, which is why this ended.
+                let _ = self.sender.send(Err(status)).await;
+            }
+        }
+        let newest = self.streams.leave(self.client, number, &self.feed);
+        // When the server goes down no client is lost, and after the last round all of them go.
+        let (round, finished) = {
+            let standing = self.desk.standing();
+            let standing = standing.borrow();
+            (standing.open, standing.finished)
+        };
+        let lost = newest && !finished && self.feed.goes_on();
+        if lost && may_say("the connection has ended", Some(self.client)) {
+            tracing::warn!(client = self.client, round, "the connection has ended");
+        }
+    }
+
     async fn follow(&self, position: Position) -> Result<(), Status> {
         let mut standing = self.desk.standing();
-        standing
-            .wait_for(|standing| standing.begun)
-            .await
-            .map_err(|_| down())?;
+        let mut wait = self.streams.0.wait.subscribe();
+        // What is known now is told, too.
+        wait.mark_changed();
+        loop {
+            let told = tokio::select! {
+                biased;
+                begun = standing.wait_for(|standing| standing.begun) => {
+                    begun.map_err(|_| down())?;
+                    break;
+                }
+                told = self.waits(&mut wait) => told,
+            };
+            self.send(0, Event::Waiting(told)).await?;
+        }
         let start = timed(self.desk.catch_up(self.client, position)).await?;
         self.send(start.open, Event::Opened(rpc::Opened {})).await?;
         let mut next = start.from;
@@ -315,12 +418,20 @@ impl Follower {
             self.send(start.open, Event::Snapshot(snapshot)).await?;
         }
         loop {
-            let (open, latest) = {
-                let seen = standing
-                    .wait_for(|standing| standing.open > next)
-                    .await
-                    .map_err(|_| down())?;
-                (seen.open, seen.latest.clone())
+            let seen = tokio::select! {
+                biased;
+                seen = standing.wait_for(|standing| standing.open > next) => {
+                    let seen = seen.map_err(|_| down())?;
+                    Ok((seen.open, seen.latest.clone()))
+                }
+                told = self.waits(&mut wait) => Err(told),
+            };
+            let (open, latest) = match seen {
+                Ok(seen) => seen,
+                Err(told) => {
+                    self.send(next, Event::Waiting(told)).await?;
+                    continue;
+                }
             };
             let closed = match latest.filter(|latest| latest.round == next) {
                 Some(latest) => latest,
@@ -336,9 +447,34 @@ impl Follower {
         }
     }
 
+    /// Returns when there is something to tell about others for whom the run waits.
+    async fn waits(&self, wait: &mut watch::Receiver<Option<Wait>>) -> rpc::Waiting {
+        loop {
+            // Its sender lives as long as this.
+            if !self.tell_waiting || wait.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let Some(known) = *wait.borrow_and_update() else {
+                continue;
+            };
+            let own = usize::from(self.feed.awaits(self.client));
+            let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+            // Counted a moment ago, when this client itself may have been missing.
+            let most = self.feed.about().clients.saturating_sub(1);
+            let others = known.missing.saturating_sub(own).min(most);
+            if others > 0 {
+                return rpc::Waiting {
+                    missing: count(others),
+                    away: count(known.away.min(others)),
+                    seconds: u32::try_from(known.lasted.as_secs()).unwrap_or(u32::MAX),
+                };
+            }
+        }
+    }
+
     async fn send(&self, open: Round, event: Event) -> Result<(), Status> {
         let bytes = match &event {
-            Event::Opened(_) => 0,
+            Event::Opened(_) | Event::Waiting(_) => 0,
             Event::Closed(closed) => closed.average.len(),
             Event::Snapshot(snapshot) => {
                 snapshot.model.len() + snapshot.shift.len() + snapshot.velocity.len()

@@ -2,6 +2,7 @@
 
 mod account;
 mod data;
+mod digits;
 mod evaluate;
 mod experiments;
 mod failures;

@@ -280,14 +280,40 @@ fn the_page_lives_in_a_real_browser() {
     page.wait("clients-note", "1 behind");
     feed_of_three.client(1, |client| client.missed_last = false);
     page.wait("clients-note", "all here and up to date");
-    feed_of_three.client(0, |client| client.round = 61);
-    feed_of_three.client(2, |client| client.round = 61);
+    feed_of_three.answered(0, 61);
+    feed_of_three.answered(2, 61);
     feed_of_three.update(|status| (status.opened, status.arrived) = (Some(0.0), 2));
-    page.wait("clients-note", "waiting for 1");
+    page.wait("clients-note", "waiting for client 1");
     let row = page.evaluate("document.querySelectorAll('#rows tr')[1].innerText");
     let row = row.as_str().expect("a row");
     assert!(row.contains("waited for"), "{row}");
+    let usual = page.text("pace-note");
+    assert_eq!(usual, "waiting", "nobody knows how long that takes");
     feed_of_three.update(|status| (status.opened, status.arrived) = (None, 0));
+    page.wait("clients-note", "all here and up to date");
+    let shown = "document.getElementById('waiting').hidden";
+    assert_eq!(page.evaluate(shown), true);
+    assert!(page.text("pace-note").ends_with(" to go"));
+    // A client is lost.
+    feed_of_three.connected(1, false);
+    page.wait("clients", "2 of 3");
+    page.wait("clients-note", "waiting for client 1");
+    assert_eq!(page.evaluate(shown), false);
+    let said = page.text("waiting");
+    assert!(
+        said.starts_with("The round has been waiting since "),
+        "{said}"
+    );
+    assert!(said.contains(": client 1 (no connection since "), "{said}");
+    assert_eq!(page.text("pace-note"), "waiting");
+    let row = page.evaluate("document.querySelector('#rows tr').innerText");
+    let row = row.as_str().expect("a row");
+    assert!(
+        row.starts_with('1') && row.contains("not connected"),
+        "{row}"
+    );
+    page.picture("waiting", 1240, false);
+    feed_of_three.connected(1, true);
     page.wait("clients-note", "all here and up to date");
     // The curves are really drawn: some pixels are not transparent.
     let drawn = "(() => { const c = document.querySelector('.plot canvas'); \
@@ -311,7 +337,7 @@ fn the_page_lives_in_a_real_browser() {
     many.restore((0..=80).map(|round| point(round, 1000)));
     many.update(|status| {
         for client in &mut status.clients {
-            client.joined = true;
+            (client.joined, client.connected) = (true, true);
             client.round = 80;
         }
     });

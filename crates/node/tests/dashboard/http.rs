@@ -332,6 +332,75 @@ fn viewers_are_bounded_and_go_when_they_leave() {
     }
 }
 
+/// Connections that say nothing, or half a sentence, however many, keep nobody from asking whether
+/// the server is well.
+#[test]
+fn half_open_requests_do_not_delay_others() {
+    let place = serve(&feed(1), &[]);
+    let watching = format!("GET /events HTTP/1.1\r\nHost: {}\r\n\r\n", place.address);
+    let mut viewer = send(place.address, &watching);
+    viewer.read_exact(&mut [0; 12]).expect("an answer");
+    let silent: Vec<TcpStream> = (0..300)
+        .map(|number| {
+            let begun = if number % 2 == 0 {
+                "GET /healthz HT"
+            } else {
+                ""
+            };
+            send(place.address, begun)
+        })
+        .collect();
+    let start = std::time::Instant::now();
+    for _ in 0..3 {
+        let (head, body) = get(&place, "/healthz");
+        assert!(head.starts_with("http/1.1 200"), "{head}{body}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    // The viewer was there before all of them, and still is.
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("event: status") {
+        let mut buffer = [0; 4096];
+        let count = viewer.read(&mut buffer).expect("events");
+        assert_ne!(count, 0);
+        seen.extend(&buffer[..count]);
+    }
+    drop(silent);
+}
+
+#[test]
+fn a_run_that_waits_says_for_whom() {
+    let feed = feed(3);
+    close(&feed, 1, 3);
+    feed.phase(Phase::Running);
+    let place = serve(&feed, &[]);
+    let status = |feed_place: &Place| -> Value {
+        serde_json::from_str(&get(feed_place, "/api/status").1).expect("JSON")
+    };
+    assert_eq!(status(&place)["waiting"], Value::Null);
+    assert!(
+        get(&place, "/metrics")
+            .1
+            .contains("soteria_waiting_seconds 0.0")
+    );
+    feed.connected(1, false);
+    feed.answered(0, 2);
+    feed.answered(2, 2);
+    let seen = status(&place);
+    let waiting = &seen["waiting"];
+    assert_eq!(waiting["missing"], 1);
+    assert_eq!(waiting["clients"][0]["client"], 1);
+    assert_eq!(waiting["clients"][0]["connected"], false);
+    let row = |client: usize| &seen["clients"][client];
+    assert!(row(0)["client"] == 1 && row(0)["answered"] == false && row(0)["lag"] == 1);
+    assert!(row(1)["client"] == 0 && row(1)["answered"] == true && row(1)["lag"] == 0);
+    // That a client is missing is no trouble of the server's, and said nevertheless.
+    let (head, body) = get(&place, "/healthz");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert!(body.contains("\"missing\":1"), "{body}");
+    feed.connected(1, true);
+    assert_eq!(status(&place)["waiting"], Value::Null);
+}
+
 #[test]
 fn dropping_it_ends_it() {
     let mut place = serve(&feed(1), &[]);

@@ -14,6 +14,8 @@ pub fn feed(clients: usize) -> Feed {
         dimension: 50_890,
         rounds: 100,
         clients,
+        quorum: None,
+        deadline: None,
         epsilon: Some(1.00004),
         delta: 1e-5,
         claim: "proved".into(),
@@ -42,9 +44,11 @@ pub fn close(feed: &Feed, round: u32, clients: u32) {
     for client in 0..clients {
         feed.heard(client, 10_000);
         feed.sent(client, 12_000);
+        feed.connected(client, true);
         feed.client(client, |client| {
             client.joined = true;
             client.round = round;
+            client.answered = round;
             client.taken += 1;
             client.epsilon = Some(0.01 * f64::from(round));
         });

@@ -28,6 +28,7 @@ fn ask(world: &World, client: u32) -> Request<rpc::FollowRequest> {
         have: Some(0),
         pending: None,
         every_round: false,
+        tell_waiting: false,
     });
     let number = client.to_string().parse().unwrap();
     request.metadata_mut().insert(rpc::CLIENT_METADATA, number);
@@ -43,6 +44,18 @@ async fn left(streams: &Streams, count: usize) {
     }
 }
 
+/// Who is connected, by the dashboard.
+fn connected(feed: &Feed) -> Vec<u32> {
+    let rows = feed.snapshot(usize::MAX).clients;
+    let mut here: Vec<u32> = rows
+        .iter()
+        .filter(|row| row.client.connected)
+        .map(|row| row.client.client)
+        .collect();
+    here.sort_unstable();
+    here
+}
+
 #[test]
 fn a_client_follows_once_and_not_after_it_has_gone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -56,8 +69,11 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
         }
         // Client 2 has not joined: everybody waits for the run to begin.
         let opened = desk::open(coordinator, Deaf, Instant::now());
-        let feed = Feed::new(About::default());
-        let service = Service::new(opened.desk.clone(), &world.description, feed);
+        let feed = Feed::new(About {
+            clients: 3,
+            ..About::default()
+        });
+        let service = Service::new(opened.desk.clone(), &world.description, feed.clone());
         let streams = service.streams();
         assert!(service.follow(ask(&world, 2)).await.is_err());
         let patience = Duration::from_secs(60);
@@ -71,8 +87,74 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
             let _newer = service.follow(ask(&world, 0)).await.unwrap();
             assert!(older.next().await.is_none());
             left(&streams, 2).await;
+            // Who took its own place was never away.
+            assert_eq!(connected(&feed), [0, 1]);
+            drop(_other);
+            left(&streams, 1).await;
+            assert_eq!(connected(&feed), [0]);
         })
         .await
         .expect("streams that end");
     });
+}
+
+/// A machine that is unplugged says no farewell: its connection stays open, and nobody answers on
+/// it.
+#[test]
+fn a_client_that_is_gone_without_a_word_is_noticed() {
+    use soteria_node::net::dial::{Security as Dialled, Target};
+    use soteria_node::net::listen::{self, Limits, Security};
+    use soteria_node::net::rpc::coordinator_client::CoordinatorClient;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let world = World::new(&[]);
+    let mut coordinator = world.coordinator(Duration::ZERO).unwrap();
+    let records = world.records(0);
+    coordinator.join(0, records, Duration::ZERO).unwrap();
+    let feed = Feed::new(About {
+        clients: 3,
+        ..About::default()
+    });
+    let (address, _desk) = runtime.block_on(async {
+        let opened = desk::open(coordinator, Deaf, Instant::now());
+        let (asked, answers) = (Duration::from_millis(100), Duration::from_millis(200));
+        let service = Service::new(opened.desk.clone(), &world.description, feed.clone())
+            .with_keepalive(asked, answers);
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (address, incoming) = listen::listen(any, Security::Plain, Limits::for_clients(3))
+            .await
+            .unwrap();
+        let run = &world.description.resolved;
+        let objective = world.description.model.objective();
+        let compressor = soteria_node::run::plan_for(run, &objective)
+            .unwrap()
+            .compressor;
+        tokio::spawn(async move {
+            let never = std::future::pending();
+            service.run(incoming, &compressor, never).await
+        });
+        (address, opened)
+    });
+    // A client whose runtime stands still when nobody waits for it: its socket is open, and nothing
+    // comes from it.
+    let frozen = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let _stream = frozen.block_on(async {
+        let target = Target::new(&format!("http://{address}"), &Dialled::Plain).unwrap();
+        let mut stub = CoordinatorClient::new(target.channel(&target.endpoint()));
+        let stream = stub.follow(ask(&world, 0)).await.unwrap();
+        // For as long as it answers it is there.
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        assert_eq!(connected(&feed), [0]);
+        (stub, stream)
+    });
+    let stopped = Instant::now();
+    while !connected(&feed).is_empty() {
+        assert!(
+            stopped.elapsed() < Duration::from_secs(30),
+            "nobody notices"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

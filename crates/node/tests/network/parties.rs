@@ -1,7 +1,8 @@
 //! Processes of a run in a directory of its own.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -84,9 +85,7 @@ impl Run {
     pub fn serve_anew(&self) -> Process {
         let server = self.serve();
         let address = ("127.0.0.1", self.port);
-        eventually("the server listens", || {
-            std::net::TcpStream::connect(address).is_ok()
-        });
+        eventually("the server listens", || TcpStream::connect(address).is_ok());
         server
     }
 
@@ -208,6 +207,21 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// What the dashboard answers; nothing if there is none.
+pub fn ask(port: u16, path: &str) -> String {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        let host = "Host: localhost\r\nConnection: close";
+        stream.write_all(format!("GET {path} HTTP/1.1\r\n{host}\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = ask().unwrap_or_default();
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
+    body.unwrap_or_default().to_string()
 }
 
 pub fn program() -> Command {

@@ -448,6 +448,7 @@ impl OneClient {
             have: Some(self.heard),
             pending: self.sent,
             every_round: true,
+            tell_waiting: false,
         };
         let mut stream = self.stub.follow(request).await?.into_inner();
         let mut sent = None;

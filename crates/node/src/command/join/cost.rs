@@ -10,6 +10,7 @@ use crate::deploy::description::Description;
 use crate::deploy::store::LedgerRun;
 use crate::deploy::{hex, printable};
 use crate::logs;
+use crate::words::readable;
 
 /// What a run costs, alone and with what was spent before.
 pub(super) struct Cost<'a> {
@@ -200,7 +201,9 @@ fn runs(count: usize) -> String {
 
 fn epsilon_text(epsilon: Option<f64>) -> String {
     match epsilon {
-        Some(epsilon) if epsilon.is_finite() => format!("epsilon {}", round_up(epsilon, 4)),
+        Some(epsilon) if epsilon.is_finite() => {
+            format!("epsilon {}", readable(round_up(epsilon, 4)))
+        }
         Some(_) => "more than any accountant can say".to_string(),
         None => "nobody can say how much".to_string(),
     }

@@ -144,6 +144,8 @@ pub(super) fn about(description: &Description, tested: bool) -> About {
         dimension: description.dimension(),
         rounds: run.rounds,
         clients: run.clients,
+        quorum: run.quorum.filter(|_| run.deadline.is_some()),
+        deadline: run.deadline.filter(|_| run.quorum.is_some()),
         epsilon,
         delta: run.delta,
         claim: claim.to_string(),

@@ -47,6 +47,9 @@ pub struct FollowRequest {
     /// It needs every round since `have`.
     #[prost(bool, tag = "4")]
     pub every_round: bool,
+    /// It wants to hear for how many others a round waits. Older clients do not, and are not told.
+    #[prost(bool, tag = "5")]
+    pub tell_waiting: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {
@@ -55,7 +58,7 @@ pub struct Progress {
     /// The round that is open: messages for earlier ones are of no use.
     #[prost(uint32, tag = "2")]
     pub open: u32,
-    #[prost(oneof = "progress::Event", tags = "3, 4, 5")]
+    #[prost(oneof = "progress::Event", tags = "3, 4, 5, 6")]
     pub event: ::core::option::Option<progress::Event>,
 }
 /// Nested message and enum types in `Progress`.
@@ -71,7 +74,22 @@ pub mod progress {
         /// A state instead of many rounds.
         #[prost(message, tag = "5")]
         Snapshot(super::Snapshot),
+        /// The open round, or the beginning of the run, waits for others: for people to look at, nothing depends on it.
+        #[prost(message, tag = "6")]
+        Waiting(super::Waiting),
     }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Waiting {
+    /// Other clients that have not answered.
+    #[prost(uint32, tag = "1")]
+    pub missing: u32,
+    /// Those of them that are not connected.
+    #[prost(uint32, tag = "2")]
+    pub away: u32,
+    /// For how long that has lasted.
+    #[prost(uint32, tag = "3")]
+    pub seconds: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Opened {}
