@@ -25,7 +25,7 @@ mod natural;
 mod qsgd;
 
 use crate::linalg::all_finite;
-use crate::linalg::processor::roomy;
+use crate::linalg::simd::roomy;
 use crate::objective::Coordinates;
 use crate::privacy::Released;
 use crate::random::{IndexSeed, SecretRng};

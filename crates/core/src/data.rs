@@ -23,21 +23,24 @@ mod cosine;
 pub mod csv;
 mod dataset;
 mod directories;
-mod draw;
 mod error;
 pub mod export;
 pub(crate) mod identity;
 pub mod idx;
 pub(crate) mod indicators;
-mod input;
 mod labels;
 pub mod libsvm;
 pub(crate) mod packed;
 mod partition;
+mod public_random;
+mod reader;
 mod rows;
 mod scale;
 mod source;
 mod synthetic;
+
+// The name that `csv.rs` still uses.
+use reader as input;
 
 pub use cosine::Cosine;
 pub use dataset::Dataset;

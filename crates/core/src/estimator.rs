@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::data::Dataset;
-use crate::linalg::processor::roomy;
+use crate::linalg::simd::roomy;
 use crate::linalg::vectorised;
 use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
 

@@ -10,16 +10,16 @@
 //! instruction set of the [`vectorised`] block they are called from and are slow outside of one,
 //! because `mul_add` without FMA instructions is a library call.
 //!
-//! `unsafe` stands in [`matmul`] and in `linalg/processor.rs` alone: here for the call of the general matrix product, whose
+//! `unsafe` stands in [`matmul`] and in `linalg/simd.rs` alone: here for the call of the general matrix product, whose
 //! bounds are checked first, there for single instructions.
 
-pub(crate) mod elementary;
 pub(crate) mod kernels;
-pub(crate) mod processor;
+pub(crate) mod simd;
+pub(crate) mod vector_math;
 
-pub use processor::{vectorised, vectorised_widely};
+pub use simd::{vectorised, vectorised_widely};
 
-use processor::LINE_BYTES;
+use simd::LINE_BYTES;
 
 /// `sum_i left_i right_i`, in sixteen interleaved partial sums.
 ///
@@ -95,7 +95,7 @@ pub fn combine(target: &mut [f32], left_scale: f32, right_scale: f32, source: &[
 pub fn exp(values: &mut [f32]) {
     vectorised(
         #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = elementary::exp(*x)),
+        || values.iter_mut().for_each(|x| *x = vector_math::exp(*x)),
     );
 }
 
@@ -104,7 +104,11 @@ pub fn exp(values: &mut [f32]) {
 pub fn sigmoid(values: &mut [f32]) {
     vectorised(
         #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = elementary::sigmoid(*x)),
+        || {
+            values
+                .iter_mut()
+                .for_each(|x| *x = vector_math::sigmoid(*x))
+        },
     );
 }
 
@@ -112,7 +116,7 @@ pub fn sigmoid(values: &mut [f32]) {
 pub fn tanh(values: &mut [f32]) {
     vectorised(
         #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = elementary::tanh(*x)),
+        || values.iter_mut().for_each(|x| *x = vector_math::tanh(*x)),
     );
 }
 
@@ -123,7 +127,7 @@ pub fn softplus(values: &mut [f32]) {
         || {
             values
                 .iter_mut()
-                .for_each(|x| *x = elementary::softplus(*x))
+                .for_each(|x| *x = vector_math::softplus(*x))
         },
     );
 }

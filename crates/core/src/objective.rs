@@ -33,7 +33,7 @@ pub use regularizer::Regularizer;
 
 use crate::data::Dataset;
 use crate::data::identity::Identity;
-use crate::linalg::processor::roomy;
+use crate::linalg::simd::roomy;
 
 /// Which coordinates of the model are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //!
 //! **Public** randomness is known to everybody: the start, the shared snapshot coin and coordinates
 //! that all clients share come from a [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
-//! (`data/draw.rs`).
+//! (`data/public_random.rs`).
 //!
 //! An [`IndexSeed`] stands between: unless coordinates are shared, the client draws it from its secret key *after* it has the
 //! model and sends it, so that both sides derive the same coordinates. It comes from a block of ChaCha20

@@ -13,7 +13,7 @@
 
 use rand::Rng;
 
-use crate::linalg::elementary::logarithm;
+use crate::linalg::vector_math::logarithm;
 use crate::linalg::vectorised_widely;
 use crate::random::{SecretRng, below};
 

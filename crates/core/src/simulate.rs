@@ -16,11 +16,11 @@
 //! a thread where the server is copied, and, for metrics, a few dozen gradients.
 
 mod evaluate;
-mod hall;
-mod job;
-mod letters;
-mod pace;
-mod team;
+mod mailbox;
+mod parallelism;
+mod shared_state;
+mod task;
+mod workers;
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -30,10 +30,10 @@ use crate::objective::{Objective, Regularizer};
 use crate::protocol::{Client, Round, Server};
 use evaluate::Evaluation;
 pub use evaluate::Metrics;
-use hall::{Desk, Hall, Replica, Seat};
-use job::{Block, Job};
-use pace::Pace;
-use team::{Meeting, Team};
+use parallelism::Pace;
+use shared_state::{Desk, Hall, Replica, Seat};
+use task::{Block, Job};
+use workers::{Meeting, Team};
 
 /// Clients in a block: their messages are computed, then delivered, before the next block's turn.
 pub const BLOCK: usize = 256;

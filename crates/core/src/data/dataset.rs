@@ -13,7 +13,7 @@ use super::packed::{Entries, RowSource, with_rows};
 use super::rows::is_acceptable;
 use super::{DataError, DenseRows, Features};
 use crate::linalg::LINE;
-use crate::linalg::processor::prefetch;
+use crate::linalg::simd::prefetch;
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]

@@ -9,9 +9,9 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
 use super::libsvm::MOST_FEATURES;
+use super::reader::{Input, quote};
 use super::{DataError, Dataset, DenseRows, Features, Place, SparseRows};
 
 /// Reads a file of images and the file of their labels, plain or gzip.

@@ -5,7 +5,7 @@
 //! the column in two bytes more it fits into one word. What is read back is the stored value to the bit.
 
 use super::{SparseRow, SparseRows};
-use crate::linalg::processor::{prefetch, with_room_on_large_pages};
+use crate::linalg::simd::{prefetch, with_room_on_large_pages};
 
 /// How many different values there may be.
 const VALUES: usize = 256;

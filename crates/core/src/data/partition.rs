@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::ops::Range;
 
-use super::{DataError, Dataset, draw};
+use super::{DataError, Dataset, public_random};
 
 /// A way to deal records to clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,7 +118,7 @@ impl Partition {
         if matches!(self, Partition::Sorted) {
             order.sort_by_key(|&row| data.labels()[row as usize]);
         } else {
-            draw::shuffle(&mut draw::generator("partition", seed), &mut order);
+            public_random::shuffle(&mut public_random::generator("partition", seed), &mut order);
         }
         order
     }
@@ -158,16 +158,16 @@ fn run(rows: usize, client: usize, clients: usize) -> Range<usize> {
 
 /// Rows of each client ascend, so that equal sets of rows are equal lists.
 fn dirichlet(data: &Dataset, clients: usize, alpha: f64, seed: u64) -> Vec<Vec<u32>> {
-    let mut random = draw::generator("partition", seed);
+    let mut random = public_random::generator("partition", seed);
     let mut by_class = vec![Vec::new(); data.classes()];
     for (row, &label) in data.labels().iter().enumerate() {
         by_class[label as usize].push(row as u32);
     }
     let mut parts = vec![Vec::new(); clients];
     for mut rows in by_class {
-        draw::shuffle(&mut random, &mut rows);
+        public_random::shuffle(&mut random, &mut rows);
         let logs: Vec<f64> = (0..clients)
-            .map(|_| draw::log_gamma_variable(&mut random, alpha))
+            .map(|_| public_random::log_gamma_variable(&mut random, alpha))
             .collect();
         // Relative to the largest, which becomes 1: the sum is positive whatever the others are.
         let largest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);

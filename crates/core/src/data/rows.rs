@@ -9,7 +9,7 @@ use super::DataError;
 use super::identity::Identity;
 use super::indicators::Indicators;
 use super::packed::{Packed, PackedRows};
-use crate::linalg::processor::with_room_on_large_pages;
+use crate::linalg::simd::with_room_on_large_pages;
 
 /// Largest absolute value of a feature, 2^64. Nothing that was measured is larger, and the rounding of
 /// products with such numbers would be hard to bound.

@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{DataError, Dataset, Features, LARGEST_VALUE, draw};
+use super::{DataError, Dataset, Features, LARGEST_VALUE, public_random};
 
 /// A rule for scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,8 +376,10 @@ impl Columns<'_> {
 pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
     const MOST_ITERATIONS: usize = 5_000;
     let columns = parts.first().map_or(0, |part| part.columns());
-    let mut random = draw::generator("spectral start", 0);
-    let mut direction: Vec<f64> = (0..columns).map(|_| draw::open_unit(&mut random)).collect();
+    let mut random = public_random::generator("spectral start", 0);
+    let mut direction: Vec<f64> = (0..columns)
+        .map(|_| public_random::open_unit(&mut random))
+        .collect();
     let mut images: Vec<Vec<f64>> = parts.iter().map(|part| vec![0.0; part.rows()]).collect();
     let mut before = 0.0;
     for _ in 0..MOST_ITERATIONS {

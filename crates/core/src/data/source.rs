@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use super::csv::{Format, LabelColumn};
 use super::directories::ImageFiles;
-use super::input::quote;
+use super::reader::quote;
 use super::{
     DataDirectories, DataError, Dataset, Partition, Place, Scaling, Schema, Synthetic, a9a, csv,
     idx, libsvm,

@@ -406,7 +406,7 @@ pub(crate) fn unpack_sum(
 /// The widest panel for dense rows. The sums of four rows fill half of the vector registers (8 of 16, or 16 of 32 with AVX-512),
 /// their values and the weights most of the others. Six rows would leave none for values loaded early.
 pub(crate) fn dense_panel() -> usize {
-    if super::processor::has_wide_vectors() {
+    if super::simd::has_wide_vectors() {
         64
     } else {
         16

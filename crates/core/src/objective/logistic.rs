@@ -18,7 +18,7 @@ use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{Entries, RowSource, with_rows};
 use crate::data::{Dataset, Features, SparseRow, SparseRows};
-use crate::linalg::{self, elementary, kernels, vectorised};
+use crate::linalg::{self, kernels, vector_math, vectorised};
 
 /// Rows that are asked for together.
 const BLOCK: usize = 64;
@@ -239,12 +239,12 @@ fn turn_into_factors(records: Records<'_>, margins: &mut [f32], outcomes: Option
     }
     if let Some(outcomes) = outcomes {
         for ((outcome, &margin), &sign) in outcomes.iter_mut().zip(&*margins).zip(&signs) {
-            outcome.loss = elementary::softplus(sign * margin);
+            outcome.loss = vector_math::softplus(sign * margin);
             outcome.class = u32::from(margin > 0.0);
         }
     }
     for (value, &sign) in margins.iter_mut().zip(&signs) {
-        *value = sign * elementary::sigmoid(sign * *value);
+        *value = sign * vector_math::sigmoid(sign * *value);
     }
 }
 

@@ -24,7 +24,7 @@
 mod columns;
 mod norms;
 mod pass;
-mod steps;
+mod quantised_pixels;
 mod sums;
 
 use std::ops::Range;

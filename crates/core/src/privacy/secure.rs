@@ -43,11 +43,11 @@
 //! # Ok::<(), soteria_core::privacy::secure::NoiseError>(())
 //! ```
 
+mod big_integer;
 mod exponential;
 pub mod grid;
-mod natural;
+mod rejection_table;
 pub mod rounded_gaussian;
-mod wall;
 
 pub use grid::{Grid, GridPlan, Term};
 pub use rounded_gaussian::RoundedGaussian;

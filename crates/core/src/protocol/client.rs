@@ -12,7 +12,7 @@ use crate::data::Dataset;
 use crate::estimator::{
     Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg,
 };
-use crate::linalg::processor::{prefetch_places, roomy};
+use crate::linalg::simd::{prefetch_places, roomy};
 use crate::objective::{Coordinates, Regularizer, Workspace};
 use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released};
 use crate::random::{ClientKeys, IndexSeed, Purpose, SecretKey, SecretRng, unit};

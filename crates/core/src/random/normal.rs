@@ -115,7 +115,7 @@ fn quarter_sine(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linalg::processor::three_ways;
+    use crate::linalg::simd::three_ways;
     use crate::random::{Purpose, SecretKey, SecretRng};
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::EvaluationPlan;
-use super::hall::Seat;
+use super::shared_state::Seat;
 use crate::data::Dataset;
 use crate::objective::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 

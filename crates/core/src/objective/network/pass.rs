@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::super::{Outcome, PreparedKey, Records, Workspace};
-use super::steps::{Noted, Pictures};
+use super::quantised_pixels::{Noted, Pictures};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
 use crate::data::identity::Identity;
 use crate::data::packed::{RowSource, with_rows};
 use crate::linalg::kernels::{self, padded};
-use crate::linalg::{LINE, aligned, elementary, vectorised_widely};
+use crate::linalg::{LINE, aligned, vector_math, vectorised_widely};
 
 /// Where everything stands in the two scratch buffers of a pass.
 #[derive(Clone, Debug)]
@@ -351,7 +351,7 @@ fn softmax(
                 logits.iter_mut().for_each(|logit| *logit -= largest);
             }
             for value in logits.iter_mut() {
-                *value = elementary::exp_saturating(*value);
+                *value = vector_math::exp_saturating(*value);
             }
             for (j, values) in logits.chunks_exact_mut(width).enumerate() {
                 let sum = kernels::sum(values);

@@ -5,7 +5,7 @@
 
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Columns, Gathered, Inputs, Tile};
-use super::steps::Pictures;
+use super::quantised_pixels::Pictures;
 use super::{BLOCK, Network};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Features, SparseRows};

@@ -5,7 +5,7 @@
 //! rounds up, and all quantities are positive, so that each bound holds by construction whatever the precision; the two
 //! meet as the precision grows.
 
-use super::natural::Natural;
+use super::big_integer::Natural;
 
 /// `lower <= e^t 2^precision`.
 pub(super) fn exponential_lower(numerator: &Natural, scale: u32, precision: u32) -> Natural {

@@ -35,7 +35,7 @@
 //! Cost: about 3 ns per coordinate, no allocation; three times that for a record that has to be shortened, so the
 //! time is not independent of the data.
 
-use super::natural::Natural;
+use super::big_integer::Natural;
 use super::{Dyadic, NoiseError, RoundedGaussian, power_of_two};
 
 /// The noise measures at least this many steps (base-two logarithm).

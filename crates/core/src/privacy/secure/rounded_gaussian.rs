@@ -8,7 +8,7 @@
 //!
 //! # Why it is exact
 //!
-//! 1. *Rejection.* A point is drawn uniformly from a wall of bricks (file `wall.rs`): lots have equal areas and equal
+//! 1. *Rejection.* A point is drawn uniformly from a wall of bricks (file `rejection_table.rs`): lots have equal areas and equal
 //!    probabilities; inside a lot the position `x` and the height are independent and uniform. The wall covers the region
 //!    under `f(x) = exp(-x^2/2)`, `0 <= x < 69`. A point is kept if and only if it is under `f`, so a kept `x` has a density
 //!    proportional to `f`: it is `|N(0,1)|` below 69. Kept or not, attempts are independent.
@@ -40,8 +40,8 @@
 
 use rand::CryptoRng;
 
-use super::natural::Natural;
-use super::wall::{FRACTION_BITS, Lot, POSITION_BITS, Prefix, Wall};
+use super::big_integer::Natural;
+use super::rejection_table::{FRACTION_BITS, Lot, POSITION_BITS, Prefix, Wall};
 use super::{Dyadic, NoiseError};
 
 /// Largest scale: keeps all products of the common path below `2^128`.

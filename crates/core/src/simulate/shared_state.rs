@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use super::evaluate::Evaluation;
-use super::job::{Block, Job};
-use super::letters::{Letter, Letters};
-use super::team::Meeting;
+use super::mailbox::{Letter, Letters};
+use super::task::{Block, Job};
+use super::workers::Meeting;
 use super::{BLOCK, Traffic};
 use crate::compress::Update;
-use crate::linalg::processor::prefetch_to_write;
-use crate::linalg::processor::roomy;
+use crate::linalg::simd::prefetch_to_write;
+use crate::linalg::simd::roomy;
 use crate::protocol::{Client, ClientId, RoundScratch, Server};
 use crate::wire;
 

@@ -9,8 +9,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::hall::Desk;
-use super::job::Job;
+use super::shared_state::Desk;
+use super::task::Job;
 
 /// A team, seen from its first thread.
 pub struct Team<'a, W> {

@@ -17,8 +17,8 @@ use std::sync::LazyLock;
 use rand::CryptoRng;
 use zeroize::Zeroize;
 
+use super::big_integer::Natural;
 use super::exponential::{exponential_lower, exponential_upper};
-use super::natural::Natural;
 
 /// Random bits that choose a lot.
 pub(super) const LOT_BITS: u32 = 12;

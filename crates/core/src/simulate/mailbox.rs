@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::compress::{Compressor, Update};
-use crate::linalg::processor::{LINE_BYTES, prefetch, prefetch_to_write};
+use crate::linalg::simd::{LINE_BYTES, prefetch, prefetch_to_write};
 use crate::objective::Coordinates;
 
 /// Words per cache line.

@@ -19,7 +19,7 @@ use super::{FactorPlace, Network};
 use crate::data::packed::{self, Entries, PackedRows};
 use crate::data::{Features, SparseRows};
 use crate::linalg::kernels::{self, LANES};
-use crate::linalg::processor::prefetch;
+use crate::linalg::simd::prefetch;
 use crate::linalg::{LINE, aligned, vectorised, vectorised_widely};
 
 /// Fewer records are not worth it.
