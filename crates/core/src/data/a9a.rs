@@ -6,7 +6,7 @@
 //!
 //! Packed: one byte per block and row, 0 for missing and `1 + p` for the block's feature `p`, block
 //! by block over all rows of both sets, then the labels; and all of it as one zlib stream
-//! (`data/a9a.zlib`, made by `examples/pack_a9a.rs`). The block education-num is a coarsening of the
+//! (`data/a9a.zlib`, made by `tools/pack_a9a`). The block education-num is a coarsening of the
 //! block education and is not stored. Decoding takes a few milliseconds.
 
 use std::io::Read;
