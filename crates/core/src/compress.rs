@@ -25,7 +25,7 @@ mod natural;
 mod qsgd;
 
 use crate::linalg::all_finite;
-use crate::linalg::simd::roomy;
+use crate::linalg::memory::thread_buffer;
 use crate::objective::Coordinates;
 use crate::privacy::Released;
 use crate::random::{IndexSeed, SecretRng};
@@ -130,11 +130,11 @@ pub struct Selection {
 
 impl Selection {
     /// Nothing, with room for a thread's own use.
-    pub(crate) fn roomy() -> Self {
+    pub(crate) fn for_thread() -> Self {
         Self {
             seed: None,
-            indices: roomy(0),
-            marks: roomy(0),
+            indices: thread_buffer(0),
+            marks: thread_buffer(0),
         }
     }
 
@@ -156,10 +156,10 @@ pub struct Update {
 
 impl Update {
     /// Nothing, with room for a thread's own use.
-    pub(crate) fn roomy() -> Self {
+    pub(crate) fn for_thread() -> Self {
         Self {
-            selection: Selection::roomy(),
-            values: roomy(0),
+            selection: Selection::for_thread(),
+            values: thread_buffer(0),
         }
     }
 

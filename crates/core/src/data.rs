@@ -32,6 +32,7 @@ mod labels;
 pub mod libsvm;
 pub(crate) mod packed;
 mod partition;
+pub(crate) mod prefetch;
 mod public_random;
 mod reader;
 mod rows;
@@ -42,13 +43,14 @@ mod synthetic;
 // The name that `csv.rs` still uses.
 use reader as input;
 
+pub use crate::linalg::SparseRow;
 pub use cosine::Cosine;
 pub use dataset::Dataset;
 pub use directories::DataDirectories;
 pub use error::{DataError, Place};
 pub use labels::Schema;
 pub use partition::Partition;
-pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRow, SparseRows};
+pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRows};
 pub use scale::{Constants, Scale, Scaling, largest_singular_value};
 pub use source::{Loaded, Share, Source};
 pub use synthetic::Synthetic;

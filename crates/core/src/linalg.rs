@@ -13,13 +13,17 @@
 //! `unsafe` stands in [`matmul`] and in `linalg/simd.rs` alone: here for the call of the general matrix product, whose
 //! bounds are checked first, there for single instructions.
 
+pub(crate) mod bytes;
 pub(crate) mod kernels;
+pub(crate) mod memory;
+pub(crate) mod packed_matrix;
 pub(crate) mod simd;
+pub(crate) mod sparse;
 pub(crate) mod vector_math;
 
+pub(crate) use memory::{LINE, aligned};
 pub use simd::{vectorised, vectorised_widely};
-
-use simd::LINE_BYTES;
+pub use sparse::SparseRow;
 
 /// `sum_i left_i right_i`, in sixteen interleaved partial sums.
 ///
@@ -130,16 +134,6 @@ pub fn softplus(values: &mut [f32]) {
                 .for_each(|x| *x = vector_math::softplus(*x))
         },
     );
-}
-
-/// Numbers per cache line.
-pub(crate) const LINE: usize = LINE_BYTES / size_of::<f32>();
-
-/// The part of a buffer from the first whole cache line on; ask for [`LINE`] numbers more than
-/// needed. Vectors that cross from one line into the next cost twice.
-pub(crate) fn aligned(buffer: &mut [f32]) -> &mut [f32] {
-    let skip = buffer.as_ptr().align_offset(LINE_BYTES).min(LINE);
-    &mut buffer[skip..]
 }
 
 /// A matrix inside a slice: entry `(i, j)` is `values[i * row_stride + j * column_stride]`.

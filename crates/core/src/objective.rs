@@ -33,7 +33,7 @@ pub use regularizer::Regularizer;
 
 use crate::data::Dataset;
 use crate::data::identity::Identity;
-use crate::linalg::simd::roomy;
+use crate::linalg::memory::thread_buffer;
 
 /// Which coordinates of the model are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,7 @@ pub struct Workspace {
     indices: Vec<Vec<u32>>,
     phase: u64,
     prepared: Vec<Prepared>,
-    layout: Layout,
+    columns: CachedColumns,
 }
 
 /// What an objective made of a model, kept for the next call with the same one.
@@ -169,7 +169,7 @@ struct Prepared {
 
 /// What an objective made of the records of a batch, kept for the next call with the same ones.
 #[derive(Debug, Default)]
-struct Layout {
+struct CachedColumns {
     data: Option<Identity>,
     rows: Vec<u32>,
     buffer: Vec<u8>,
@@ -239,19 +239,19 @@ impl Workspace {
     }
 
     /// What was made of these rows of some data, or a buffer to make it in.
-    pub(crate) fn take_layout(&mut self, data: Identity, rows: &[u32]) -> (Vec<u8>, bool) {
-        let layout = &mut self.layout;
-        let known = layout.data.take() == Some(data) && layout.rows == rows;
-        (std::mem::take(&mut layout.buffer), known)
+    pub(crate) fn take_columns(&mut self, data: Identity, rows: &[u32]) -> (Vec<u8>, bool) {
+        let columns = &mut self.columns;
+        let known = columns.data.take() == Some(data) && columns.rows == rows;
+        (std::mem::take(&mut columns.buffer), known)
     }
 
     /// Keeps what was made of these rows.
-    pub(crate) fn put_layout(&mut self, data: Identity, rows: &[u32], buffer: Vec<u8>) {
-        let layout = &mut self.layout;
-        layout.data = Some(data);
-        layout.rows.clear();
-        layout.rows.extend_from_slice(rows);
-        layout.buffer = buffer;
+    pub(crate) fn put_columns(&mut self, data: Identity, rows: &[u32], buffer: Vec<u8>) {
+        let columns = &mut self.columns;
+        columns.data = Some(data);
+        columns.rows.clear();
+        columns.rows.extend_from_slice(rows);
+        columns.buffer = buffer;
     }
 
     /// Takes a buffer of `len` numbers with unspecified content; give it back with [`put`](Self::put).
@@ -298,7 +298,7 @@ fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> 
     let best = (0..buffers.len())
         .rev()
         .min_by_key(|&place| fit(&buffers[place]));
-    best.map_or_else(|| roomy(len), |place| buffers.swap_remove(place))
+    best.map_or_else(|| thread_buffer(len), |place| buffers.swap_remove(place))
 }
 
 #[cfg(test)]

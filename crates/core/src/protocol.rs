@@ -21,10 +21,11 @@ mod server;
 mod smooth;
 
 pub use client::{
-    Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch, suits_secure_noise,
+    Client, ClientError, ClientPlan, ClientState, EstimatorPlan, Message, RoundScratch,
+    suits_secure_noise,
 };
-pub use equalize::{Block, Equalizing};
-pub use server::{Closed, Schedule, Server, ServerError, ServerPlan, ServerState};
+pub use equalize::{Equalizing, ParameterBlock};
+pub use server::{RoundSummary, Schedule, Server, ServerError, ServerPlan, ServerState};
 pub use smooth::Smoothing;
 
 /// Number of a round, from 0.

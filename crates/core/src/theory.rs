@@ -9,7 +9,7 @@ mod bounds;
 mod tables;
 
 pub use bounds::{Choice, DIRECT_NOISE_CONSTANT};
-pub use tables::{Row, Tables};
+pub use tables::{ResultRow, Tables};
 
 /// The constant of Theorem 1 in the authors' experiments.
 pub const NOISE_CONSTANT: f64 = 48.0;

@@ -77,11 +77,18 @@ fn allocations(setting: &Setting) -> u64 {
             start = COUNT.get();
         }
         for (i, sender) in senders.iter_mut().enumerate() {
-            if sender.send(server.round(), server.model()) {
-                let decoded = server.decode(i as u32, &sender.bytes, &mut sender.update);
+            let Sender {
+                client,
+                scratch,
+                update,
+                ..
+            } = sender;
+            let message = client.message(server.round(), server.model(), scratch);
+            if message.update.is_some() {
+                let decoded = server.decode(i as u32, message.bytes, update);
                 assert_eq!(decoded, Ok(true));
-                server.take(i as u32, &sender.update).unwrap();
-                sender.client.accepted(&sender.update);
+                server.add(i as u32, update).unwrap();
+                client.accepted(update);
             }
         }
         server.close().unwrap();

@@ -12,7 +12,7 @@ use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Activation, Network, Objective, Regularizer};
 use soteria_core::privacy::Noise;
 use soteria_core::protocol::{
-    Block, Client, Equalizing, EstimatorPlan, Schedule, Smoothing, shift_step,
+    Client, Equalizing, EstimatorPlan, ParameterBlock, Schedule, Smoothing, shift_step,
 };
 use soteria_core::random::{PublicSeed, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
@@ -151,7 +151,7 @@ fn setting(
         }),
     ][stream.pick(3)];
     let equalizing = Equalizing {
-        blocks: vec![Block {
+        blocks: vec![ParameterBlock {
             start: 0,
             rows: 2,
             columns: 2,

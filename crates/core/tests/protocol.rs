@@ -162,12 +162,15 @@ fn memory_is_rebuilt_from_coins_alone() {
                 for round in 0..12u32 {
                     let model = Arc::new(stream.numbers(d, 1.0));
                     let coins = SecretKey::simulated(u64::from(round), 1);
-                    sender.client.renew(ClientKeys {
+                    sender.client.set_keys(ClientKeys {
                         coins: coins.clone(),
                         noise: SecretKey::simulated(u64::from(round), 2),
                     });
                     let present = sender.send(round, &model);
-                    assert_eq!(later.revisit(round, &model, &coins, &mut scratch), present);
+                    assert_eq!(
+                        later.replay_round(round, &model, &coins, &mut scratch),
+                        present
+                    );
                     assert!(later.save() == sender.client.save(), "{kind:?} {noise:?}");
                     sent += u32::from(present);
                 }
@@ -212,13 +215,13 @@ fn the_server_takes_each_client_once_and_in_order() {
     let update = sender.update.clone();
     let refuses = |server: &mut Server, client: u32, expected: ServerError| {
         let before = format!("{server:?}");
-        assert_eq!(server.take(client, &update), Err(expected));
+        assert_eq!(server.add(client, &update), Err(expected));
         assert_eq!(before, format!("{server:?}"));
     };
     let unknown = |client| ServerError::UnknownClient { client, clients: 3 };
     refuses(&mut server, 3, unknown(3));
     refuses(&mut server, u32::MAX, unknown(u32::MAX));
-    server.take(1, &update).unwrap();
+    server.add(1, &update).unwrap();
     let order = |client, last, round| ServerError::Order {
         client,
         last,
@@ -226,7 +229,7 @@ fn the_server_takes_each_client_once_and_in_order() {
     };
     refuses(&mut server, 1, order(1, 1, 0));
     refuses(&mut server, 0, order(0, 1, 0));
-    server.take(2, &update).unwrap();
+    server.add(2, &update).unwrap();
     refuses(&mut server, 2, order(2, 2, 0));
     let closed = server.close().unwrap();
     assert_eq!((closed.round, closed.taken, closed.nonzero), (0, 2, 2));
@@ -322,7 +325,7 @@ fn shifts_stay_together_whoever_drops_out() {
             sender.send(round, &model);
             // Lost on the way: neither side moves its shift.
             if stream.next() > -0.4 {
-                server.take(id as u32, &sender.update).unwrap();
+                server.add(id as u32, &sender.update).unwrap();
                 sender.client.accepted(&sender.update);
             }
         }

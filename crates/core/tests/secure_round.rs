@@ -12,7 +12,7 @@ use soteria_core::data::Dataset;
 use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Coordinates, Explicit, Objective};
 use soteria_core::privacy::Noise;
-use soteria_core::privacy::secure::{GridPlan, Term};
+use soteria_core::privacy::secure::{GridPlan, TermBound};
 use soteria_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
 use soteria_core::random::{IndexSeed, Purpose, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
@@ -42,16 +42,18 @@ impl Integers {
         };
         let divisor = sampling.divisor(records);
         let (terms, coordinates) = match plan.estimator {
-            EstimatorPlan::Minibatch => (vec![Term { clip, divisor }], plan.compressor.values()),
+            EstimatorPlan::Minibatch => {
+                (vec![TermBound { clip, divisor }], plan.compressor.values())
+            }
             EstimatorPlan::Svrg {
                 difference_clip, ..
             }
             | EstimatorPlan::Saga { difference_clip } => {
-                let difference = Term {
+                let difference = TermBound {
                     clip: difference_clip.unwrap(),
                     divisor,
                 };
-                let reference = Term {
+                let reference = TermBound {
                     clip,
                     divisor: records as f64,
                 };

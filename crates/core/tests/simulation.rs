@@ -335,7 +335,7 @@ fn traffic_is_the_length_of_the_messages() {
             if sender.send(server.round(), &model) {
                 present += 1;
                 traffic[0] += 64 * setting.plan.compressor.values() as u64;
-                server.take(i as u32, &sender.update).unwrap();
+                server.add(i as u32, &sender.update).unwrap();
                 sender.client.accepted(&sender.update);
                 sender.update.add_to(1.0, &mut touched);
             } else {

@@ -9,11 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::identity::Identity;
-use super::packed::{Entries, RowSource, with_rows};
 use super::rows::is_acceptable;
 use super::{DataError, DenseRows, Features};
-use crate::linalg::LINE;
-use crate::linalg::simd::prefetch;
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]
@@ -188,49 +185,6 @@ impl Dataset {
     /// `|x_j|^2` of every row, offset included.
     pub fn squared_norms(&self) -> &[f64] {
         &self.squared_norms
-    }
-
-    /// Whether rows are so short that the processor finds them by itself while it works on those before: asking for them
-    /// ahead would cost more than it gains.
-    fn finds_rows(&self) -> bool {
-        matches!(&self.features, Features::Sparse(sparse) if sparse.indicators().is_some())
-    }
-
-    /// Asks for the numbers that say where these rows are and what they are, ahead of
-    /// [`fetch`](Self::fetch).
-    pub(crate) fn fetch_places(&self, rows: &[u32]) {
-        if self.finds_rows() {
-            return;
-        }
-        for &row in rows {
-            let row = row as usize;
-            prefetch(&self.squared_norms[row..=row]);
-            prefetch(&self.labels[row..=row]);
-            if let Features::Sparse(sparse) = &self.features {
-                prefetch(&sparse.starts()[row..row + 2]);
-            }
-        }
-    }
-
-    /// Asks for these rows, which lie anywhere in memory, while something else is computed. Changes
-    /// nothing but time.
-    #[inline]
-    pub(crate) fn fetch(&self, rows: &[u32]) {
-        if self.finds_rows() {
-            return;
-        }
-        for &row in rows {
-            match &self.features {
-                Features::Sparse(sparse) => {
-                    with_rows!(sparse, |rows| rows.row(row as usize).fetch())
-                }
-                Features::Dense(dense) => {
-                    // The start is enough: the processor sees where a long row goes on.
-                    let row = dense.row(row as usize);
-                    prefetch(&row[..row.len().min(4 * LINE)]);
-                }
-            }
-        }
     }
 
     /// What the classes are called in the source: "-1", "+1" for a9a; digits for MNIST.

@@ -11,7 +11,8 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::packed::FEWEST;
-use crate::linalg::simd::{BitPicker, LOOKUPS, sum_lookups, with_room_on_large_pages};
+use crate::linalg::memory::with_room_on_large_pages;
+use crate::linalg::simd::{BitPicker, LOOKUPS, sum_lookups};
 use crate::linalg::vectorised;
 
 /// Columns there may be; the byte that is left stands for none.

@@ -4,8 +4,8 @@
 //! most 256 different values and so do features that are yes or no: then a value is a byte that names it, and with
 //! the column in two bytes more it fits into one word. What is read back is the stored value to the bit.
 
-use super::{SparseRow, SparseRows};
-use crate::linalg::simd::{prefetch, with_room_on_large_pages};
+use crate::linalg::memory::{prefetch, with_room_on_large_pages};
+use crate::linalg::sparse::SparseVector;
 
 /// How many different values there may be.
 const VALUES: usize = 256;
@@ -111,90 +111,7 @@ pub(crate) struct PackedRow<'a> {
     values: &'a [f32; VALUES],
 }
 
-/// A sparse row, however it is stored.
-pub(crate) trait Entries: Copy {
-    /// A row without entries.
-    const NONE: Self;
-
-    /// What is stored of a value.
-    type Stored: Copy;
-
-    /// What is stored from the entry `first` on.
-    fn stored(self, first: usize) -> impl Iterator<Item = Self::Stored>;
-
-    /// Column and value.
-    fn unpack(self, stored: Self::Stored) -> (u32, f32);
-
-    /// The number of the value in packed rows, where values have numbers.
-    fn number(stored: Self::Stored) -> u8;
-
-    /// Columns, ascending, and values from the entry `first` on.
-    #[inline(always)]
-    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
-        self.stored(first).map(
-            #[inline(always)]
-            move |stored| self.unpack(stored),
-        )
-    }
-
-    /// All entries, four at a time, and the rest of them.
-    fn fours(
-        self,
-    ) -> (
-        impl Iterator<Item = [(u32, f32); 4]>,
-        impl Iterator<Item = (u32, f32)>,
-    );
-
-    /// Asks for the row while something else is computed. Changes nothing but time.
-    fn fetch(self);
-}
-
-impl Entries for SparseRow<'_> {
-    const NONE: Self = SparseRow {
-        indices: &[],
-        values: &[],
-    };
-
-    type Stored = (u32, f32);
-
-    #[inline(always)]
-    fn stored(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
-        let (indices, values) = (&self.indices[first..], &self.values[first..]);
-        indices.iter().copied().zip(values.iter().copied())
-    }
-
-    #[inline(always)]
-    fn unpack(self, stored: (u32, f32)) -> (u32, f32) {
-        stored
-    }
-
-    #[inline(always)]
-    fn number(_: (u32, f32)) -> u8 {
-        0
-    }
-
-    #[inline(always)]
-    fn fours(
-        self,
-    ) -> (
-        impl Iterator<Item = [(u32, f32); 4]>,
-        impl Iterator<Item = (u32, f32)>,
-    ) {
-        let (indices, _) = self.indices.as_chunks::<4>();
-        let (values, _) = self.values.as_chunks::<4>();
-        let fours = indices.iter().zip(values);
-        let fours = fours.map(|(index, value)| std::array::from_fn(|p| (index[p], value[p])));
-        (fours, self.entries(self.indices.len() / 4 * 4))
-    }
-
-    #[inline(always)]
-    fn fetch(self) {
-        prefetch(self.indices);
-        prefetch(self.values);
-    }
-}
-
-impl Entries for PackedRow<'_> {
+impl SparseVector for PackedRow<'_> {
     const NONE: Self = PackedRow {
         entries: &[],
         values: &[0.0; VALUES],
@@ -239,7 +156,7 @@ impl Entries for PackedRow<'_> {
     }
 
     #[inline(always)]
-    fn fetch(self) {
+    fn prefetch(self) {
         prefetch(self.entries);
     }
 }
@@ -247,7 +164,7 @@ impl Entries for PackedRow<'_> {
 /// Where sparse rows come from.
 pub(crate) trait RowSource: Copy {
     /// One row.
-    type Row: Entries;
+    type Row: SparseVector;
 
     /// The row of this number.
     fn row(self, row: usize) -> Self::Row;
@@ -260,15 +177,6 @@ pub(crate) trait RowSource: Copy {
             *slot = self.row(row as usize);
         }
         block
-    }
-}
-
-impl<'a> RowSource for &'a SparseRows {
-    type Row = SparseRow<'a>;
-
-    #[inline(always)]
-    fn row(self, row: usize) -> SparseRow<'a> {
-        SparseRows::row(self, row)
     }
 }
 
@@ -313,6 +221,7 @@ pub(crate) use with_rows;
 
 #[cfg(test)]
 mod tests {
+    use super::super::SparseRows;
     use super::*;
 
     /// As many rows as the stored values need, of 7 values each.

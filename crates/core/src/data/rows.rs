@@ -8,8 +8,9 @@ use std::fmt;
 use super::DataError;
 use super::identity::Identity;
 use super::indicators::Indicators;
-use super::packed::{Packed, PackedRows};
-use crate::linalg::simd::with_room_on_large_pages;
+use super::packed::{Packed, PackedRows, RowSource};
+use crate::linalg::SparseRow;
+use crate::linalg::memory::with_room_on_large_pages;
 
 /// Largest absolute value of a feature, 2^64. Nothing that was measured is larger, and the rounding of
 /// products with such numbers would be hard to bound.
@@ -59,15 +60,6 @@ pub struct SparseRows {
     /// The same values for loops that read rows at random, in parts that were selected.
     packed: Option<Packed>,
     indicators: Option<Indicators>,
-}
-
-/// One sparse row: `values[p]` stands in column `indices[p]`.
-#[derive(Clone, Copy, PartialEq)]
-pub struct SparseRow<'a> {
-    /// The columns, ascending and without duplicates.
-    pub indices: &'a [u32],
-    /// The values in those columns.
-    pub values: &'a [f32],
 }
 
 impl Features {
@@ -428,6 +420,15 @@ impl SparseRows {
     }
 }
 
+impl<'a> RowSource for &'a SparseRows {
+    type Row = SparseRow<'a>;
+
+    #[inline(always)]
+    fn row(self, row: usize) -> SparseRow<'a> {
+        SparseRows::row(self, row)
+    }
+}
+
 impl fmt::Debug for Features {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -452,12 +453,6 @@ impl fmt::Debug for SparseRows {
             self.columns,
             self.values.len()
         )
-    }
-}
-
-impl fmt::Debug for SparseRow<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "SparseRow({} stored)", self.values.len())
     }
 }
 

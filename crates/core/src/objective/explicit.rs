@@ -52,13 +52,13 @@ pub trait RecordLoss {
 /// One record's features, dense or sparse, offset included.
 #[derive(Clone, Copy)]
 pub struct RowView<'a> {
-    row: Row<'a>,
+    row: StoredRow<'a>,
     offset: Option<&'a [f32]>,
     squared_norm: f64,
 }
 
 #[derive(Clone, Copy)]
-enum Row<'a> {
+enum StoredRow<'a> {
     Dense(&'a [f32]),
     Sparse(SparseRow<'a>),
 }
@@ -71,8 +71,8 @@ impl<'a> RowView<'a> {
     pub fn new(data: &'a Dataset, row: usize) -> Self {
         RowView {
             row: match data.features() {
-                Features::Dense(dense) => Row::Dense(dense.row(row)),
-                Features::Sparse(sparse) => Row::Sparse(sparse.row(row)),
+                Features::Dense(dense) => StoredRow::Dense(dense.row(row)),
+                Features::Sparse(sparse) => StoredRow::Sparse(sparse.row(row)),
             },
             offset: data.offset().map(|offset| &offset[..]),
             squared_norm: data.squared_norms()[row],
@@ -85,8 +85,8 @@ impl<'a> RowView<'a> {
     /// If there are fewer weights than features; more are ignored.
     pub fn dot(&self, weights: &[f32]) -> f32 {
         let stored = match self.row {
-            Row::Dense(row) => linalg::dot(row, &weights[..row.len()]),
-            Row::Sparse(row) => linalg::vectorised(
+            StoredRow::Dense(row) => linalg::dot(row, &weights[..row.len()]),
+            StoredRow::Sparse(row) => linalg::vectorised(
                 #[inline(always)]
                 || linalg::kernels::sparse_dot(row, weights),
             ),
@@ -105,8 +105,8 @@ impl<'a> RowView<'a> {
             linalg::add_scaled(&mut target[..offset.len()], scale, offset);
         }
         match self.row {
-            Row::Dense(row) => linalg::add_scaled(&mut target[..row.len()], scale, row),
-            Row::Sparse(row) => {
+            StoredRow::Dense(row) => linalg::add_scaled(&mut target[..row.len()], scale, row),
+            StoredRow::Sparse(row) => {
                 for (&index, &value) in row.indices.iter().zip(row.values) {
                     target[index as usize] += scale * value;
                 }

@@ -16,8 +16,9 @@
 
 use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
-use crate::data::packed::{Entries, RowSource, with_rows};
+use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Dataset, Features, SparseRow, SparseRows};
+use crate::linalg::sparse::SparseVector;
 use crate::linalg::{self, kernels, vector_math, vectorised};
 
 /// Rows that are asked for together.
@@ -220,7 +221,7 @@ fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f3
             // Rows lie anywhere in memory: all are asked for before the first is read.
             with_rows!(sparse, |rows| {
                 let found = rows.block::<BLOCK>(records.rows);
-                found.iter().for_each(|row| row.fetch());
+                found.iter().for_each(|row| row.prefetch());
                 for (margin, &row) in margins.iter_mut().zip(&found) {
                     *margin = constant + kernels::sparse_dot(row, model);
                 }
@@ -330,8 +331,8 @@ fn add_selected(
     if let Some(indicators) = indicators(records) {
         return add_selected_indicators(indicators, records, gradients, chosen, sum);
     }
-    match (records.data.features(), way(records, chosen)) {
-        (Features::Sparse(_), Way::WholeRows) => {
+    match (records.data.features(), cheapest_lookup(records, chosen)) {
+        (Features::Sparse(_), Lookup::WholeRows) => {
             let mut full = workspace.take_zeroed(records.data.columns());
             add_rows(records, gradients, &mut full);
             for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
@@ -339,7 +340,7 @@ fn add_selected(
             }
             workspace.put(full);
         }
-        (Features::Sparse(sparse), Way::Table) => {
+        (Features::Sparse(sparse), Lookup::Table) => {
             let mut table = position_table(records.data.columns(), chosen, workspace);
             if let (&[row], Some(offset)) = (records.rows, records.data.offset()) {
                 let scale = gradients.weights[0] * gradients.factors[0];
@@ -473,8 +474,8 @@ fn selected_norms(
         features.map(square).sum()
     };
     let norms = squared_norms.iter_mut().zip(records.rows);
-    match (records.data.features(), way(records, chosen)) {
-        (Features::Sparse(sparse), Way::Table | Way::WholeRows) => {
+    match (records.data.features(), cheapest_lookup(records, chosen)) {
+        (Features::Sparse(sparse), Lookup::Table | Lookup::WholeRows) => {
             let table = position_table(records.data.columns(), chosen, workspace);
             let constant: f64 = chosen.iter().map(|&c| square(offset(c))).sum();
             for (norm, &row) in norms {
@@ -534,7 +535,7 @@ fn position_table(columns: usize, chosen: &[u32], workspace: &mut Workspace) -> 
 
 /// How chosen features are found among the stored ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum Lookup {
     /// Each is searched for in every row.
     Search,
     /// Every stored feature is looked up in a table.
@@ -544,10 +545,10 @@ enum Way {
 }
 
 /// The cheapest way. Beyond speed, only roundings of a sum depend on it: with an offset, or onto a sum that is not zero.
-fn way(records: Records<'_>, chosen: &[u32]) -> Way {
+fn cheapest_lookup(records: Records<'_>, chosen: &[u32]) -> Lookup {
     let (Features::Sparse(sparse), Some(&first)) = (records.data.features(), records.rows.first())
     else {
-        return Way::Search;
+        return Lookup::Search;
     };
     // The first row speaks for all. In units of an addition, measured: a step of a search costs 4
     // and a hit in the table 8, because both are branches that cannot be foreseen.
@@ -558,10 +559,10 @@ fn way(records: Records<'_>, chosen: &[u32]) -> Way {
     let table = columns / 16.0 + count * (0.7 * stored + 8.0 * hits);
     let whole_rows = columns / 16.0 + count * stored;
     if search < table.min(whole_rows) {
-        Way::Search
+        Lookup::Search
     } else if table < whole_rows {
-        Way::Table
+        Lookup::Table
     } else {
-        Way::WholeRows
+        Lookup::WholeRows
     }
 }

@@ -106,7 +106,7 @@ pub struct Network {
     activation: Activation,
     places: Vec<FactorPlace>,
     factor_len: usize,
-    pass: pass::Plan,
+    pass: pass::PassLayout,
 }
 
 /// Where one layer's numbers stand among a record's factors.
@@ -163,7 +163,7 @@ impl Network {
             });
             next = end;
         }
-        let pass = pass::Plan::new(&layers);
+        let pass = pass::PassLayout::new(&layers);
         Ok(Network {
             layers,
             activation,

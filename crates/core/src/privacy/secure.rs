@@ -22,10 +22,10 @@
 //! ```
 //! use chacha20::ChaCha20Rng;
 //! use rand::SeedableRng;
-//! use soteria_core::privacy::secure::{GridPlan, Term};
+//! use soteria_core::privacy::secure::{GridPlan, TermBound};
 //!
 //! // Records of two coordinates clipped to norm 1, an expected batch of 50, noise 0.08 on their mean.
-//! let plan = GridPlan::new(0.08, 2, &[Term { clip: 1.0, divisor: 50.0 }])?;
+//! let plan = GridPlan::new(0.08, 2, &[TermBound { clip: 1.0, divisor: 50.0 }])?;
 //! let grid = &plan.grids()[0];
 //! let mut rng = ChaCha20Rng::from_seed([1; 32]); // in earnest: a seed from the operating system
 //! let mut noise = vec![0; 2];
@@ -49,7 +49,7 @@ pub mod grid;
 mod rejection_table;
 pub mod rounded_gaussian;
 
-pub use grid::{Grid, GridPlan, Term};
+pub use grid::{Grid, GridPlan, TermBound};
 pub use rounded_gaussian::RoundedGaussian;
 
 /// Why a grid or a sampler could not be built.

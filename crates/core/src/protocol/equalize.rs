@@ -23,7 +23,7 @@
 
 /// A layer's weights, or biases, among the model's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct ParameterBlock {
     /// Its first parameter.
     pub start: usize,
     /// Rows, one after the other.
@@ -36,12 +36,12 @@ pub struct Block {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Equalizing {
     /// The matrices.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<ParameterBlock>,
     /// What a singular value must exceed to count fully; above zero.
     pub floor: f64,
 }
 
-impl Block {
+impl ParameterBlock {
     /// The parameter after its last.
     pub fn end(&self) -> usize {
         self.start + self.rows * self.columns
@@ -56,7 +56,11 @@ impl Block {
 impl Equalizing {
     /// The parameter after the last of all blocks.
     pub fn end(&self) -> usize {
-        self.blocks.iter().map(Block::end).max().unwrap_or(0)
+        self.blocks
+            .iter()
+            .map(ParameterBlock::end)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Equalises the blocks of `direction` in place; the rest stays.
@@ -208,7 +212,7 @@ mod tests {
     }
 
     fn apply(values: &[f32], rows: usize, columns: usize, floor: f64) -> Vec<f32> {
-        let block = Block {
+        let block = ParameterBlock {
             start: 0,
             rows,
             columns,
@@ -292,7 +296,7 @@ mod tests {
         for (found, value) in equal.iter().zip(&matrix) {
             assert!((found * 1e4 - value).abs() < 1e-5);
         }
-        let blocks = vec![Block {
+        let blocks = vec![ParameterBlock {
             start: 2,
             rows: 1,
             columns: 2,

@@ -108,7 +108,7 @@ pub enum ServerError {
 
 /// What a closed round did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closed {
+pub struct RoundSummary {
     /// The round.
     pub round: Round,
     /// Clients whose message was taken.
@@ -216,12 +216,12 @@ impl Server {
         self.model = Arc::new(state.model);
         self.shift = state.shift;
         self.velocity = state.velocity;
-        self.discard();
+        self.reset();
         Ok(())
     }
 
     /// Forgets the messages of the open round.
-    pub fn discard(&mut self) {
+    pub fn reset(&mut self) {
         self.average.fill(0.0);
         self.last = None;
         self.taken = 0;
@@ -238,13 +238,13 @@ impl Server {
     ///
     /// # Errors
     /// When the run has ended, or the bytes are no average of the open round; nothing counts as taken then.
-    pub fn hear(&mut self, average: &[u8]) -> Result<(), ServerError> {
+    pub fn apply(&mut self, average: &[u8]) -> Result<(), ServerError> {
         if self.finished() {
             return Err(ServerError::Finished(self.plan.rounds));
         }
         (self.last, self.taken) = (None, 0);
         wire::decode_average(self.round, average, &mut self.average).map_err(|error| {
-            self.discard();
+            self.reset();
             ServerError::Average {
                 round: self.round,
                 error,
@@ -308,12 +308,12 @@ impl Server {
     ///
     /// # Errors
     /// When the client is unknown or out of order, or the run has ended.
-    pub fn take(&mut self, client: ClientId, update: &Update) -> Result<(), ServerError> {
-        self.take_with(client, |scale, average| update.add_to(scale, average))
+    pub fn add(&mut self, client: ClientId, update: &Update) -> Result<(), ServerError> {
+        self.add_with(client, |scale, average| update.add_to(scale, average))
     }
 
     /// The same for an update in any form: `add(scale, average)` adds `scale` times it.
-    pub(crate) fn take_with(
+    pub(crate) fn add_with(
         &mut self,
         client: ClientId,
         add: impl FnOnce(f32, &mut [f32]),
@@ -344,7 +344,7 @@ impl Server {
     ///
     /// # Errors
     /// When the run has ended.
-    pub fn close(&mut self) -> Result<Closed, ServerError> {
+    pub fn close(&mut self) -> Result<RoundSummary, ServerError> {
         if self.finished() {
             return Err(ServerError::Finished(self.plan.rounds));
         }
@@ -377,7 +377,7 @@ impl Server {
             self.step(step, shift_step);
             nonzero
         };
-        let closed = Closed {
+        let closed = RoundSummary {
             round: self.round,
             taken: self.taken,
             nonzero,

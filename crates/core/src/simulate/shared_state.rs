@@ -1,60 +1,41 @@
-//! Where a team works: the clients, the messages of a block on their way, and the server, of which each thread has a copy unless
-//! the model is large. What every thread writes lies in lines of memory of its own.
+//! What the worker threads of a run share: the clients, the messages of a block, and the server, of
+//! which each thread has a copy unless the model is large. Whatever a thread writes lies in cache
+//! lines of its own.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use super::evaluate::Evaluation;
-use super::mailbox::{Letter, Letters};
-use super::task::{Block, Job};
-use super::workers::Meeting;
+use super::mailbox::{Mailbox, Received};
+use super::task::{ClientBlock, Task};
+use super::workers::Barrier;
 use super::{BLOCK, Traffic};
-use crate::compress::Update;
-use crate::linalg::simd::prefetch_to_write;
-use crate::linalg::simd::roomy;
+use crate::linalg::memory::prefetch_to_write;
 use crate::protocol::{Client, ClientId, RoundScratch, Server};
 use crate::wire;
 
-/// What the threads of a team share.
-pub(super) struct Hall<'a> {
+pub(super) struct SharedState<'a> {
     /// One for each thread, or one for all.
     replicas: Vec<RwLock<Replica<'a>>>,
-    clients: &'a [Seat],
-    /// The messages of the last block. Where every thread reads them, those of the last two: one may still be read while the other is
-    /// written.
-    letters: Vec<Letters>,
-    queues: Vec<Queue>,
+    clients: &'a [ClientSlot],
+    /// The messages of the last block. Where every thread reads them, those of the last two blocks:
+    /// one may still be read while the other is written.
+    mailboxes: Vec<Mailbox>,
+    queues: Vec<ClientQueue>,
 }
 
-/// A client, in lines of memory of its own: its neighbour may belong to another thread.
+/// A client, in cache lines of its own: its neighbour may belong to another thread.
 #[repr(align(128))]
-pub(super) struct Seat(Mutex<Client>);
+pub(super) struct ClientSlot(Mutex<Client>);
 
-impl Seat {
+impl ClientSlot {
     pub(super) fn new(client: Client) -> Self {
         Self(Mutex::new(client))
     }
 
     pub(super) fn client(&self) -> MutexGuard<'_, Client> {
         self.0.lock().expect("each client has one thread at a time")
-    }
-}
-
-/// Buffers of one thread.
-pub(super) struct Desk {
-    pub(super) scratch: RoundScratch,
-    message: Vec<u8>,
-    update: Update,
-}
-
-impl Default for Desk {
-    fn default() -> Self {
-        Self {
-            scratch: RoundScratch::default(),
-            message: roomy(0),
-            update: Update::roomy(),
-        }
     }
 }
 
@@ -65,155 +46,152 @@ pub(super) struct Replica<'a> {
     pub(super) traffic: Traffic,
 }
 
-impl<'a> Hall<'a> {
+impl<'a> SharedState<'a> {
     pub(super) fn new(
         server: &'a mut Server,
         copies: &'a mut [Server],
         traffic: Traffic,
-        clients: &'a [Seat],
+        clients: &'a [ClientSlot],
         threads: usize,
     ) -> Self {
-        let room = |_| Letters::new(clients.len().min(BLOCK), &server.plan().compressor);
-        let letters = (0..1 + copies.len().min(1)).map(room).collect();
+        let mailbox = |_| Mailbox::new(clients.len().min(BLOCK), &server.plan().compressor);
+        let mailboxes = (0..1 + copies.len().min(1)).map(mailbox).collect();
         let servers = std::iter::once(server).chain(copies);
         let replicas = servers.map(|server| RwLock::new(Replica { server, traffic }));
         Self {
             replicas: replicas.collect(),
             clients,
-            letters,
-            queues: (0..threads).map(|_| Queue::default()).collect(),
+            mailboxes,
+            queues: (0..threads).map(|_| ClientQueue::default()).collect(),
         }
     }
 
-    /// Does a thread's part of a job.
+    /// Does one thread's part of a task.
     pub(super) fn work(
         &self,
         thread: usize,
-        job: Job,
+        task: Task,
         evaluation: &Evaluation<'_>,
-        meeting: &Meeting,
-        desk: &mut Desk,
+        barrier: &Barrier,
+        scratch: &mut RoundScratch,
     ) {
-        match job {
-            Job::Messages(block) => {
-                self.messages(thread, block, desk);
-                if meeting.wait(thread) {
+        match task {
+            Task::Messages(block) => {
+                self.compute_messages(thread, block, scratch);
+                if barrier.wait(thread) {
                     self.deliver(thread, block);
                 }
             }
-            Job::Alone(block) => {
-                self.messages(thread, block, desk);
+            Task::MessagesAlone(block) => {
+                self.compute_messages(thread, block, scratch);
                 self.deliver(thread, block);
             }
-            Job::Settle => {
-                self.settle(thread);
-                meeting.wait(thread);
+            Task::Reallocate => {
+                self.reallocate(thread);
+                barrier.wait(thread);
             }
-            Job::Copy => {
-                self.copy(thread);
-                meeting.wait(thread);
+            Task::CopyServer => {
+                self.copy_server(thread);
+                barrier.wait(thread);
             }
-            Job::Metrics => {
-                let replica = self.look(thread);
-                let workspace = desk.scratch.workspace();
+            Task::Evaluate => {
+                let replica = self.replica(thread);
+                let workspace = scratch.workspace();
                 workspace.begin_phase(phase(replica.server));
                 evaluation.work(replica.server.model(), workspace);
-                meeting.wait(thread);
+                barrier.wait(thread);
             }
         }
     }
 
-    /// What a thread takes for the server.
-    pub(super) fn look(&self, thread: usize) -> RwLockReadGuard<'_, Replica<'a>> {
+    /// The copy of the server that a thread reads: its own, or the first where there is only one.
+    pub(super) fn replica(&self, thread: usize) -> RwLockReadGuard<'_, Replica<'a>> {
         let replica = self.replicas.get(thread).unwrap_or(&self.replicas[0]);
         replica.read().expect("no thread panics holding it")
     }
 
     /// The clients of a block.
-    fn block(&self, block: Block) -> Range<usize> {
+    fn clients_of(&self, block: ClientBlock) -> Range<usize> {
         let first = block.index as usize * BLOCK;
         first..self.clients.len().min(first + BLOCK)
     }
 
-    /// Moves what belongs to a thread to memory of its own.
-    fn settle(&self, thread: usize) {
+    /// Moves what a thread writes in every round to memory that it has allocated itself.
+    fn reallocate(&self, thread: usize) {
         for clients in self.clients.chunks(BLOCK) {
             for client in &clients[share(clients.len(), thread, self.queues.len())] {
-                client.client().settle();
+                client.client().reallocate();
             }
         }
-        self.copy(thread);
+        self.copy_server(thread);
     }
 
     /// Where the messages of a block are.
-    fn letters(&self, block: Block) -> &Letters {
-        &self.letters[block.number as usize % self.letters.len()]
+    fn mailbox(&self, block: ClientBlock) -> &Mailbox {
+        &self.mailboxes[block.number as usize % self.mailboxes.len()]
     }
 
-    /// Brings a thread's own replica up to date.
-    fn copy(&self, thread: usize) {
+    /// Replaces a thread's own copy of the server by the first thread's server.
+    fn copy_server(&self, thread: usize) {
         if thread > 0
             && let Some(replica) = self.replicas.get(thread)
         {
             let mut replica = replica.write().expect("it has one thread");
-            // Not into the old one: this memory is the thread's own.
-            *replica.server = self.look(0).server.clone();
+            // A new allocation instead of the old one: this memory is then the thread's own.
+            *replica.server = self.replica(0).server.clone();
         }
     }
 
-    /// Computes messages of a block until none is left: those of the thread's own clients first, whose records and shifts
-    /// are still near its processor from the round before, then those that other threads have not come to.
-    fn messages(&self, thread: usize, block: Block, desk: &mut Desk) {
-        let replica = self.look(thread);
+    /// Computes messages of a block until none is left: first those of the thread's own clients, whose
+    /// records and shifts are still in its cache from the round before, then those of clients that no
+    /// other thread has started.
+    fn compute_messages(&self, thread: usize, block: ClientBlock, scratch: &mut RoundScratch) {
+        let replica = self.replica(thread);
         let (round, model) = (replica.server.round(), replica.server.model());
-        let Desk {
-            scratch,
-            message,
-            update,
-        } = desk;
         scratch.workspace().begin_phase(phase(replica.server));
-        let clients = &self.clients[self.block(block)];
-        let letters = self.letters(block);
-        letters.expect(share(clients.len(), thread, self.queues.len()));
+        let clients = &self.clients[self.clients_of(block)];
+        let mailbox = self.mailbox(block);
+        mailbox.prefetch_to_write(share(clients.len(), thread, self.queues.len()));
         for owner in (thread..self.queues.len()).chain(0..thread) {
             let share = share(clients.len(), owner, self.queues.len());
             while let Some(slot) = self.queues[owner].next(block.number, &share) {
                 let mut client = clients[slot].client();
-                let present = client.message(round, model, scratch, message, update);
-                if present {
+                let message = client.message(round, model, scratch);
+                if let Some(update) = message.update {
                     client.accepted(update);
                 }
-                letters.write(slot, message.len(), present.then_some(update));
+                mailbox.write(slot, message.bytes.len(), message.update);
             }
         }
     }
 
-    /// Adds the messages of a block to the thread's replica, if it has one, in the order of clients. The last block closes the round.
-    fn deliver(&self, thread: usize, block: Block) {
+    /// Adds the messages of a block to the thread's copy of the server, if it has one, in the order of
+    /// clients. The last block closes the round.
+    fn deliver(&self, thread: usize, block: ClientBlock) {
         let Some(replica) = self.replicas.get(thread) else {
             return;
         };
-        let mut replica = replica.write().expect("others look while it rests");
+        let mut replica = replica.write().expect("others read it between tasks only");
         prefetch_to_write(std::slice::from_ref(&self.queues[thread]));
         let Replica { server, traffic } = &mut *replica;
-        let clients = self.block(block);
-        let letters = self.letters(block);
-        letters.fetch(clients.len());
+        let clients = self.clients_of(block);
+        let mailbox = self.mailbox(block);
+        mailbox.prefetch_to_read(clients.len());
         for (slot, id) in clients.clone().enumerate() {
-            let Letter { bytes, update } = letters.read(slot);
+            let Received { bytes, update } = mailbox.read(slot);
             traffic.uplink_bytes += bytes as u64;
             if let Some(update) = update {
                 traffic.paper_bits += 64 * update.count as u64;
                 server
-                    .take_with(id as ClientId, |scale, average| {
+                    .add_with(id as ClientId, |scale, average| {
                         update.add_to(scale, average);
                     })
                     .expect("clients are delivered in order");
             }
         }
         if clients.end == self.clients.len() {
-            let closed = server.close().expect("the run has rounds left");
-            let down = wire::downlink_len(server.model().len(), closed.nonzero);
+            let summary = server.close().expect("the run has rounds left");
+            let down = wire::downlink_len(server.model().len(), summary.nonzero);
             traffic.downlink_bytes += (self.clients.len() * down) as u64;
         }
     }
@@ -224,15 +202,17 @@ fn share(len: usize, thread: usize, threads: usize) -> Range<usize> {
     len * thread / threads..len * (thread + 1) / threads
 }
 
-/// Hands out one thread's share of a block, each client once: the block's number in the upper half, in the lower half how
-/// many have been taken. Whoever comes first with another number begins anew, so nobody has to fill queues between
-/// blocks. In a cache line of its own, so that threads do not wait for each other.
+/// Hands out one thread's share of a block, each client once.
+///
+/// The upper half of the word is the block's number, the lower half counts the clients handed out. The
+/// first request with another number starts again at zero, so that queues need not be filled between
+/// blocks. It has cache lines of its own, so that threads do not slow each other down.
 #[derive(Default)]
 #[repr(align(128))]
-struct Queue(AtomicU64);
+struct ClientQueue(AtomicU64);
 
-impl Queue {
-    /// Takes the next client of the share, if one is left.
+impl ClientQueue {
+    /// The next client of the share, if one is left.
     fn next(&self, number: u32, share: &Range<usize>) -> Option<usize> {
         let taken = |state: u64| match (state >> 32) as u32 == number {
             true => state & u64::from(u32::MAX),
@@ -249,7 +229,7 @@ impl Queue {
     }
 }
 
-/// Models change when a round closes, and only then.
+/// Models change when a round closes, and only then: what was prepared for a model holds that long.
 fn phase(server: &Server) -> u64 {
     u64::from(server.round()) + 1
 }
@@ -260,7 +240,7 @@ mod tests {
 
     #[test]
     fn queues_hand_out_every_client_once_for_each_number() {
-        let queue = Queue::default();
+        let queue = ClientQueue::default();
         for number in [1, 2, 7, u32::MAX, 0, 1] {
             for expected in 3..6 {
                 assert_eq!(queue.next(number, &(3..6)), Some(expected));

@@ -1,54 +1,57 @@
-//! What the threads of a team are asked to do, and how it is said in one word.
+//! What worker threads are asked to do, and its encoding in one 64-bit word: a task is published
+//! through a single atomic variable.
 
-/// What a team is asked to do.
+/// What all worker threads are asked to do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Job {
-    /// Take a seat.
-    Settle,
-    /// Catch up with the first thread's server.
-    Copy,
-    /// Metrics.
-    Metrics,
-    /// The messages of a block, and what the server makes of them.
-    Messages(Block),
-    /// The same by the first thread alone, while the others rest and fall behind.
-    Alone(Block),
+pub(super) enum Task {
+    /// Move what this thread writes in every round to memory that it has allocated itself.
+    Reallocate,
+    /// Copy the first thread's server.
+    CopyServer,
+    /// Compute metrics.
+    Evaluate,
+    /// Compute the messages of a block, and add them to the server.
+    Messages(ClientBlock),
+    /// The same on the first thread alone: the copies of the other threads become outdated.
+    MessagesAlone(ClientBlock),
 }
 
-/// [`BLOCK`](super::BLOCK) clients or fewer, in the order of blocks, for the `number`-th time that messages are asked for.
+/// One block of clients in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct ClientBlock {
+    /// Blocks so far in the run, this one included: no two in a row have the same number.
     pub(super) number: u32,
+    /// Which [`BLOCK`](super::BLOCK) clients, in the order of clients.
     pub(super) index: u32,
 }
 
-impl Job {
-    /// As one word, for the signal that threads wait for: two bits for the kind, the block's index, its number.
+impl Task {
+    /// From the lowest bit: two bits for the kind, 30 for the block's index, 32 for its number.
     pub(super) fn to_word(self) -> u64 {
-        let word = |kind: u64, block: Block| {
+        let word = |kind: u64, block: ClientBlock| {
             kind | u64::from(block.index) << 2 | u64::from(block.number) << 32
         };
-        let plain = |index: u32| word(0, Block { number: 0, index });
+        let without_block = |index: u32| word(0, ClientBlock { number: 0, index });
         match self {
-            Job::Settle => plain(0),
-            Job::Copy => plain(1),
-            Job::Metrics => plain(2),
-            Job::Messages(block) => word(1, block),
-            Job::Alone(block) => word(2, block),
+            Task::Reallocate => without_block(0),
+            Task::CopyServer => without_block(1),
+            Task::Evaluate => without_block(2),
+            Task::Messages(block) => word(1, block),
+            Task::MessagesAlone(block) => word(2, block),
         }
     }
 
     pub(super) fn from_word(word: u64) -> Self {
-        let block = Block {
+        let block = ClientBlock {
             number: (word >> 32) as u32,
             index: word as u32 >> 2,
         };
         match (word & 3, block.index) {
-            (0, 0) => Job::Settle,
-            (0, 1) => Job::Copy,
-            (0, _) => Job::Metrics,
-            (1, _) => Job::Messages(block),
-            _ => Job::Alone(block),
+            (0, 0) => Task::Reallocate,
+            (0, 1) => Task::CopyServer,
+            (0, _) => Task::Evaluate,
+            (1, _) => Task::Messages(block),
+            _ => Task::MessagesAlone(block),
         }
     }
 }
@@ -58,19 +61,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_are_words() {
-        let block = Block {
+    fn tasks_survive_their_encoding() {
+        let block = ClientBlock {
             number: u32::MAX,
             index: (1 << 30) - 1,
         };
-        for job in [
-            Job::Settle,
-            Job::Copy,
-            Job::Metrics,
-            Job::Messages(block),
-            Job::Alone(block),
+        for task in [
+            Task::Reallocate,
+            Task::CopyServer,
+            Task::Evaluate,
+            Task::Messages(block),
+            Task::MessagesAlone(block),
         ] {
-            assert_eq!(Job::from_word(job.to_word()), job);
+            assert_eq!(Task::from_word(task.to_word()), task);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Estimator, Problem};
 
 /// One row of Table 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct ResultRow {
     /// The algorithms, as the paper names them.
     pub algorithm: &'static str,
     /// What is guaranteed: DP or LDP.
@@ -24,7 +24,7 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tables {
     /// Table 1: utility and communication.
-    pub results: Vec<Row>,
+    pub results: Vec<ResultRow>,
     /// Table 2: gradient complexity of SoteriaFL-GD, -SGD, -SVRG and -SAGA.
     pub gradients: [(Estimator, f64); 4],
 }
@@ -43,7 +43,7 @@ impl Problem {
         let square = n * budget.powi(2) / ((1.0 + w) * log);
         // `1 + omega` plays the part of the variance that Q-DPSGD-1 assumes, as the paper's note says.
         let quantised = (1.0 + w) / n + 1.0 / m;
-        let row = |algorithm, privacy, utility, communication, remark| Row {
+        let row = |algorithm, privacy, utility, communication, remark| ResultRow {
             algorithm,
             privacy,
             utility,

@@ -114,7 +114,7 @@ pub fn server_plan(plan: &ClientPlan, clients: usize, rounds: Round) -> ServerPl
 /// One client with its message of a round as dense numbers.
 pub struct Sender {
     pub client: Client,
-    scratch: RoundScratch,
+    pub scratch: RoundScratch,
     pub bytes: Vec<u8>,
     pub update: Update,
 }
@@ -131,13 +131,13 @@ impl Sender {
 
     /// Whether the client takes part; the message is then in `bytes` and `update`.
     pub fn send(&mut self, round: Round, model: &Arc<Vec<f32>>) -> bool {
-        self.client.message(
-            round,
-            model,
-            &mut self.scratch,
-            &mut self.bytes,
-            &mut self.update,
-        )
+        let message = self.client.message(round, model, &mut self.scratch);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(message.bytes);
+        if let Some(update) = message.update {
+            self.update = update.clone();
+        }
+        message.update.is_some()
     }
 }
 
@@ -242,7 +242,7 @@ impl Setting {
                 if present {
                     assert_eq!(received.values(), sender.update.values());
                     assert_eq!(received.coordinates(), sender.update.coordinates());
-                    server.take(i as u32, &received).unwrap();
+                    server.add(i as u32, &received).unwrap();
                     sender.client.accepted(&received);
                 }
             }

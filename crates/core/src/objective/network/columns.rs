@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
-use crate::data::packed::{Entries, RowSource, with_rows};
+use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Features, SparseRow};
+use crate::linalg::sparse::SparseVector;
 use crate::linalg::{LINE, vectorised_widely};
 
 /// One number per record of a block. Where there are fewer records, errors are zeros and inputs are
@@ -94,7 +95,7 @@ impl<'a> Tile<'a> {
         }
         for (j, &row) in rows.iter().enumerate() {
             if let Some(&next) = rows.get(j + 1) {
-                sparse.row(next as usize).fetch();
+                sparse.row(next as usize).prefetch();
             }
             for (index, value) in sparse.row(row as usize).entries(0) {
                 // Where there is no offset a store would do, but the load fetches the line early,

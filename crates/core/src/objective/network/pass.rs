@@ -3,20 +3,20 @@
 use std::ops::Range;
 
 use super::super::{Outcome, PreparedKey, Records, Workspace};
-use super::quantised_pixels::{Noted, Pictures};
+use super::quantised_pixels::{QuantisedPixels, RecordedColumns};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
 use crate::data::identity::Identity;
 use crate::data::packed::{RowSource, with_rows};
 use crate::linalg::kernels::{self, padded};
-use crate::linalg::{LINE, aligned, vector_math, vectorised_widely};
+use crate::linalg::{LINE, aligned, packed_matrix, vector_math, vectorised_widely};
 
 /// Where everything stands in the two scratch buffers of a pass.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct PassLayout {
     /// What tells the network from any other that there has been.
     identity: Identity,
-    layers: Vec<LayerPlan>,
+    layers: Vec<LayerLayout>,
     /// Prepared: as many zeros as the widest layer, which sums of errors start from.
     zeros: Range<usize>,
     prepared_len: usize,
@@ -25,7 +25,7 @@ pub(super) struct Plan {
 }
 
 #[derive(Clone, Debug)]
-struct LayerPlan {
+struct LayerLayout {
     /// Outputs in whole registers.
     width: usize,
     /// Prepared: the weights, packed in panels.
@@ -40,7 +40,7 @@ struct LayerPlan {
     errors: Range<usize>,
 }
 
-impl Plan {
+impl PassLayout {
     pub(super) fn new(layers: &[LayerShape]) -> Self {
         let mut prepared = 0;
         let mut block = 0;
@@ -49,10 +49,10 @@ impl Plan {
             *next = (start + len).next_multiple_of(LINE);
             start..start + len
         };
-        let mut plans: Vec<LayerPlan> = Vec::new();
+        let mut plans: Vec<LayerLayout> = Vec::new();
         for (l, layer) in layers.iter().enumerate() {
             let width = padded(layer.outputs);
-            plans.push(LayerPlan {
+            plans.push(LayerLayout {
                 width,
                 weights: take(&mut prepared, layer.inputs * width),
                 start: take(&mut prepared, width),
@@ -72,7 +72,7 @@ impl Plan {
             plan.errors = take(&mut block, BLOCK * plan.width);
         }
         let widest = plans.iter().map(|plan| plan.width).max().unwrap_or(0);
-        Plan {
+        PassLayout {
             identity: Identity::new(),
             layers: plans,
             zeros: take(&mut prepared, widest),
@@ -118,8 +118,8 @@ pub(super) fn run(
         plan.forward_len
     };
     let mut block_buffer = workspace.take(block_len + LINE);
-    let pictures = Pictures::of(records).filter(|_| backward);
-    let mut noted = pictures.and_then(|pictures| pictures.note(workspace));
+    let pixels = QuantisedPixels::of(records).filter(|_| backward);
+    let mut recorded = pixels.and_then(|pixels| pixels.note(workspace));
     let block = aligned(&mut block_buffer);
     for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
         let records = Records {
@@ -127,11 +127,10 @@ pub(super) fn run(
             rows,
         };
         if let Some(next) = all.rows.chunks(BLOCK).nth(b + 1) {
-            all.data.fetch_places(next);
-            all.data.fetch(next);
+            all.data.prefetch(next);
         }
-        let noted = noted.as_mut().map(|noted| (noted, b * BLOCK));
-        forward(network, prepared, records, noted, block);
+        let recorded = recorded.as_mut().map(|recorded| (recorded, b * BLOCK));
+        forward(network, prepared, records, recorded, block);
         let place = b * BLOCK..b * BLOCK + rows.len();
         let outcomes = outcomes
             .as_deref_mut()
@@ -146,8 +145,8 @@ pub(super) fn run(
         }
     }
     workspace.put(block_buffer);
-    if let (Some(pictures), Some(noted)) = (pictures, noted) {
-        pictures.keep(noted, workspace);
+    if let (Some(pixels), Some(recorded)) = (pixels, recorded) {
+        pixels.keep(recorded, workspace);
     }
     workspace.put_prepared(key, prepared_buffer);
 }
@@ -187,8 +186,8 @@ fn prepare(
         start[..layer.outputs].copy_from_slice(&model[layer.biases.clone()]);
         start[layer.outputs..].fill(0.0);
         let widest = match (l, records.data.features()) {
-            (0, Features::Sparse(_)) => kernels::SPARSE_PANEL,
-            _ => kernels::dense_panel(),
+            (0, Features::Sparse(_)) => packed_matrix::SPARSE_PANEL,
+            _ => packed_matrix::dense_panel(),
         };
         // The offset is the same for every record, so its share joins the bias.
         let offset = records
@@ -198,11 +197,16 @@ fn prepare(
             .map(|offset| &offset[..]);
         vectorised_widely(
             #[inline(always)]
-            || kernels::pack(weights, layer.outputs, widest, offset, start, packed),
+            || packed_matrix::pack(weights, layer.outputs, widest, offset, start, packed),
         );
         if l > 0 && backward {
             let transposed = &mut prepared[plan.transposed.clone()];
-            kernels::pack_transposed(weights, layer.outputs, kernels::dense_panel(), transposed);
+            packed_matrix::pack_transposed(
+                weights,
+                layer.outputs,
+                packed_matrix::dense_panel(),
+                transposed,
+            );
         }
     }
     prepared[network.pass.zeros.clone()].fill(0.0);
@@ -212,7 +216,7 @@ fn forward(
     network: &Network,
     prepared: &[f32],
     records: Records<'_>,
-    mut noted: Option<(&mut Noted<'_>, usize)>,
+    mut recorded: Option<(&mut RecordedColumns<'_>, usize)>,
     block: &mut [f32],
 ) {
     let count = records.len();
@@ -223,7 +227,7 @@ fn forward(
         let (before, rest) = block.split_at_mut(plan.values.start);
         let target = &mut rest[..count * plan.width];
         if l == 0 {
-            first_layer(records, weights, start, noted.take(), target);
+            first_layer(records, weights, start, recorded.take(), target);
         } else {
             let inputs = &network.pass.layers[l - 1];
             let values = &before[inputs.values.clone()];
@@ -240,7 +244,7 @@ fn first_layer(
     records: Records<'_>,
     weights: &[f32],
     start: &[f32],
-    noted: Option<(&mut Noted<'_>, usize)>,
+    recorded: Option<(&mut RecordedColumns<'_>, usize)>,
     target: &mut [f32],
 ) {
     vectorised_widely(
@@ -253,22 +257,22 @@ fn first_layer(
                 // Where the rows begin is looked up for all of them before any is read: the
                 // lookups then wait for memory together.
                 let width = start.len();
-                match noted {
-                    Some((noted, first)) => {
-                        let block = &noted.rows.block::<BLOCK>(records.rows)[..records.len()];
-                        kernels::sparse_rows_times_matrix(
+                match recorded {
+                    Some((recorded, first)) => {
+                        let block = &recorded.rows.block::<BLOCK>(records.rows)[..records.len()];
+                        packed_matrix::sparse_rows_times_matrix(
                             block,
                             weights,
                             width,
                             target,
-                            noted.columns(),
+                            recorded.columns(),
                             #[inline(always)]
                             |j| first + j,
                         );
                     }
                     None => with_rows!(sparse, |rows| {
                         let block = &rows.block::<BLOCK>(records.rows)[..records.len()];
-                        kernels::sparse_rows_times_matrix(
+                        packed_matrix::sparse_rows_times_matrix(
                             block,
                             weights,
                             width,
@@ -280,12 +284,12 @@ fn first_layer(
                     }),
                 }
             }
-            Features::Dense(dense) => kernels::rows_times_matrix(
+            Features::Dense(dense) => packed_matrix::rows_times_matrix(
                 records.len(),
                 #[inline(always)]
                 |j| dense.row(records.rows[j] as usize),
                 weights,
-                kernels::dense_panel(),
+                packed_matrix::dense_panel(),
                 start,
                 target,
             ),
@@ -305,12 +309,12 @@ fn dense_layer(
     vectorised_widely(
         #[inline(always)]
         || {
-            kernels::rows_times_matrix(
+            packed_matrix::rows_times_matrix(
                 target.len() / start.len(),
                 #[inline(always)]
                 |j| &values[j * stride..][..depth],
                 weights,
-                kernels::dense_panel(),
+                packed_matrix::dense_panel(),
                 start,
                 target,
             );

@@ -1,4 +1,4 @@
-//! The first layer's sums over chosen weights for pictures, whose pixels are whole numbers of steps:
+//! The first layer's sums over chosen weights for pixels, whose pixels are whole numbers of steps:
 //! `sum_j (u n_j + o) e_j = u sum_j n_j e_j + o sum_j e_j`, with the unit `u`, the numbers `n_j` of a
 //! pixel in all records, its offset `o` and the records' weighted errors `e_j`.
 //!
@@ -16,10 +16,11 @@
 use super::super::{Gradients, Records, Workspace};
 use super::columns::Chosen;
 use super::{FactorPlace, Network};
-use crate::data::packed::{self, Entries, PackedRows};
+use crate::data::packed::{self, PackedRows};
 use crate::data::{Features, SparseRows};
 use crate::linalg::kernels::{self, LANES};
-use crate::linalg::simd::prefetch;
+use crate::linalg::memory::prefetch;
+use crate::linalg::sparse::SparseVector;
 use crate::linalg::{LINE, aligned, vectorised, vectorised_widely};
 
 /// Fewer records are not worth it.
@@ -32,7 +33,7 @@ const MOST_RECORDS: usize = 192;
 /// One pixel in all records that are laid out, in steps, zeros beyond them.
 type Column = [u8; MOST_RECORDS];
 
-/// Pictures with more pixels than this are no longer near the processor.
+/// QuantisedPixels with more pixels than this are no longer near the processor.
 const MOST_PIXELS: usize = 2048;
 
 /// Records whose numbers are multiplied at once.
@@ -43,9 +44,9 @@ const _: () = assert!(
     "a column is whole groups of those that `Products::lit` reads"
 );
 
-/// A batch of pictures.
+/// A batch of pixels.
 #[derive(Clone, Copy)]
-pub(super) struct Pictures<'a> {
+pub(super) struct QuantisedPixels<'a> {
     rows: &'a [u32],
     sparse: &'a SparseRows,
     offset: Option<&'a [f32]>,
@@ -53,33 +54,33 @@ pub(super) struct Pictures<'a> {
 }
 
 /// Columns that a pass writes down on its way.
-pub(super) struct Noted<'a> {
-    /// Where it finds the pictures.
+pub(super) struct RecordedColumns<'a> {
+    /// Where it finds the pixels.
     pub(super) rows: PackedRows<'a>,
     columns: Vec<u8>,
 }
 
-impl Noted<'_> {
+impl RecordedColumns<'_> {
     /// One column per pixel, with the numbers of the records.
     pub(super) fn columns(&mut self) -> &mut [Column] {
         self.columns.as_chunks_mut().0
     }
 }
 
-impl<'a> Pictures<'a> {
+impl<'a> QuantisedPixels<'a> {
     /// The records, if they are pictures and enough of them.
     pub(super) fn of(records: Records<'a>) -> Option<Self> {
         let Features::Sparse(sparse) = records.data.features() else {
             return None;
         };
-        let pictures = Pictures {
+        let pixels = QuantisedPixels {
             rows: records.rows,
             sparse,
             offset: records.data.offset().map(|offset| &offset[..]),
             unit: sparse.unit()?,
         };
         let fit = records.len() >= FEWEST_RECORDS && sparse.columns() <= MOST_PIXELS;
-        fit.then_some(pictures)
+        fit.then_some(pixels)
     }
 
     /// How much of a column there is to read.
@@ -88,25 +89,25 @@ impl<'a> Pictures<'a> {
     }
 
     /// A place where a pass can write down columns; none if that is not worth it or has been done.
-    pub(super) fn note(self, workspace: &mut Workspace) -> Option<Noted<'a>> {
+    pub(super) fn note(self, workspace: &mut Workspace) -> Option<RecordedColumns<'a>> {
         let rows = self.sparse.packed()?;
         if self.rows.len() > MOST_RECORDS {
             return None;
         }
-        let (columns, known) = workspace.take_layout(self.sparse.identity(), self.rows);
+        let (columns, known) = workspace.take_columns(self.sparse.identity(), self.rows);
         if known {
-            workspace.put_layout(self.sparse.identity(), self.rows, columns);
+            workspace.put_columns(self.sparse.identity(), self.rows, columns);
             return None;
         }
-        Some(Noted {
+        Some(RecordedColumns {
             rows,
             columns: self.blank(columns),
         })
     }
 
     /// Keeps what a pass wrote down.
-    pub(super) fn keep(self, noted: Noted<'_>, workspace: &mut Workspace) {
-        workspace.put_layout(self.sparse.identity(), self.rows, noted.columns);
+    pub(super) fn keep(self, recorded: RecordedColumns<'_>, workspace: &mut Workspace) {
+        workspace.put_columns(self.sparse.identity(), self.rows, recorded.columns);
     }
 
     /// Columns of zeros.
@@ -143,8 +144,8 @@ impl<'a> Pictures<'a> {
         let mut totals = workspace.take_zeroed(outputs);
         let (weights, biases) = sum[chosen.places.clone()].split_at_mut(pairs.len());
         for (c, rows) in self.rows.chunks(MOST_RECORDS).enumerate() {
-            let part = Pictures { rows, ..self };
-            let (columns, known) = workspace.take_layout(part.sparse.identity(), rows);
+            let part = QuantisedPixels { rows, ..self };
+            let (columns, known) = workspace.take_columns(part.sparse.identity(), rows);
             let columns = if known {
                 columns
             } else {
@@ -178,7 +179,7 @@ impl<'a> Pictures<'a> {
                 },
             );
             workspace.put(errors_buffer);
-            workspace.put_layout(part.sparse.identity(), rows, columns);
+            workspace.put_columns(part.sparse.identity(), rows, columns);
         }
         if let Some(offset) = self.offset {
             vectorised(

@@ -35,7 +35,7 @@
 //! Cost: about 3 ns per coordinate, no allocation; three times that for a record that has to be shortened, so the
 //! time is not independent of the data.
 
-use super::big_integer::Natural;
+use super::big_integer::BigInteger;
 use super::{Dyadic, NoiseError, RoundedGaussian, power_of_two};
 
 /// The noise measures at least this many steps (base-two logarithm).
@@ -53,7 +53,7 @@ const EXPONENT_RANGE: (i32, i32) = (-1021, 1021);
 
 /// One term of an estimator: records clipped to `clip`, summed, divided by `divisor`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Term {
+pub struct TermBound {
     /// Largest norm of a record's contribution.
     pub clip: f64,
     /// The public constant its sum is divided by: the expected batch size, or the number of records.
@@ -76,7 +76,7 @@ impl GridPlan {
     ///
     /// [`NoiseError::TooCoarse`] if the noise is so large against a term that no grid serves both, and the errors of
     /// [`Grid::with_exponent`].
-    pub fn new(sigma: f64, dimension: usize, terms: &[Term]) -> Result<Self, NoiseError> {
+    pub fn new(sigma: f64, dimension: usize, terms: &[TermBound]) -> Result<Self, NoiseError> {
         let exponent = choose_exponent(sigma, dimension, terms)?;
         let grids: Result<Vec<_>, _> = terms
             .iter()
@@ -126,7 +126,7 @@ impl Grid {
     ///
     /// Those of [`GridPlan::new`].
     pub fn new(clip: f64, divisor: f64, sigma: f64, dimension: usize) -> Result<Self, NoiseError> {
-        let exponent = choose_exponent(sigma, dimension, &[Term { clip, divisor }])?;
+        let exponent = choose_exponent(sigma, dimension, &[TermBound { clip, divisor }])?;
         Self::with_exponent(clip, divisor, exponent)
     }
 
@@ -286,7 +286,7 @@ impl Grid {
 }
 
 /// The coarsest admissible step's exponent; see [`GridPlan::new`].
-fn choose_exponent(sigma: f64, dimension: usize, terms: &[Term]) -> Result<i32, NoiseError> {
+fn choose_exponent(sigma: f64, dimension: usize, terms: &[TermBound]) -> Result<i32, NoiseError> {
     if terms.is_empty() {
         return Err(NoiseError::Empty { name: "term" });
     }
@@ -298,7 +298,7 @@ fn choose_exponent(sigma: f64, dimension: usize, terms: &[Term]) -> Result<i32, 
     let mut wanted = noise - MINIMUM_NOISE_LOG2;
     // Rounded up to a power of two, so that what follows is a comparison of exponents.
     let dimension_log2 = (dimension as f64).sqrt().log2().ceil() as i32;
-    let term_log2 = |term: &Term| -> Result<i32, NoiseError> {
+    let term_log2 = |term: &TermBound| -> Result<i32, NoiseError> {
         let clip = Dyadic::new("clip", term.clip)?.log2_floor();
         let divisor = Dyadic::new("divisor", term.divisor)?.log2_floor() + 1;
         // 2^this <= clip / (divisor * sqrt(dimension))
@@ -324,7 +324,7 @@ fn choose_exponent(sigma: f64, dimension: usize, terms: &[Term]) -> Result<i32, 
 
 /// `floor((clip / (divisor * 2^exponent))^2)` in integers; nothing beyond 128 bits.
 fn squared_ratio_floor(clip: Dyadic, divisor: Dyadic, exponent: i32) -> Option<u128> {
-    let square = |value: Dyadic| Natural::from(u128::from(value.mantissa).pow(2));
+    let square = |value: Dyadic| BigInteger::from(u128::from(value.mantissa).pow(2));
     let shift = 2 * (clip.exponent - divisor.exponent - exponent);
     let (mut numerator, mut denominator) = (square(clip), square(divisor));
     if shift >= 0 {

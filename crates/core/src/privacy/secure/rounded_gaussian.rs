@@ -8,8 +8,8 @@
 //!
 //! # Why it is exact
 //!
-//! 1. *Rejection.* A point is drawn uniformly from a wall of bricks (file `rejection_table.rs`): lots have equal areas and equal
-//!    probabilities; inside a lot the position `x` and the height are independent and uniform. The wall covers the region
+//! 1. *Rejection.* A point is drawn uniformly from a table of boxes (file `rejection_table.rs`): slots have equal areas and equal
+//!    probabilities; inside a slot the position `x` and the height are independent and uniform. The table covers the region
 //!    under `f(x) = exp(-x^2/2)`, `0 <= x < 69`. A point is kept if and only if it is under `f`, so a kept `x` has a density
 //!    proportional to `f`: it is `|N(0,1)|` below 69. Kept or not, attempts are independent.
 //! 2. *Decisions on real numbers.* `x` and the height have endless binary digits, of which a prefix has been drawn; the
@@ -29,7 +29,7 @@
 //! # Range and cost
 //!
 //! `1 <= s <= 2^48`; outputs are below `69 s + 1 < 2^55` in absolute value, so overflow is impossible. One 64-bit word per draw
-//! (12 bits of lot, a sign, 51 digits of `x`) suffices in 93 % of the attempts, and 96 % of the attempts are kept: 1.11
+//! (12 bits of slot, a sign, 51 digits of `x`) suffices in 93 % of the attempts, and 96 % of the attempts are kept: 1.11
 //! words per draw on average, about one and a half times the cost of a floating-point normal. The alternative of exact von Neumann trials (Karney 2013) has the same law, needs about
 //! sixteen words, and no table.
 //!
@@ -40,8 +40,8 @@
 
 use rand::CryptoRng;
 
-use super::big_integer::Natural;
-use super::rejection_table::{FRACTION_BITS, Lot, POSITION_BITS, Prefix, Wall};
+use super::big_integer::BigInteger;
+use super::rejection_table::{FRACTION_BITS, POSITION_BITS, Prefix, RejectionTable, Slot};
 use super::{Dyadic, NoiseError};
 
 /// Largest scale: keeps all products of the common path below `2^128`.
@@ -52,7 +52,7 @@ const SPARE_BITS: u32 = 4;
 /// Exact sampler of `round(N(0, s^2))`; see the module.
 #[derive(Clone, Copy)]
 pub struct RoundedGaussian {
-    wall: &'static Wall,
+    table: &'static RejectionTable,
     /// `s = mantissa / 2^(shift - 56)`: a position of 56 digits times the mantissa has `shift` digits after the point.
     mantissa: u64,
     /// At least 64, so that the common path shifts one word only.
@@ -80,7 +80,7 @@ impl RoundedGaussian {
             });
         }
         Ok(Self {
-            wall: Wall::get(),
+            table: RejectionTable::get(),
             mantissa: dyadic.mantissa << SPARE_BITS,
             // s = mantissa * 2^(log2 - 52), so s x = mantissa * head / 2^(56 + 52 - log2).
             shift: POSITION_BITS + 52 - log2 as u32 + SPARE_BITS,
@@ -96,7 +96,7 @@ impl RoundedGaussian {
     /// Fills `out` with independent draws.
     ///
     /// The words taken from the generator, in order, are part of the contract (a seed gives the same noise in every version):
-    /// per attempt one word; a crossed brick takes one more, the tail three more; an undecided test takes one for the
+    /// per attempt one word; a crossed box takes one more, the tail three more; an undecided test takes one for the
     /// position and one for the height, an undecided rounding one for the position, until decided.
     pub fn fill<R: CryptoRng + ?Sized>(&self, rng: &mut R, out: &mut [i64]) {
         for value in out {
@@ -110,14 +110,14 @@ impl RoundedGaussian {
             let word = rng.next_u64();
             let fraction = word & ((1 << FRACTION_BITS) - 1);
             let negative = (word >> FRACTION_BITS & 1) as i64;
-            let magnitude = match self.wall.lot(word) {
-                Lot::Inside { cell } => {
+            let magnitude = match self.table.slot(word) {
+                Slot::Inside { cell } => {
                     let head = cell << FRACTION_BITS | fraction;
                     (self.round_head(head))
                         .unwrap_or_else(|| self.round(rng, Prefix::new(head, POSITION_BITS)))
                 }
-                Lot::Empty => continue,
-                lot => match self.draw_outside(rng, lot, fraction) {
+                Slot::Empty => continue,
+                slot => match self.draw_outside(rng, slot, fraction) {
                     Some(magnitude) => magnitude,
                     None => continue,
                 },
@@ -127,18 +127,18 @@ impl RoundedGaussian {
         }
     }
 
-    /// The lots that need a test, kept out of the common path.
+    /// The slots that need a test, kept out of the common path.
     #[cold]
     fn draw_outside<R: CryptoRng + ?Sized>(
         &self,
         rng: &mut R,
-        lot: Lot,
+        slot: Slot,
         fraction: u64,
     ) -> Option<i64> {
-        let position = match lot {
-            Lot::Crossed { cell, level } => self.wall.try_crossed(rng, cell, level, fraction),
-            Lot::Tail => Wall::try_tail(rng),
-            Lot::Inside { .. } | Lot::Empty => None,
+        let position = match slot {
+            Slot::Crossed { cell, level } => self.table.try_crossed(rng, cell, level, fraction),
+            Slot::Tail => RejectionTable::try_tail(rng),
+            Slot::Inside { .. } | Slot::Empty => None,
         }?;
         Some(self.round(rng, position))
     }
@@ -160,11 +160,11 @@ impl RoundedGaussian {
         if let Some(rounded) = position.head_alone().and_then(|head| self.round_head(head)) {
             return rounded;
         }
-        let mantissa = Natural::from(u128::from(self.mantissa));
-        let last = Natural::from(u128::from(self.mantissa - 1));
+        let mantissa = BigInteger::from(u128::from(self.mantissa));
+        let last = BigInteger::from(u128::from(self.mantissa - 1));
         loop {
             let shift = self.shift + (position.bits() - POSITION_BITS);
-            let half = Natural::power_of_two(shift - 1);
+            let half = BigInteger::power_of_two(shift - 1);
             let lowest = mantissa.times(&position.digits()).plus(&half);
             let rounded = lowest.shifted_right(shift);
             if lowest.plus(&last).shifted_right(shift) == rounded {

@@ -72,7 +72,7 @@ fn unusable_grids_are_refused() {
             NoiseError::NotPositive { name: "sigma", .. }
         ));
     }
-    let term = Term {
+    let term = TermBound {
         clip: 1.0,
         divisor: 1.0,
     };
@@ -266,7 +266,7 @@ proptest! {
         difference in prop::collection::vec(any_value(), 5), gradient in prop::collection::vec(any_value(), 5),
         clip in 0.01..10.0f64, share in 0.05..1.0f64, batch in 1.0..500.0f64, ratio in 1.0..50.0f64, multiplier in 0.1..100.0f64,
     ) {
-        let terms = [Term { clip: clip * share, divisor: batch }, Term { clip, divisor: batch * ratio }];
+        let terms = [TermBound { clip: clip * share, divisor: batch }, TermBound { clip, divisor: batch * ratio }];
         let plan = GridPlan::new(multiplier * clip / batch, 5, &terms).unwrap();
         let [on_batch, on_records] = plan.grids() else { panic!("two grids") };
         prop_assert_eq!(on_batch.exponent(), on_records.exponent());
@@ -276,8 +276,8 @@ proptest! {
         let product: i128 = a.iter().zip(&b).map(|(&x, &y)| i128::from(x) * i128::from(y)).sum();
         prop_assert!(norm_squared(&a) <= on_batch.bound_squared());
         prop_assert!(norm_squared(&b) <= on_records.bound_squared());
-        let (a, b) = (Natural::from(on_batch.bound_squared()), Natural::from(on_records.bound_squared()));
-        let product = Natural::from(product.unsigned_abs());
+        let (a, b) = (BigInteger::from(on_batch.bound_squared()), BigInteger::from(on_records.bound_squared()));
+        let product = BigInteger::from(product.unsigned_abs());
         prop_assert!(product.times(&product) <= a.times(&b));
     }
 
@@ -286,7 +286,7 @@ proptest! {
         gradient in prop::collection::vec(any_value(), 4), anchor in prop::collection::vec(any_value(), 4),
         clip in 0.01..10.0f64, batch in 1.0..500.0f64, ratio in 1i64..50,
     ) {
-        let terms = [Term { clip, divisor: batch }, Term { clip, divisor: batch * ratio as f64 }];
+        let terms = [TermBound { clip, divisor: batch }, TermBound { clip, divisor: batch * ratio as f64 }];
         let plan = GridPlan::new(clip / batch, 4, &terms).unwrap();
         let [on_batch, on_records] = plan.grids() else { panic!("two grids") };
         let g = quantized(on_batch, &gradient);
@@ -306,7 +306,7 @@ proptest! {
     fn plans_keep_their_word(
         clip in 0.001..1000.0f64, divisor in 1.0..1e5f64, ratio in 1.0..1e3f64, multiplier in 0.01..1e3f64, dimension in 1usize..2_000_000,
     ) {
-        let terms = [Term { clip, divisor }, Term { clip, divisor: divisor * ratio }];
+        let terms = [TermBound { clip, divisor }, TermBound { clip, divisor: divisor * ratio }];
         let sigma = multiplier * clip / divisor;
         let plan = GridPlan::new(sigma, dimension, &terms).unwrap();
         let scale = plan.noise().scale();
@@ -358,7 +358,7 @@ fn noised_sums_return_to_units() {
 fn the_whole_mechanism() {
     // Records of norm 1 in 16 dimensions over a divisor of 50: the released mean is theirs, plus Gaussian noise.
     let (clip, divisor, sigma, dimension, records) = (1.0, 50.0, 0.08, 16, 60);
-    let plan = GridPlan::new(sigma, dimension, &[Term { clip, divisor }]).unwrap();
+    let plan = GridPlan::new(sigma, dimension, &[TermBound { clip, divisor }]).unwrap();
     let grid = &plan.grids()[0];
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let mut noise = vec![0; dimension];

@@ -82,7 +82,7 @@ fn law_at_scale_64() {
 
 #[test]
 fn law_at_scale_two_to_the_20() {
-    // Narrow bins: 1/128 of a standard deviation, a quarter of a cell of the wall.
+    // Narrow bins: 1/128 of a standard deviation, a quarter of a cell of the table.
     check_law((1u64 << 20) as f64, 5_000_000, 850, 1 << 13, 14);
 }
 
@@ -196,7 +196,7 @@ fn stream_is_pinned() {
             354981, -629563, -472929, -1824320, -181772, -660905, 1068306, -622311
         ]
     );
-    // Long enough to meet crossed bricks, the tail and undecided roundings.
+    // Long enough to meet crossed boxes, the tail and undecided roundings.
     let mut rng = ChaCha20Rng::from_seed([8; 32]);
     let mut out = vec![0; 100_000];
     RoundedGaussian::new(1.1, -40)
@@ -283,13 +283,13 @@ impl TryRng for Scripted<'_> {
 
 impl TryCryptoRng for Scripted<'_> {}
 
-/// A word that draws an inside brick at the position `head / 2^56`.
+/// A word that draws an inside box at the position `head / 2^56`.
 fn word_at(head: u64, negative: bool) -> u64 {
     let cell = head >> FRACTION_BITS;
-    let lot = (0..1u64 << 12)
-        .find(|lot| Wall::get().lot(lot << 52) == Lot::Inside { cell })
-        .expect("the cell has an inside brick");
-    lot << 52 | u64::from(negative) << FRACTION_BITS | head & ((1 << FRACTION_BITS) - 1)
+    let slot = (0..1u64 << 12)
+        .find(|slot| RejectionTable::get().slot(slot << 52) == Slot::Inside { cell })
+        .expect("the cell has an inside box");
+    slot << 52 | u64::from(negative) << FRACTION_BITS | head & ((1 << FRACTION_BITS) - 1)
 }
 
 fn scripted_draw(scale: f64, words: &[u64]) -> i64 {
