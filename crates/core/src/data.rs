@@ -37,6 +37,7 @@ mod public_random;
 mod reader;
 mod rows;
 mod scale;
+mod singular_value;
 mod source;
 mod synthetic;
 
@@ -51,6 +52,7 @@ pub use error::{DataError, Place};
 pub use labels::Schema;
 pub use partition::Partition;
 pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRows};
-pub use scale::{Constants, Scale, Scaling, largest_singular_value};
+pub use scale::{Constants, Scale, Scaling};
+pub use singular_value::largest_singular_value;
 pub use source::{Loaded, Share, Source};
 pub use synthetic::Synthetic;
