@@ -1,4 +1,5 @@
-//! Local gradient estimates: what a client computes before noise (Option I-III of Algorithm 3).
+//! Local gradient estimates: what a client computes before noise is added (Options I to III of
+//! Algorithm 3).
 //!
 //! | estimator | estimate of `grad f_i(x)` |
 //! | --- | --- |
@@ -9,7 +10,8 @@
 //!
 //! `g_j` and `h_j` are record gradients, each clipped to `G` once; `D` clips the difference to
 //! `C_A`. Every record's share is bounded one by one, which is what the accountant relies on: under
-//! [`Clipping::None`] (the authors' experiments clip the whole estimate instead) no claim can be made.
+//! [`Clipping::None`] (the authors' experiments clip the whole estimate instead) no claim can be
+//! made.
 //!
 //! **Guarantees.** Divisors are the constants `b` and `m`. `h_j` is the same vector in both of its
 //! terms. Coins are fresh in every round, and all state that depends on them (SAGA's table) is
@@ -37,7 +39,8 @@ pub use svrg::Svrg;
 const CHUNK: usize = 256;
 
 /// With secure noise a record with a larger factor counts as not finite. Together with the bound on
-/// features ([`crate::data::LARGEST_VALUE`]) it keeps rounding of the smallest numbers far below the clip.
+/// features ([`crate::data::LARGEST_VALUE`]) it keeps the absolute rounding errors of subnormal
+/// numbers far below the clip.
 const LARGEST_FACTOR: f32 = crate::data::LARGEST_VALUE;
 
 /// What each record's clip bounds.
@@ -101,7 +104,7 @@ pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
     fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate);
 
-    /// A round in which the client takes no part: public state follows the others.
+    /// A round in which the client takes no part: only public state is updated.
     fn skip_round(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
 
     /// Bytes of state kept between rounds.
@@ -114,8 +117,8 @@ pub trait Estimator: Send {
         Vec::new()
     }
 
-    /// Takes over a saved state of a client with `records` records; `on_grid` says which kind of sums
-    /// it keeps. `false`, with nothing changed, if it does not fit.
+    /// Restores a saved state of a client with `records` records; `on_grid` says which kind of sums
+    /// it keeps. `false`, with nothing changed, if the state does not fit.
     fn restore(
         &mut self,
         state: &[u8],
@@ -214,8 +217,8 @@ impl Factored {
         }
     }
 
-    /// Gradients of `rows` at `model` with the weights that clip them. With `single`, every record is
-    /// computed by itself, so that its numbers cannot depend on the other records of the batch.
+    /// Gradients of `rows` at `model` with the weights that clip them. With `single`, every record
+    /// is computed by itself, so that its numbers cannot depend on the other records of the batch.
     fn compute(
         &mut self,
         input: RoundInput<'_>,
@@ -289,10 +292,10 @@ fn clip_weights(bound: f64, squared_norms: &[f64], weights: &mut [f32]) {
 /// `min(1, bound/norm)`, rounded down; zero where the norm is not a finite number.
 #[inline(always)]
 fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
-    // Without branches: whether a record is clipped cannot be foreseen.
+    // Without branches: processors cannot predict whether a record is clipped.
     let exact = bound / squared_norm.sqrt();
     let nearest = exact as f32;
-    // Above `exact` it is above zero, and the bits of its lower neighbour are one less.
+    // Above `exact` it is above zero, and the bits of the next lower number are one less.
     let above = f64::from(nearest) > exact;
     let below = f32::from_bits(nearest.to_bits().wrapping_sub(u32::from(above)));
     let clipped = if squared_norm <= bound * bound {
@@ -307,8 +310,8 @@ fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
     }
 }
 
-/// Adds `1/b sum_j D(g_j - h_j)` over `rows`, where `g_j` and `h_j` stand in the scratch as `batch` and
-/// `reference`, and `D` clips to `bound`.
+/// Adds `1/b sum_j D(g_j - h_j)` over `rows`, where `g_j` and `h_j` stand in the scratch as `batch`
+/// and `reference`, and `D` clips to `bound`.
 fn add_differences(
     input: RoundInput<'_>,
     rows: &[u32],

@@ -1,17 +1,19 @@
 //! Arithmetic over slices: sums of products, elementwise functions, one matrix product.
 //!
-//! Everything is single-threaded (the program runs clients in parallel, never a product) and every
-//! reduction has a fixed order, so results do not depend on the number of threads. Different
-//! processors may round differently.
+//! **Guarantee.** Everything runs on one thread (the program runs clients in parallel, never a
+//! product) and every reduction has a fixed order, so results do not depend on the number of
+//! threads. Different processors may round differently.
 //!
 //! **Vector code in a portable binary.** The functions here find out at run time whether the
-//! processor has AVX2 and FMA, or AVX-512, and run code compiled for them ([`vectorised`], [`vectorised_widely`]). Kernels that belong
-//! inside a larger loop are the `#[inline(always)]` functions of the private modules: they take the
-//! instruction set of the [`vectorised`] block they are called from and are slow outside of one,
-//! because `mul_add` without FMA instructions is a library call.
+//! processor has AVX2 and FMA, or AVX-512, and run code compiled for them ([`vectorised`],
+//! [`vectorised_widely`]). Functions for use inside a larger loop (`kernels`, `packed_matrix`,
+//! `vector_math`) are `#[inline(always)]`: they are compiled for the instructions of the
+//! [`vectorised`] block that they are called from, and are slow outside of one, because `mul_add`
+//! without FMA instructions is a library call.
 //!
-//! `unsafe` stands in [`matmul`] and in `linalg/simd.rs` alone: here for the call of the general matrix product, whose
-//! bounds are checked first, there for single instructions.
+//! `unsafe` is used in [`matmul`], for the call of the general matrix product, whose bounds are
+//! checked first, and in `linalg/simd.rs` and `linalg/memory.rs` for single instructions and system
+//! calls.
 
 pub(crate) mod bytes;
 pub(crate) mod kernels;
@@ -47,7 +49,8 @@ pub fn squared_norm(values: &[f32]) -> f64 {
 
 /// The largest magnitude, 0 if there is none; infinite if one is not finite.
 pub fn largest(values: &[f32]) -> f32 {
-    // Without their signs, numbers are ordered as their bits are; what is not a number comes after infinity.
+    // Without their signs, numbers have the order of their bits, and not-a-number comes after
+    // infinity.
     let largest = vectorised(
         #[inline(always)]
         || {
@@ -191,8 +194,8 @@ pub fn matmul(target: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
     if rows == 0 || columns == 0 || depth == 0 {
         return;
     }
-    // A `Matrix` cannot be built with an entry outside its slice, but the proof should not need
-    // another function's word.
+    // A `Matrix` cannot be built with an entry outside its slice; checked here again so that the
+    // proof below does not depend on another function.
     for matrix in [left, right] {
         assert_inside(
             matrix.values.len(),
@@ -202,11 +205,11 @@ pub fn matmul(target: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
             matrix.column_stride,
         );
     }
-    // SAFETY: every entry `(i, j)` of both factors lies inside its slice (checked above, by products
-    // that cannot overflow), those of the target are `i * columns + j < rows * columns`, its
-    // length. The target is borrowed mutably, so it overlaps neither factor. Strides fit `isize`
-    // because a slice spans at most `isize::MAX` bytes and strides of dimensions of one entry are
-    // never used; those that are used are bounded by the length of the slice.
+    // SAFETY: every entry `(i, j)` of both factors lies inside its slice (checked above, by
+    // products that cannot overflow), those of the target are `i * columns + j < rows * columns`,
+    // its length. The target is borrowed mutably, so it overlaps neither factor. Strides fit
+    // `isize` because a slice spans at most `isize::MAX` bytes and strides of dimensions of one
+    // entry are never used; those that are used are bounded by the length of the slice.
     unsafe {
         gemm::gemm(
             rows,
@@ -232,7 +235,7 @@ pub fn matmul(target: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
     }
 }
 
-/// The last entry must exist; then all do.
+/// Checks that the last entry exists; then all do.
 fn assert_inside(len: usize, rows: usize, columns: usize, row_stride: usize, column_stride: usize) {
     if rows == 0 || columns == 0 {
         return;

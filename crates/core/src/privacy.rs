@@ -3,17 +3,17 @@
 //! **What it computes.** `release = estimate + N(0, sigma^2)` on every coordinate that travels, and
 //! nothing else: the perturbation in Algorithm 1.
 //!
-//! **Guarantee.** There is no other way out of a client, and the compiler checks it: a [`RawEstimate`]
-//! can be neither printed nor encoded, [`GaussianMechanism::release`] consumes it, and a compressor
-//! accepts only the result, [`Released`].
+//! **Guarantee.** There is no other way out of a client, and the compiler checks it: a
+//! [`RawEstimate`] can be neither printed nor encoded, [`GaussianMechanism::release`] consumes it,
+//! and a compressor accepts only the result, [`Released`].
 //!
 //! Noise is drawn only on the coordinates that travel. Its coordinates are independent, and which
-//! coordinates travel does not depend on the data, so the message has the distribution that noise on all
-//! `d` coordinates would give it (`docs/privacy.md`, lazy noise).
+//! coordinates travel does not depend on the data, so the message has the distribution that noise
+//! on all `d` coordinates would give it (`docs/privacy.md`, lazy noise).
 //!
-//! There are two kinds of noise. [`Noise::Float`] is rounded floating point, for simulation: a claim
-//! then speaks of the ideal mechanism. [`Noise::Secure`] works on integers from the clipped record to
-//! the noised sum ([`secure`]), and the claim speaks of the numbers that are sent.
+//! There are two kinds of noise. [`Noise::Float`] is rounded floating point, for simulation: a
+//! claim then speaks of the ideal mechanism. [`Noise::Secure`] works on integers from the clipped
+//! record to the noised sum ([`secure`]), and the claim speaks of the numbers that are sent.
 //!
 //! **Cost.** `O(k)` random numbers for `k` coordinates that travel.
 
@@ -96,8 +96,8 @@ impl GaussianMechanism {
         Ok(Self { sigma, kind })
     }
 
-    /// The most records whose integers of the full-batch term add up without saturation; `None` if there
-    /// is no such term, or no grid.
+    /// The most records whose integers of the full-batch term add up without saturation; `None` if
+    /// there is no such term, or no grid.
     pub fn reference_capacity(&self) -> Option<u64> {
         match &self.kind {
             Kind::Secure { grids, .. } => grids.reference.map(|grid| grid.capacity()),
@@ -111,12 +111,12 @@ impl GaussianMechanism {
     }
 
     /// The noise of one round, drawn at once, before any value of a record is computed with: so the
-    /// time that a sampler takes cannot depend on values. (The minibatch is known by then, and its rows
-    /// may be on their way to the cache.)
+    /// time that a sampler takes cannot depend on values. (The minibatch is known by then, and its
+    /// rows may be on their way to the cache.)
     ///
-    /// With floating-point noise `meanwhile` is called between the steps of the computation, in order to
-    /// ask for memory that will be needed later. Its argument is the number of calls still to come,
-    /// this one included.
+    /// With floating-point noise `meanwhile` is called between the steps of the computation, in
+    /// order to ask for memory that will be needed later. Its argument is the number of calls still
+    /// to come, this one included.
     pub fn draw(
         &self,
         coordinates: usize,
@@ -145,8 +145,8 @@ impl GaussianMechanism {
         }
     }
 
-    /// An empty sum of the kind that this mechanism adds noise to, for an estimate on `len` coordinates
-    /// with an expected batch of `batch` out of `records`.
+    /// An empty sum of the kind that this mechanism adds noise to, for an estimate on `len`
+    /// coordinates with an expected batch of `batch` out of `records`.
     pub fn empty_estimate(
         &self,
         len: usize,
@@ -195,7 +195,7 @@ impl GaussianMechanism {
     }
 }
 
-/// Never less noise than was asked for.
+/// Rounds up: never less noise than was calibrated.
 fn round_up(sigma: f64) -> f32 {
     let nearest = sigma as f32;
     if f64::from(nearest) < sigma {

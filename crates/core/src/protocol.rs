@@ -7,7 +7,7 @@
 //!          estimate, each record clipped
 //!          release = estimate + noise
 //!          v_i = C(release - s_i)          --- bytes of v_i --->   v = s + sum_i w_i v_i
-//!          s_i += gamma v_i                (when the server took it)      x^{t+1} = x^t - eta v
+//!          s_i += gamma v_i                (when the server has added it) x^{t+1} = x^t - eta v
 //!                                                                         s += gamma sum_i w_i v_i
 //! ```
 //!

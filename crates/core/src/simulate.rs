@@ -15,8 +15,9 @@
 //! takes the step itself: the same messages in the same order give the same bits, and no model has
 //! to move between cores.
 //!
-//! **Metrics** (loss, squared gradient norm, accuracy) are computed from raw data. Only a simulation
-//! can do that; they stand outside every privacy claim and are not counted as training time.
+//! **Metrics** (loss, squared gradient norm, accuracy) are computed from raw data. Only a
+//! simulation can do that; they stand outside every privacy claim and are not counted as training
+//! time.
 //!
 //! **Memory** beyond records and client state: the messages of one block of [`BLOCK`] clients (of
 //! two blocks where the server is copied), one copy of the server for each further thread, and, for

@@ -1,7 +1,8 @@
 //! A round allocates nothing once buffers have grown: a counting allocator says so.
 //!
-//! The one exception is the matrix product behind a network's gradient on *all* coordinates, for which the
-//! gemm library packs its operands into memory of its own: so much, measured alone, is allowed there.
+//! The one exception is the matrix product behind a network's gradient on *all* coordinates, for
+//! which the gemm library packs its operands into memory of its own: so much, measured alone, is
+//! allowed there.
 #![allow(unsafe_code)] // An allocator cannot be written without.
 
 mod common;
@@ -32,7 +33,8 @@ fn count() {
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: everything is passed on to the system's allocator as it is; counting allocates nothing and does not unwind.
+// SAFETY: everything is passed on to the system's allocator as it is; counting allocates nothing
+// and does not unwind.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -169,7 +171,8 @@ fn setting(
     }
 }
 
-/// How many sums over all coordinates a client computes in a round: of the estimate, and of SAGA's mean.
+/// How many sums over all coordinates a client computes in a round: of the estimate, and of SAGA's
+/// mean.
 fn full_sums(estimator: EstimatorPlan, kind: CompressorKind) -> u64 {
     let sides = match estimator {
         EstimatorPlan::Minibatch => 1,

@@ -1,5 +1,5 @@
-//! Whole runs against a naive `f64` reference for Algorithms 1 to 3 with the same random numbers, and the
-//! memory of SVRG and SAGA over many rounds.
+//! Whole runs against a naive `f64` reference for Algorithms 1 to 3 with the same random numbers,
+//! and the memory of SVRG and SAGA over many rounds.
 
 mod common;
 
@@ -182,8 +182,8 @@ fn setting(
 }
 
 /// Every estimator with every objective, compressor and shift, the rest of the choices drawn anew
-/// for each of three repetitions: 240 runs of ten rounds. The tolerance is some fifty units in the last place:
-/// a wrong divisor or sign would be off by a hundred times more.
+/// for each of three repetitions: 240 runs of ten rounds. The tolerance is some fifty units in the
+/// last place: a wrong divisor or sign would be off by a hundred times more.
 #[test]
 fn runs_agree_with_the_reference() {
     let mut stream = Stream(2);
@@ -233,8 +233,8 @@ fn large_batches_agree_with_the_reference() {
     }
 }
 
-/// A snapshot is taken at every heads of the shared coin by every client, absent ones included: with
-/// a client that is absent most of the time, and coins that often fall while it is.
+/// A snapshot is taken at every heads of the shared coin by every client, absent ones included:
+/// with a client that is absent most of the time, and coins that often fall while it is.
 #[test]
 fn snapshots_follow_the_coin_while_absent() {
     let (objective, _, data) = Model::DenseLogistic.build(&[12, 8]);
@@ -362,8 +362,8 @@ fn a_table_remembers_only_the_last_visit() {
     }
 }
 
-/// SAGA on the network of the paper's second experiment keeps at most 1 KB per record beyond one mean, and
-/// logistic regression 8 bytes.
+/// SAGA on the network of the paper's second experiment keeps at most 1 KB per record beyond one
+/// mean, and logistic regression 8 bytes.
 #[test]
 fn tables_are_small() {
     let state = |objective: Arc<dyn Objective>, columns: usize, rows: usize| {

@@ -37,8 +37,8 @@ fn client(plan: ClientPlan, sampling: Sampling) -> Client {
     Client::new(0, Arc::new(plan), data, sampling, 0.1, key).unwrap()
 }
 
-/// A server that lies about the model, round after round, and with it about everything that follows: messages
-/// are finite, of the right length, and readable; nobody panics.
+/// A server that lies about the model, round after round, and with it about everything that
+/// follows: messages are finite, of the right length, and readable; nobody panics.
 #[test]
 fn messages_stay_finite_whatever_the_server_sends() {
     let objectives: [Arc<dyn Objective>; 2] = [logistic(4), network(4, &[3], 2)];
@@ -105,8 +105,8 @@ fn messages_stay_finite_whatever_the_server_sends() {
     }
 }
 
-/// With clipped records and no regularizer of its own a client recovers from lies: SVRG and SAGA have forgotten them
-/// once the snapshot and the table have moved on.
+/// With clipped records and no regularizer of its own a client recovers from lies: SVRG and SAGA
+/// have forgotten them once the snapshot and the table have moved on.
 #[test]
 fn lies_are_forgotten() {
     for estimator in [
@@ -140,8 +140,8 @@ fn lies_are_forgotten() {
     }
 }
 
-/// With a round's coins alone a client comes to the memory that its messages left: noise, coordinates and rounding have a
-/// key of their own, which nobody needs again.
+/// With a round's coins alone a client comes to the memory that its messages left: noise,
+/// coordinates and rounding have a key of their own, which nobody needs again.
 #[test]
 fn memory_is_rebuilt_from_coins_alone() {
     let objectives: [Arc<dyn Objective>; 2] = [logistic(4), network(4, &[3], 2)];
@@ -232,12 +232,12 @@ fn the_server_takes_each_client_once_and_in_order() {
     server.add(2, &update).unwrap();
     refuses(&mut server, 2, order(2, 2, 0));
     let closed = server.close().unwrap();
-    assert_eq!((closed.round, closed.taken, closed.nonzero), (0, 2, 2));
+    assert_eq!((closed.round, closed.messages, closed.nonzero), (0, 2, 2));
     // A new round begins with any client; one with no client at all closes too, on the shift alone.
     let (model, shift) = (server.model().to_vec(), server.shift().to_vec());
     assert_eq!(server.round(), 1);
     let closed = server.close().unwrap();
-    assert_eq!((closed.round, closed.taken, closed.nonzero), (1, 0, 0));
+    assert_eq!((closed.round, closed.messages, closed.nonzero), (1, 0, 0));
     for ((new, old), shift) in server.model().iter().zip(model).zip(&shift) {
         assert_eq!(*new, old - 0.3 * shift);
     }
@@ -298,8 +298,8 @@ fn the_server_reads_only_messages_of_its_round() {
     );
 }
 
-/// A client that disappears contributes its shift: the others' rounds go on, and the server's shift is still the weighted
-/// mean of the clients' shifts, which is what makes the estimate unbiased.
+/// A client that disappears contributes its shift: the others' rounds go on, and the server's shift
+/// is still the weighted mean of the clients' shifts, which is what makes the estimate unbiased.
 #[test]
 fn shifts_stay_together_whoever_drops_out() {
     let (columns, clients) = (4, 4);

@@ -82,8 +82,8 @@ fn a_difference_of_extremes_is_clipped() {
     }
 }
 
-/// A record that differs from the centre in one coordinate only must show nothing elsewhere, however far
-/// away the centre is: value and centre are added before they are scaled.
+/// A record that differs from the centre in one coordinate only must show nothing elsewhere,
+/// however far away the centre is: value and centre are added before they are scaled.
 #[test]
 fn a_far_centre_does_not_leak_rounding() {
     let dimension = 1000usize;

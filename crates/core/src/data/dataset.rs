@@ -1,9 +1,10 @@
 //! [`Dataset`]: rows with class labels, their constant offset and their norms.
 //!
-//! The row `x_j` that models see is `row + offset`. Norms `|x_j|^2` are computed once, because clipping needs them in
-//! every round: in `f64`, each row summed in the order of its columns, so that they are the same on every machine.
-//! Label names and offset are shared between a set and the parts selected from it: a hundred thousand clients with a
-//! few records each cost their records and some 300 bytes.
+//! The row `x_j` that models see is `row + offset`. Norms `|x_j|^2` are computed once, because
+//! clipping needs them in every round: in `f64`, each row summed in the order of its columns, so
+//! that they are the same on every machine. Label names and offset are shared between a set and the
+//! parts selected from it: a hundred thousand clients with a few records each cost their records
+//! and some 300 bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub struct Dataset {
     squared_norms: Vec<f64>,
 }
 
-/// What is added to every row, and what tells it from any other that there has been.
+/// What is added to every row, with an identity for caches.
 #[derive(Clone)]
 struct Offset {
     identity: Identity,
@@ -94,8 +95,9 @@ impl Dataset {
 
     /// Replaces the constant that is added to every row.
     ///
-    /// Where it is far larger than a row with it (a centre far away), sums that add rows and offset apart would
-    /// lose the row in rounding, and clipping would not hold: then rows become dense, offset included.
+    /// Where it is far larger than a row with it (a centre far away), sums that add rows and offset
+    /// apart would lose the row in rounding, and clipping would not hold: then rows become dense,
+    /// offset included.
     pub fn with_offset(self, offset: impl Into<Arc<[f32]>>) -> Result<Dataset, DataError> {
         let offset = offset.into();
         if offset.len() != self.columns() {
@@ -128,8 +130,8 @@ impl Dataset {
         })
     }
 
-    /// The same rows, dense, with the offset in them, however they were stored before: equal records become equal to the
-    /// bit, whatever lies beside them.
+    /// The same rows, dense, with the offset in them, however they were stored before: equal
+    /// records become equal to the bit, whatever lies beside them.
     ///
     /// # Errors
     /// When they would not fit in memory; it depends on the numbers of rows and columns alone.
@@ -171,13 +173,13 @@ impl Dataset {
         &self.labels
     }
 
-    /// A constant added to every row (`x = row + offset`); keeps sparse rows sparse under standardisation. None when
-    /// zero.
+    /// A constant added to every row (`x = row + offset`); keeps sparse rows sparse under
+    /// standardisation. None when zero.
     pub fn offset(&self) -> Option<&Arc<[f32]>> {
         self.offset.as_ref().map(|offset| &offset.values)
     }
 
-    /// What tells the offset from any other.
+    /// Identifies the offset in caches.
     pub(crate) fn offset_identity(&self) -> Option<Identity> {
         self.offset.as_ref().map(|offset| offset.identity)
     }
@@ -240,10 +242,10 @@ impl Dataset {
 
     /// Every coordinate `x` replaced by `(x - center[column]) * factor[column]`, computed in `f64`.
     ///
-    /// Dense rows take it in whole. Sparse rows are only multiplied, and the rest becomes the offset:
-    /// `(row + offset - center) * factor = row * factor + (offset - center) * factor`.
+    /// Of dense rows every value is replaced. Sparse rows are only multiplied, and the rest becomes
+    /// the offset: `(row + offset - center) * factor = row * factor + (offset - center) * factor`.
     ///
-    /// With `most`, rows and offset are cut off there, each value by itself.
+    /// With `most`, every value of rows and offset is limited to that magnitude.
     pub(super) fn affine(
         mut self,
         center: impl Fn(usize) -> f64,
@@ -291,8 +293,8 @@ impl fmt::Debug for Dataset {
     }
 }
 
-/// The size of steps after values were multiplied; none if they are then different, or steps so large or small that
-/// values are cut off.
+/// The unit of the values after they were multiplied; `None` if columns have different factors, or
+/// it is so large or small that values are limited.
 fn unit_after(features: &Features, factors: &[f64]) -> Option<f32> {
     let Features::Sparse(rows) = features else {
         return None;
@@ -344,7 +346,8 @@ fn squared_norms(features: &Features, offset: Option<&[f32]>) -> Vec<f64> {
         .collect()
 }
 
-/// The offset makes every coordinate count, stored or not: the gaps between stored values are walked too.
+/// With an offset every coordinate counts, stored or not: the gaps between stored values are
+/// summed, too.
 fn squared_norm_with_offset(features: &Features, row: usize, offset: &[f32]) -> f64 {
     let square_gap = |sum: f64, gap: &[f32]| {
         gap.iter()

@@ -1,8 +1,10 @@
-//! Sparse rows once more, in four bytes a value instead of eight, for the loops that read them at random.
+//! A second copy of sparse rows with four bytes per value instead of eight, for loops that read
+//! rows at random.
 //!
-//! The rows of a random batch come from main memory, and waiting for them is a good part of a round. Pictures have at
-//! most 256 different values and so do features that are yes or no: then a value is a byte that names it, and with
-//! the column in two bytes more it fits into one word. What is read back is the stored value to the bit.
+//! The rows of a random batch come from main memory, and waiting for them is a good part of a
+//! round. Images have at most 256 different values, and so have binary features: a value is then
+//! stored as a number of one byte, and together with its column, in two bytes, fits into one word.
+//! What is read back is the original value to the bit.
 
 use crate::linalg::memory::{prefetch, with_room_on_large_pages};
 use crate::linalg::sparse::SparseVector;
@@ -10,17 +12,18 @@ use crate::linalg::sparse::SparseVector;
 /// How many different values there may be.
 const VALUES: usize = 256;
 
-/// How many steps of `unit` a value is. Nothing but the nearest whole number is looked at, so that it is the same for
-/// a value however it was rounded.
+/// Which multiple of `unit` a value is: the nearest whole number, so that it does not depend on how
+/// the value was rounded.
 pub(crate) fn steps(value: f32, unit: f32) -> u8 {
     (value / unit).round() as u8
 }
 
-/// Parts with fewer stored values stay near the processor anyway.
+/// Data with fewer stored values stay in the cache anyway.
 pub(super) const FEWEST: usize = 1 << 14;
 
-/// The stored values of [`SparseRows`], in the same order: the column in the lower half of a word, the number of the
-/// value in the upper half, which is its number of steps where values come in steps.
+/// The stored values of [`SparseRows`](super::SparseRows), in the same order: the column in the
+/// lower half of a word, the number of the value in the upper half. Where values are multiples of a
+/// unit, that number is the multiple.
 #[derive(Clone)]
 pub(super) struct Packed {
     entries: Vec<u32>,
@@ -28,8 +31,8 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// None if there are too many columns or different values, too few stored values to be worth it, or different
-    /// values of the same number of steps.
+    /// `None` if there are too many columns or different values, too few stored values to be worth
+    /// it, or two different values that are the same multiple of the unit.
     pub(super) fn new(
         columns: usize,
         indices: &[u32],
@@ -62,11 +65,12 @@ impl Packed {
     }
 }
 
-/// The values met so far, found again by their bits.
+/// The different values so far, found by their bits: a hash table with open addressing.
 struct Dictionary {
     values: [f32; VALUES],
     len: usize,
-    /// The number of a value plus one, at the place of its hash or after it; zero where there is none.
+    /// The number of a value plus one, at the place of its hash or after it; zero where there is
+    /// none.
     slots: [u16; Self::SLOTS],
 }
 
@@ -81,7 +85,7 @@ impl Dictionary {
         }
     }
 
-    /// The number of a value, a new one if it was not there; none once all numbers are given away.
+    /// The number of a value, a new one if the value is new; `None` when there are no numbers left.
     #[inline]
     fn number(&mut self, value: f32) -> Option<u8> {
         let hash = value.to_bits().wrapping_mul(0x9E37_79B1) as usize >> 22;
@@ -267,7 +271,8 @@ mod tests {
         assert!(Packed::new(9, &[8; FEWEST - 1], &[1.0; FEWEST - 1], None).is_none());
     }
 
-    /// With a unit, numbers of values are their numbers of steps, whatever the order in which values are met.
+    /// With a unit, numbers of values are their numbers of steps, whatever the order in which
+    /// values are met.
     #[test]
     fn numbers_of_values_are_their_steps() {
         let unit = 1.0 / 255.0;

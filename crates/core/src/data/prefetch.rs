@@ -1,5 +1,5 @@
-//! Asking for the rows of a random batch before they are read, so that a round does not wait for main
-//! memory. No result depends on it, only time.
+//! Asking for the rows of a random batch before they are read, so that a round does not wait for
+//! main memory. No result depends on it, only time.
 
 use super::packed::{RowSource, with_rows};
 use super::{Dataset, Features};

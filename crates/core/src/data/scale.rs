@@ -1,17 +1,18 @@
 //! Scaling of features: `x -> (x - center) * factor`.
 //!
-//! - spectral (the paper's a9a): one factor `2 sqrt(rows) / s` with `s` the largest singular value of
-//!   the matrix of all rows, found by power iteration. The mean over records of the squared
-//!   projection on any direction is then at most 4, so the logistic loss, whose curvature is at most
-//!   1/4, is 1-smooth.
-//! - standard (the paper's MNIST): one mean and one standard deviation over all features of all rows.
+//! - spectral (the paper's a9a): one factor `2 sqrt(rows) / s` with `s` the largest singular value
+//!   of the matrix of all rows, found by power iteration. The mean over records of the squared
+//!   projection on any direction is then at most 4, so the logistic loss, whose curvature is at
+//!   most 1/4, is 1-smooth.
+//! - standard (the paper's MNIST): one mean and one standard deviation over all features of all
+//!   rows.
 //! - per-feature: each feature by its own mean and standard deviation; a constant feature stays.
 //! - constants known beforehand.
 //!
-//! All but the constants are computed from the records: whoever sees them learns something about the
-//! records, so [`Scaling::data_dependent`] says so and a privacy claim must not ignore it. Sparse rows
-//! stay sparse. Sums are in `f64` and in the order of rows. Spectral costs two passes over the stored
-//! values per iteration, a few dozen iterations as a rule; the others two passes.
+//! All but the constants are computed from the records: they reveal something about
+//! the records, so [`Scaling::data_dependent`] says so and a privacy claim must not ignore it.
+//! Sparse rows stay sparse. Sums are in `f64` and in the order of rows. Spectral costs two passes
+//! over the stored values per iteration, a few dozen iterations as a rule; the others two passes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -117,7 +118,7 @@ impl Scaling {
         }
     }
 
-    /// Constants known without looking at the records.
+    /// Constants that do not depend on the records.
     pub fn constants(center: Constants, factor: Constants) -> Result<Scaling, DataError> {
         let choice = |what, value: f64, reason: &str| {
             Err(DataError::Choice {
@@ -181,9 +182,9 @@ impl Scaling {
         self.apply_up_to(data, None)
     }
 
-    /// Scales every row and cuts values off at `2^63`, so that no record makes it fail, whatever the
-    /// constants: a function of each record alone. (Of sparse rows the stored value and the constant that
-    /// is added to all rows are cut off, so that their sum stays below `2^64`.)
+    /// Scales every row and cuts values off at `2^63`, so that no record makes it fail, whatever
+    /// the constants: a function of each record alone. (Of sparse rows the stored value and the
+    /// constant that is added to all rows are cut off, so that their sum stays below `2^64`.)
     pub fn apply_clamped(&self, data: Dataset) -> Result<Dataset, DataError> {
         self.apply_up_to(data, Some(LARGEST_VALUE / 2.0))
     }

@@ -1,15 +1,15 @@
-//! The largest singular value of the records, as a matrix: spectral scaling and the smoothness of logistic
-//! regression need it.
+//! The largest singular value of the records, as a matrix: spectral scaling and the smoothness of
+//! logistic regression need it.
 //!
-//! **Cost.** Two passes over the stored values per iteration; a few dozen iterations as a rule. Sums are
-//! in `f64` and in the order of rows.
+//! **Cost.** Two passes over the stored values per iteration; a few dozen iterations as a rule.
+//! Sums are in `f64` and in the order of rows.
 
 use super::{Dataset, Features, public_random};
 
 /// The largest singular value of the matrix of all rows of `parts`, offsets included.
 ///
-/// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no longer
-/// changes in its 13th digit. The parts must have the same columns.
+/// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no
+/// longer changes in its 13th digit. The parts must have the same columns.
 pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
     const MOST_ITERATIONS: usize = 5_000;
     let columns = parts.first().map_or(0, |part| part.columns());
@@ -118,7 +118,8 @@ pub(super) mod tests {
             ((trace + (trace * trace - 4.0 * determinant * determinant).sqrt()) / 2.0).sqrt();
         let data = dense(2, &[a as f32, b as f32, c as f32, d as f32]);
         assert!((largest_singular_value(&[&data]) / exact - 1.0).abs() < 1e-12);
-        // An offset of ones on zero rows: a matrix of ones, whose singular value is sqrt(rows * columns).
+        // An offset of ones on zero rows: a matrix of ones, whose singular value is sqrt(rows *
+        // columns).
         let ones = sparse(3, &[0.0; 15]).with_offset(vec![1.0; 3]).unwrap();
         assert!((largest_singular_value(&[&ones]) - 15f64.sqrt()).abs() < 1e-12);
         assert_eq!(largest_singular_value(&[&sparse(3, &[0.0; 15])]), 0.0);

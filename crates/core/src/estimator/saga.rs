@@ -1,6 +1,6 @@
-//! SAGA: every record remembers the gradient of its last visit.
+//! SAGA (Option III of Algorithm 3): a table holds the gradient of every record at its last visit.
 //!
-//! The table holds factors, not gradients: one number per record for logistic regression,
+//! **Cost.** The table holds factors, not gradients: one number per record for logistic regression,
 //! 138 (and the clip weight: 556 bytes) for the 784-64-10 network instead of 50,890. The mean of
 //! the table is kept on all coordinates and corrected for the records of each batch.
 
@@ -126,8 +126,8 @@ impl Table {
         table
     }
 
-    /// Computes `rows` at the current model into the scratch's `batch`, and copies what the table holds
-    /// for them into `reference`.
+    /// Computes `rows` at the current model into the scratch's `batch`, and copies what the table
+    /// holds for them into `reference`.
     fn load(&self, input: RoundInput<'_>, rows: &[u32], scratch: &mut Scratch, sum: &RawEstimate) {
         scratch.compute_batch(input, rows, sum);
         let len = input.objective.factor_len();

@@ -1,4 +1,5 @@
-//! SVRG with a loopless snapshot: differences to a past model, plus the full gradient there.
+//! SVRG with a loopless snapshot (Option II of Algorithm 3): differences to the gradients at a past
+//! model, plus the full gradient there.
 //!
 //! `w^0 = x^0`; after round `t` all clients move their snapshot to `x^t` if the shared public coin
 //! says so. The full pass over the records is made when the snapshot is first used.
@@ -19,7 +20,8 @@ pub struct Svrg {
 struct Snapshot {
     model: Arc<Vec<f32>>,
     fresh: bool,
-    /// The weight that clips each record's gradient at the snapshot: clipped once, used in both terms.
+    /// The weight that clips each record's gradient at the snapshot: clipped once, used in both
+    /// terms.
     weights: Vec<f32>,
     mean: Option<KeptMean>,
 }
@@ -86,7 +88,7 @@ impl Estimator for Svrg {
     }
 
     fn state_bytes(&self) -> usize {
-        // The snapshot itself is shared with whoever holds that model.
+        // The snapshot itself is shared with all clients that hold that model.
         self.snapshot.as_ref().map_or(0, |snapshot| {
             size_of_val(&snapshot.weights[..]) + snapshot.mean.as_ref().map_or(0, KeptMean::bytes)
         })
@@ -124,8 +126,8 @@ impl Snapshot {
         }
     }
 
-    /// Computes `rows` at the snapshot into the scratch's `reference`, with the weights that clipped them
-    /// when the snapshot was new.
+    /// Computes `rows` at the snapshot into the scratch's `reference`, with the weights that
+    /// clipped them when the snapshot was new.
     fn load(&self, input: RoundInput<'_>, rows: &[u32], scratch: &mut Scratch, sum: &RawEstimate) {
         let Scratch {
             reference,

@@ -13,8 +13,8 @@ pub(crate) const LINE_BYTES: usize = 64;
 /// Numbers per cache line.
 pub(crate) const LINE: usize = LINE_BYTES / size_of::<f32>();
 
-/// The part of a buffer from its first whole cache line on: the buffer must be [`LINE`] numbers longer
-/// than needed. Vectors that cross from one line into the next cost twice.
+/// The part of a buffer from its first whole cache line on: the buffer must be [`LINE`] numbers
+/// longer than needed. Vectors that cross from one line into the next cost twice.
 pub(crate) fn aligned(buffer: &mut [f32]) -> &mut [f32] {
     let skip = buffer.as_ptr().align_offset(LINE_BYTES).min(LINE);
     &mut buffer[skip..]
@@ -45,9 +45,9 @@ pub(crate) fn prefetch_to_write<T>(values: &[T]) {
     {
         let start = values.as_ptr().cast::<u8>();
         for offset in (0..size_of_val(values)).step_by(LINE_BYTES) {
-            // SAFETY: the address lies inside the slice, and a prefetch neither reads nor writes for
-            // the program; processors without this instruction ignore it. The intrinsic would be
-            // compiled to a prefetch for reading, because not all processors have this one.
+            // SAFETY: the address lies inside the slice, and a prefetch neither reads nor writes
+            // for the program; processors without this instruction ignore it. The intrinsic would
+            // be compiled to a prefetch for reading, because not all processors have this one.
             unsafe {
                 let address = start.add(offset);
                 std::arch::asm!(
@@ -69,16 +69,16 @@ pub(crate) fn prefetch_places<T>(values: &[T], places: &[u32]) {
     }
 }
 
-/// An empty buffer for one thread, with room for `len` elements and for 1024 at least: a small buffer
-/// could share a cache line with what other threads write.
+/// An empty buffer for one thread, with room for `len` elements and for 1024 at least: a small
+/// buffer could share a cache line with what other threads write.
 pub(crate) fn thread_buffer<Element>(len: usize) -> Vec<Element> {
     const LEAST: usize = 1024;
     Vec::with_capacity(len.max(LEAST))
 }
 
-/// An empty vector with room for `len` values that will be read at random: on pages of two megabytes,
-/// where the system has them. With small pages nearly every row of a large set would cost a walk
-/// through the page tables.
+/// An empty vector with room for `len` values that will be read at random: on pages of two
+/// megabytes, where the system has them. With small pages nearly every row of a large set would
+/// cost a walk through the page tables.
 pub(crate) fn with_room_on_large_pages<T>(len: usize) -> Vec<T> {
     const LARGE: usize = 2 << 20;
     let bytes = len.saturating_mul(size_of::<T>());

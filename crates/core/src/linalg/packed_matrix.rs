@@ -1,13 +1,13 @@
 //! Products with matrices that are packed in panels, and sums of outer products in the same form.
 //!
-//! A panel is 64, 32, 16 or 8 columns of a matrix, row after row, so that the sums of a panel fit into
-//! vector registers. The functions are `#[inline(always)]`, to be called inside a
+//! A panel is 64, 32, 16 or 8 columns of a matrix, row after row, so that the sums of a panel fit
+//! into vector registers. The functions are `#[inline(always)]`, to be called inside a
 //! [`vectorised`](super::vectorised) block.
 //!
 //! **Guarantee.** Every output number is summed in the order of its inputs, one fused multiply-add
-//! after the other, whatever the width of the panel. So the result for a row is the same, to the bit,
-//! whichever other rows are computed with it, and the same for a dense row as for the sparse row that
-//! leaves out its zeros.
+//! after the other, whatever the width of the panel. So the result for a row is the same, to the
+//! bit, whichever other rows are computed with it, and the same for a dense row as for the sparse
+//! row that leaves out its zeros.
 
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
@@ -16,8 +16,9 @@ use super::kernels::{add_scaled, padded};
 use super::simd::has_wide_vectors;
 use super::sparse::SparseVector;
 
-/// How a matrix of `columns` columns is cut into panels: the first column and the width of each, the
-/// widest at most `widest`, the last one padded. A packed matrix holds one panel after the other.
+/// How a matrix of `columns` columns is cut into panels: the first column and the width of each,
+/// the widest at most `widest`, the last one padded. A packed matrix holds one panel after the
+/// other.
 #[inline(always)]
 pub(crate) fn panels(columns: usize, widest: usize) -> impl Iterator<Item = (usize, usize)> {
     let (columns, mut first, mut width) = (padded(columns), 0, widest);
@@ -33,8 +34,8 @@ pub(crate) fn panels(columns: usize, widest: usize) -> impl Iterator<Item = (usi
     })
 }
 
-/// Copies a matrix of `columns` columns into panels, padded with zeros. Where `row` is given, adds its
-/// product with the matrix to `start`.
+/// Copies a matrix of `columns` columns into panels, padded with zeros. Where `row` is given, adds
+/// its product with the matrix to `start`.
 #[inline(always)]
 pub(crate) fn pack(
     matrix: &[f32],
@@ -129,9 +130,9 @@ pub(crate) const SPARSE_PANEL: usize = 64;
 /// The most rows of one [`sparse_rows_times_matrix`].
 pub(crate) const MOST_ROWS: usize = 128;
 
-/// Numbers of a matrix that are worked through at once (a slab). Measured: the first-level cache holds
-/// half as much, but rows of one kind use much the same part of it, and every slab costs a pass over
-/// all rows.
+/// Numbers of a matrix that are worked through at once (a slab). Measured: the first-level cache
+/// holds half as much, but rows of one kind use much the same part of it, and every slab costs a
+/// pass over all rows.
 const SLAB: usize = 72 * 1024 / 4;
 
 /// `targets[j][o] += sum_p values_p matrix[indices_p][o]` for every row `j`, given by its ascending
@@ -139,12 +140,12 @@ const SLAB: usize = 72 * 1024 / 4;
 /// lie without gaps, `columns` numbers each, a multiple of eight. There may be at most
 /// [`MOST_ROWS`] rows.
 ///
-/// A matrix larger than the first-level cache is worked through in slabs of inputs, so that all rows
-/// use a slab while it is in the cache.
+/// A matrix larger than the first-level cache is worked through in slabs of inputs, so that all
+/// rows use a slab while it is in the cache.
 ///
 /// On the way the number of every stored value ([`SparseVector::number`]) is recorded as
-/// `numbers[index][place(j)]`, if there is such a place. There is one array for every index; its length
-/// may be zero.
+/// `numbers[index][place(j)]`, if there is such a place. There is one array for every index; its
+/// length may be zero.
 #[inline(always)]
 pub(crate) fn sparse_rows_times_matrix<Row: SparseVector, const PLACES: usize>(
     rows: &[Row],
@@ -303,9 +304,9 @@ pub(crate) fn unpack_sum(
     }
 }
 
-/// The widest panel for dense rows. The sums of four rows fill half of the vector registers (8 of 16,
-/// or 16 of 32 with AVX-512), their values and the weights most of the others. Six rows would leave no
-/// register for values that are loaded ahead.
+/// The widest panel for dense rows. The sums of four rows fill half of the vector registers (8 of
+/// 16, or 16 of 32 with AVX-512), their values and the weights most of the others. Six rows would
+/// leave no register for values that are loaded ahead.
 pub(crate) fn dense_panel() -> usize {
     if has_wide_vectors() { 64 } else { 16 }
 }

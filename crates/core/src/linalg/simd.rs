@@ -1,7 +1,8 @@
-//! Vector instructions: which of them code is compiled for, found out at run time, and a few that no
-//! loop is compiled to.
+//! Vector instructions: which of them code is compiled for, found out at run time, and a few that
+//! no loop is compiled to.
 //!
-//! **Guarantee.** No result depends on them: what is computed is the same, to the bit, with and without.
+//! **Guarantee.** No result depends on them: what is computed is the same, to the bit, with and
+//! without.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -25,8 +26,9 @@ pub fn vectorised<Output>(work: impl FnOnce() -> Output) -> Output {
     pulp::Arch::new().dispatch(work)
 }
 
-/// Runs `work` compiled for the longest vectors this processor has (AVX-512). It pays for long rows of
-/// numbers. Code that reads tables at random becomes slower: it is compiled to gather instructions.
+/// Runs `work` compiled for the longest vectors this processor has (AVX-512). It pays for long rows
+/// of numbers. Code that reads tables at random becomes slower: it is compiled to gather
+/// instructions.
 #[inline(always)]
 pub fn vectorised_widely<Output>(work: impl FnOnce() -> Output) -> Output {
     #[cfg(target_arch = "x86_64")]
@@ -90,8 +92,8 @@ pub(crate) fn sum_lookups<'a>(
                     for (j, sum) in sums.iter_mut().enumerate() {
                         let bytes = x86::_mm_loadu_si128(row(j).as_ptr().cast());
                         let places = x86::_mm512_cvtepu8_epi32(bytes);
-                        // In each pair of registers the number at the lowest five bits, then the pair
-                        // by the next two bits.
+                        // In each pair of registers the number at the lowest five bits, then the
+                        // pair by the next two bits.
                         let pair = |first: usize| {
                             x86::_mm512_permutex2var_ps(table[first], places, table[first + 1])
                         };
@@ -134,7 +136,8 @@ impl BitPicker {
         }
     }
 
-    /// The bits of `word` at the places of the bits of `mask`, next to each other from the lowest on.
+    /// The bits of `word` at the places of the bits of `mask`, next to each other from the lowest
+    /// on.
     #[inline(always)]
     pub(crate) fn pick(self, word: u64, mask: u64) -> u64 {
         #[cfg(target_arch = "x86_64")]

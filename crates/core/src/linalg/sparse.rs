@@ -18,7 +18,8 @@ pub(crate) trait SparseVector: Copy {
     /// Column and value of a stored entry.
     fn unpack(self, stored: Self::Stored) -> (u32, f32);
 
-    /// The number of the entry's value, where values are stored as numbers (`data/packed.rs`); else 0.
+    /// The number of the entry's value, where values are stored as numbers (`data/packed.rs`); else
+    /// 0.
     fn number(stored: Self::Stored) -> u8;
 
     /// Columns and values from the entry `first` on.

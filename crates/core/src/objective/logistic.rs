@@ -1,16 +1,16 @@
 //! Logistic regression: `f_j(x) = log(1 + exp(-y_j <a_j, x>))` with `y_j = -1` for class 0 and
 //! `+1` for class 1.
 //!
-//! The gradient is `s_j a_j` with `s_j = -y_j sigmoid(-y_j <a_j, x>)`: the factor of a record is the
-//! one number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where there
-//! is one, is an ordinary last feature of the data.
+//! The gradient is `s_j a_j` with `s_j = -y_j sigmoid(-y_j <a_j, x>)`: the factor of a record is
+//! the one number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where
+//! there is one, is an ordinary last feature of the data.
 //!
 //! **Guarantee.** Every number of record `j` is the same to the bit in any batch.
 //!
 //! **Cost.** One pass over the stored features of the batch for the factors and one for the sum;
 //! nothing for the norms. On a few selected coordinates the sum costs a binary search per
 //! coordinate and record, or a table lookup per stored feature, or that same pass, whichever is
-//! cheapest. Features that are yes or no are read as columns alone (`data/indicators.rs`).
+//! cheapest. Of features with two values only the columns are read (`data/indicators.rs`).
 //!
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
@@ -21,7 +21,7 @@ use crate::data::{Dataset, Features, SparseRow, SparseRows};
 use crate::linalg::sparse::SparseVector;
 use crate::linalg::{self, kernels, vector_math, vectorised};
 
-/// Rows that are asked for together.
+/// Rows that are prefetched together.
 const BLOCK: usize = 64;
 
 /// Two-class logistic regression; see the module.
@@ -197,8 +197,9 @@ fn products<'a>(gradients: Gradients<'a>) -> impl Iterator<Item = f64> + use<'a>
     pairs.map(|(&weight, &factor)| f64::from(weight) * f64::from(factor))
 }
 
-/// The records as columns alone, where they are kept so and there are enough of them to make up for the tables. Sums
-/// over several records may then be rounded in another order; a record alone never goes this way.
+/// The records as columns without values, where they are stored so and there are enough of them to
+/// be worth the tables. Sums over several records may then be rounded in another order; a single
+/// record is never computed this way.
 #[inline(always)]
 fn indicators<'a>(records: Records<'a>) -> Option<&'a Indicators> {
     const FEWEST: usize = 8;
@@ -218,7 +219,7 @@ fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f3
             }
         }
         Features::Sparse(sparse) => {
-            // Rows lie anywhere in memory: all are asked for before the first is read.
+            // Rows lie anywhere in memory: all are prefetched before the first is read.
             with_rows!(sparse, |rows| {
                 let found = rows.block::<BLOCK>(records.rows);
                 found.iter().for_each(|row| row.prefetch());
@@ -295,8 +296,9 @@ fn add_indicators(
     total
 }
 
-/// One record alone: row and offset are added before they are scaled. Where they nearly cancel, two products would
-/// leave rounding errors out of proportion to the record's norm, by which it was clipped.
+/// One record: row and offset are added before they are scaled. Where they nearly cancel, two
+/// products would leave rounding errors that are large against the record's norm, by which it was
+/// clipped.
 #[inline(always)]
 fn add_row_and_offset(features: &Features, row: u32, offset: &[f32], scale: f32, sum: &mut [f32]) {
     match features {
@@ -362,8 +364,9 @@ fn add_selected(
     }
 }
 
-/// One record with an offset: row and offset are added before they are scaled, as in [`add_row_and_offset`]. Stored features
-/// take their positions out of the table, so that those left over are of coordinates where only the offset is.
+/// One record with an offset: row and offset are added before they are scaled, as in
+/// [`add_row_and_offset`]. Stored features remove their positions from the table, so that the
+/// positions left over are of coordinates where the record is the offset alone.
 #[inline(always)]
 fn add_one_by_table(
     row: SparseRow<'_>,
@@ -387,8 +390,8 @@ fn add_one_by_table(
     }
 }
 
-/// A batch, or records without an offset: every stored feature is looked up in the table, and the offset is added once, times
-/// the sum of the scales.
+/// A batch, or records without an offset: every stored feature is looked up in the table, and the
+/// offset is added once, times the sum of the scales.
 #[inline(always)]
 fn add_many_by_table(
     sparse: &SparseRows,
@@ -418,8 +421,8 @@ fn add_many_by_table(
     }
 }
 
-/// [`add_selected`] for rows that are kept as columns alone: the chosen columns are picked out of every row's bits, or, if
-/// there are more than [`MARKED`], whole rows are added up.
+/// [`add_selected`] for rows that are stored as columns without values: the chosen columns are
+/// picked out of every row's bits, or, if there are more than [`MARKED`], whole rows are added.
 #[inline(always)]
 fn add_selected_indicators(
     indicators: &Indicators,
@@ -489,7 +492,8 @@ fn selected_norms(
                     }
                 }
                 *norm = own + (constant - replaced);
-                // Where little is left of the offset's squares the difference has lost its digits.
+                // Where little is left of the offset's squares, the difference has no correct
+                // digits.
                 if *norm < constant / 256.0 {
                     *norm = searched(row);
                 }
@@ -544,14 +548,15 @@ enum Lookup {
     WholeRows,
 }
 
-/// The cheapest way. Beyond speed, only roundings of a sum depend on it: with an offset, or onto a sum that is not zero.
+/// The cheapest lookup. Apart from time, only the rounding of a sum depends on it: with an offset,
+/// or added to a sum that is not zero.
 fn cheapest_lookup(records: Records<'_>, chosen: &[u32]) -> Lookup {
     let (Features::Sparse(sparse), Some(&first)) = (records.data.features(), records.rows.first())
     else {
         return Lookup::Search;
     };
-    // The first row speaks for all. In units of an addition, measured: a step of a search costs 4
-    // and a hit in the table 8, because both are branches that cannot be foreseen.
+    // The first row is taken as typical. In units of an addition, measured: a step of a search
+    // costs 4 and a hit in the table 8, because both are branches that processors cannot predict.
     let stored = sparse.row(first as usize).indices.len() as f64;
     let (count, columns) = (records.len() as f64, sparse.columns() as f64);
     let hits = stored * chosen.len() as f64 / columns;

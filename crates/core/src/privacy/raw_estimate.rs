@@ -3,8 +3,8 @@
 //!
 //! In floating point a whole batch is summed at once. On a grid ([`super::secure`]) every record is
 //! turned into integers by itself, from factors that were computed by themselves, so that no other
-//! record of the batch can change them. Integer sums are exact in any order, and each record's integers
-//! are checked against its bound, whatever the floating point did before.
+//! record of the batch can change them. Integer sums are exact in any order, and each record's
+//! integers are checked against its bound, whatever the floating point did before.
 //!
 //! **Guarantee.** The sum cannot be read, printed or encoded outside of [`crate::privacy`]: only
 //! [`GaussianMechanism::release`](super::GaussianMechanism::release) turns it into values that can.
@@ -126,7 +126,8 @@ impl RawEstimate {
         }
     }
 
-    /// Applies `change` to a floating-point sum (whole-estimate clipping, which has no integer form).
+    /// Applies `change` to a floating-point sum (whole-estimate clipping, which has no integer
+    /// form).
     pub(crate) fn map_float(self, change: impl FnOnce(Vec<f32>) -> Vec<f32>) -> Self {
         match self.sum {
             Sum::Float(values) => Self {
@@ -244,8 +245,8 @@ impl KeptMean {
         }
     }
 
-    /// Adds (`sign` 1) or subtracts (`sign` -1) the records' `h_j / m`, unscaled. What was added for a
-    /// record is subtracted exactly on a grid, up to rounding in floating point.
+    /// Adds (`sign` 1) or subtracts (`sign` -1) the records' `h_j / m`, unscaled. What was added
+    /// for a record is subtracted exactly on a grid, up to rounding in floating point.
     pub(crate) fn add(
         &mut self,
         sign: i32,

@@ -4,8 +4,8 @@
 //! **Guarantee.** What leaves a client has passed [`GaussianMechanism::release`]; a round reads the
 //! records of its batch only, and the same keys, round and model give the same bytes.
 //!
-//! **Cost.** That of the estimator ([`crate::estimator`]), plus `O(k)` for `k` coordinates that travel.
-//! After the first rounds nothing is allocated, except with secure noise.
+//! **Cost.** That of the estimator ([`crate::estimator`]), plus `O(k)` for `k` coordinates that
+//! travel. After the first rounds nothing is allocated, except with secure noise.
 
 mod plan;
 
@@ -108,7 +108,8 @@ impl Client {
             plan.compressor.values()
         };
         let mechanism = GaussianMechanism::new(plan.noise, sigma, &terms, coordinates)?;
-        // SAGA subtracts from its mean what it has added, which is exact as long as nothing saturates.
+        // SAGA subtracts from its mean what it has added, which is exact as long as nothing
+        // saturates.
         if matches!(plan.estimator, EstimatorPlan::Saga { .. })
             && let Some(most) = mechanism.reference_capacity()
             && records as u64 > most
@@ -173,8 +174,8 @@ impl Client {
         self.shift = self.shift.clone();
     }
 
-    /// Replaces the client's keys: a deployed client draws fresh ones for every round, after the round's
-    /// model has arrived, so that no copy of its state can ever repeat noise.
+    /// Replaces the client's keys: a deployed client draws fresh ones for every round, after the
+    /// round's model has arrived, so that no copy of its state can ever repeat noise.
     pub fn set_keys(&mut self, keys: ClientKeys) {
         self.keys = keys;
     }
@@ -192,9 +193,10 @@ impl Client {
         matches!(self.plan.estimator, EstimatorPlan::Saga { .. })
     }
 
-    /// Brings the estimator's memory to the state in which [`message`](Self::message) left it in `round`
-    /// with the same coins, model and memory, without any noise and without a message: `coins` is all
-    /// that is kept of the round's secrets. Returns whether the client took part in the round.
+    /// Brings the estimator's memory to the state in which [`message`](Self::message) left it in
+    /// `round` with the same coins, model and memory, without any noise and without a message:
+    /// `coins` is all that is kept of the round's secrets. Returns whether the client took part in
+    /// the round.
     pub fn replay_round(
         &mut self,
         round: Round,
@@ -344,8 +346,8 @@ impl Client {
         released
     }
 
-    /// The noise of the round, before any value of a record is used. While it is drawn, the memory of
-    /// what is read next, the batch's rows and the selected places of the shift, is asked for.
+    /// The noise of the round, before any value of a record is used. While it is drawn, the memory
+    /// of what is read next, the batch's rows and the selected places of the shift, is asked for.
     fn draw_noise(
         &self,
         coordinates: Coordinates<'_>,

@@ -1,8 +1,8 @@
-//! The messages of a block of clients, on their way from the thread that computed them to all threads
-//! that read them.
+//! The messages of a block of clients, on their way from the thread that computed them to all
+//! threads that read them.
 //!
-//! Written and read as atomic words, which cost no more than plain ones and need no lock: a lock is one
-//! more cache line that moves between cores, at a hundred nanoseconds each. The barrier between
+//! Written and read as atomic words, which cost no more than plain ones and need no lock: a lock is
+//! one more cache line that moves between cores, at a hundred nanoseconds each. The barrier between
 //! writing and reading puts them in order. A message begins on a cache line of its own; two numbers
 //! share a word, so a message of six values is one line.
 
@@ -44,8 +44,8 @@ pub(super) struct ReceivedUpdate<'a> {
     all: bool,
 }
 
-/// The kind of a message, in the two lowest bits of its second word; the other bits are the number of
-/// values.
+/// The kind of a message, in the two lowest bits of its second word; the other bits are the number
+/// of values.
 const ABSENT: u64 = 0;
 const SELECTED: u64 = 1;
 const ALL: u64 = 2;
@@ -170,7 +170,8 @@ mod tests {
     use crate::privacy::Released;
     use crate::random::{IndexSeed, Purpose, SecretKey};
 
-    /// Messages of every kind, next to each other, are read as they were written, also the second time.
+    /// Messages of every kind, next to each other, are read as they were written, also the second
+    /// time.
     #[test]
     fn what_was_written_is_read() {
         const DIMENSION: usize = 13;

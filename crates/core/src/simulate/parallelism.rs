@@ -1,9 +1,10 @@
-//! All threads or one: whichever is faster on this machine at this moment. It decides about time only;
-//! results do not depend on it.
+//! All threads or one: whichever is faster on this machine at this moment. It decides about time
+//! only; results do not depend on it.
 //!
-//! A round of small clients lasts some ten microseconds. On idle cores, two threads halve that; where
-//! another program occupies a core, waiting for the other thread costs many such rounds. So short
-//! rounds are timed both ways now and then (a trial), and the faster way is used until the next trial.
+//! A round of small clients lasts some ten microseconds. On idle cores, two threads halve that;
+//! where another program occupies a core, waiting for the other thread costs many such rounds. So
+//! short rounds are timed both ways now and then (a trial), and the faster way is used until the
+//! next trial.
 //!
 //! A trial compares medians, so that a single slow round decides nothing. What several threads lose
 //! by being interrupted shows in the mean round since the last trial: where that is slower than one
@@ -21,8 +22,9 @@ const PERIOD: u32 = 200;
 /// The most periods in a row without a trial of all threads.
 const LONGEST_PAUSE: u32 = 15;
 
-/// Longer rounds use all threads without a trial, if they all last about equally long: where threads
-/// wait for other programs, some rounds are quick and others take whole time slices of the system.
+/// Longer rounds use all threads without a trial, if they all last about equally long: where
+/// threads wait for other programs, some rounds are quick and others take whole time slices of the
+/// system.
 const LONG: Duration = Duration::from_micros(800);
 
 /// Rounds after which a trial is decided.
@@ -41,7 +43,8 @@ pub(super) struct Parallelism {
     period: Duration,
     since: Duration,
     rounds: u32,
-    /// Periods that are still without a trial of all threads, and how many there were the last time.
+    /// Periods that are still without a trial of all threads, and how many there were the last
+    /// time.
     pause: u32,
     last_pause: u32,
 }
@@ -169,8 +172,8 @@ mod tests {
         assert_eq!(run(&mut Parallelism::new(2), |_| long, QUICK), ROUNDS);
     }
 
-    /// Other programs occupy the cores: most rounds of all threads last as long as a time slice, and look
-    /// like long ones.
+    /// Other programs occupy the cores: most rounds of all threads last as long as a time slice,
+    /// and look like long ones.
     #[test]
     fn threads_that_wait_for_others_are_not_taken_for_long_rounds() {
         let waiting = |round: u32| match round % 5 {
@@ -195,7 +198,8 @@ mod tests {
         assert!(count > ROUNDS - ROUNDS / 50, "{count}");
     }
 
-    /// Most rounds are as quick as before, but now and then all threads wait for a whole time slice.
+    /// Most rounds are as quick as before, but now and then all threads wait for a whole time
+    /// slice.
     #[test]
     fn threads_that_are_interrupted_again_and_again_pause() {
         let mut choice = Parallelism::new(2);

@@ -39,7 +39,8 @@ impl ClientSlot {
     }
 }
 
-/// The server, or a copy of it that gets the same messages in the same order and so has the same bits.
+/// The server, or a copy of it that gets the same messages in the same order and so has the same
+/// bits.
 #[repr(align(128))]
 pub(super) struct Replica<'a> {
     pub(super) server: &'a mut Server,
@@ -142,9 +143,9 @@ impl<'a> SharedState<'a> {
         }
     }
 
-    /// Computes messages of a block until none is left: first those of the thread's own clients, whose
-    /// records and shifts are still in its cache from the round before, then those of clients that no
-    /// other thread has started.
+    /// Computes messages of a block until none is left: first those of the thread's own clients,
+    /// whose records and shifts are still in its cache from the round before, then those of clients
+    /// that no other thread has started.
     fn compute_messages(&self, thread: usize, block: ClientBlock, scratch: &mut RoundScratch) {
         let replica = self.replica(thread);
         let (round, model) = (replica.server.round(), replica.server.model());
@@ -165,8 +166,8 @@ impl<'a> SharedState<'a> {
         }
     }
 
-    /// Adds the messages of a block to the thread's copy of the server, if it has one, in the order of
-    /// clients. The last block closes the round.
+    /// Adds the messages of a block to the thread's copy of the server, if it has one, in the order
+    /// of clients. The last block closes the round.
     fn deliver(&self, thread: usize, block: ClientBlock) {
         let Some(replica) = self.replicas.get(thread) else {
             return;
@@ -204,9 +205,9 @@ fn share(len: usize, thread: usize, threads: usize) -> Range<usize> {
 
 /// Hands out one thread's share of a block, each client once.
 ///
-/// The upper half of the word is the block's number, the lower half counts the clients handed out. The
-/// first request with another number starts again at zero, so that queues need not be filled between
-/// blocks. It has cache lines of its own, so that threads do not slow each other down.
+/// The upper half of the word is the block's number, the lower half counts the clients handed out.
+/// The first request with another number starts again at zero, so that queues need not be filled
+/// between blocks. It has cache lines of its own, so that threads do not slow each other down.
 #[derive(Default)]
 #[repr(align(128))]
 struct ClientQueue(AtomicU64);

@@ -6,8 +6,8 @@
 //! **Cost.** Waiting threads spin for a few microseconds, then yield for a millisecond, then sleep
 //! 50 microseconds at a time, so that a run on a busy machine leaves its cores to others.
 //!
-//! **Guarantee.** If the work panics on one thread, no other thread waits for it: the panic comes out
-//! of [`Workers::scope`].
+//! **Guarantee.** If the work panics on one thread, no other thread waits for it: the panic comes
+//! out of [`Workers::scope`].
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,8 +24,8 @@ pub(super) struct Workers<'a, W> {
 
 /// Where threads wait for each other.
 ///
-/// Each thread counts its arrivals in a cache line that it alone writes and the others read: one line
-/// moves on the way from one thread to another, where a common counter would need three.
+/// Each thread counts its arrivals in a cache line that it alone writes and the others read: one
+/// line moves on the way from one thread to another, where a common counter would need three.
 pub(super) struct Barrier {
     flags: Vec<CacheLine<ThreadFlags>>,
     stop: CacheLine<Stop>,
@@ -41,7 +41,7 @@ struct ThreadFlags {
     task: AtomicU64,
 }
 
-/// Why nobody needs to wait any longer.
+/// Why no thread needs to wait any longer.
 #[derive(Default)]
 struct Stop {
     finished: AtomicBool,

@@ -1,4 +1,5 @@
-//! What the tests of whole rounds share: made-up data, builders, and a naive reference for whole runs.
+//! What the tests of whole rounds share: made-up data, builders, and a naive reference for whole
+//! runs.
 #![allow(dead_code)] // Every test file uses a part of this.
 
 mod reference;
@@ -223,7 +224,8 @@ impl Setting {
 }
 
 /// An objective whose every record has gradient `x_0 a`, `a` the record's features: a server that
-/// chooses `x_0` steers all gradients. Records whose first feature is one of these go wrong instead.
+/// chooses `x_0` steers all gradients. Records whose first feature is one of these go wrong
+/// instead.
 pub struct Marked(pub usize);
 
 /// The gradient is not a number.

@@ -1,7 +1,7 @@
-//! A naive reference for whole runs: Algorithms 1 to 3 of the paper written down in `f64`, with dense
-//! vectors, one gradient per record, and SAGA's table as the models of the last visits. It shares
-//! nothing with the product but the plan and the random numbers, which it draws for itself from the
-//! same keys.
+//! A naive reference for whole runs: Algorithms 1 to 3 of the paper written down in `f64`, with
+//! dense vectors, one gradient per record, and SAGA's table as the models of the last visits. It
+//! shares nothing with the product but the plan and the random numbers, which it draws for itself
+//! from the same keys.
 
 use soteria_core::compress::Selection;
 use soteria_core::estimator::Clipping;
@@ -295,8 +295,8 @@ fn regularizer_gradient(regularizer: Regularizer, x: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// Equalising by its definition, for blocks of two columns: the root of a positive 2x2 matrix `A` is
-/// `(A + r I) / sqrt(trace A + 2 r)` with `r = sqrt(det A)`.
+/// Equalising by its definition, for blocks of two columns: the root of a positive 2x2 matrix `A`
+/// is `(A + r I) / sqrt(trace A + 2 r)` with `r = sqrt(det A)`.
 fn equalized(equalizing: &Equalizing, direction: &[f64]) -> Vec<f64> {
     let mut values = direction.to_vec();
     for block in &equalizing.blocks {

@@ -183,7 +183,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Shapes that reach every kernel: all widths of panels, several slabs, features too many to lay out.
+/// Shapes that reach every kernel: all widths of panels, several slabs, features too many to lay
+/// out.
 pub fn larger_cases() -> Vec<Case> {
     vec![
         network_case(300, &[120], 10, Activation::Sigmoid),

@@ -1,5 +1,6 @@
 //! The objectives against naive `f64` arithmetic: finite differences, explicit gradients, and every
-//! shortcut (ghost norms, selected coordinates, offsets, sparse rows, batches) against the long way.
+//! shortcut (ghost norms, selected coordinates, offsets, sparse rows, batches) against the long
+//! way.
 
 mod cases;
 mod gradients;

@@ -251,21 +251,23 @@ fn distances_are_those_of_explicit_gradients() {
     }
 }
 
-/// How far a squared norm may be from that of explicit gradients: an entry may be the rounded rest of a feature and an
-/// offset that cancel.
+/// How far a squared norm may be from that of explicit gradients: an entry may be the rounded rest
+/// of a feature and an offset that cancel.
 fn rounding(exact: f64) -> f64 {
     2e-5 * exact + 2e-6 * exact.sqrt() + 1e-12
 }
 
-/// Where the chosen coordinates are those that an offset far away nearly takes back, norms and the sums of single records
-/// are those of rows that have it built in: nothing is subtracted that has been added before.
+/// Where the chosen coordinates are those that an offset far away nearly takes back, norms and the
+/// sums of single records are those of rows that have it built in: nothing is subtracted that has
+/// been added before.
 #[test]
 fn selected_coordinates_near_a_far_offset_keep_their_digits() {
     let (columns, near) = (1000usize, 60usize);
     let logistic = Logistic::new(columns);
     let mut random = Stream(41);
     for center in [1e3f32, 1e5, 1e7] {
-        // Rows as models see them: small near the centre, and large in one feature, so that they stay sparse.
+        // Rows as models see them: small near the centre, and large in one feature, so that they
+        // stay sparse.
         let rows: Vec<Vec<f32>> = (0..5)
             .map(|_| {
                 let small = random.numbers(near, 2.0);

@@ -1,4 +1,5 @@
-//! Weighted sums of gradients, and the guarantee that every form of storage and batch gives the same bits.
+//! Weighted sums of gradients, and the guarantee that every form of storage and batch gives the
+//! same bits.
 
 use soteria_core::data::{Dataset, Features, SparseRows};
 use soteria_core::objective::{
@@ -128,7 +129,8 @@ fn rows_of_indicators_give_the_same_bits() {
     other_forms_give_the_same_bits(1500, 8.0, |index| (index as f32).cos());
 }
 
-/// Rows with about one in `one_in` of 150 features, before and after they are copied into their other forms.
+/// Rows with about one in `one_in` of 150 features, before and after they are copied into their
+/// other forms.
 fn other_forms_give_the_same_bits(rows: u32, one_in: f32, value: impl FnMut(u32) -> f32) {
     let columns = 150;
     let mut stream = Stream(3);

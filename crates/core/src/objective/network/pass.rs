@@ -11,13 +11,14 @@ use crate::data::packed::{RowSource, with_rows};
 use crate::linalg::kernels::{self, padded};
 use crate::linalg::{LINE, aligned, packed_matrix, vector_math, vectorised_widely};
 
-/// Where everything stands in the two scratch buffers of a pass.
+/// Where everything is in the two scratch buffers of a pass: one that is prepared for a model, and
+/// one for a block of records.
 #[derive(Clone, Debug)]
 pub(super) struct PassLayout {
-    /// What tells the network from any other that there has been.
+    /// Identifies the network in caches.
     identity: Identity,
     layers: Vec<LayerLayout>,
-    /// Prepared: as many zeros as the widest layer, which sums of errors start from.
+    /// Prepared: as many zeros as the widest layer has outputs, where sums of errors start from.
     zeros: Range<usize>,
     prepared_len: usize,
     forward_len: usize,
@@ -30,11 +31,11 @@ struct LayerLayout {
     width: usize,
     /// Prepared: the weights, packed in panels.
     weights: Range<usize>,
-    /// Prepared: what every sum starts from, the bias and the offset's share.
+    /// Prepared: where every sum starts from, the bias and the data offset's share.
     start: Range<usize>,
-    /// Prepared, for the way back: the transposed weights, packed; not for the first layer.
+    /// Prepared, for the backward pass: the transposed weights, packed; not for the first layer.
     transposed: Range<usize>,
-    /// Block: what goes out, `[record][width]`; for the last layer then its errors.
+    /// Block: the outputs, `[record][width]`; of the last layer later its errors.
     values: Range<usize>,
     /// Block: the errors, `[record][width]`.
     errors: Range<usize>,
@@ -49,10 +50,10 @@ impl PassLayout {
             *next = (start + len).next_multiple_of(LINE);
             start..start + len
         };
-        let mut plans: Vec<LayerLayout> = Vec::new();
+        let mut layouts: Vec<LayerLayout> = Vec::new();
         for (l, layer) in layers.iter().enumerate() {
             let width = padded(layer.outputs);
-            plans.push(LayerLayout {
+            layouts.push(LayerLayout {
                 width,
                 weights: take(&mut prepared, layer.inputs * width),
                 start: take(&mut prepared, width),
@@ -66,15 +67,15 @@ impl PassLayout {
         }
         let forward_len = block;
         // In the order in which they are written, so that each can be split from its sources.
-        let last = plans.len() - 1;
-        plans[last].errors = plans[last].values.clone();
-        for plan in plans[..last].iter_mut().rev() {
-            plan.errors = take(&mut block, BLOCK * plan.width);
+        let last = layouts.len() - 1;
+        layouts[last].errors = layouts[last].values.clone();
+        for layout in layouts[..last].iter_mut().rev() {
+            layout.errors = take(&mut block, BLOCK * layout.width);
         }
-        let widest = plans.iter().map(|plan| plan.width).max().unwrap_or(0);
+        let widest = layouts.iter().map(|layout| layout.width).max().unwrap_or(0);
         PassLayout {
             identity: Identity::new(),
-            layers: plans,
+            layers: layouts,
             zeros: take(&mut prepared, widest),
             prepared_len: prepared,
             forward_len,
@@ -104,22 +105,22 @@ pub(super) fn run(
         );
     }
     let all = records;
-    let plan = &network.pass;
+    let layout = &network.layout;
     let backward = factors.is_some();
     let key = prepared_key(network, model, records, backward, workspace.phase());
-    let (mut prepared_buffer, known) = workspace.take_prepared(key, plan.prepared_len + LINE);
+    let (mut prepared_buffer, known) = workspace.take_prepared(key, layout.prepared_len + LINE);
     let prepared = aligned(&mut prepared_buffer);
     if !known {
         prepare(network, model, records, backward, prepared);
     }
     let block_len = if backward {
-        plan.block_len
+        layout.block_len
     } else {
-        plan.forward_len
+        layout.forward_len
     };
     let mut block_buffer = workspace.take(block_len + LINE);
     let pixels = QuantisedPixels::of(records).filter(|_| backward);
-    let mut recorded = pixels.and_then(|pixels| pixels.note(workspace));
+    let mut recorded = pixels.and_then(|pixels| pixels.start_recording(workspace));
     let block = aligned(&mut block_buffer);
     for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
         let records = Records {
@@ -135,7 +136,7 @@ pub(super) fn run(
         let outcomes = outcomes
             .as_deref_mut()
             .map(|outcomes| &mut outcomes[place.clone()]);
-        let logits = &mut block[plan.layers[plan.layers.len() - 1].values.clone()];
+        let logits = &mut block[layout.layers[layout.layers.len() - 1].values.clone()];
         softmax(network, records, logits, outcomes);
         if let Some(factors) = factors.as_deref_mut() {
             backpropagate(network, prepared, rows.len(), block);
@@ -146,7 +147,7 @@ pub(super) fn run(
     }
     workspace.put(block_buffer);
     if let (Some(pixels), Some(recorded)) = (pixels, recorded) {
-        pixels.keep(recorded, workspace);
+        pixels.finish_recording(recorded, workspace);
     }
     workspace.put_prepared(key, prepared_buffer);
 }
@@ -161,7 +162,7 @@ fn prepared_key(
 ) -> PreparedKey {
     PreparedKey {
         phase,
-        network: network.pass.identity,
+        network: network.layout.identity,
         model: model.as_ptr().addr(),
         offset: records.data.offset_identity(),
         sparse: matches!(records.data.features(), Features::Sparse(_)),
@@ -177,19 +178,24 @@ fn prepare(
     backward: bool,
     prepared: &mut [f32],
 ) {
-    for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
+    for (l, (layer, layout)) in network
+        .layers
+        .iter()
+        .zip(&network.layout.layers)
+        .enumerate()
+    {
         let weights = &model[layer.weights.clone()];
-        let (packed, rest) =
-            prepared[plan.weights.start..].split_at_mut(plan.start.start - plan.weights.start);
-        let packed = &mut packed[..plan.weights.len()];
-        let start = &mut rest[..plan.width];
+        let (packed, rest) = prepared[layout.weights.start..]
+            .split_at_mut(layout.start.start - layout.weights.start);
+        let packed = &mut packed[..layout.weights.len()];
+        let start = &mut rest[..layout.width];
         start[..layer.outputs].copy_from_slice(&model[layer.biases.clone()]);
         start[layer.outputs..].fill(0.0);
         let widest = match (l, records.data.features()) {
             (0, Features::Sparse(_)) => packed_matrix::SPARSE_PANEL,
             _ => packed_matrix::dense_panel(),
         };
-        // The offset is the same for every record, so its share joins the bias.
+        // The offset is the same for every record, so its share is added to the bias.
         let offset = records
             .data
             .offset()
@@ -200,7 +206,7 @@ fn prepare(
             || packed_matrix::pack(weights, layer.outputs, widest, offset, start, packed),
         );
         if l > 0 && backward {
-            let transposed = &mut prepared[plan.transposed.clone()];
+            let transposed = &mut prepared[layout.transposed.clone()];
             packed_matrix::pack_transposed(
                 weights,
                 layer.outputs,
@@ -209,7 +215,7 @@ fn prepare(
             );
         }
     }
-    prepared[network.pass.zeros.clone()].fill(0.0);
+    prepared[network.layout.zeros.clone()].fill(0.0);
 }
 
 fn forward(
@@ -221,15 +227,20 @@ fn forward(
 ) {
     let count = records.len();
     let last = network.layers.len() - 1;
-    for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
-        let weights = &prepared[plan.weights.clone()];
-        let start = &prepared[plan.start.clone()];
-        let (before, rest) = block.split_at_mut(plan.values.start);
-        let target = &mut rest[..count * plan.width];
+    for (l, (layer, layout)) in network
+        .layers
+        .iter()
+        .zip(&network.layout.layers)
+        .enumerate()
+    {
+        let weights = &prepared[layout.weights.clone()];
+        let start = &prepared[layout.start.clone()];
+        let (before, rest) = block.split_at_mut(layout.values.start);
+        let target = &mut rest[..count * layout.width];
         if l == 0 {
             first_layer(records, weights, start, recorded.take(), target);
         } else {
-            let inputs = &network.pass.layers[l - 1];
+            let inputs = &network.layout.layers[l - 1];
             let values = &before[inputs.values.clone()];
             dense_layer(values, inputs.width, layer.inputs, weights, start, target);
         }
@@ -372,29 +383,29 @@ fn softmax(
 
 fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut [f32]) {
     for l in (1..network.layers.len()).rev() {
-        let (plan, below) = (&network.pass.layers[l], &network.pass.layers[l - 1]);
+        let (layout, below) = (&network.layout.layers[l], &network.layout.layers[l - 1]);
         let outputs = network.layers[l].outputs;
         let (before, rest) = block.split_at_mut(below.errors.start);
         let target = &mut rest[..count * below.width];
-        let errors = &before[plan.errors.clone()];
-        let transposed = &prepared[plan.transposed.clone()];
-        let zeros = &prepared[network.pass.zeros.clone()][..below.width];
-        dense_layer(errors, plan.width, outputs, transposed, zeros, target);
+        let errors = &before[layout.errors.clone()];
+        let transposed = &prepared[layout.transposed.clone()];
+        let zeros = &prepared[network.layout.zeros.clone()][..below.width];
+        dense_layer(errors, layout.width, outputs, transposed, zeros, target);
         let values = &before[below.values.clone()][..count * below.width];
         network.activation.times_derivative(target, values);
     }
 }
 
 fn write_factors(network: &Network, block: &[f32], factors: &mut [f32]) {
-    let plans = &network.pass.layers;
+    let layouts = &network.layout.layers;
     for (j, factors) in factors.chunks_exact_mut(network.factor_len).enumerate() {
         for (l, place) in network.places.iter().enumerate() {
             if l > 0 {
-                let below = &plans[l - 1];
+                let below = &layouts[l - 1];
                 let values = &block[below.values.start + j * below.width..];
                 factors[place.input.clone()].copy_from_slice(&values[..place.input.len()]);
             }
-            let errors = &block[plans[l].errors.start + j * plans[l].width..];
+            let errors = &block[layouts[l].errors.start + j * layouts[l].width..];
             factors[place.error.clone()].copy_from_slice(&errors[..place.error.len()]);
         }
     }

@@ -89,8 +89,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The first layer of sparse records: every stored feature adds a multiple of the record's errors to
-/// one row of weights. They are collected in packed form and added to the target at the end.
+/// The first layer of sparse records: every stored feature adds a multiple of the record's errors
+/// to one row of weights. They are collected in packed form and added to the target at the end.
 fn add_sparse(
     batch: Batch<'_>,
     sparse: &SparseRows,

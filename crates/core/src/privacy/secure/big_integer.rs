@@ -1,14 +1,15 @@
-//! BigInteger numbers of any size, for the few decisions that machine words cannot make.
+//! Non-negative integers of any size, for the few decisions for which machine words are too short.
 //!
-//! Only what the sampler and the grid need: sums, products, shifts, division by a word, comparison. Schoolbook, exact,
-//! and slow; reached about once in four thousand draws, and when a grid is built. The words are wiped when dropped,
-//! for they may hold digits of the noise.
+//! Only what the sampler and the grid need: sums, products, shifts, division by a word, comparison.
+//! Schoolbook algorithms: exact and slow, needed about once in four thousand draws and when a grid
+//! is built. The words are wiped when dropped, because they may hold digits of the noise.
 
 use std::cmp::Ordering;
 
 use zeroize::Zeroize;
 
-/// A natural number, least significant word first, without leading zero words (so the derived equality is equality).
+/// A non-negative integer: words, the least significant first, without leading zero words (so that
+/// the derived equality is equality of numbers).
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct BigInteger(Vec<u64>);
 
@@ -126,8 +127,9 @@ impl BigInteger {
 
     /// Floor of the quotient by a number above zero, or nothing if it exceeds 128 bits.
     ///
-    /// Digit by digit from the top: a hundred products instead of a long division, because its correctness is plain
-    /// (`quotient * divisor <= self` is kept true, and no further bit can be set).
+    /// Digit by digit from the top: a hundred products instead of a long division, because its
+    /// correctness is plain (`quotient * divisor <= self` is kept true, and no further bit can be
+    /// set).
     pub(super) fn quotient_floor(&self, divisor: &Self) -> Option<u128> {
         debug_assert!(!divisor.is_zero());
         // quotient < 2^(bits of self - bits of divisor + 1)
@@ -200,7 +202,8 @@ mod tests {
             let big = BigInteger::from(product);
             prop_assert_eq!(big.shifted_right(shift + 32).to_u128(), Some(product >> (shift + 32)));
             prop_assert_eq!(big.divided_by_word(c).to_u128(), Some(product / u128::from(c)));
-            prop_assert_eq!(big.quotient_floor(&BigInteger::from(u128::from(c))), Some(product / u128::from(c)));
+            let divisor = BigInteger::from(u128::from(c));
+            prop_assert_eq!(big.quotient_floor(&divisor), Some(product / u128::from(c)));
             prop_assert_eq!(big.bit_length(), 128 - product.leading_zeros());
             prop_assert_eq!(big_a.cmp(&big_b), a.cmp(&b));
         }

@@ -1,9 +1,10 @@
 //! Proved bounds of `e^t` for a dyadic rational `t >= 0`, to any precision.
 //!
-//! `t = numerator / 2^scale`; the bounds are in units of `2^-precision`. Halve `t` until it is below one half, sum the
-//! series of positive terms, square back. Every operation of the lower bound rounds down and every one of the upper bound
-//! rounds up, and all quantities are positive, so that each bound holds by construction whatever the precision; the two
-//! meet as the precision grows.
+//! `t = numerator / 2^scale`; the bounds are in units of `2^-precision`. Halve `t` until it is
+//! below one half, sum the series of positive terms, square back. Every operation of the lower
+//! bound rounds down and every one of the upper bound rounds up, and all quantities are positive,
+//! so that each bound holds by construction whatever the precision; the two meet as the precision
+//! grows.
 
 use super::big_integer::BigInteger;
 
@@ -38,7 +39,8 @@ pub(super) fn exponential_upper(numerator: &BigInteger, scale: u32, precision: u
         sum = sum.plus(&term);
         index += 1;
     }
-    // Consecutive exact terms have a ratio below one half, so all that is left is at most the last term again.
+    // Consecutive exact terms have a ratio below one half, so all that is left is at most the last
+    // term again.
     sum = sum.plus(&term);
     for _ in 0..halvings {
         sum = sum.times(&sum).shifted_right(precision).plus_one();

@@ -1,16 +1,20 @@
-//! A table of equal boxes over the curve `f(x) = exp(-x^2 / 2)`, and the exact answer to "is this point under the curve?".
+//! Rejection sampling of `|N(0, 1)|`: a table of boxes of equal area that cover the region under
+//! the curve `f(x) = exp(-x^2 / 2)`, and an exact test whether a point is under the curve.
 //!
-//! The half line is cut into cells of width `1/32`, the height `[0, 1]` into 98 levels. A box is one cell by one level.
-//! The table is made of all boxes left of `x = 5` that reach below the curve, and of one tail slot of the same area for
-//! all that lies beyond: rectangle `j = 0..64` of the tail stands on `[5 + j, 6 + j)` and has `2^-(j+1)` of the slot's area,
-//! hence the height `2^-(j+6)` levels, which is above the curve since `98 f(5) < 2^-6` and `f(x + 1) / f(x) < 1/2` there.
-//! With 4096 slots, 12 random bits pick a slot; the few slots left over are empty. A box wholly under the curve needs no
-//! further test: that is 93 % of the slots.
+//! The half line is cut into cells of width `1/32`, the height `[0, 1]` into 98 levels. A box is
+//! one cell by one level. A slot of the table holds one box. There is a slot for every box left of
+//! `x = 5` that reaches below the curve, and one tail slot, of the same area, for all `x >= 5`:
+//! rectangle `j = 0..64` of the tail covers `[5 + j, 6 + j)` and has `2^-(j+1)` of the slot's area,
+//! hence the height `2^-(j+6)` levels, which is above the curve since `98 f(5) < 2^-6` and
+//! `f(x + 1) / f(x) < 1/2` there. With 4096 slots, 12 random bits choose one; the few slots left
+//! over are empty. A box that is wholly under the curve needs no further test: that is 93 % of the
+//! slots.
 //!
-//! For the others the question is whether `level + w < 98 exp(-x^2 / 2)`, where `x` and `w` are real numbers known as
-//! prefixes of endless random digits. [`RejectionTable::under_curve`] answers it by enclosing both sides: first with 64-bit words,
-//! where the two sides overlap less than once in `2^44` tests, then with longer and longer prefixes until they no longer do.
-//! No answer is ever given while the sides overlap, so no rounding error can reach the law of the sampler.
+//! For the others the test is whether `level + w < 98 exp(-x^2 / 2)`, where `x` and `w` are real
+//! numbers known as prefixes of endless random digits. [`RejectionTable::under_curve`] answers it
+//! by enclosing both sides: first with 64-bit words, where the two sides overlap less than once in
+//! `2^44` tests, then with longer and longer prefixes until they no longer do. No answer is ever
+//! given while the sides overlap, so no rounding error can reach the law of the sampler.
 
 use std::sync::LazyLock;
 
@@ -28,7 +32,7 @@ pub(super) const FRACTION_BITS: u32 = 51;
 pub(super) const POSITION_BITS: u32 = FRACTION_BITS + CELL_WIDTH_LOG2;
 
 const CELL_WIDTH_LOG2: u32 = 5;
-/// Where the table ends and the tail begins.
+/// Where the boxes end and the tail begins.
 const TAIL_START: u64 = 5;
 const CELLS: usize = (TAIL_START << CELL_WIDTH_LOG2) as usize;
 /// The largest number of levels whose boxes fit the slots.
@@ -37,14 +41,14 @@ const TAIL_RECTANGLES: u32 = 64;
 /// Levels are compared in units of `2^-57`: `98 * 2^57 < 2^64`.
 const LEVEL_BITS: u32 = 57;
 
-/// What stands on a slot.
+/// What a slot of the table holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
     /// A box wholly under the curve.
     Inside { cell: u64 },
     /// A box that the curve crosses (or may cross).
     Crossed { cell: u64, level: u64 },
-    /// Everything beyond the table.
+    /// All `x` beyond the boxes.
     Tail,
     /// Nothing: draw again.
     Empty,
@@ -54,7 +58,8 @@ const TAIL_CODE: u16 = CELLS as u16;
 const EMPTY_CODE: u16 = TAIL_CODE + 1;
 const INSIDE_FLAG: u16 = 1 << 15;
 
-/// A real number known as the beginning of its binary expansion; the rest is uniform and drawn on demand.
+/// A real number known as the beginning of its binary expansion; the rest is uniform and drawn on
+/// demand.
 pub(super) struct Prefix {
     head: u64,
     head_bits: u32,
@@ -123,7 +128,8 @@ impl RejectionTable {
         let mut slots = Vec::with_capacity(1 << SLOT_BITS);
         for cell in 0..CELLS {
             for level in 0..LEVELS {
-                // The curve falls: a cell is highest at its left border and lowest at its right one.
+                // The curve falls: a cell is highest at its left border and lowest at its right
+                // one.
                 if level << LEVEL_BITS >= heights[cell].1 {
                     break;
                 }
@@ -158,7 +164,8 @@ impl RejectionTable {
         }
     }
 
-    /// Tries a point of a crossed box; its position if it lies under the curve. Draws one word, rarely more.
+    /// Tries a point of a crossed box; its position if it lies under the curve. Draws one word,
+    /// rarely more.
     pub(super) fn try_crossed<R: CryptoRng + ?Sized>(
         &self,
         rng: &mut R,
@@ -181,7 +188,8 @@ impl RejectionTable {
         under.then_some(position)
     }
 
-    /// Tries a point of the tail; its position if it lies under the curve. Draws three words, rarely more.
+    /// Tries a point of the tail; its position if it lies under the curve. Draws three words,
+    /// rarely more.
     pub(super) fn try_tail<R: CryptoRng + ?Sized>(rng: &mut R) -> Option<Prefix> {
         // The number of leading zeros of endless digits is j with probability 2^-(j+1).
         let rectangle = rng.next_u64().leading_zeros();
@@ -199,11 +207,13 @@ impl RejectionTable {
         under_curve_exactly(rng, &mut position, 0, &mut height, &bound).then_some(position)
     }
 
-    /// Whether `level + w < 98 f(x)` for all `x` in `(cell + [fraction, fraction + 1) / 2^51) / 32` and all `w` in
-    /// `[height, height + 1) / 2^64`, or for none of them; nothing if these words do not tell.
+    /// Whether `level + w < 98 f(x)` for all `x` in `(cell + [fraction, fraction + 1) / 2^51) / 32`
+    /// and all `w` in `[height, height + 1) / 2^64`, or for none of them; `None` if the answer is
+    /// not the same for all.
     ///
     /// With `u` the position within the cell, the test is `(level + w) e^d < 98 f(cell / 32)` for
-    /// `d = (2 cell u + u^2) / 2^11`, a sum of positive terms again: the lower bound rounds down, the upper one up.
+    /// `d = (2 cell u + u^2) / 2^11`, a sum of positive terms again: the lower bound rounds down,
+    /// the upper one up.
     fn under_curve(&self, cell: u64, fraction: u64, level: u64, height: u64) -> Option<bool> {
         // d < 0.16 in units of 2^-64; the products below stay under 2^(52 + 61).
         let exponent = |fraction: u64| {
@@ -241,8 +251,8 @@ fn height_bounds(cell: usize) -> (u64, u64) {
     (lower, upper)
 }
 
-/// Whether `(level + w) e^(x^2/2) < bound`, drawing digits of `x` and `w` until the answer is the same for all numbers
-/// that begin like them.
+/// Whether `(level + w) e^(x^2/2) < bound`, drawing digits of `x` and `w` until the answer is the
+/// same for all numbers that begin like them.
 fn under_curve_exactly<R: CryptoRng + ?Sized>(
     rng: &mut R,
     x: &mut Prefix,

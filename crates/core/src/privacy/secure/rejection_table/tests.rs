@@ -14,7 +14,7 @@ fn slots() -> Vec<Slot> {
 }
 
 #[test]
-fn the_wall_covers_the_curve() {
+fn the_boxes_cover_the_curve() {
     let slots = slots();
     let count = |wanted: fn(&Slot) -> bool| slots.iter().filter(|slot| wanted(slot)).count();
     assert_eq!(count(|slot| *slot == Slot::Tail), 1);
@@ -32,7 +32,8 @@ fn the_wall_covers_the_curve() {
                 _ => None,
             })
             .collect();
-        // Inside boxes lie under the lowest point, crossed ones follow without a gap up to the highest.
+        // Inside boxes lie under the lowest point, crossed ones follow without a gap up to the
+        // highest.
         assert_eq!(inside, curve(right).floor() as usize);
         let top = curve(left).ceil() as u64;
         assert_eq!(crossed, (inside as u64..top).collect::<Vec<_>>());
@@ -162,7 +163,8 @@ fn near_the_curve_digits_are_drawn_until_they_decide() {
         };
         let first_doubt = threshold(|answer| answer == Some(true));
         let last_doubt = threshold(|answer| answer != Some(false)) - 1;
-        // Doubt is rare, and covers what the digits of x do not tell: at least the width of f over 2^-56.
+        // Doubt is rare, and covers what the digits of x do not tell: at least the width of f over
+        // 2^-56.
         assert!(last_doubt - first_doubt < 1 << 20);
         assert_eq!(table.under_curve(cell, fraction, level, first_doubt), None);
         // Just outside of doubt the exact test agrees without drawing.
@@ -180,8 +182,8 @@ fn near_the_curve_digits_are_drawn_until_they_decide() {
             level,
             last_doubt + 1
         ));
-        // Within, digits decide: zeros (the smallest numbers) keep the point under the curve at least as long as ones do, and
-        // from a certain height on neither does.
+        // Within, digits decide: zeros (the smallest numbers) keep the point under the curve at
+        // least as long as ones do, and from a certain height on neither does.
         let stride = 1 + ((last_doubt - first_doubt) / 64) as usize;
         let mut before = (true, true);
         for height in (first_doubt..=last_doubt).step_by(stride) {
@@ -218,8 +220,9 @@ impl rand::TryCryptoRng for Constant {}
 
 #[test]
 fn the_digits_that_follow_decide() {
-    // x = 1 and f(1) = exp(-1/2) = 0.606..., 98 f(1) = 59.440...: a height of its first 64 digits is under or over the curve as x and
-    // w go on: with zeros (smaller) under, with ones (larger) over.
+    // x = 1 and f(1) = exp(-1/2) = 0.606..., 98 f(1) = 59.440...: a height of its first 64 digits
+    // is under or over the curve as x and w go on: with zeros (smaller) under, with ones (larger)
+    // over.
     let level = 59;
     let bounds = exponential_lower(&BigInteger::from(1), 1, 256);
     let curve = BigInteger::from(98)
@@ -250,7 +253,8 @@ fn the_tail_has_the_law_of_the_tail() {
         .map(|position| position.head as f64 / 2f64.powi(56))
         .collect();
     let beyond = |x: f64| libm::erfc(x / 2f64.sqrt());
-    // Area under the curve over the area of a slot; a correct tail fails for one seed in 10^6 (4.9 deviations).
+    // Area under the curve over the area of a slot; a correct tail fails for one seed in 10^6 (4.9
+    // deviations).
     let rate = LEVELS as f64 * 32.0 * (std::f64::consts::PI / 2.0).sqrt() * beyond(5.0);
     let expected = rate * f64::from(trials);
     assert!((found.len() as f64 - expected).abs() < 4.9 * expected.sqrt());
