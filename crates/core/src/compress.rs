@@ -26,6 +26,7 @@ mod natural;
 mod qsgd;
 
 use crate::linalg::all_finite;
+use crate::linalg::bytes::floats;
 use crate::linalg::memory::thread_buffer;
 use crate::objective::Coordinates;
 use crate::privacy::Released;
@@ -397,13 +398,7 @@ fn clamp(value: f32) -> f32 {
 
 fn take_values(bytes: &[u8], values: &mut Vec<f32>) -> Result<(), DecodeError> {
     values.clear();
-    values.extend(
-        bytes
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|&chunk| f32::from_le_bytes(chunk)),
-    );
+    values.extend(floats(bytes));
     check_finite(values)
 }
 

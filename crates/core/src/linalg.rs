@@ -100,43 +100,41 @@ pub fn combine(target: &mut [f32], left_scale: f32, right_scale: f32, source: &[
 
 /// Replaces every value by its exponential. Relative error below `2e-7` where the result is normal.
 pub fn exp(values: &mut [f32]) {
-    vectorised(
-        #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = vector_math::exp(*x)),
-    );
+    replace_each(values, vector_math::exp);
 }
 
 /// Replaces every `x` by `1 / (1 + exp(-x))`. Relative error below `2e-7` for `x > -87`, where it
 /// stops falling.
 pub fn sigmoid(values: &mut [f32]) {
-    vectorised(
-        #[inline(always)]
-        || {
-            values
-                .iter_mut()
-                .for_each(|x| *x = vector_math::sigmoid(*x))
-        },
-    );
+    replace_each(values, vector_math::sigmoid);
 }
 
 /// Replaces every value by its hyperbolic tangent. Relative error below `2e-7`.
 pub fn tanh(values: &mut [f32]) {
-    vectorised(
-        #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = vector_math::tanh(*x)),
-    );
+    replace_each(values, vector_math::tanh);
 }
 
 /// Replaces every `x` by `log(1 + exp(x))`. Relative error below `3e-7` for `x > -87`.
 pub fn softplus(values: &mut [f32]) {
+    replace_each(values, vector_math::softplus);
+}
+
+#[inline(always)]
+fn replace_each(values: &mut [f32], function: impl Fn(f32) -> f32) {
     vectorised(
         #[inline(always)]
-        || {
-            values
-                .iter_mut()
-                .for_each(|x| *x = vector_math::softplus(*x))
-        },
+        || values.iter_mut().for_each(|x| *x = function(*x)),
     );
+}
+
+/// The smallest `f32` that is at least `value`.
+pub(crate) fn round_up(value: f64) -> f32 {
+    let nearest = value as f32;
+    if f64::from(nearest) < value {
+        nearest.next_up()
+    } else {
+        nearest
+    }
 }
 
 /// A matrix inside a slice: entry `(i, j)` is `values[i * row_stride + j * column_stride]`.

@@ -22,6 +22,7 @@ pub mod secure;
 
 use zeroize::Zeroize;
 
+use crate::linalg::round_up;
 use crate::objective::{Coordinates, Workspace};
 use crate::random::{NORMAL_BLOCK, SecretRng, fill_standard_normal};
 pub(crate) use raw_estimate::KeptMean;
@@ -127,6 +128,7 @@ impl GaussianMechanism {
         match &self.kind {
             Kind::Silent => RoundNoise::Silent,
             Kind::Float => {
+                // Never less noise than was calibrated.
                 let sigma = round_up(self.sigma);
                 let mut noise = workspace.take(coordinates);
                 let steps = coordinates.div_ceil(NORMAL_BLOCK);
@@ -192,16 +194,6 @@ impl GaussianMechanism {
             }
             _ => unreachable!("sum and noise come from the same mechanism"),
         }
-    }
-}
-
-/// Rounds up: never less noise than was calibrated.
-fn round_up(sigma: f64) -> f32 {
-    let nearest = sigma as f32;
-    if f64::from(nearest) < sigma {
-        nearest.next_up()
-    } else {
-        nearest
     }
 }
 

@@ -326,7 +326,7 @@ pub fn unit<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     unit_of(rng.next_u64())
 }
 
-/// The number of [`unit`] that belongs to a random word.
+/// The number of [`unit()`] that belongs to a random word.
 #[inline(always)]
 pub(crate) fn unit_of(word: u64) -> f64 {
     (word >> 11) as f64 * (1.0 / (1u64 << 53) as f64)

@@ -13,6 +13,7 @@
 //! The body of a message is described in [`crate::compress`], an average at [`put_average`].
 
 use crate::compress::{Compressor, CompressorKind, DecodeError, Update, check_finite};
+use crate::linalg::bytes::{append_floats, floats};
 use crate::linalg::vectorised;
 
 /// Version of the format.
@@ -155,7 +156,7 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
     message.extend_from_slice(&round.to_le_bytes());
     message.extend_from_slice(&(average.len() as u32).to_le_bytes());
     match kind {
-        DENSE => message.extend(average.iter().flat_map(|value| value.to_le_bytes())),
+        DENSE => append_floats(average, message),
         BITMAP => {
             message.extend(average.chunks(8).map(|chunk| {
                 let marks = chunk.iter().enumerate();
@@ -201,8 +202,8 @@ pub fn decode_average(round: u32, message: &[u8], average: &mut [f32]) -> Result
     match header[1] {
         DENSE => {
             lens(4 * dimension)?;
-            for (value, bytes) in average.iter_mut().zip(body.as_chunks::<4>().0) {
-                *value = f32::from_le_bytes(*bytes);
+            for (value, number) in average.iter_mut().zip(floats(body)) {
+                *value = number;
             }
         }
         BITMAP => {

@@ -137,17 +137,16 @@ impl Scaling {
         {
             return choice("factor", value, "expected finite numbers above zero");
         }
-        Ok(Scaling {
-            name: "constants",
-            center,
-            factor,
-            data_dependent: false,
-        })
+        Ok(Scaling::known(center, factor))
     }
 
     /// A published mean and standard deviation.
     pub(super) fn published(mean: f64, deviation: f64) -> Scaling {
-        let (center, factor) = (Constants::Same(mean), Constants::Same(1.0 / deviation));
+        Scaling::known(Constants::Same(mean), Constants::Same(1.0 / deviation))
+    }
+
+    /// Constants that do not depend on the records.
+    fn known(center: Constants, factor: Constants) -> Scaling {
         Scaling {
             name: "constants",
             center,
