@@ -38,8 +38,8 @@
 //! | [`theory`] | the paper's own choices of batch, step size, rounds |
 //! | [`linalg`] | the arithmetic underneath |
 //!
-//! A module uses only modules below it in this order: protocol, wire, compress, estimator, privacy,
-//! objective, data, sampling, random, linalg.
+//! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
+//! simulate, protocol, wire, compress, estimator, privacy, objective, data, sampling, random, linalg.
 //!
 //! The crate `soteria-accountant` computes what a sigma costs, and which sigma meets a target; the
 //! program `soteria` combines the two.

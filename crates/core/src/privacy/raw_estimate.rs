@@ -6,12 +6,14 @@
 //! record of the batch can change them. Integer sums are exact in any order, and each record's
 //! integers are checked against its bound, whatever the floating point did before.
 //!
-//! **Guarantee.** The sum cannot be read, printed or encoded outside of [`crate::privacy`]: only
-//! [`GaussianMechanism::release`](super::GaussianMechanism::release) turns it into values that can.
+//! **Guarantee.** Outside of [`crate::privacy`] the sum can be neither read, printed nor encoded:
+//! only [`GaussianMechanism::release`](super::GaussianMechanism::release) turns it into values that
+//! can. A [`KeptMean`] can only be saved with the client's own state, which is as private as the
+//! records.
 
 use super::secure::Grid;
 use crate::linalg::bytes::{append_floats, floats};
-use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
+use crate::objective::{Coordinates, Gradients, Objective, Records, Regularizer, Workspace};
 
 /// Which of the two sums of an estimate a record enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,15 +128,46 @@ impl RawEstimate {
         }
     }
 
-    /// Applies `change` to a floating-point sum (whole-estimate clipping, which has no integer
-    /// form).
-    pub(crate) fn map_float(self, change: impl FnOnce(Vec<f32>) -> Vec<f32>) -> Self {
-        match self.sum {
-            Sum::Float(values) => Self {
-                sum: Sum::Float(change(values)),
-                ..self
-            },
-            Sum::Grid { .. } => self,
+    /// The authors' clipping, which has no integer form: the whole estimate on all coordinates,
+    /// regularizer included, is scaled to norm `clip` at most, then restricted to `coordinates`.
+    pub(crate) fn clip_whole(
+        self,
+        clip: f64,
+        regularizer: Option<&Regularizer>,
+        model: &[f32],
+        coordinates: Coordinates<'_>,
+        workspace: &mut Workspace,
+    ) -> Self {
+        let Sum::Float(mut values) = self.sum else {
+            return self;
+        };
+        if let Some(regularizer) = regularizer {
+            regularizer.add_gradient(model, Coordinates::All, 1.0, &mut values);
+        }
+        let squares = values.iter().map(|&value| f64::from(value).powi(2));
+        let norm = squares.sum::<f64>().sqrt();
+        let scale = if norm > clip {
+            (clip / norm) as f32
+        } else {
+            1.0
+        };
+        let clipped = match coordinates {
+            Coordinates::All => {
+                values.iter_mut().for_each(|value| *value *= scale);
+                values
+            }
+            Coordinates::Selected(chosen) => {
+                let mut selected = workspace.take(chosen.len());
+                for (selected, &index) in selected.iter_mut().zip(chosen) {
+                    *selected = scale * values[index as usize];
+                }
+                workspace.put(values);
+                selected
+            }
+        };
+        Self {
+            sum: Sum::Float(clipped),
+            ..self
         }
     }
 
@@ -183,11 +216,11 @@ impl RawEstimate {
 
     /// Adds a mean, which is already divided.
     pub(crate) fn add_mean(&mut self, mean: &KeptMean, coordinates: Coordinates<'_>) {
-        match (&mut self.sum, mean) {
-            (Sum::Float(sum), KeptMean::Float(mean)) => {
+        match (&mut self.sum, &mean.0) {
+            (Sum::Float(sum), Mean::Float(mean)) => {
                 for_each_coordinate(mean, coordinates, |place, value: f32| sum[place] += value);
             }
-            (Sum::Grid { sum, .. }, KeptMean::Grid(mean)) => {
+            (Sum::Grid { sum, .. }, Mean::Grid(mean)) => {
                 for_each_coordinate(mean, coordinates, |place, value: i64| {
                     sum[place] = sum[place].saturating_add(value);
                 });
@@ -198,7 +231,9 @@ impl RawEstimate {
 }
 
 /// `1/m sum_j h_j` on all coordinates, kept between rounds by SVRG and SAGA.
-pub(crate) enum KeptMean {
+pub(crate) struct KeptMean(Mean);
+
+enum Mean {
     Float(Vec<f32>),
     Grid(Vec<i64>),
 }
@@ -206,42 +241,42 @@ pub(crate) enum KeptMean {
 impl KeptMean {
     /// Zero, of the kind that goes with `estimate`.
     pub(crate) fn zero(dimension: usize, estimate: &RawEstimate) -> Self {
-        match estimate.sum {
-            Sum::Float(_) => KeptMean::Float(vec![0.0; dimension]),
-            Sum::Grid { .. } => KeptMean::Grid(vec![0; dimension]),
-        }
+        Self(match estimate.sum {
+            Sum::Float(_) => Mean::Float(vec![0.0; dimension]),
+            Sum::Grid { .. } => Mean::Grid(vec![0; dimension]),
+        })
     }
 
     pub(crate) fn reset(&mut self) {
-        match self {
-            KeptMean::Float(mean) => mean.fill(0.0),
-            KeptMean::Grid(mean) => mean.fill(0),
+        match &mut self.0 {
+            Mean::Float(mean) => mean.fill(0.0),
+            Mean::Grid(mean) => mean.fill(0),
         }
     }
 
     /// Appends the mean to a saved state.
     pub(crate) fn save(&self, state: &mut Vec<u8>) {
-        match self {
-            KeptMean::Float(mean) => append_floats(mean, state),
-            KeptMean::Grid(mean) => state.extend(mean.iter().flat_map(|value| value.to_le_bytes())),
+        match &self.0 {
+            Mean::Float(mean) => append_floats(mean, state),
+            Mean::Grid(mean) => state.extend(mean.iter().flat_map(|value| value.to_le_bytes())),
         }
     }
 
     /// The mean of a saved state.
     pub(crate) fn restore(bytes: &[u8], on_grid: bool) -> Self {
-        if on_grid {
+        Self(if on_grid {
             let numbers = bytes.as_chunks::<8>().0.iter();
-            KeptMean::Grid(numbers.map(|&number| i64::from_le_bytes(number)).collect())
+            Mean::Grid(numbers.map(|&number| i64::from_le_bytes(number)).collect())
         } else {
-            KeptMean::Float(floats(bytes).collect())
-        }
+            Mean::Float(floats(bytes).collect())
+        })
     }
 
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        match self {
-            KeptMean::Float(mean) => size_of_val(&mean[..]),
-            KeptMean::Grid(mean) => size_of_val(&mean[..]),
+        match &self.0 {
+            Mean::Float(mean) => size_of_val(&mean[..]),
+            Mean::Grid(mean) => size_of_val(&mean[..]),
         }
     }
 
@@ -260,8 +295,8 @@ impl KeptMean {
             gradients,
             ..
         } = contribution;
-        match (self, &estimate.sum) {
-            (KeptMean::Float(mean), _) => {
+        match (&mut self.0, &estimate.sum) {
+            (Mean::Float(mean), _) => {
                 let scale = sign as f32 / estimate.divisors[Term::Reference as usize] as f32;
                 let mut weights = workspace.take(records.len());
                 for (scaled, weight) in weights.iter_mut().zip(gradients.weights) {
@@ -274,7 +309,7 @@ impl KeptMean {
                 objective.accumulate(records, scaled, Coordinates::All, mean, workspace);
                 workspace.put(weights);
             }
-            (KeptMean::Grid(mean), Sum::Grid { grids, .. }) => {
+            (Mean::Grid(mean), Sum::Grid { grids, .. }) => {
                 let grid = grids.of(Term::Reference);
                 let mut integers = vec![0; mean.len()];
                 for record in 0..records.len() {

@@ -19,7 +19,7 @@ use crate::data::Dataset;
 use crate::data::prefetch::BatchPrefetch;
 use crate::estimator::{Clipping, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg};
 use crate::linalg::memory::{prefetch_places, thread_buffer};
-use crate::objective::{Coordinates, Regularizer, Workspace};
+use crate::objective::{Coordinates, Workspace};
 use crate::privacy::{GaussianMechanism, Noise, RawEstimate, Released, RoundNoise};
 use crate::random::{ClientKeys, IndexSeed, Purpose, SecretKey, SecretRng, unit};
 use crate::sampling::Sampling;
@@ -333,7 +333,7 @@ impl Client {
         let (plan, workspace) = (&self.plan, &mut scratch.workspace);
         if let Some(clip) = plan.estimate_clip {
             let regularizer = plan.regularizer.as_ref();
-            sum = clip_estimate(sum, clip, regularizer, model, coordinates, workspace);
+            sum = sum.clip_whole(clip, regularizer, model, coordinates, workspace);
         }
         let mut released = self.mechanism.release(sum, noise, workspace);
         if let (Some(regularizer), None) = (&plan.regularizer, plan.estimate_clip) {
@@ -396,45 +396,4 @@ impl Client {
         self.estimator.estimate(input, scratch, &mut sum);
         sum
     }
-}
-
-/// The authors' clipping: the whole estimate, regularizer included, scaled to norm `clip`; then
-/// restricted to the coordinates that travel.
-fn clip_estimate(
-    sum: RawEstimate,
-    clip: f64,
-    regularizer: Option<&Regularizer>,
-    model: &[f32],
-    coordinates: Coordinates<'_>,
-    workspace: &mut Workspace,
-) -> RawEstimate {
-    sum.map_float(|mut values| {
-        if let Some(regularizer) = regularizer {
-            regularizer.add_gradient(model, Coordinates::All, 1.0, &mut values);
-        }
-        let norm = values
-            .iter()
-            .map(|&value| f64::from(value).powi(2))
-            .sum::<f64>()
-            .sqrt();
-        let scale = if norm > clip {
-            (clip / norm) as f32
-        } else {
-            1.0
-        };
-        match coordinates {
-            Coordinates::All => {
-                values.iter_mut().for_each(|value| *value *= scale);
-                values
-            }
-            Coordinates::Selected(chosen) => {
-                let mut selected = workspace.take(chosen.len());
-                for (selected, &index) in selected.iter_mut().zip(chosen) {
-                    *selected = scale * values[index as usize];
-                }
-                workspace.put(values);
-                selected
-            }
-        }
-    })
 }
