@@ -38,6 +38,13 @@ impl Stream {
         (0..count).map(|_| scale * self.next()).collect()
     }
 
+    /// About one in `one_in` of `0..count`.
+    pub fn choice(&mut self, count: usize, one_in: f32) -> Vec<u32> {
+        (0..count as u32)
+            .filter(|_| (self.next() + 1.0) * one_in < 2.0)
+            .collect()
+    }
+
     /// One of `0..count`.
     pub fn pick(&mut self, count: usize) -> usize {
         ((self.next() + 1.0) / 2.0 * count as f32) as usize % count

@@ -43,7 +43,8 @@ pub fn naive_network(sizes: Vec<usize>, activation: Activation) -> NaiveGradient
     })
 }
 
-fn network_loss(
+/// Softmax cross-entropy of a fully connected network, from its definition.
+pub fn network_loss(
     sizes: &[usize],
     activation: Activation,
     model: &[f64],

@@ -6,29 +6,8 @@ use soteria_core::objective::{
     RecordLoss, Records, RowView, Workspace,
 };
 
-/// A fixed stream of numbers in [-1, 1).
-pub struct Stream(pub u64);
-
-impl Stream {
-    pub fn next(&mut self) -> f32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    pub fn numbers(&mut self, count: usize, scale: f32) -> Vec<f32> {
-        (0..count).map(|_| scale * self.next()).collect()
-    }
-
-    /// About one in `one_in` of `0..count`.
-    pub fn choice(&mut self, count: usize, one_in: f32) -> Vec<u32> {
-        (0..count as u32)
-            .filter(|_| (self.next() + 1.0) * one_in < 2.0)
-            .collect()
-    }
-}
+pub use crate::common::Stream;
+use crate::common::network_loss;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Storage {
@@ -104,37 +83,6 @@ pub struct Case {
     pub loss: NaiveLoss,
 }
 
-pub fn naive_network_loss(
-    sizes: &[usize],
-    activation: Activation,
-    model: &[f64],
-    row: &[f64],
-    label: usize,
-) -> f64 {
-    let (mut values, mut next) = (row.to_vec(), 0);
-    for (l, pair) in sizes.windows(2).enumerate() {
-        let weights = &model[next..next + pair[0] * pair[1]];
-        next += pair[0] * pair[1];
-        let biases = &model[next..next + pair[1]];
-        next += pair[1];
-        values = (0..pair[1])
-            .map(|r| {
-                let sum = (0..pair[0])
-                    .map(|c| values[c] * weights[c * pair[1] + r])
-                    .sum::<f64>();
-                let z = biases[r] + sum;
-                match activation {
-                    _ if l + 2 == sizes.len() => z,
-                    Activation::Sigmoid => 1.0 / (1.0 + (-z).exp()),
-                    Activation::Tanh => z.tanh(),
-                    Activation::Relu => z.max(0.0),
-                }
-            })
-            .collect();
-    }
-    values.iter().map(|z| z.exp()).sum::<f64>().ln() - values[label]
-}
-
 pub fn network_case(
     columns: usize,
     hidden: &[usize],
@@ -148,7 +96,7 @@ pub fn network_case(
         columns,
         classes,
         loss: Box::new(move |model, row, label| {
-            naive_network_loss(&sizes, activation, model, row, label)
+            network_loss(&sizes, activation, model, row, label)
         }),
     }
 }

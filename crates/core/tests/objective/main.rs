@@ -3,6 +3,8 @@
 //! way.
 
 mod cases;
+#[path = "../common/mod.rs"]
+mod common;
 mod gradients;
 mod norms;
 mod sums;
