@@ -46,16 +46,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut server = Server::new(server_plan, vec![0.0; 3]);
     let key = SecretKey::from_operating_system()?;
     let mut client = Client::new(0, plan.into(), data.into(), Sampling::Full, 0.2, key)?;
-    let (mut scratch, mut bytes) = (RoundScratch::default(), Vec::new());
-    let (mut sent, mut received) = (Update::default(), Update::default());
+    let (mut scratch, mut received) = (RoundScratch::default(), Update::default());
     while !server.finished() {
-        let (round, model) = (server.round(), server.model());
-        client.message(round, model, &mut scratch, &mut bytes, &mut sent);
-        server.decode(0, &bytes, &mut received)?;
-        server.take(0, &received)?;
-        client.accepted(&sent); // The server took it, so both shifts move.
+        let message = client.message(server.round(), server.model(), &mut scratch);
+        server.decode(0, message.bytes, &mut received)?;
+        server.add(0, &received)?;
+        client.accepted(&received); // The server has added it, so both shifts move.
         server.close()?;
-        println!("{} bytes, model {:.3?}", bytes.len(), server.model());
+        println!(
+            "{} bytes, model {:.3?}",
+            message.bytes.len(),
+            server.model()
+        );
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! What travels: unbiased compression of the shifted, already noised estimate.
+//! Unbiased compression of the shifted estimate, after noise was added.
 //!
 //! A compressor is a random map `C` with `E C(x) = x` and `E |C(x) - x|^2 <= omega |x|^2`
-//! (Definition 1 of the paper). It acts on [`Released`] values only, so privacy is not its
-//! business; and biased operators (top-k, sign) are not compressors in this sense: the paper's
-//! theorems need unbiasedness, shifted compression diverges from its fixed point without it, and
-//! top-k of a gradient would leak through the choice of coordinates.
+//! (Definition 1 of the paper). It acts on [`Released`] values only, so that it cannot cost
+//! privacy. Biased operators (top-k, sign) are not compressors in this sense: the paper's theorems
+//! need unbiasedness, shifted compression diverges from its fixed point without it, and top-k of a
+//! gradient would leak through the choice of coordinates.
 //!
 //! | compressor | omega | a message of dimension `d` |
 //! | --- | --- | --- |
@@ -14,18 +14,20 @@
 //! | natural | 1/8 | a sign and an exponent: 9 bits per coordinate |
 //!
 //! **Participation is a compressor.** A client that takes part with probability `p` and scales by
-//! `1/p` is unbiased with `1 + omega' = (1 + omega)/p`: same theory, same shift step, one code path.
+//! `1/p` is unbiased with `1 + omega' = (1 + omega)/p`: same theory, same shift step, one code
+//! path.
 //!
-//! **Do only the work that travels.** Random-k chooses its coordinates before anything is computed
-//! ([`Compressor::select`]), from a seed that is independent of the data; gradient, noise and shift
-//! are then needed on those coordinates alone.
+//! **Cost.** Only what travels is computed. Random-k chooses its coordinates before anything is
+//! computed ([`Compressor::select`]), from a seed that is independent of the data; gradient, noise
+//! and shift are then needed on those coordinates alone.
 
 mod bits;
 mod natural;
 mod qsgd;
 
 use crate::linalg::all_finite;
-use crate::linalg::processor::roomy;
+use crate::linalg::bytes::floats;
+use crate::linalg::memory::thread_buffer;
 use crate::objective::Coordinates;
 use crate::privacy::Released;
 use crate::random::{IndexSeed, SecretRng};
@@ -129,12 +131,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Nothing, with room for a thread's own use.
-    pub(crate) fn roomy() -> Self {
+    /// An empty selection with the buffers of one thread.
+    pub(crate) fn for_thread() -> Self {
         Self {
             seed: None,
-            indices: roomy(0),
-            marks: roomy(0),
+            indices: thread_buffer(0),
+            marks: thread_buffer(0),
         }
     }
 
@@ -155,11 +157,11 @@ pub struct Update {
 }
 
 impl Update {
-    /// Nothing, with room for a thread's own use.
-    pub(crate) fn roomy() -> Self {
+    /// An empty update with the buffers of one thread.
+    pub(crate) fn for_thread() -> Self {
         Self {
-            selection: Selection::roomy(),
-            values: roomy(0),
+            selection: Selection::for_thread(),
+            values: thread_buffer(0),
         }
     }
 
@@ -275,8 +277,8 @@ impl Compressor {
         }
     }
 
-    /// Derives the coordinates that will travel from `seed`: a fresh one, drawn after the model of the
-    /// round is known from a stream that nothing else uses, or a public one.
+    /// Derives the coordinates that will travel from `seed`: a fresh one, drawn after the model of
+    /// the round is known from a stream that nothing else uses, or a public one.
     pub fn select(&self, seed: IndexSeed, selection: &mut Selection) {
         selection.seed = match self.kind {
             CompressorKind::RandK { k } => {
@@ -293,7 +295,8 @@ impl Compressor {
     }
 
     /// Compresses `residual`, given on the selected coordinates: appends the body to `body` and
-    /// leaves in `update` what [`decode`](Self::decode) makes of it. `selection` is used up.
+    /// writes what [`decode`](Self::decode) makes of it to `update`. The content of `selection` is
+    /// unspecified afterwards.
     pub fn encode(
         &self,
         residual: &Released,
@@ -318,7 +321,7 @@ impl Compressor {
                     body,
                     &mut update.values,
                 );
-                // The coordinates move over; drawing them again from the seed would give the same.
+                // Drawing the coordinates again from the seed would give the same.
                 std::mem::swap(selection, &mut update.selection);
             }
             CompressorKind::Qsgd { .. } | CompressorKind::Natural => {
@@ -395,13 +398,7 @@ fn clamp(value: f32) -> f32 {
 
 fn take_values(bytes: &[u8], values: &mut Vec<f32>) -> Result<(), DecodeError> {
     values.clear();
-    values.extend(
-        bytes
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|&chunk| f32::from_le_bytes(chunk)),
-    );
+    values.extend(floats(bytes));
     check_finite(values)
 }
 
@@ -569,7 +566,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_arbitrary_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), dimension in 1usize..40) {
+        fn decoding_arbitrary_bytes_never_panics(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            dimension in 1usize..40,
+        ) {
             for kind in kinds(dimension) {
                 let compressor = Compressor::new(kind, dimension, 1.0).unwrap();
                 let mut update = Update::default();

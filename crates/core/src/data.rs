@@ -1,5 +1,5 @@
-//! Where the records come from: rows of features with class labels, and what is done to them before
-//! training.
+//! The records: rows of features with class labels, where they are read from, and what is done to
+//! them before training.
 //!
 //! A [`Dataset`] holds rows as they came, dense or sparse, so that 32,561 records with 14 nonzero
 //! features of 123 cost what those 14 cost. Centring keeps it so: a constant that is added to every
@@ -23,7 +23,6 @@ mod cosine;
 pub mod csv;
 mod dataset;
 mod directories;
-mod draw;
 mod error;
 pub mod export;
 mod faults;
@@ -31,17 +30,23 @@ mod foreign;
 pub(crate) mod identity;
 pub mod idx;
 pub(crate) mod indicators;
-mod input;
 mod labels;
 pub mod libsvm;
 mod names;
 pub(crate) mod packed;
 mod partition;
+pub(crate) mod prefetch;
+mod public_random;
+mod reader;
 mod rows;
 mod scale;
+mod singular_value;
 mod source;
 mod synthetic;
 
+// The name that `csv.rs` still uses.
+
+pub use crate::linalg::SparseRow;
 pub use cosine::Cosine;
 pub use dataset::Dataset;
 pub use directories::DataDirectories;
@@ -51,7 +56,8 @@ pub use foreign::Foreign;
 pub use labels::Schema;
 pub use names::OtherName;
 pub use partition::Partition;
-pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRow, SparseRows};
-pub use scale::{Constants, Scale, Scaling, largest_singular_value};
+pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRows};
+pub use scale::{Constants, Scale, Scaling};
+pub use singular_value::largest_singular_value;
 pub use source::{Loaded, Share, Source};
 pub use synthetic::Synthetic;

@@ -1,4 +1,5 @@
-//! Local gradient estimates: what a client computes before noise (Option I-III of Algorithm 3).
+//! Local gradient estimates: what a client computes before noise is added (Options I to III of
+//! Algorithm 3).
 //!
 //! | estimator | estimate of `grad f_i(x)` |
 //! | --- | --- |
@@ -9,7 +10,8 @@
 //!
 //! `g_j` and `h_j` are record gradients, each clipped to `G` once; `D` clips the difference to
 //! `C_A`. Every record's share is bounded one by one, which is what the accountant relies on: under
-//! [`Clipping::None`] (the authors' experiments clip the whole estimate instead) no claim can be made.
+//! [`Clipping::None`] (the authors' experiments clip the whole estimate instead) no claim can be
+//! made.
 //!
 //! **Guarantees.** Divisors are the constants `b` and `m`. `h_j` is the same vector in both of its
 //! terms. Coins are fresh in every round, and all state that depends on them (SAGA's table) is
@@ -18,7 +20,6 @@
 //! **Cost.** One or two passes over the batch; on the coordinates that travel only, except for
 //! SVRG's snapshots and SAGA's table mean, which are kept on all coordinates.
 
-mod collector;
 mod saga;
 mod svrg;
 
@@ -26,12 +27,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::data::Dataset;
-use crate::linalg::processor::roomy;
+use crate::linalg::memory::thread_buffer;
 use crate::linalg::vectorised;
 use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
+use crate::privacy::{Contribution, RawEstimate, Term};
 
-pub(crate) use collector::Sum;
-pub use collector::{Collector, Grids, Term};
 pub use saga::Saga;
 pub use svrg::Svrg;
 
@@ -39,7 +39,8 @@ pub use svrg::Svrg;
 const CHUNK: usize = 256;
 
 /// With secure noise a record with a larger factor counts as not finite. Together with the bound on
-/// features ([`crate::data::LARGEST_VALUE`]) it keeps rounding of the smallest numbers far below the clip.
+/// features ([`crate::data::LARGEST_VALUE`]) it keeps the absolute rounding errors of subnormal
+/// numbers far below the clip.
 const LARGEST_FACTOR: f32 = crate::data::LARGEST_VALUE;
 
 /// What each record's clip bounds.
@@ -72,13 +73,39 @@ pub struct RoundInput<'a> {
     pub snapshot: bool,
 }
 
+impl<'a> RoundInput<'a> {
+    fn records<'b>(&self, rows: &'b [u32]) -> Records<'b>
+    where
+        'a: 'b,
+    {
+        Records {
+            data: self.data,
+            rows,
+        }
+    }
+
+    /// What gradients of some records add to a sum, as they are.
+    fn contribution<'b>(&self, rows: &'b [u32], gradients: &'b Factored) -> Contribution<'b>
+    where
+        'a: 'b,
+    {
+        Contribution {
+            objective: self.objective,
+            records: self.records(rows),
+            gradients: gradients.all(),
+            references: None,
+            scales: None,
+        }
+    }
+}
+
 /// A local gradient estimator with its state.
 pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector);
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate);
 
-    /// A round in which the client takes no part: public state follows the others.
-    fn sit_out(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
+    /// A round in which the client takes no part: only public state is updated.
+    fn skip_round(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
 
     /// Bytes of state kept between rounds.
     fn state_bytes(&self) -> usize {
@@ -90,8 +117,8 @@ pub trait Estimator: Send {
         Vec::new()
     }
 
-    /// Takes over a saved state of a client with `records` records; `on_grid` says which kind of sums
-    /// it keeps. `false`, with nothing changed, if it does not fit.
+    /// Restores a saved state of a client with `records` records; `on_grid` says which kind of sums
+    /// it keeps. `false`, with nothing changed, if the state does not fit.
     fn restore(
         &mut self,
         state: &[u8],
@@ -103,49 +130,21 @@ pub trait Estimator: Send {
     }
 }
 
-/// Appends numbers to a saved state.
-fn put_floats(values: &[f32], state: &mut Vec<u8>) {
-    state.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-}
-
-/// Numbers of a saved state.
-fn take_floats(bytes: &[u8]) -> Vec<f32> {
-    let chunks = bytes.as_chunks::<4>().0;
-    chunks
-        .iter()
-        .map(|&chunk| f32::from_le_bytes(chunk))
-        .collect()
-}
-
 /// The local full gradient or a minibatch of it (GD, SGD).
 #[derive(Debug)]
 pub struct Minibatch;
 
 impl Estimator for Minibatch {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
-        for chunk in input.batch.chunks(CHUNK) {
-            let records = Records {
-                data: input.data,
-                rows: chunk,
-            };
-            scratch.batch.compute(
-                input,
-                input.model,
-                chunk,
-                sum.alone(),
-                &mut scratch.norms,
-                &mut scratch.workspace,
-            );
-            let (batch, workspace) = (&scratch.batch, &mut scratch.workspace);
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
+        for rows in input.batch.chunks(CHUNK) {
+            scratch.compute_batch(input, rows, sum);
+            let contribution = input.contribution(rows, &scratch.batch);
+            let coordinates = input.coordinates;
             sum.add(
                 Term::Batch,
-                input.objective,
-                records,
-                input.coordinates,
-                batch,
-                None,
-                None,
-                workspace,
+                contribution,
+                coordinates,
+                &mut scratch.workspace,
             );
         }
     }
@@ -166,11 +165,26 @@ impl Default for Scratch {
     fn default() -> Self {
         Self {
             workspace: Workspace::new(),
-            norms: roomy(0),
-            scales: roomy(0),
-            batch: Factored::roomy(),
-            reference: Factored::roomy(),
+            norms: thread_buffer(0),
+            scales: thread_buffer(0),
+            batch: Factored::for_thread(),
+            reference: Factored::for_thread(),
         }
+    }
+}
+
+impl Scratch {
+    /// Takes a buffer back for later rounds.
+    pub fn recycle(&mut self, values: Vec<f32>) {
+        self.workspace.put(values);
+    }
+
+    /// Computes the clipped gradients of `rows` at the current model into `batch`.
+    fn compute_batch(&mut self, input: RoundInput<'_>, rows: &[u32], sum: &RawEstimate) {
+        let single = sum.needs_single_records();
+        let (norms, workspace) = (&mut self.norms, &mut self.workspace);
+        self.batch
+            .compute(input, input.model, rows, single, norms, workspace);
     }
 }
 
@@ -182,10 +196,17 @@ struct Factored {
 }
 
 impl Factored {
-    fn roomy() -> Self {
+    fn for_thread() -> Self {
         Self {
-            factors: roomy(0),
-            weights: roomy(0),
+            factors: thread_buffer(0),
+            weights: thread_buffer(0),
+        }
+    }
+
+    fn all(&self) -> Gradients<'_> {
+        Gradients {
+            factors: &self.factors,
+            weights: &self.weights,
         }
     }
 
@@ -196,25 +217,22 @@ impl Factored {
         }
     }
 
-    /// Gradients of `rows` at `model` with the weights that clip them.
+    /// Gradients of `rows` at `model` with the weights that clip them. With `single`, every record
+    /// is computed by itself, so that its numbers cannot depend on the other records of the batch.
     fn compute(
         &mut self,
         input: RoundInput<'_>,
         model: &[f32],
         rows: &[u32],
-        alone: bool,
+        single: bool,
         norms: &mut Vec<f64>,
         workspace: &mut Workspace,
     ) {
         let len = input.objective.factor_len();
         self.factors.resize(rows.len() * len, 0.0);
-        // One record at a time, its numbers cannot depend on who else is in the batch.
-        let step = if alone { 1 } else { rows.len().max(1) };
+        let step = if single { 1 } else { rows.len().max(1) };
         for (rows, factors) in rows.chunks(step).zip(self.factors.chunks_mut(step * len)) {
-            let records = Records {
-                data: input.data,
-                rows,
-            };
+            let records = input.records(rows);
             input
                 .objective
                 .factors(model, records, None, Some(factors), workspace);
@@ -229,17 +247,14 @@ impl Factored {
         norms.resize(rows.len(), 0.0);
         for (start, rows) in rows.chunks(step).enumerate() {
             let at = start * step;
-            let records = Records {
-                data: input.data,
-                rows,
-            };
+            let records = input.records(rows);
             let gradients = self.part(at..at + rows.len(), len);
             let norms = &mut norms[at..at + rows.len()];
             input
                 .objective
                 .squared_norms(records, gradients, coordinates, norms, workspace);
         }
-        if alone {
+        if single {
             // Products with such numbers could round by more than the slack under the clip allows.
             for (factors, squared) in self.factors.chunks(len.max(1)).zip(norms.iter_mut()) {
                 if factors.iter().any(|factor| factor.abs() > LARGEST_FACTOR) {
@@ -248,11 +263,11 @@ impl Factored {
             }
         }
         clip_weights(bound, norms, &mut self.weights);
-        self.drop_weightless();
+        self.clear_unweighted();
     }
 
-    /// A record of weight zero loses its factors, which may not be finite.
-    fn drop_weightless(&mut self) {
+    /// Sets the factors of records of weight zero to zero: they may not be finite.
+    fn clear_unweighted(&mut self) {
         let len = self.factors.len() / self.weights.len().max(1);
         for (factors, &weight) in self.factors.chunks_mut(len.max(1)).zip(&self.weights) {
             if weight == 0.0 {
@@ -277,10 +292,10 @@ fn clip_weights(bound: f64, squared_norms: &[f64], weights: &mut [f32]) {
 /// `min(1, bound/norm)`, rounded down; zero where the norm is not a finite number.
 #[inline(always)]
 fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
-    // Without branches: whether a record is clipped cannot be foreseen.
+    // Without branches: processors cannot predict whether a record is clipped.
     let exact = bound / squared_norm.sqrt();
     let nearest = exact as f32;
-    // Above `exact` it is above zero, and the bits of its lower neighbour are one less.
+    // Above `exact` it is above zero, and the bits of the next lower number are one less.
     let above = f64::from(nearest) > exact;
     let below = f32::from_bits(nearest.to_bits().wrapping_sub(u32::from(above)));
     let clipped = if squared_norm <= bound * bound {
@@ -295,41 +310,49 @@ fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
     }
 }
 
-/// Weights that clip `left_j - right_j` to `bound`.
-fn clip_differences(
+/// Adds `1/b sum_j D(g_j - h_j)` over `rows`, where `g_j` and `h_j` stand in the scratch as `batch`
+/// and `reference`, and `D` clips to `bound`.
+fn add_differences(
     input: RoundInput<'_>,
     rows: &[u32],
     bound: Option<f64>,
-    alone: bool,
     scratch: &mut Scratch,
-) -> bool {
-    let Some(bound) = bound else { return false };
-    let len = input.objective.factor_len();
+    sum: &mut RawEstimate,
+) {
     let Scratch {
         workspace,
         norms,
         scales,
         batch,
         reference,
-        ..
     } = scratch;
-    norms.resize(rows.len(), 0.0);
-    let step = if alone { 1 } else { rows.len().max(1) };
-    for (start, rows) in rows.chunks(step).enumerate() {
-        let (from, to) = (start * step, start * step + rows.len());
-        let (left, right) = (batch.part(from..to, len), reference.part(from..to, len));
-        let records = Records {
-            data: input.data,
-            rows,
+    if let Some(bound) = bound {
+        let len = input.objective.factor_len();
+        norms.resize(rows.len(), 0.0);
+        let step = match sum.needs_single_records() {
+            true => 1,
+            false => rows.len().max(1),
         };
-        let norms = &mut norms[from..to];
-        input
-            .objective
-            .squared_distances(records, left, right, norms, workspace);
+        for (start, rows) in rows.chunks(step).enumerate() {
+            let place = start * step..start * step + rows.len();
+            let (left, right) = (
+                batch.part(place.clone(), len),
+                reference.part(place.clone(), len),
+            );
+            let (records, norms) = (input.records(rows), &mut norms[place]);
+            input
+                .objective
+                .squared_distances(records, left, right, norms, workspace);
+        }
+        scales.resize(rows.len(), 0.0);
+        clip_weights(bound, norms, scales);
     }
-    scales.resize(rows.len(), 0.0);
-    clip_weights(bound, norms, scales);
-    true
+    let contribution = Contribution {
+        references: Some(reference.all()),
+        scales: bound.is_some().then_some(scales.as_slice()),
+        ..input.contribution(rows, batch)
+    };
+    sum.add(Term::Batch, contribution, input.coordinates, workspace);
 }
 
 #[cfg(test)]

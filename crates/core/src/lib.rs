@@ -8,17 +8,41 @@
 //!
 //!          client i                                                     server
 //!   x^t ->  which coordinates travel     compress::Compressor::select
-//!           noise of the round           privacy::Mechanism::draw
+//!           noise of the round           privacy::GaussianMechanism::draw
 //!           estimate, records clipped    estimator::Estimator
-//!           release = estimate + noise   privacy::Mechanism::release
+//!           release = estimate + noise   privacy::GaussianMechanism::release
 //!           v_i = C(release - s_i)       compress, wire    --- v_i -->   v = s + sum_i w_i v_i
 //!           s_i += gamma v_i                                             x^{t+1} = x^t - eta v
 //!                                                                        s += gamma sum_i w_i v_i
 //! ```
 //!
-//! Every algorithm of the paper is a choice in four slots: estimator, compressor, shift, number of
-//! clients. [`protocol::Client`] and [`protocol::Server`] are pure: no clock, socket, file, thread or
-//! global randomness. Whoever drives them gets the same bits from the same keys.
+//! Every algorithm of the paper is a choice of four things: estimator, compressor, shift and number
+//! of clients. [`protocol::Client`] and [`protocol::Server`] are pure state machines: no clock,
+//! socket, file, thread or global randomness. The same keys give the same bits in a simulation and
+//! over a network.
+//!
+//! # Modules, in the order in which data flows
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`data`] | records: readers, scaling, distribution to clients |
+//! | [`objective`] | losses with factored per-record gradients, the public regularizer |
+//! | [`sampling`] | which records a round uses |
+//! | [`estimator`] | GD, SGD, SVRG and SAGA with every record clipped |
+//! | [`privacy`] | the Gaussian mechanism, with floating-point or exact integer noise |
+//! | [`compress`] | unbiased compressors, participation included |
+//! | [`wire`] | messages as bytes |
+//! | [`protocol`] | client and server |
+//! | [`simulate`] | all clients in one process |
+//! | [`random`] | secret and public randomness, as two types |
+//! | [`theory`] | the paper's own choices of batch, step size, rounds |
+//! | [`linalg`] | the arithmetic underneath |
+//!
+//! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
+//! simulate, protocol, wire, compress, estimator, privacy, objective, data, sampling, random, linalg.
+//!
+//! The crate `soteria-accountant` computes what a sigma costs, and which sigma meets a target; the
+//! program `soteria` combines the two.
 //!
 //! # Example
 //!
@@ -33,7 +57,9 @@
 //! use soteria_core::estimator::Clipping;
 //! use soteria_core::objective::{Logistic, Regularizer};
 //! use soteria_core::privacy::Noise;
-//! use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step};
+//! use soteria_core::protocol::{
+//!     Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step,
+//! };
 //! use soteria_core::random::{PublicSeed, SecretKey};
 //! use soteria_core::sampling::Sampling;
 //! use soteria_core::simulate::{EvaluationPlan, Simulation};
@@ -100,23 +126,6 @@
 //! # }
 //! ```
 //!
-//! What a sigma costs, and which sigma meets a target, is the business of the crate
-//! `soteria-accountant`; the program `soteria` puts the two together.
-//!
-//! # Modules, in the order in which data flows
-//!
-//! - [`data`]: records, where they come from, how they are scaled and dealt to clients;
-//! - [`objective`]: losses with factored per-record gradients and their norms, the public regularizer;
-//! - [`sampling`]: which records a round looks at;
-//! - [`estimator`]: GD, SGD, SVRG and SAGA with every record clipped;
-//! - [`privacy`]: the only door out, floating-point or exact integer noise;
-//! - [`compress`]: unbiased compressors, participation included;
-//! - [`wire`]: messages as bytes;
-//! - [`protocol`]: client and server;
-//! - [`simulate`]: all clients in one process;
-//! - [`random`]: secret and public randomness, two types;
-//! - [`theory`]: the paper's own choices of batch, step size, rounds;
-//! - [`linalg`]: the arithmetic underneath.
 
 pub mod compress;
 pub mod data;

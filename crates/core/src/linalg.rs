@@ -1,25 +1,31 @@
 //! Arithmetic over slices: sums of products, elementwise functions, one matrix product.
 //!
-//! Everything is single-threaded (the program runs clients in parallel, never a product) and every
-//! reduction has a fixed order, so results do not depend on the number of threads. Different
-//! processors may round differently.
+//! **Guarantee.** Everything runs on one thread (the program runs clients in parallel, never a
+//! product) and every reduction has a fixed order, so results do not depend on the number of
+//! threads. Different processors may round differently.
 //!
 //! **Vector code in a portable binary.** The functions here find out at run time whether the
-//! processor has AVX2 and FMA, or AVX-512, and run code compiled for them ([`vectorised`], [`vectorised_widely`]). Kernels that belong
-//! inside a larger loop are the `#[inline(always)]` functions of the private modules: they take the
-//! instruction set of the [`vectorised`] block they are called from and are slow outside of one,
-//! because `mul_add` without FMA instructions is a library call.
+//! processor has AVX2 and FMA, or AVX-512, and run code compiled for them ([`vectorised`],
+//! [`vectorised_widely`]). Functions for use inside a larger loop (`kernels`, `packed_matrix`,
+//! `vector_math`) are `#[inline(always)]`: they are compiled for the instructions of the
+//! [`vectorised`] block that they are called from, and are slow outside of one, because `mul_add`
+//! without FMA instructions is a library call.
 //!
-//! `unsafe` stands in [`matmul`] and in `linalg/processor.rs` alone: here for the call of the general matrix product, whose
-//! bounds are checked first, there for single instructions.
+//! `unsafe` is used in [`matmul`], for the call of the general matrix product, whose bounds are
+//! checked first, and in `linalg/simd.rs` and `linalg/memory.rs` for single instructions and system
+//! calls.
 
-pub(crate) mod elementary;
+pub(crate) mod bytes;
 pub(crate) mod kernels;
-pub(crate) mod processor;
+pub(crate) mod memory;
+pub(crate) mod packed_matrix;
+pub(crate) mod simd;
+pub(crate) mod sparse;
+pub(crate) mod vector_math;
 
-pub use processor::{vectorised, vectorised_widely};
-
-use processor::LINE_BYTES;
+pub(crate) use memory::{LINE, aligned};
+pub use simd::{vectorised, vectorised_widely};
+pub use sparse::SparseRow;
 
 /// `sum_i left_i right_i`, in sixteen interleaved partial sums.
 ///
@@ -43,7 +49,8 @@ pub fn squared_norm(values: &[f32]) -> f64 {
 
 /// The largest magnitude, 0 if there is none; infinite if one is not finite.
 pub fn largest(values: &[f32]) -> f32 {
-    // Without their signs, numbers are ordered as their bits are; what is not a number comes after infinity.
+    // Without their signs, numbers have the order of their bits, and not-a-number comes after
+    // infinity.
     let largest = vectorised(
         #[inline(always)]
         || {
@@ -93,49 +100,41 @@ pub fn combine(target: &mut [f32], left_scale: f32, right_scale: f32, source: &[
 
 /// Replaces every value by its exponential. Relative error below `2e-7` where the result is normal.
 pub fn exp(values: &mut [f32]) {
-    vectorised(
-        #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = elementary::exp(*x)),
-    );
+    replace_each(values, vector_math::exp);
 }
 
 /// Replaces every `x` by `1 / (1 + exp(-x))`. Relative error below `2e-7` for `x > -87`, where it
 /// stops falling.
 pub fn sigmoid(values: &mut [f32]) {
-    vectorised(
-        #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = elementary::sigmoid(*x)),
-    );
+    replace_each(values, vector_math::sigmoid);
 }
 
 /// Replaces every value by its hyperbolic tangent. Relative error below `2e-7`.
 pub fn tanh(values: &mut [f32]) {
-    vectorised(
-        #[inline(always)]
-        || values.iter_mut().for_each(|x| *x = elementary::tanh(*x)),
-    );
+    replace_each(values, vector_math::tanh);
 }
 
 /// Replaces every `x` by `log(1 + exp(x))`. Relative error below `3e-7` for `x > -87`.
 pub fn softplus(values: &mut [f32]) {
+    replace_each(values, vector_math::softplus);
+}
+
+#[inline(always)]
+fn replace_each(values: &mut [f32], function: impl Fn(f32) -> f32) {
     vectorised(
         #[inline(always)]
-        || {
-            values
-                .iter_mut()
-                .for_each(|x| *x = elementary::softplus(*x))
-        },
+        || values.iter_mut().for_each(|x| *x = function(*x)),
     );
 }
 
-/// Numbers per cache line.
-pub(crate) const LINE: usize = LINE_BYTES / size_of::<f32>();
-
-/// The part of a buffer from the first whole cache line on; ask for [`LINE`] numbers more than
-/// needed. Vectors that cross from one line into the next cost twice.
-pub(crate) fn aligned(buffer: &mut [f32]) -> &mut [f32] {
-    let skip = buffer.as_ptr().align_offset(LINE_BYTES).min(LINE);
-    &mut buffer[skip..]
+/// The smallest `f32` that is at least `value`.
+pub(crate) fn round_up(value: f64) -> f32 {
+    let nearest = value as f32;
+    if f64::from(nearest) < value {
+        nearest.next_up()
+    } else {
+        nearest
+    }
 }
 
 /// A matrix inside a slice: entry `(i, j)` is `values[i * row_stride + j * column_stride]`.
@@ -193,8 +192,8 @@ pub fn matmul(target: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
     if rows == 0 || columns == 0 || depth == 0 {
         return;
     }
-    // A `Matrix` cannot be built with an entry outside its slice, but the proof should not need
-    // another function's word.
+    // A `Matrix` cannot be built with an entry outside its slice; checked here again so that the
+    // proof below does not depend on another function.
     for matrix in [left, right] {
         assert_inside(
             matrix.values.len(),
@@ -204,11 +203,11 @@ pub fn matmul(target: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
             matrix.column_stride,
         );
     }
-    // SAFETY: every entry `(i, j)` of both factors lies inside its slice (checked above, by products
-    // that cannot overflow), those of the target are `i * columns + j < rows * columns`, its
-    // length. The target is borrowed mutably, so it overlaps neither factor. Strides fit `isize`
-    // because a slice spans at most `isize::MAX` bytes and strides of dimensions of one entry are
-    // never used; those that are used are bounded by the length of the slice.
+    // SAFETY: every entry `(i, j)` of both factors lies inside its slice (checked above, by
+    // products that cannot overflow), those of the target are `i * columns + j < rows * columns`,
+    // its length. The target is borrowed mutably, so it overlaps neither factor. Strides fit
+    // `isize` because a slice spans at most `isize::MAX` bytes and strides of dimensions of one
+    // entry are never used; those that are used are bounded by the length of the slice.
     unsafe {
         gemm::gemm(
             rows,
@@ -234,7 +233,7 @@ pub fn matmul(target: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
     }
 }
 
-/// The last entry must exist; then all do.
+/// Checks that the last entry exists; then all do.
 fn assert_inside(len: usize, rows: usize, columns: usize, row_stride: usize, column_stride: usize) {
     if rows == 0 || columns == 0 {
         return;

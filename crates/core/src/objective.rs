@@ -1,4 +1,4 @@
-//! What is minimised: per-record losses whose gradients are handled in factored form.
+//! The loss that is minimised: per-record losses whose gradients are handled in factored form.
 //!
 //! For record `j` let `g_j = grad f_j(x)`. For every model here `g_j` is determined by the record
 //! and a few numbers, its **factors**: one number for logistic regression, the activations and
@@ -7,8 +7,9 @@
 //! per-record gradient:
 //!
 //! 1. [`Objective::factors`]: forward and backward pass over a batch;
-//! 2. [`Objective::squared_norms`]: `|g_j|^2` from the factors ("ghost" norms), over all coordinates or
-//!    only over those that travel; or [`Objective::squared_distances`]: `|g_j - h_j|^2`, over all;
+//! 2. [`Objective::squared_norms`]: `|g_j|^2` from the factors ("ghost" norms), over all
+//!    coordinates or only over those that travel; or [`Objective::squared_distances`]:
+//!    `|g_j - h_j|^2`, over all;
 //! 3. the caller turns norms into weights (clipping);
 //! 4. [`Objective::accumulate`]: `sum_j weight_j g_j`, on all coordinates or only on those that
 //!    travel, at a cost that shrinks with their number.
@@ -33,7 +34,7 @@ pub use regularizer::Regularizer;
 
 use crate::data::Dataset;
 use crate::data::identity::Identity;
-use crate::linalg::processor::roomy;
+use crate::linalg::memory::thread_buffer;
 
 /// Which coordinates of the model are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Coordinates<'_> {
 /// Some rows of a data set: a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
-    /// Where the rows live.
+    /// The data set.
     pub data: &'a Dataset,
     /// Which rows.
     pub rows: &'a [u32],
@@ -115,9 +116,9 @@ pub trait Objective: Send + Sync {
         workspace: &mut Workspace,
     );
 
-    /// Writes `|g_j|^2`, restricted to `coordinates`, one per record. Over all coordinates the relative
-    /// error is below `2^-40` given the factors (sums of squares in `f64`); over selected ones it is
-    /// that of `f32`.
+    /// Writes `|g_j|^2`, restricted to `coordinates`, one per record. Over all coordinates the
+    /// relative error is below `2^-40` given the factors (sums of squares in `f64`); over selected
+    /// ones it is that of `f32`.
     fn squared_norms(
         &self,
         records: Records<'_>,
@@ -127,8 +128,8 @@ pub trait Objective: Send + Sync {
         workspace: &mut Workspace,
     );
 
-    /// Writes `|left_j - right_j|^2` over all coordinates, one per record. Given the factors, the error
-    /// is below `2^-40` of the two squared norms.
+    /// Writes `|left_j - right_j|^2` over all coordinates, one per record. Given the factors, the
+    /// error is below `2^-40` of the two squared norms.
     fn squared_distances(
         &self,
         records: Records<'_>,
@@ -157,40 +158,41 @@ pub struct Workspace {
     indices: Vec<Vec<u32>>,
     phase: u64,
     prepared: Vec<Prepared>,
-    layout: Layout,
+    columns: CachedColumns,
 }
 
-/// What an objective made of a model, kept for the next call with the same one.
+/// What an objective has prepared for a model (packed weights), kept for the next call with the
+/// same model.
 #[derive(Debug)]
 struct Prepared {
     key: PreparedKey,
     buffer: Vec<f32>,
 }
 
-/// What an objective made of the records of a batch, kept for the next call with the same ones.
+/// The columns of a batch of records, kept for the next call with the same records.
 #[derive(Debug, Default)]
-struct Layout {
+struct CachedColumns {
     data: Option<Identity>,
     rows: Vec<u32>,
     buffer: Vec<u8>,
 }
 
-/// What a preparation depends on.
+/// What [`Prepared`] numbers depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PreparedKey {
     /// Nothing is kept in phase 0.
     pub(crate) phase: u64,
     pub(crate) network: Identity,
-    /// The model's address, which within a phase stands for what lies there.
+    /// The model's address. Within a phase the numbers at one address do not change.
     pub(crate) model: usize,
     pub(crate) offset: Option<Identity>,
     /// Whether rows are sparse.
     pub(crate) sparse: bool,
-    /// Whether the way back is prepared, too.
+    /// Whether the backward pass is prepared, too.
     pub(crate) backward: bool,
 }
 
-/// Models in use at the same time: SVRG looks at two.
+/// Models in use at the same time: SVRG has two.
 const PREPARED: usize = 2;
 
 impl Workspace {
@@ -199,10 +201,10 @@ impl Workspace {
         Self::default()
     }
 
-    /// Begins a phase, in which what an objective makes of a model (packed weights) may serve all
-    /// clients. A model is known again by its address: before the next phase begins, none that is used
-    /// may change, nor make room for one that is new. Phases are told apart by their number; in phase 0,
-    /// where every workspace begins, nothing is kept.
+    /// Begins a phase, within which what an objective prepares for a model (packed weights) is used
+    /// again for all clients. A model is recognised by its address: until the next phase begins, no
+    /// model in use may change, or be freed so that another takes its place. Phases differ by their
+    /// number; in phase 0, where every workspace begins, nothing is kept.
     pub fn begin_phase(&mut self, phase: u64) {
         self.phase = phase;
     }
@@ -212,7 +214,8 @@ impl Workspace {
         self.phase
     }
 
-    /// What was prepared under `key`, or a buffer of `len` numbers to prepare it in.
+    /// What was prepared under `key` and `true`, or a buffer of `len` numbers to prepare it in and
+    /// `false`.
     pub(crate) fn take_prepared(&mut self, key: PreparedKey, len: usize) -> (Vec<f32>, bool) {
         let known = self
             .prepared
@@ -229,7 +232,7 @@ impl Workspace {
         }
     }
 
-    /// Keeps what was prepared.
+    /// Keeps what was prepared under `key`.
     pub(crate) fn put_prepared(&mut self, key: PreparedKey, buffer: Vec<f32>) {
         if key.phase > 0 {
             self.prepared.push(Prepared { key, buffer });
@@ -238,23 +241,24 @@ impl Workspace {
         }
     }
 
-    /// What was made of these rows of some data, or a buffer to make it in.
-    pub(crate) fn take_layout(&mut self, data: Identity, rows: &[u32]) -> (Vec<u8>, bool) {
-        let layout = &mut self.layout;
-        let known = layout.data.take() == Some(data) && layout.rows == rows;
-        (std::mem::take(&mut layout.buffer), known)
+    /// The columns of these rows of some data and `true`, or a buffer for them and `false`.
+    pub(crate) fn take_columns(&mut self, data: Identity, rows: &[u32]) -> (Vec<u8>, bool) {
+        let columns = &mut self.columns;
+        let known = columns.data.take() == Some(data) && columns.rows == rows;
+        (std::mem::take(&mut columns.buffer), known)
     }
 
-    /// Keeps what was made of these rows.
-    pub(crate) fn put_layout(&mut self, data: Identity, rows: &[u32], buffer: Vec<u8>) {
-        let layout = &mut self.layout;
-        layout.data = Some(data);
-        layout.rows.clear();
-        layout.rows.extend_from_slice(rows);
-        layout.buffer = buffer;
+    /// Keeps the columns of these rows.
+    pub(crate) fn put_columns(&mut self, data: Identity, rows: &[u32], buffer: Vec<u8>) {
+        let columns = &mut self.columns;
+        columns.data = Some(data);
+        columns.rows.clear();
+        columns.rows.extend_from_slice(rows);
+        columns.buffer = buffer;
     }
 
-    /// Takes a buffer of `len` numbers with unspecified content; give it back with [`put`](Self::put).
+    /// Takes a buffer of `len` numbers with unspecified content; give it back with
+    /// [`put`](Self::put).
     pub fn take(&mut self, len: usize) -> Vec<f32> {
         let mut buffer = take_from(&mut self.buffers, len);
         buffer.resize(len, 0.0);
@@ -286,9 +290,9 @@ impl Workspace {
     }
 }
 
-/// The same requests come again in every call, so a buffer of this very length is mostly there. Else the
-/// smallest with room, so that requests whose length varies with the batch do not cut a large buffer,
-/// which would have to be filled up again; failing that, the largest.
+/// A buffer of exactly this length, which is mostly there, because every call makes the same
+/// requests. Else the smallest that is large enough, so that requests whose length varies with the
+/// batch do not shorten a large buffer, which would have to be filled again; else the largest.
 fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> {
     let fit = |buffer: &Vec<Number>| match buffer.capacity() {
         _ if buffer.len() == len => (0, 0),
@@ -298,7 +302,7 @@ fn take_from<Number>(buffers: &mut Vec<Vec<Number>>, len: usize) -> Vec<Number> 
     let best = (0..buffers.len())
         .rev()
         .min_by_key(|&place| fit(&buffers[place]));
-    best.map_or_else(|| roomy(len), |place| buffers.swap_remove(place))
+    best.map_or_else(|| thread_buffer(len), |place| buffers.swap_remove(place))
 }
 
 #[cfg(test)]

@@ -1,25 +1,34 @@
-//! The only door out: Gaussian noise turns a raw estimate into something that may be sent.
+//! The Gaussian mechanism: noise turns a raw estimate into values that may be sent.
 //!
-//! `release` adds `N(0, sigma^2)` to every coordinate that travels and nothing else. The types make
-//! the order a matter of compilation: a raw estimate ([`Collector`]) can be neither printed nor
-//! encoded, [`Mechanism::release`] consumes it, and only its result, [`Released`], is accepted by a
-//! compressor.
+//! **What it computes.** `release = estimate + N(0, sigma^2)` on every coordinate that travels, and
+//! nothing else: the perturbation in Algorithm 1.
 //!
-//! Noise is drawn on the coordinates that travel alone. Its coordinates are independent, and which
-//! ones travel does not depend on the data, so the law of the message is the one of noise on all
-//! `d` coordinates (`docs/privacy.md`, lazy noise).
+//! **Guarantee.** There is no other way out of a client, and the compiler checks it: a
+//! [`RawEstimate`] can be neither printed nor encoded, [`GaussianMechanism::release`] consumes it,
+//! and a compressor accepts only the result, [`Released`].
 //!
-//! Two kinds of noise. [`Noise::Float`] is rounded floating point, for simulation: a claim then
-//! speaks of the ideal mechanism. [`Noise::Secure`] works on integers from the clipped record to the noised
-//! sum ([`secure`]), and the claim speaks of the very numbers that are sent.
+//! Noise is drawn only on the coordinates that travel. Its coordinates are independent, and which
+//! coordinates travel does not depend on the data, so the message has the distribution that noise
+//! on all `d` coordinates would give it (`docs/privacy.md`, lazy noise).
+//!
+//! There are two kinds of noise. [`Noise::Float`] is rounded floating point, for simulation: a
+//! claim then speaks of the ideal mechanism. [`Noise::Secure`] works on integers from the clipped
+//! record to the noised sum ([`secure`]), and the claim speaks of the numbers that are sent.
+//!
+//! **Cost.** `O(k)` random numbers for `k` coordinates that travel.
 
+mod raw_estimate;
 pub mod secure;
 
 use zeroize::Zeroize;
 
-use crate::estimator::{Collector, Grids, Sum};
+use crate::linalg::round_up;
 use crate::objective::{Coordinates, Workspace};
 use crate::random::{NORMAL_BLOCK, SecretRng, fill_standard_normal};
+pub(crate) use raw_estimate::KeptMean;
+pub use raw_estimate::{Contribution, RawEstimate, Term};
+use raw_estimate::{Sum, TermGrids};
+pub use secure::TermBound;
 use secure::{GridPlan, NoiseError, RoundedGaussian};
 
 /// Which noise is added.
@@ -33,18 +42,9 @@ pub enum Noise {
     Secure,
 }
 
-/// One clipped term of an estimate: who is bounded by what, divided by what.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TermBound {
-    /// Bound on each record's norm.
-    pub clip: f64,
-    /// The constant by which the sum is divided.
-    pub divisor: f64,
-}
-
 /// A client's Gaussian mechanism, fixed for the run.
 #[derive(Clone, Debug)]
-pub struct Mechanism {
+pub struct GaussianMechanism {
     sigma: f64,
     kind: Kind,
 }
@@ -54,14 +54,11 @@ enum Kind {
     Silent,
     Float,
     Secure {
-        grids: Grids,
+        grids: TermGrids,
         sampler: RoundedGaussian,
         step: f64,
     },
 }
-
-/// See [`Mechanism::draw`].
-pub const NOISE_STEP: usize = NORMAL_BLOCK;
 
 /// A value that has passed the mechanism and may be sent. Post-processing keeps it released.
 #[derive(Debug)]
@@ -69,7 +66,7 @@ pub struct Released {
     values: Vec<f32>,
 }
 
-impl Mechanism {
+impl GaussianMechanism {
     /// A mechanism with standard deviation `sigma` per coordinate. Secure noise needs to know the
     /// terms of the estimate: the minibatch term first, then the full-batch term of SVRG and SAGA.
     ///
@@ -85,15 +82,8 @@ impl Mechanism {
             Noise::None => Kind::Silent,
             Noise::Float => Kind::Float,
             Noise::Secure => {
-                let plan: Vec<secure::Term> = terms
-                    .iter()
-                    .map(|term| secure::Term {
-                        clip: term.clip,
-                        divisor: term.divisor,
-                    })
-                    .collect();
-                let plan = GridPlan::new(sigma, coordinates, &plan)?;
-                let grids = Grids {
+                let plan = GridPlan::new(sigma, coordinates, terms)?;
+                let grids = TermGrids {
                     batch: plan.grids()[0],
                     reference: plan.grids().get(1).copied(),
                 };
@@ -107,8 +97,8 @@ impl Mechanism {
         Ok(Self { sigma, kind })
     }
 
-    /// Most records whose integers of the full-batch term add up without saturation; `None` if there
-    /// is no such term, or no grid.
+    /// The most records whose integers of the full-batch term add up without saturation; `None` if
+    /// there is no such term, or no grid.
     pub fn reference_capacity(&self) -> Option<u64> {
         match &self.kind {
             Kind::Secure { grids, .. } => grids.reference.map(|grid| grid.capacity()),
@@ -121,28 +111,31 @@ impl Mechanism {
         self.sigma
     }
 
-    /// The noise of one round, drawn in one batch before any value of a record enters the arithmetic, so that the
-    /// time a sampler takes cannot depend on values. (The minibatch is known by then, and its rows may be on
-    /// their way to the cache.)
+    /// The noise of one round, drawn at once, before any value of a record is computed with: so the
+    /// time that a sampler takes cannot depend on values. (The minibatch is known by then, and its
+    /// rows may be on their way to the cache.)
     ///
-    /// With floating point noise `meanwhile` is called after every [`NOISE_STEP`] numbers: memory
-    /// that will be needed can be asked for while the processor is busy with something else.
+    /// With floating-point noise `meanwhile` is called between the steps of the computation, in
+    /// order to ask for memory that will be needed later. Its argument is the number of calls still
+    /// to come, this one included.
     pub fn draw(
         &self,
         coordinates: usize,
         rng: &mut SecretRng,
         workspace: &mut Workspace,
-        mut meanwhile: impl FnMut(),
+        mut meanwhile: impl FnMut(usize),
     ) -> RoundNoise {
         match &self.kind {
             Kind::Silent => RoundNoise::Silent,
             Kind::Float => {
+                // Never less noise than was calibrated.
                 let sigma = round_up(self.sigma);
                 let mut noise = workspace.take(coordinates);
-                for values in noise.chunks_mut(NOISE_STEP) {
+                let steps = coordinates.div_ceil(NORMAL_BLOCK);
+                for (step, values) in noise.chunks_mut(NORMAL_BLOCK).enumerate() {
                     fill_standard_normal(rng, values);
                     values.iter_mut().for_each(|value| *value *= sigma);
-                    meanwhile();
+                    meanwhile(steps - step);
                 }
                 RoundNoise::Float(noise)
             }
@@ -154,24 +147,26 @@ impl Mechanism {
         }
     }
 
-    /// An empty sum of the kind this mechanism noises, for an estimate on `len` coordinates.
-    pub fn collector(
+    /// An empty sum of the kind that this mechanism adds noise to, for an estimate on `len`
+    /// coordinates with an expected batch of `batch` out of `records`.
+    pub fn empty_estimate(
         &self,
         len: usize,
         batch: f64,
         records: f64,
         workspace: &mut Workspace,
-    ) -> Collector {
+    ) -> RawEstimate {
+        let divisors = [batch, records];
         match &self.kind {
-            Kind::Silent | Kind::Float => Collector::float(len, batch, records, workspace),
-            Kind::Secure { grids, .. } => Collector::grid(len, *grids, batch, records),
+            Kind::Silent | Kind::Float => RawEstimate::float(len, divisors, workspace),
+            Kind::Secure { grids, .. } => RawEstimate::grid(len, *grids, divisors),
         }
     }
 
     /// Adds the noise. This is the only way from a raw estimate to a released one.
     pub fn release(
         &self,
-        estimate: Collector,
+        estimate: RawEstimate,
         noise: RoundNoise,
         workspace: &mut Workspace,
     ) -> Released {
@@ -202,16 +197,6 @@ impl Mechanism {
     }
 }
 
-/// Never less noise than was asked for.
-fn round_up(sigma: f64) -> f32 {
-    let nearest = sigma as f32;
-    if f64::from(nearest) < sigma {
-        nearest.next_up()
-    } else {
-        nearest
-    }
-}
-
 /// The noise of one round.
 pub enum RoundNoise {
     /// No noise.
@@ -228,7 +213,7 @@ impl Released {
         &self.values
     }
 
-    /// Takes `shift` away, which is known to everybody.
+    /// Subtracts the shift, which is a function of released values.
     pub fn subtract(&mut self, shift: &[f32], coordinates: Coordinates<'_>) {
         match coordinates {
             Coordinates::All => self

@@ -7,7 +7,7 @@
 //!          estimate, each record clipped
 //!          release = estimate + noise
 //!          v_i = C(release - s_i)          --- bytes of v_i --->   v = s + sum_i w_i v_i
-//!          s_i += gamma v_i                (when the server took it)      x^{t+1} = x^t - eta v
+//!          s_i += gamma v_i                (when the server has added it) x^{t+1} = x^t - eta v
 //!                                                                         s += gamma sum_i w_i v_i
 //! ```
 //!
@@ -21,10 +21,11 @@ mod server;
 mod smooth;
 
 pub use client::{
-    Client, ClientError, ClientPlan, ClientState, EstimatorPlan, RoundScratch, suits_secure_noise,
+    Client, ClientError, ClientPlan, ClientState, EstimatorPlan, Message, RoundScratch,
+    suits_secure_noise,
 };
-pub use equalize::{Block, Equalizing};
-pub use server::{Closed, Schedule, Server, ServerError, ServerPlan, ServerState};
+pub use equalize::{Equalizing, ParameterBlock};
+pub use server::{RoundSummary, Schedule, Server, ServerError, ServerPlan, ServerState};
 pub use smooth::Smoothing;
 
 /// Number of a round, from 0.

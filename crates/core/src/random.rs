@@ -1,19 +1,20 @@
-//! Randomness of two kinds that a type error keeps apart.
+//! Secret and public randomness, as different types: using one for the other does not compile.
 //!
 //! **Secret** randomness decides what a message hides: noise, minibatch coins, which coordinates
 //! travel, quantisation coins. It comes from a [`SecretKey`], one per client, which in deployment
 //! is filled by the operating system and in simulation derived from the run's seed. A key yields
 //! one independent ChaCha20 stream per (round, [`Purpose`]), so results depend neither on threads
-//! nor on the order in which clients run. A deployed client has two keys a round, [`ClientKeys`]: the coins
-//! that its memory depends on can then be kept without what noise is made of.
+//! nor on the order in which clients run. A deployed client has two keys per round, [`ClientKeys`]:
+//! it can then keep the coins that its memory depends on without keeping what its noise is made of.
 //!
-//! **Public** randomness is known to everybody: the start, the shared snapshot coin and coordinates
-//! that all clients share come from a [`PublicSeed`] (ChaCha8); the data partition and synthetic data from streams of their own
-//! (`data/draw.rs`).
+//! **Public** randomness is known to all: the start, the shared snapshot coin and coordinates
+//! that all clients share come from a [`PublicSeed`] (ChaCha8); the data partition and synthetic
+//! data from streams of their own (`data/public_random.rs`).
 //!
-//! An [`IndexSeed`] stands between: unless coordinates are shared, the client draws it from its secret key *after* it has the
-//! model and sends it, so that both sides derive the same coordinates. It comes from a block of ChaCha20
-//! output that nothing else uses ([`IndexSeed::draw`]), and tells nothing about the blocks that make noise and coins.
+//! An [`IndexSeed`] is first secret, then public: unless coordinates are shared, the client draws
+//! it from its secret key *after* it has the model, and sends it, so that both sides derive the
+//! same coordinates. It comes from a block of ChaCha20 output that nothing else uses
+//! ([`IndexSeed::draw`]), so it says nothing about the blocks that make noise and coins.
 //!
 //! The rules that turn bits into numbers are written here and pinned by test vectors, because they
 //! are a wire contract: [`below`] is Lemire's multiply-shift with rejection.
@@ -34,7 +35,7 @@ pub(crate) use normal::BLOCK as NORMAL_BLOCK;
 pub use normal::fill_standard_normal;
 pub use stream::SecretRng;
 
-/// What a secret stream is for. The numbers are part of the simulator's contract.
+/// What a secret stream is for. The numbers are part of the streams' definition and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
@@ -66,8 +67,8 @@ impl SecretKey {
         Ok(Self(key))
     }
 
-    /// A key that anybody who knows `seed` can derive: for simulation and tests only. A run that
-    /// uses it claims what the mechanism would give with secret seeds.
+    /// A key that anybody who knows `seed` can derive: for simulation and tests only. The claim of
+    /// a run that uses it is the one that would hold with secret seeds.
     pub fn simulated(seed: u64, client: u32) -> Self {
         let mut root = expand(seed, b"soteria simulated secret");
         root.set_stream(u64::from(client));
@@ -79,13 +80,14 @@ impl SecretKey {
     /// Bytes of a key.
     pub const LEN: usize = 32;
 
-    /// The key itself, to derive others from it, and for a client that must be able to repeat a round's coins after
-    /// a crash: as secret as its records, kept beside them, and erased when it is no longer needed.
+    /// The key itself, to derive others from it, and for a client that must be able to repeat a
+    /// round's coins after a crash: as secret as its records, kept beside them, and erased when it
+    /// is no longer needed.
     pub fn expose(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// A key that this client drew earlier and kept.
+    /// A key that this client has drawn and stored earlier.
     pub fn kept(key: [u8; Self::LEN]) -> Self {
         Self(key)
     }
@@ -108,8 +110,8 @@ impl std::fmt::Debug for SecretKey {
     }
 }
 
-/// A client's two keys of a round. What the estimator remembers follows from the first alone, so the second need
-/// never be stored.
+/// A client's two keys of a round. What the estimator remembers follows from the first alone, so
+/// the second need never be stored.
 #[derive(Clone, Debug)]
 pub struct ClientKeys {
     /// Whether the client takes part, and its minibatch.
@@ -192,8 +194,9 @@ impl IndexSeed {
     /// Length on the wire.
     pub const LEN: usize = 16;
 
-    /// Draws the seed of a round from the beginning of the round's stream of noise ([`Purpose::Noise`]), and leaves that at its
-    /// second block. The first one is the seed's alone: what is sent of it says nothing about the blocks that noise is made of.
+    /// Draws the seed of a round from the first block of the round's stream of noise
+    /// ([`Purpose::Noise`]), and leaves the stream at its second block. Nothing else uses the first
+    /// one, so that what is sent of it says nothing about the blocks that noise is made of.
     pub fn draw(noise: &mut SecretRng) -> Self {
         debug_assert!(noise.is_untouched(), "the seed is the stream's first block");
         let mut block = [0; 64];
@@ -205,8 +208,9 @@ impl IndexSeed {
     /// Chooses `count` of `dimension` coordinates uniformly without replacement, ascending, into
     /// `chosen`.
     ///
-    /// Floyd's algorithm: exactly `count` draws from the keystream of ChaCha8 keyed by the seed, marks in a bitmap,
-    /// then one ascending scan. Cost `O(count + dimension/64)`; the bitmap is 1/32 of the model.
+    /// Floyd's algorithm: exactly `count` draws from the keystream of ChaCha8 keyed by the seed,
+    /// marks in a bitmap, then one ascending scan. Cost `O(count + dimension/64)`; the bitmap is
+    /// 1/32 of the model.
     ///
     /// # Panics
     /// If `count > dimension` or `dimension` exceeds `u32`.
@@ -223,7 +227,7 @@ impl IndexSeed {
         let mut key = *b"soteria random-k................";
         key[16..].copy_from_slice(&self.0);
         let mut cipher = ChaCha8::new(&key.into(), &[0; 12].into());
-        // For the bit instructions.
+        // For its instructions that count and find bits.
         vectorised(
             #[inline(always)]
             || {
@@ -238,8 +242,9 @@ impl IndexSeed {
     }
 }
 
-/// Floyd's algorithm: for every `last` of the range a draw up to it, marked if it is new; else `last` is. `WORDS` are drawn at a
-/// time, or fewer in whole steps of the cipher if fewer are left.
+/// Floyd's algorithm: for every `last` of the range draws a number up to it, and marks that number,
+/// or `last` if it is marked already. `WORDS` random words are made at a time, or fewer, in whole
+/// steps of the cipher, if fewer are needed.
 #[inline(always)]
 fn mark<const WORDS: usize>(cipher: &mut ChaCha8, range: Range<usize>, marks: &mut [u64]) {
     let Range {
@@ -269,8 +274,8 @@ fn mark<const WORDS: usize>(cipher: &mut ChaCha8, range: Range<usize>, marks: &m
 
 /// Writes the places of the marked bits, `count` of them, in ascending order.
 ///
-/// A fixed number of steps per word, most of which are needed: how many bits a word has is random,
-/// and a loop that ends when they are used up would be guessed wrong nearly every time.
+/// With a fixed number of steps per word, most of which are needed: how many bits a word has is
+/// random, and the processor would mispredict the end of a loop over them nearly every time.
 #[inline(always)]
 fn list_marks(marks: &[u64], count: usize, chosen: &mut Vec<u32>) {
     const STEPS: usize = 6;
@@ -283,7 +288,7 @@ fn list_marks(marks: &[u64], count: usize, chosen: &mut Vec<u32>) {
         loop {
             let slots: &mut [u32; STEPS] = chosen[place..]
                 .first_chunk_mut()
-                .expect("there is room for the steps that are not needed");
+                .expect("there is room for unneeded steps");
             for slot in slots {
                 *slot = first + (bits.trailing_zeros() & 63);
                 bits &= bits.wrapping_sub(1);
@@ -307,7 +312,7 @@ pub fn below<R: Rng + ?Sized>(rng: &mut R, bound: u32) -> u32 {
     }
 }
 
-/// What a random word says, or nothing: then the next one is asked.
+/// The integer that a random word stands for; none if the word must be rejected.
 #[inline(always)]
 fn below_of_word(word: u32, bound: u32) -> Option<u32> {
     let product = u64::from(word) * u64::from(bound);
@@ -321,7 +326,7 @@ pub fn unit<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     unit_of(rng.next_u64())
 }
 
-/// The number of [`unit`] that belongs to a random word.
+/// The number of [`unit()`] that belongs to a random word.
 #[inline(always)]
 pub(crate) fn unit_of(word: u64) -> f64 {
     (word >> 11) as f64 * (1.0 / (1u64 << 53) as f64)

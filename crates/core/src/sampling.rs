@@ -1,4 +1,4 @@
-//! Which records a client looks at in a round.
+//! Which records a client uses in a round.
 //!
 //! The proofs need **Poisson** sampling: every record enters by a fresh coin of its own, heads with
 //! probability `q = b/m`, and sums are divided by the constant `b`, never by the realised number
@@ -8,12 +8,14 @@
 //! Two ways to toss Poisson coins. [`Coins::Exact`] decides every record by comparing random bits
 //! with the binary expansion of `q`, rounded down to a multiple of 2^-64: exactly independent, the
 //! probability never above `q`; about one random byte per record. [`Coins::Fast`] jumps from head
-//! to head by geometric gaps in `f64`, `O(b)`. Gaps of `x/q` have their probability, and coins given all others theirs, up to a relative
-//! `(1e-13 + 2^-64 e^x)/q`, and longer ones the probability `e^-x`: for simulation, where the noise is idealised, too; secure noise refuses it.
+//! to head by geometric gaps in `f64`, in time `O(b)`. The probability of a gap up to `x/q`, and of
+//! a coin given all others, is right up to a relative `(1e-13 + 2^-64 e^x)/q`; longer gaps have
+//! probability `e^-x`. That is for simulation, where the noise is idealised, too; secure noise
+//! refuses it.
 
 use rand::Rng;
 
-use crate::linalg::elementary::logarithm;
+use crate::linalg::vector_math::logarithm;
 use crate::linalg::vectorised_widely;
 use crate::random::{SecretRng, below};
 
@@ -107,8 +109,9 @@ fn exact_coins(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u3
 
 /// From head to head, each gap being `floor(log(uniform) / log(1 - rate))`.
 ///
-/// The uniform number is known to 32 bits at first, an interval; where the gap is not the same for all of it (a few in a million
-/// for usual rates), 32 more bits are drawn. So gaps have the law that 64 bits give.
+/// Of the uniform number 32 bits are drawn first, which leave an interval. Where not all of the
+/// interval gives the same gap (a few times in a million for usual rates), 32 more bits are drawn.
+/// So gaps have the distribution that 64 bits give.
 fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec<u32>) {
     /// As many as the generator makes at once.
     const BLOCK: usize = 64;
@@ -131,7 +134,7 @@ fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec
                     *step = step_of(gap.length, records);
                     *margin = gap.margin(rate);
                 }
-                // In a loop of its own, or neither is vector code.
+                // In a loop of its own: together, neither would become vector code.
                 doubtful = margins
                     .iter()
                     .fold(false, |any, &margin| any | is_doubtful(margin));
@@ -158,7 +161,8 @@ fn geometric_gaps(rate: f64, records: usize, rng: &mut SecretRng, rows: &mut Vec
     }
 }
 
-/// A gap, not yet rounded down, for the middle of the interval of uniform numbers that begin with the same 32 bits.
+/// A gap, not yet rounded down, for the middle of the interval of uniform numbers that begin with
+/// the same 32 bits.
 struct Gap {
     length: f64,
     /// The middle, in units of 2^-32.
@@ -173,8 +177,9 @@ impl Gap {
         Gap { length, middle }
     }
 
-    /// How far it is to the next whole number, in units of `1 / (middle rate)`, of which the interval reaches no further than 0.75 to
-    /// either side (or to infinity, if the word is 0, where there is a quarter of one at most).
+    /// The distance to the nearest whole number, in units of `1 / (middle rate)`. In these units
+    /// the interval reaches at most 0.75 to either side (if the word is 0, to infinity on one side,
+    /// and the distance is at most a quarter).
     #[inline(always)]
     fn margin(&self, rate: f64) -> f64 {
         let distance = (self.length - self.length.round_ties_even()).abs();
@@ -182,7 +187,8 @@ impl Gap {
     }
 }
 
-/// Whether numbers of the interval may round down to different gaps. What is beyond 0.75 is for rounding.
+/// Whether numbers of the interval may round down to different gaps. The bound is above 0.75 to
+/// allow for rounding errors.
 #[inline(always)]
 fn is_doubtful(margin: f64) -> bool {
     margin <= 1.0
@@ -195,10 +201,11 @@ fn refined(high: u32, low: u32, scale: f64) -> f64 {
     logarithm((bits as f64 + 0.5) / 18_446_744_073_709_551_616.0) * scale
 }
 
-/// How far it is from one head to the next; beyond all records is far enough.
+/// The distance from one head to the next, at most one more than the number of records.
 #[inline(always)]
 fn step_of(gap: f64, records: u64) -> u64 {
-    /// Numbers below it, added to it, stand in its lowest bits: vectors have no conversion to integers of 64 bits.
+    /// Numbers below it, added to it, are its lowest bits: vector instructions have no conversion
+    /// to integers of 64 bits.
     const INTEGERS: f64 = (1u64 << 52) as f64;
     let gap = gap.floor().min(records as f64);
     (gap + INTEGERS).to_bits() - INTEGERS.to_bits() + 1
@@ -255,7 +262,8 @@ mod tests {
         }
     }
 
-    /// A gap that is not doubtful is that of both ends of its interval; all intervals with two gaps are doubtful, and they are few.
+    /// A gap that is not doubtful is that of both ends of its interval; all intervals with two gaps
+    /// are doubtful, and they are few.
     #[test]
     fn gaps_are_decided_by_as_many_bits_as_they_need() {
         for rate in [0.9f64, 0.3, 51.0 / 3256.0, 1e-3, 1e-6, 1e-9] {

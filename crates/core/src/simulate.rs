@@ -1,54 +1,65 @@
 //! All clients in one process: fast, and the same bits on any number of threads.
 //!
-//! A team of threads lives for the whole run. Within a round each thread computes the messages of
-//! its own clients, then of those that nobody has come to, and writes each to the client's place among the letters of the block.
-//! When all are there, they are added to the server in the order of clients, and the server steps. Messages depend on (seed,
-//! client, round) and sums have one order, so the result does not depend on who did what.
+//! **What it computes.** The rounds of Algorithm 1. In a round, each worker thread computes the
+//! messages of its own clients, then those of clients that no other thread has started, and writes
+//! every message to the client's place in a mailbox. When all messages of a block of clients are
+//! there, they are added to the server in the order of clients; after the last block the server
+//! takes its step.
 //!
-//! A round of small clients lasts some ten microseconds, and every line of memory that changes hands costs a hundredth of
-//! that. So threads meet at a spinning barrier, and unless the model is large each of them has a copy of the server and steps
-//! for itself: the same messages in the same order give the same bits, and no model has to travel.
+//! **Guarantee.** A message depends on (key, round, model) alone and sums have one order, so the
+//! result does not depend on the number of threads or on which thread computed what.
 //!
-//! **Metrics** (loss, squared gradient norm, accuracy) look at raw data. They are a simulation's
-//! privilege, stand outside every privacy claim, and are kept off the training clock.
+//! **Why it has its own threads.** A round of small clients lasts some ten microseconds, and moving
+//! one cache line between cores costs a hundredth of that. So threads wait for each other at a
+//! spinning barrier, and unless the model is large each thread has its own copy of the server and
+//! takes the step itself: the same messages in the same order give the same bits, and no model has
+//! to move between cores.
 //!
-//! **Memory** beyond records and client state: the messages of one block of [`BLOCK`] clients, or of two and one copy of the server
-//! a thread where the server is copied, and, for metrics, a few dozen gradients.
+//! **Metrics** (loss, squared gradient norm, accuracy) are computed from raw data. Only a
+//! simulation can do that; they stand outside every privacy claim and are not counted as training
+//! time.
+//!
+//! **Memory** beyond records and client state: the messages of one block of [`BLOCK`] clients (of
+//! two blocks where the server is copied), one copy of the server for each further thread, and, for
+//! metrics, a few dozen gradients.
 
 mod evaluate;
-mod hall;
-mod job;
-mod letters;
-mod pace;
-mod team;
+mod mailbox;
+mod parallelism;
+mod shared_state;
+mod task;
+mod workers;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::data::Dataset;
 use crate::objective::{Objective, Regularizer};
-use crate::protocol::{Client, Round, Server};
+use crate::protocol::{Client, Round, RoundScratch, Server};
 use evaluate::Evaluation;
 pub use evaluate::Metrics;
-use hall::{Desk, Hall, Replica, Seat};
-use job::{Block, Job};
-use pace::Pace;
-use team::{Meeting, Team};
+use parallelism::Parallelism;
+use shared_state::{ClientSlot, Replica, SharedState};
+use task::{ClientBlock, Task};
+use workers::{Barrier, Workers};
 
-/// Clients in a block: their messages are computed, then delivered, before the next block's turn.
+/// Clients in a block. The messages of a block are computed and then added to the server before the
+/// next block begins, so that few messages are in memory.
 pub const BLOCK: usize = 256;
 
-/// Servers of models up to this size are copied, one for each thread.
-const LARGEST_COPY: usize = 1 << 17;
+/// Models with more parameters than this have one server for all threads: a copy for each would not
+/// stay in its cache.
+const LARGEST_COPIED_MODEL: usize = 1 << 17;
 
 /// Traffic since the start, over all clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Values sent up, at 64 bits each as the paper counts.
+    /// Values that clients sent, counted as the paper does: 64 bits each.
     pub paper_bits: u64,
-    /// Bytes that clients really sent.
+    /// Bytes that clients sent.
     pub uplink_bytes: u64,
-    /// Bytes that clients really received: the averaged message, in its cheapest form, each.
+    /// Bytes that clients received: each of them the averaged message, in its shortest form.
     pub downlink_bytes: u64,
 }
 
@@ -99,7 +110,7 @@ impl EvaluationPlan<'_> {
 /// A run in one process.
 pub struct Simulation {
     server: Server,
-    clients: Vec<Seat>,
+    clients: Vec<ClientSlot>,
     traffic: Traffic,
     clock: Clock,
 }
@@ -109,7 +120,7 @@ impl Simulation {
     pub fn new(server: Server, clients: Vec<Client>) -> Self {
         Self {
             server,
-            clients: clients.into_iter().map(Seat::new).collect(),
+            clients: clients.into_iter().map(ClientSlot::new).collect(),
             traffic: Traffic::default(),
             clock: Clock::default(),
         }
@@ -130,29 +141,30 @@ impl Simulation {
             clock,
         } = self;
         let threads = threads.max(1);
-        let evaluation = Evaluation::new(plan, clients);
+        let records = clients.iter().map(|slot| Arc::clone(slot.client().data()));
+        let evaluation = Evaluation::new(plan, records.collect());
         let mut copies = match server.model().len() {
-            0..=LARGEST_COPY => vec![server.clone(); threads - 1],
+            0..=LARGEST_COPIED_MODEL => vec![server.clone(); threads - 1],
             _ => Vec::new(),
         };
         let (first, rounds) = (server.round(), server.rounds());
-        let hall = Hall::new(server, &mut copies, *traffic, clients, threads);
-        let work = |thread: usize, job: Job, meeting: &Meeting, desk: &mut Desk| {
-            hall.work(thread, job, &evaluation, meeting, desk);
+        let shared = SharedState::new(server, &mut copies, *traffic, clients, threads);
+        let work = |thread: usize, task: Task, barrier: &Barrier, scratch: &mut RoundScratch| {
+            shared.work(thread, task, &evaluation, barrier, scratch);
         };
-        Team::scope(threads, work, |team| {
-            team.work(Job::Settle);
-            let mut report = |team: &mut Team<'_, _>, round: Round, clock: &mut Clock| {
+        Workers::scope(threads, work, |workers| {
+            workers.run(Task::Reallocate);
+            let mut report = |workers: &mut Workers<'_, _>, round: Round, clock: &mut Clock| {
                 let metrics = plan.due(round, rounds).then(|| {
                     let start = Instant::now();
                     evaluation.begin();
-                    team.work(Job::Copy);
-                    team.work(Job::Metrics);
-                    let metrics = evaluation.finish(hall.look(0).server.model());
+                    workers.run(Task::CopyServer);
+                    workers.run(Task::Evaluate);
+                    let metrics = evaluation.finish(shared.replica(0).server.model());
                     clock.evaluation += start.elapsed();
                     metrics
                 });
-                let Replica { server, traffic } = &*hall.look(0);
+                let Replica { server, traffic } = &*shared.replica(0);
                 let progress = Progress {
                     round,
                     traffic: *traffic,
@@ -160,42 +172,43 @@ impl Simulation {
                 };
                 observe(progress, server)
             };
-            if report(team, first, clock).is_break() {
+            if report(workers, first, clock).is_break() {
                 return;
             }
-            let mut pace = Pace::new(threads);
-            let mut together = true;
+            let mut parallelism = Parallelism::new(threads);
+            let mut all_threads = true;
             let mut number = 0u32;
             let mut start = Instant::now();
             for round in first + 1..=rounds {
-                let before = together;
-                together = pace.together();
-                if together != before {
-                    // Either way: nobody is still reading the last messages, and everybody is up to date.
-                    team.work(Job::Copy);
+                let before = all_threads;
+                all_threads = parallelism.all_threads();
+                if all_threads != before {
+                    // In both directions: afterwards no thread still reads the last messages, and
+                    // all copies of the server are up to date.
+                    workers.run(Task::CopyServer);
                 }
                 for index in 0..clients.len().div_ceil(BLOCK).max(1) as u32 {
                     number = number.wrapping_add(1);
-                    let block = Block { number, index };
-                    match together {
-                        true => team.work(Job::Messages(block)),
-                        false => team.alone(Job::Alone(block)),
+                    let block = ClientBlock { number, index };
+                    match all_threads {
+                        true => workers.run(Task::Messages(block)),
+                        false => workers.run_alone(Task::MessagesAlone(block)),
                     }
                 }
                 let end = Instant::now();
-                pace.record(end - start);
+                parallelism.record(end - start);
                 clock.training += end - start;
-                if report(team, round, clock).is_break() {
+                if report(workers, round, clock).is_break() {
                     return;
                 }
-                // Looking at the clock takes its time, too: once a round where nothing is evaluated.
+                // Reading the clock takes time, too: once in a round without metrics.
                 start = match plan.due(round, rounds) {
                     true => Instant::now(),
                     false => end,
                 };
             }
         });
-        *traffic = hall.look(0).traffic;
+        *traffic = shared.replica(0).traffic;
     }
 
     /// The server, for its model.
@@ -212,7 +225,7 @@ impl Simulation {
     pub fn state_bytes(&self) -> usize {
         self.clients
             .iter()
-            .map(|seat| seat.client().state_bytes())
+            .map(|slot| slot.client().state_bytes())
             .sum()
     }
 }

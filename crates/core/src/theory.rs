@@ -1,20 +1,22 @@
-//! The paper's own choices: batch, snapshot probability, step size, rounds, utility.
+//! The paper's own choices of batch, snapshot probability, step size and rounds, and the utility
+//! that it proves for them.
 //!
-//! Theorem 2 and Corollaries 1 to 3, with their constants where the paper gives them. Notation:
-//! `n` clients of `m` records, dimension `d`, compression `omega`, smoothness `L`, clip `G`,
-//! `tau = (1 + omega)^(3/2) / sqrt(n)`. The noise constant is `c = 48` throughout, as in the authors' experiments.
-//! Whole schedules with their utility bounds are [`Choice`]s; Tables 1 and 2 for given numbers are [`Tables`].
+//! Theorem 2 and Corollaries 1 to 3, with their constants where the paper gives them. Notation: `n`
+//! clients of `m` records, dimension `d`, compression `omega`, smoothness `L`, clip `G`,
+//! `tau = (1 + omega)^(3/2) / sqrt(n)`. The noise constant is `c = 48` throughout, as in the
+//! authors' experiments. Whole schedules with their utility bounds are [`Choice`]s; Tables 1 and 2
+//! for given numbers are [`Tables`].
 
 mod bounds;
 mod tables;
 
 pub use bounds::{Choice, DIRECT_NOISE_CONSTANT};
-pub use tables::{Row, Tables};
+pub use tables::{ResultRow, Tables};
 
 /// The constant of Theorem 1 in the authors' experiments.
 pub const NOISE_CONSTANT: f64 = 48.0;
 
-/// What the formulas speak about.
+/// The quantities in the formulas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
     /// Number of clients `n`.

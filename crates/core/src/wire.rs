@@ -6,10 +6,14 @@
 //! ```
 //! All numbers are little-endian. A message is parsed against what the run prescribes (version,
 //! kind, round, dimension), so the same bytes cannot mean two things, and its length is known
-//! before a byte of the body is read. `kind` 0 says that the client sits this round out; it has no
+//! before a byte of the body is read. `kind` 0 says that the client skips this round; it has no
 //! body.
+//!
+//! **Guarantee.** No bytes make a decoder panic, and nothing is allocated because a header says so.
+//! The body of a message is described in [`crate::compress`], an average at [`put_average`].
 
 use crate::compress::{Compressor, CompressorKind, DecodeError, Update, check_finite};
+use crate::linalg::bytes::{append_floats, floats};
 use crate::linalg::vectorised;
 
 /// Version of the format.
@@ -25,7 +29,7 @@ pub fn put_header(compressor: &Compressor, round: u32, message: &mut Vec<u8>) {
     put(kind_byte(compressor.kind()), compressor, round, message);
 }
 
-/// Writes the message of a client that sits the round out.
+/// Writes the message of a client that skips the round.
 pub fn put_absence(compressor: &Compressor, round: u32, message: &mut Vec<u8>) {
     put(ABSENT, compressor, round, message);
 }
@@ -38,11 +42,10 @@ fn put(kind: u8, compressor: &Compressor, round: u32, message: &mut Vec<u8>) {
     message.extend_from_slice(&(compressor.dimension() as u32).to_le_bytes());
 }
 
-/// Reads a message of `round` into `update`; `false` if the client sits the round out.
+/// Reads a message of `round` into `update`; `false` if the client skips the round.
 ///
 /// # Errors
-/// When the bytes are not a message of this run and round. Nothing is allocated on the word of a
-/// header.
+/// When the bytes are not a message of this run and round.
 pub fn decode(
     compressor: &Compressor,
     round: u32,
@@ -130,11 +133,11 @@ pub fn nonzero(average: &[f32]) -> usize {
     )
 }
 
-/// Writes the average that closed `round`, in its cheapest form.
+/// Writes the average that closed `round`, in its shortest form.
 ///
 /// The header is that of a message; `kind` 16 is followed by all values, 17 by a bitmap (lowest bit
 /// first) and the values of its marks, 18 by pairs of index (u32, ascending) and value. The bits of
-/// every value are kept, so that everybody who applies an average gets the same model.
+/// every value are kept, so that all who apply an average get the same model.
 pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
     let nonzero = nonzero(average);
     let [dense, bitmap, pairs] = average_lens(average.len(), nonzero);
@@ -153,7 +156,7 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
     message.extend_from_slice(&round.to_le_bytes());
     message.extend_from_slice(&(average.len() as u32).to_le_bytes());
     match kind {
-        DENSE => message.extend(average.iter().flat_map(|value| value.to_le_bytes())),
+        DENSE => append_floats(average, message),
         BITMAP => {
             message.extend(average.chunks(8).map(|chunk| {
                 let marks = chunk.iter().enumerate();
@@ -162,7 +165,7 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
                 })
             }));
             let start = message.len();
-            // Room for one more: a value that is not marked is written, too, and then written over.
+            // Room for one more: a value that is not marked is written, too, and then overwritten.
             message.resize(HEADER_LEN + least + 4, 0);
             let values = message[start..].as_chunks_mut::<4>().0;
             let mut next = 0;
@@ -183,7 +186,8 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
     }
 }
 
-/// Reads the average of `round` for models of as many parameters as `average` has numbers. All of them are replaced.
+/// Reads the average of `round` for models of as many parameters as `average` has numbers. All of
+/// them are replaced.
 ///
 /// # Errors
 /// When the bytes are no such average; some of the numbers may then have been replaced.
@@ -198,8 +202,8 @@ pub fn decode_average(round: u32, message: &[u8], average: &mut [f32]) -> Result
     match header[1] {
         DENSE => {
             lens(4 * dimension)?;
-            for (value, bytes) in average.iter_mut().zip(body.as_chunks::<4>().0) {
-                *value = f32::from_le_bytes(*bytes);
+            for (value, number) in average.iter_mut().zip(floats(body)) {
+                *value = number;
             }
         }
         BITMAP => {
@@ -241,9 +245,9 @@ pub fn decode_average(round: u32, message: &[u8], average: &mut [f32]) -> Result
     check_finite(average)
 }
 
-/// Puts the values, one after the other, to the places whose bit is set, and zero to the others. There is no pattern to the
-/// bits, so no branch depends on them: for eight places at a time the values that may come next are read, and each place
-/// takes the one that its rank among the set bits names.
+/// Writes the values, one after the other, to the places whose bit is set, and zero to the others.
+/// Processors cannot predict the bits, so no branch depends on them: for eight places at a time the
+/// next eight values are read, and each place takes the one given by its rank among the set bits.
 #[inline(always)]
 fn expand(marks: &[u8], values: &[[u8; 4]], places: &mut [f32]) {
     let mut rest = values;
@@ -296,8 +300,8 @@ fn average_lens(dimension: usize, nonzero: usize) -> [usize; 3] {
     [dense, bitmap, pairs]
 }
 
-/// Bytes of one averaged message on its way down: the cheapest of all values, a bitmap with the
-/// nonzero values, or index and value pairs; plus the header.
+/// Bytes of one averaged message on its way to a client, header included: the shortest of all
+/// values, a bitmap with the nonzero values, and pairs of index and value.
 pub fn downlink_len(dimension: usize, nonzero: usize) -> usize {
     let [dense, bitmap, pairs] = average_lens(dimension, nonzero);
     HEADER_LEN + dense.min(bitmap).min(pairs)

@@ -1,7 +1,8 @@
 //! A round allocates nothing once buffers have grown: a counting allocator says so.
 //!
-//! The one exception is the matrix product behind a network's gradient on *all* coordinates, for which the
-//! gemm library packs its operands into memory of its own: so much, measured alone, is allowed there.
+//! The one exception is the matrix product behind a network's gradient on *all* coordinates, for
+//! which the gemm library packs its operands into memory of its own: so much, measured alone, is
+//! allowed there.
 #![allow(unsafe_code)] // An allocator cannot be written without.
 
 mod common;
@@ -32,7 +33,8 @@ fn count() {
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: everything is passed on to the system's allocator as it is; counting allocates nothing and does not unwind.
+// SAFETY: everything is passed on to the system's allocator as it is; counting allocates nothing
+// and does not unwind.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -64,8 +66,9 @@ static ALLOCATOR: Counting = Counting;
 /// Rounds until all buffers have met their largest batch; and rounds that are watched.
 const WARM: u32 = 150;
 const WATCHED: u32 = 50;
-/// Records of a client.
+/// Records of a client, and their features.
 const ROWS: usize = 60;
+const COLUMNS: usize = 20;
 
 /// Allocations in the watched rounds of a run of two clients.
 fn allocations(setting: &Setting) -> u64 {
@@ -77,11 +80,18 @@ fn allocations(setting: &Setting) -> u64 {
             start = COUNT.get();
         }
         for (i, sender) in senders.iter_mut().enumerate() {
-            if sender.send(server.round(), server.model()) {
-                let decoded = server.decode(i as u32, &sender.bytes, &mut sender.update);
+            let Sender {
+                client,
+                scratch,
+                update,
+                ..
+            } = sender;
+            let message = client.message(server.round(), server.model(), scratch);
+            if message.update.is_some() {
+                let decoded = server.decode(i as u32, message.bytes, update);
                 assert_eq!(decoded, Ok(true));
-                server.take(i as u32, &sender.update).unwrap();
-                sender.client.accepted(&sender.update);
+                server.add(i as u32, update).unwrap();
+                client.accepted(update);
             }
         }
         server.close().unwrap();
@@ -107,99 +117,106 @@ fn packing(sizes: &[usize], dense: bool) -> u64 {
     worst.sum()
 }
 
+/// The estimators, each with a way to sample that goes with it.
+fn algorithms() -> [(EstimatorPlan, Sampling); 4] {
+    let poisson = Sampling::Poisson {
+        batch: 12.0,
+        coins: Coins::Fast,
+    };
+    let difference_clip = Some(0.3);
+    let svrg = EstimatorPlan::Svrg {
+        snapshot_probability: 0.0,
+        difference_clip,
+    };
+    [
+        (EstimatorPlan::Minibatch, Sampling::Full),
+        (EstimatorPlan::Minibatch, poisson),
+        (svrg, poisson),
+        (EstimatorPlan::Saga { difference_clip }, poisson),
+    ]
+}
+
+/// A run of two clients; where records are clipped on what travels, also with a regularizer.
+fn setting(
+    objective: &Arc<dyn Objective>,
+    storage: Storage,
+    kind: CompressorKind,
+    (estimator, sampling): (EstimatorPlan, Sampling),
+    selected: bool,
+) -> Setting {
+    let data = |client: u64| {
+        let (rows, labels) = table(client, ROWS, COLUMNS, 2);
+        Arc::new(storage(&rows, &labels, 2))
+    };
+    let mut plan = client_plan(Arc::clone(objective), kind);
+    plan.estimator = estimator;
+    plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    plan.regularizer = selected.then_some(Regularizer::L2 { lambda: 0.1 });
+    plan.clipping = match selected {
+        true => Clipping::Selected(0.5),
+        false => Clipping::Record(0.5),
+    };
+    let mut server = server_plan(&plan, 2, WARM + WATCHED);
+    server.step_size = 0.01;
+    Setting {
+        name: format!("{kind:?} {estimator:?} {sampling:?} {selected}"),
+        sampling,
+        sigma: 0.01,
+        server,
+        naive: naive_logistic(),
+        data: vec![data(1), data(2)],
+        start: vec![0.01; objective.dimension()],
+        seed: 1,
+        plan,
+    }
+}
+
+/// How many sums over all coordinates a client computes in a round: of the estimate, and of SAGA's
+/// mean.
+fn full_sums(estimator: EstimatorPlan, kind: CompressorKind) -> u64 {
+    let sides = match estimator {
+        EstimatorPlan::Minibatch => 1,
+        _ => 2,
+    };
+    let estimate = match kind {
+        CompressorKind::Identity => sides,
+        _ => 0,
+    };
+    let mean = match estimator {
+        EstimatorPlan::Saga { .. } => 2,
+        _ => 0,
+    };
+    estimate + mean
+}
+
 #[test]
 fn a_round_allocates_nothing() {
     let before = COUNT.get();
     drop(std::hint::black_box(vec![1u8; 100]));
     assert!(COUNT.get() > before, "the counter counts");
-    let poisson = Sampling::Poisson {
-        batch: 12.0,
-        coins: Coins::Fast,
-    };
-    let snapshot_probability = 0.0;
-    let algorithms = [
-        (EstimatorPlan::Minibatch, Sampling::Full),
-        (EstimatorPlan::Minibatch, poisson),
-        (
-            EstimatorPlan::Svrg {
-                snapshot_probability,
-                difference_clip: Some(0.3),
-            },
-            poisson,
-        ),
-        (
-            EstimatorPlan::Saga {
-                difference_clip: Some(0.3),
-            },
-            poisson,
-        ),
-    ];
-    let columns = 20;
     let objectives: [(&[usize], Arc<dyn Objective>); 3] = [
-        (&[], logistic(columns)),
-        (&[columns, 8, 2], network(columns, &[8], 2)),
-        (&[columns, 100, 70, 2], network(columns, &[100, 70], 2)),
+        (&[], logistic(COLUMNS)),
+        (&[COLUMNS, 8, 2], network(COLUMNS, &[8], 2)),
+        (&[COLUMNS, 100, 70, 2], network(COLUMNS, &[100, 70], 2)),
     ];
     let mut found = Vec::new();
     for (sizes, objective) in &objectives {
-        let d = objective.dimension();
+        let k = objective.dimension() / 10;
         for (dense_rows, storage) in [(true, dense as Storage), (false, sparse)] {
-            let data = |client: u64| {
-                let (rows, labels) = table(client, ROWS, columns, 2);
-                Arc::new(storage(&rows, &labels, 2))
-            };
             let one_sum = packing(sizes, dense_rows);
-            for kind in [
-                CompressorKind::Identity,
-                CompressorKind::RandK { k: d / 10 },
-            ] {
-                for (estimator, sampling) in algorithms {
+            for kind in [CompressorKind::Identity, CompressorKind::RandK { k }] {
+                for (estimator, sampling) in algorithms() {
                     for selected in [false, true] {
                         if selected && estimator != EstimatorPlan::Minibatch {
                             continue;
                         }
-                        let mut plan = client_plan(Arc::clone(objective), kind);
-                        plan.estimator = estimator;
-                        plan.shift_step = Some(shift_step(plan.compressor.omega()));
-                        plan.regularizer = selected.then_some(Regularizer::L2 { lambda: 0.1 });
-                        plan.clipping = match selected {
-                            true => Clipping::Selected(0.5),
-                            false => Clipping::Record(0.5),
-                        };
-                        let mut server = server_plan(&plan, 2, WARM + WATCHED);
-                        server.step_size = 0.01;
-                        let setting = Setting {
-                            name: format!(
-                                "{sizes:?} {kind:?} {estimator:?} {sampling:?} {selected}"
-                            ),
-                            sampling,
-                            sigma: 0.01,
-                            server,
-                            naive: naive_logistic(),
-                            data: vec![data(1), data(2)],
-                            start: vec![0.01; d],
-                            seed: 1,
-                            plan,
-                        };
-                        // Sums over all coordinates: of the estimate, and of SAGA's kept mean.
-                        let sides = if estimator == EstimatorPlan::Minibatch {
-                            1
-                        } else {
-                            2
-                        };
-                        let estimate = if kind == CompressorKind::Identity {
-                            sides
-                        } else {
-                            0
-                        };
-                        let mean = match estimator {
-                            EstimatorPlan::Saga { .. } => 2,
-                            _ => 0,
-                        };
-                        let allowed = 2 * u64::from(WATCHED) * (estimate + mean) * one_sum;
+                        let algorithm = (estimator, sampling);
+                        let setting = setting(objective, storage, kind, algorithm, selected);
+                        let sums = full_sums(estimator, kind);
+                        let allowed = 2 * u64::from(WATCHED) * sums * one_sum;
                         let count = allocations(&setting);
                         if count > allowed {
-                            found.push(format!("{}: {count} > {allowed}", setting.name));
+                            found.push(format!("{sizes:?} {}: {count} > {allowed}", setting.name));
                         }
                     }
                 }

@@ -133,7 +133,11 @@ fn same_rows(a: &Dataset, b: &Dataset) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn readers_never_panic(bytes in prop_oneof![
@@ -158,7 +162,8 @@ proptest! {
         let name = Path::new("text");
         let libsvm = libsvm::read_from(&text(ExportFormat::Libsvm)[..], name, &schema).unwrap();
         prop_assert!(same_rows(&data, &libsvm));
-        let table = csv::read_from(&text(ExportFormat::Csv)[..], name, &Format::default(), &schema).unwrap();
+        let csv = text(ExportFormat::Csv);
+        let table = csv::read_from(&csv[..], name, &Format::default(), &schema).unwrap();
         prop_assert!(same_rows(&data, &table));
     }
 

@@ -1,5 +1,5 @@
-//! Whole runs against a naive `f64` twin of Algorithms 1 to 3 with the same random numbers, and the
-//! memory of SVRG and SAGA over many rounds.
+//! Whole runs against a naive `f64` reference for Algorithms 1 to 3 with the same random numbers,
+//! and the memory of SVRG and SAGA over many rounds.
 
 mod common;
 
@@ -12,7 +12,7 @@ use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Activation, Network, Objective, Regularizer};
 use soteria_core::privacy::Noise;
 use soteria_core::protocol::{
-    Block, Client, Equalizing, EstimatorPlan, Schedule, Smoothing, shift_step,
+    Client, Equalizing, EstimatorPlan, ParameterBlock, Schedule, Smoothing, shift_step,
 };
 use soteria_core::random::{PublicSeed, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
@@ -151,7 +151,7 @@ fn setting(
         }),
     ][stream.pick(3)];
     let equalizing = Equalizing {
-        blocks: vec![Block {
+        blocks: vec![ParameterBlock {
             start: 0,
             rows: 2,
             columns: 2,
@@ -182,10 +182,10 @@ fn setting(
 }
 
 /// Every estimator with every objective, compressor and shift, the rest of the choices drawn anew
-/// for each of three repetitions: 240 runs of ten rounds. The tolerance is some fifty units in the last place:
-/// a wrong divisor or sign would be off by a hundred times more.
+/// for each of three repetitions: 240 runs of ten rounds. The tolerance is some fifty units in the
+/// last place: a wrong divisor or sign would be off by a hundred times more.
 #[test]
-fn runs_agree_with_the_twin() {
+fn runs_agree_with_the_reference() {
     let mut stream = Stream(2);
     for _ in 0..3 {
         for model in MODELS {
@@ -202,7 +202,7 @@ fn runs_agree_with_the_twin() {
 
 /// Batches larger than the chunks in which records are worked through.
 #[test]
-fn large_batches_agree_with_the_twin() {
+fn large_batches_agree_with_the_reference() {
     for estimator in ESTIMATORS {
         for sampling in [
             Sampling::Full,
@@ -233,8 +233,8 @@ fn large_batches_agree_with_the_twin() {
     }
 }
 
-/// A snapshot is taken at every heads of the shared coin by every client, absent ones included: with
-/// a client that is absent most of the time, and coins that often fall while it is.
+/// A snapshot is taken at every heads of the shared coin by every client, absent ones included:
+/// with a client that is absent most of the time, and coins that often fall while it is.
 #[test]
 fn snapshots_follow_the_coin_while_absent() {
     let (objective, _, data) = Model::DenseLogistic.build(&[12, 8]);
@@ -271,7 +271,7 @@ fn snapshots_follow_the_coin_while_absent() {
 }
 
 /// One client of SAGA is shown 1,500 unrelated models, by which time every table entry has been
-/// replaced some 300 times, and must still send what the twin, whose table is recomputed from
+/// replaced some 300 times, and must still send what the reference, whose table is recomputed from
 /// scratch every round, sends: the kept mean has not drifted from the table.
 #[test]
 fn the_mean_of_the_table_does_not_drift() {
@@ -297,13 +297,13 @@ fn the_mean_of_the_table_does_not_drift() {
                 plan,
             };
             let mut sender = Sender::new(setting.clients().remove(0));
-            let mut twin = TwinClient::new(&setting, 0);
+            let mut reference = ReferenceClient::new(&setting, 0);
             let mut stream = Stream(5);
             let mut worst = 0.0f64;
             for round in 0..1500 {
                 let x = Arc::new(stream.numbers(5, 3.0));
                 let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-                let expected = twin.message(&setting, round, &wide).unwrap();
+                let expected = reference.message(&setting, round, &wide).unwrap();
                 assert!(sender.send(round, &x));
                 for (found, expected) in sender.update.values().iter().zip(&expected) {
                     worst = worst.max((f64::from(*found) - expected).abs());
@@ -362,8 +362,8 @@ fn a_table_remembers_only_the_last_visit() {
     }
 }
 
-/// SAGA on the network of the paper's second experiment keeps at most 1 KB per record beyond one mean, and
-/// logistic regression 8 bytes.
+/// SAGA on the network of the paper's second experiment keeps at most 1 KB per record beyond one
+/// mean, and logistic regression 8 bytes.
 #[test]
 fn tables_are_small() {
     let state = |objective: Arc<dyn Objective>, columns: usize, rows: usize| {

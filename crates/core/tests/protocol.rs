@@ -37,8 +37,8 @@ fn client(plan: ClientPlan, sampling: Sampling) -> Client {
     Client::new(0, Arc::new(plan), data, sampling, 0.1, key).unwrap()
 }
 
-/// A server that lies about the model, round after round, and with it about everything that follows: messages
-/// are finite, of the right length, and readable; nobody panics.
+/// A server that lies about the model, round after round, and with it about everything that
+/// follows: messages are finite, of the right length, and readable; nobody panics.
 #[test]
 fn messages_stay_finite_whatever_the_server_sends() {
     let objectives: [Arc<dyn Objective>; 2] = [logistic(4), network(4, &[3], 2)];
@@ -105,8 +105,8 @@ fn messages_stay_finite_whatever_the_server_sends() {
     }
 }
 
-/// With clipped records and no regularizer of its own a client recovers from lies: SVRG and SAGA have forgotten them
-/// once the snapshot and the table have moved on.
+/// With clipped records and no regularizer of its own a client recovers from lies: SVRG and SAGA
+/// have forgotten them once the snapshot and the table have moved on.
 #[test]
 fn lies_are_forgotten() {
     for estimator in [
@@ -140,8 +140,8 @@ fn lies_are_forgotten() {
     }
 }
 
-/// With a round's coins alone a client comes to the memory that its messages left: noise, coordinates and rounding have a
-/// key of their own, which nobody needs again.
+/// With a round's coins alone a client comes to the memory that its messages left: noise,
+/// coordinates and rounding have a key of their own, which nobody needs again.
 #[test]
 fn memory_is_rebuilt_from_coins_alone() {
     let objectives: [Arc<dyn Objective>; 2] = [logistic(4), network(4, &[3], 2)];
@@ -162,12 +162,15 @@ fn memory_is_rebuilt_from_coins_alone() {
                 for round in 0..12u32 {
                     let model = Arc::new(stream.numbers(d, 1.0));
                     let coins = SecretKey::simulated(u64::from(round), 1);
-                    sender.client.renew(ClientKeys {
+                    sender.client.set_keys(ClientKeys {
                         coins: coins.clone(),
                         noise: SecretKey::simulated(u64::from(round), 2),
                     });
                     let present = sender.send(round, &model);
-                    assert_eq!(later.revisit(round, &model, &coins, &mut scratch), present);
+                    assert_eq!(
+                        later.replay_round(round, &model, &coins, &mut scratch),
+                        present
+                    );
                     assert!(later.save() == sender.client.save(), "{kind:?} {noise:?}");
                     sent += u32::from(present);
                 }
@@ -212,13 +215,13 @@ fn the_server_takes_each_client_once_and_in_order() {
     let update = sender.update.clone();
     let refuses = |server: &mut Server, client: u32, expected: ServerError| {
         let before = format!("{server:?}");
-        assert_eq!(server.take(client, &update), Err(expected));
+        assert_eq!(server.add(client, &update), Err(expected));
         assert_eq!(before, format!("{server:?}"));
     };
     let unknown = |client| ServerError::UnknownClient { client, clients: 3 };
     refuses(&mut server, 3, unknown(3));
     refuses(&mut server, u32::MAX, unknown(u32::MAX));
-    server.take(1, &update).unwrap();
+    server.add(1, &update).unwrap();
     let order = |client, last, round| ServerError::Order {
         client,
         last,
@@ -226,15 +229,15 @@ fn the_server_takes_each_client_once_and_in_order() {
     };
     refuses(&mut server, 1, order(1, 1, 0));
     refuses(&mut server, 0, order(0, 1, 0));
-    server.take(2, &update).unwrap();
+    server.add(2, &update).unwrap();
     refuses(&mut server, 2, order(2, 2, 0));
     let closed = server.close().unwrap();
-    assert_eq!((closed.round, closed.taken, closed.nonzero), (0, 2, 2));
+    assert_eq!((closed.round, closed.messages, closed.nonzero), (0, 2, 2));
     // A new round begins with any client; one with no client at all closes too, on the shift alone.
     let (model, shift) = (server.model().to_vec(), server.shift().to_vec());
     assert_eq!(server.round(), 1);
     let closed = server.close().unwrap();
-    assert_eq!((closed.round, closed.taken, closed.nonzero), (1, 0, 0));
+    assert_eq!((closed.round, closed.messages, closed.nonzero), (1, 0, 0));
     for ((new, old), shift) in server.model().iter().zip(model).zip(&shift) {
         assert_eq!(*new, old - 0.3 * shift);
     }
@@ -295,8 +298,8 @@ fn the_server_reads_only_messages_of_its_round() {
     );
 }
 
-/// A client that disappears contributes its shift: the others' rounds go on, and the server's shift is still the weighted
-/// mean of the clients' shifts, which is what makes the estimate unbiased.
+/// A client that disappears contributes its shift: the others' rounds go on, and the server's shift
+/// is still the weighted mean of the clients' shifts, which is what makes the estimate unbiased.
 #[test]
 fn shifts_stay_together_whoever_drops_out() {
     let (columns, clients) = (4, 4);
@@ -322,7 +325,7 @@ fn shifts_stay_together_whoever_drops_out() {
             sender.send(round, &model);
             // Lost on the way: neither side moves its shift.
             if stream.next() > -0.4 {
-                server.take(id as u32, &sender.update).unwrap();
+                server.add(id as u32, &sender.update).unwrap();
                 sender.client.accepted(&sender.update);
             }
         }

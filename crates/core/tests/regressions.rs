@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use soteria_core::compress::{Compressor, CompressorKind, Update};
+use soteria_core::compress::{Compressor, CompressorKind};
 use soteria_core::data::{Dataset, DenseRows, Features, LARGEST_VALUE, SparseRows};
 use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Activation, Coordinates, Logistic, Network, Objective};
@@ -66,12 +66,12 @@ fn a_difference_of_extremes_is_clipped() {
         let mut client = Client::new(0, plan, data, sampling, sigma, key).unwrap();
         let snapshot = Arc::new(vec![0.0, 2f32.powi(100), 0.0, 0.0, 0.0, 40.0]);
         let current = Arc::new(vec![0.0, -1.0, 0.0, 0.0, 10.0, 0.0]);
-        let (mut scratch, mut message, mut update) =
-            (RoundScratch::default(), Vec::new(), Update::default());
+        let mut scratch = RoundScratch::default();
         let mut largest = 0.0f64;
         for round in 0..1000 {
             let model = if round == 0 { &snapshot } else { &current };
-            client.message(round, model, &mut scratch, &mut message, &mut update);
+            let message = client.message(round, model, &mut scratch);
+            let update = message.update.expect("all take part");
             if round > 0 {
                 largest = largest.max(norm(update.values()));
             }
@@ -82,8 +82,8 @@ fn a_difference_of_extremes_is_clipped() {
     }
 }
 
-/// A record that differs from the centre in one coordinate only must show nothing elsewhere, however far
-/// away the centre is: value and centre are added before they are scaled.
+/// A record that differs from the centre in one coordinate only must show nothing elsewhere,
+/// however far away the centre is: value and centre are added before they are scaled.
 #[test]
 fn a_far_centre_does_not_leak_rounding() {
     let dimension = 1000usize;
@@ -115,18 +115,12 @@ fn a_far_centre_does_not_leak_rounding() {
         );
         let (sigma, key) = (1e-9, SecretKey::simulated(3, 0));
         let mut client = Client::new(0, plan, Arc::new(data), Sampling::Full, sigma, key).unwrap();
-        let (mut scratch, mut message, mut update) =
-            (RoundScratch::default(), Vec::new(), Update::default());
+        let mut scratch = RoundScratch::default();
         for round in 0..200u32 {
             let mut model = vec![0.0f32; dimension];
             model[0] = 0.01 * (round as f32 - 100.0);
-            client.message(
-                round,
-                &Arc::new(model),
-                &mut scratch,
-                &mut message,
-                &mut update,
-            );
+            let message = client.message(round, &Arc::new(model), &mut scratch);
+            let update = message.update.expect("all take part");
             if matches!(update.coordinates(), Coordinates::Selected(chosen) if chosen[0] == 0) {
                 continue;
             }
@@ -165,11 +159,11 @@ fn a_difference_of_deep_extremes_is_clipped() {
         Client::new(0, plan, data, sampling, sigma, SecretKey::simulated(3, 0)).unwrap();
     let snapshot = Arc::new(vec![0.0, 10.0, 0.0, 1.0, 0.0, -1000.0, 0.0, 1002.0]);
     let current = Arc::new(vec![0.0, 1e18, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
-    let (mut scratch, mut message, mut update) =
-        (RoundScratch::default(), Vec::new(), Update::default());
+    let mut scratch = RoundScratch::default();
     for round in 0..1000 {
         let model = if round == 0 { &snapshot } else { &current };
-        client.message(round, model, &mut scratch, &mut message, &mut update);
+        let message = client.message(round, model, &mut scratch);
+        let update = message.update.expect("all take part");
         let bound = difference / batch + clip + 10.0 * sigma;
         assert!(
             round == 0 || norm(update.values()) <= bound,

@@ -1,6 +1,7 @@
-//! Rounds with secure noise, to the last integer. The noise of a round is drawn again from the client's key and taken
-//! away, and what is left is the sum of the records' integers: it must depend on each record alone, stay within
-//! the exact bounds, and mean what the floating-point mode means.
+//! Rounds with secure noise, to the last integer. The noise of a round is drawn again from the
+//! client's key and taken away, and what is left is the sum of the records' integers: it must
+//! depend on each record alone, stay within the exact bounds, and mean what the floating-point mode
+//! means.
 
 mod common;
 
@@ -12,7 +13,7 @@ use soteria_core::data::Dataset;
 use soteria_core::estimator::Clipping;
 use soteria_core::objective::{Coordinates, Explicit, Objective};
 use soteria_core::privacy::Noise;
-use soteria_core::privacy::secure::{GridPlan, Term};
+use soteria_core::privacy::secure::{GridPlan, TermBound};
 use soteria_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
 use soteria_core::random::{IndexSeed, Purpose, SecretKey};
 use soteria_core::sampling::{Coins, Sampling};
@@ -42,16 +43,18 @@ impl Integers {
         };
         let divisor = sampling.divisor(records);
         let (terms, coordinates) = match plan.estimator {
-            EstimatorPlan::Minibatch => (vec![Term { clip, divisor }], plan.compressor.values()),
+            EstimatorPlan::Minibatch => {
+                (vec![TermBound { clip, divisor }], plan.compressor.values())
+            }
             EstimatorPlan::Svrg {
                 difference_clip, ..
             }
             | EstimatorPlan::Saga { difference_clip } => {
-                let difference = Term {
+                let difference = TermBound {
                     clip: difference_clip.unwrap(),
                     divisor,
                 };
-                let reference = Term {
+                let reference = TermBound {
                     clip,
                     divisor: records as f64,
                 };
@@ -129,8 +132,9 @@ fn estimators(difference: f64) -> [EstimatorPlan; 3] {
     ]
 }
 
-/// A record that is alone among null records, and the same record in batches of other sizes, at other
-/// places, with other neighbours: the sum of a batch is the sum of its records' integers when alone.
+/// A record that is alone among null records, and the same record in batches of other sizes, at
+/// other places, with other neighbours: the sum of a batch is the sum of its records' integers when
+/// alone.
 #[test]
 fn a_batch_is_the_sum_of_its_records_alone() {
     let (columns, records, batch, sigma) = (4, 64, 8.0, 0.02);
@@ -169,8 +173,8 @@ fn a_batch_is_the_sum_of_its_records_alone() {
     }
 }
 
-/// What replacing one record changes does not depend on its neighbours, through all the memory of SVRG and
-/// SAGA: network, sparse and dense.
+/// What replacing one record changes does not depend on its neighbours, through all the memory of
+/// SVRG and SAGA: network, sparse and dense.
 #[test]
 fn neighbours_do_not_change_a_record() {
     let (columns, classes, records, sigma) = (3, 2, 10, 0.15);
@@ -215,8 +219,9 @@ fn neighbours_do_not_change_a_record() {
     }
 }
 
-/// Replacing a record moves the released sum by at most `2 C/b` grid steps, `2 (C_A/b + G/m)` with two terms: compared in
-/// integers, with records that go for the bound. A record that is no number moves nothing.
+/// Replacing a record moves the released sum by at most `2 C/b` grid steps, `2 (C_A/b + G/m)` with
+/// two terms: compared in integers, with records that go for the bound. A record that is no number
+/// moves nothing.
 #[test]
 fn replacing_a_record_stays_within_the_exact_bound() {
     let (columns, records, batch) = (4, 9, 3.0);
@@ -312,9 +317,10 @@ fn within_twice(squares: u128, bounds: &[u128]) -> bool {
     }
 }
 
-/// Random-k shows a few coordinates of a record in every round. Put together they are one vector, and its norm on *all*
-/// coordinates must obey the clip, as amplification needs, though no round's check ever sees it: also where a large
-/// constant is taken off every row, so that what is left of a record is the small difference of large numbers.
+/// Random-k shows a few coordinates of a record in every round. Put together they are one vector,
+/// and its norm on *all* coordinates must obey the clip, as amplification needs, though no round's
+/// check ever sees it: also where a large constant is taken off every row, so that what is left of
+/// a record is the small difference of large numbers.
 #[test]
 fn coordinates_of_all_rounds_together_obey_the_clip() {
     let columns = 6;
@@ -359,9 +365,9 @@ fn coordinates_of_all_rounds_together_obey_the_clip() {
 }
 
 /// The same key and the same models give the same bytes; what is released is the estimate of the
-/// floating-point mode plus noise of the right size. The estimates agree to 2^-18 of the clip (truncation on the grid and
-/// rounding in 32 bits). The variance of 4,000 noises is allowed six standard errors: failure probability
-/// below 1e-8, and the seed is fixed.
+/// floating-point mode plus noise of the right size. The estimates agree to 2^-18 of the clip
+/// (truncation on the grid and rounding in 32 bits). The variance of 4,000 noises is allowed six
+/// standard errors: failure probability below 1e-8, and the seed is fixed.
 #[test]
 fn secure_and_floating_point_mean_the_same() {
     let (columns, records, sigma, clip) = (8, 20, 0.02, 0.4);

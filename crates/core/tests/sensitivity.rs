@@ -1,6 +1,6 @@
-//! Attacks on the bounds that the accountant relies on: two clients that differ in one record, the same
-//! random numbers, a server that chooses its models at will. On the coordinates that travel their messages may
-//! never differ by more than the estimator's pair allows:
+//! Attacks on the bounds that the accountant relies on: two clients that differ in one record, the
+//! same random numbers, a server that chooses its models at will. On the coordinates that travel
+//! their messages may never differ by more than the estimator's pair allows:
 //!
 //! | estimator | record not sampled | record sampled |
 //! | --- | --- | --- |
@@ -245,7 +245,8 @@ fn marked(columns: usize) -> Attack {
     targets.push((exact.clone(), 0));
     exact[2] = -exact[2];
     targets.push((exact, 0));
-    // The server's choices: at first small ones, so that differences are not cut; then a sign per round.
+    // The server's choices: at first small ones, so that differences are not cut; then a sign per
+    // round.
     let signs = [0.6, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 0.6, 1.0];
     let steered = |round: usize| {
         let mut model = vec![0.1; columns];
@@ -265,8 +266,8 @@ fn marked(columns: usize) -> Attack {
     }
 }
 
-/// No pair of records, no model, no estimator and no scope gets beyond the bounds; and the steered gradients come
-/// close to them, so that a divisor that is too large would not pass either.
+/// No pair of records, no model, no estimator and no scope gets beyond the bounds; and the steered
+/// gradients come close to them, so that a divisor that is too large would not pass either.
 #[test]
 fn no_record_moves_a_message_beyond_its_bound() {
     for attack in attacks() {
@@ -281,8 +282,8 @@ fn no_record_moves_a_message_beyond_its_bound() {
                 plan.clipping = Clipping::Record(CLIP);
                 let worst = attack.worst(&Arc::new(plan.clone()), sampling, pair);
                 if attack.name == "marked" {
-                    // Clipped to the difference, the pair asks for a gradient longer than the clip: attained is
-                    // `C_A/b + (G - C_A)/m` at least.
+                    // Clipped to the difference, the pair asks for a gradient longer than the clip:
+                    // attained is `C_A/b + (G - C_A)/m` at least.
                     let attained = match (estimator, pair.1) {
                         (EstimatorPlan::Minibatch, _) => 1.0,
                         (_, c1) if c1 < (DIFFERENCE + CLIP) / BATCH => 0.6,
@@ -304,8 +305,9 @@ fn no_record_moves_a_message_beyond_its_bound() {
     }
 }
 
-/// `1/b` and `1/m` are constants: in rounds with no record in the batch the message is the kept mean (SVRG, SAGA)
-/// or nothing but noise (SGD), and it is sent; in rounds with `r` equal records it is `r/b` of their gradient.
+/// `1/b` and `1/m` are constants: in rounds with no record in the batch the message is the kept
+/// mean (SVRG, SAGA) or nothing but noise (SGD), and it is sent; in rounds with `r` equal records
+/// it is `r/b` of their gradient.
 #[test]
 fn divisors_are_constants_and_empty_batches_are_sent() {
     let (columns, batch, records) = (3, 1.5, 8);
@@ -370,7 +372,8 @@ fn divisors_are_constants_and_empty_batches_are_sent() {
     }
 }
 
-/// A record that is no number contributes exactly what a null record does, in both of its terms and for ever after.
+/// A record that is no number contributes exactly what a null record does, in both of its terms and
+/// for ever after.
 #[test]
 fn what_is_no_number_counts_as_nothing() {
     let attack = marked(6);
@@ -390,8 +393,8 @@ fn what_is_no_number_counts_as_nothing() {
     }
 }
 
-/// Selected clipping looks at the coordinates that travel and at nothing else: a record that is huge elsewhere is not
-/// shortened.
+/// Selected clipping looks at the coordinates that travel and at nothing else: a record that is
+/// huge elsewhere is not shortened.
 #[test]
 fn selected_clipping_ignores_what_stays() {
     let columns = 6;

@@ -1,5 +1,5 @@
-//! The simulator: the same bits on any number of threads and as by hand, consistent when interrupted, honest in its
-//! metrics and in what it counts.
+//! The simulator: the same bits on any number of threads and as by hand, consistent when
+//! interrupted, honest in its metrics and in what it counts.
 
 mod common;
 
@@ -138,7 +138,8 @@ const SVRG: EstimatorPlan = EstimatorPlan::Svrg {
     difference_clip: Some(0.2),
 };
 
-/// Models, traffic and metrics of every round, and the model that the same clients and server give by hand.
+/// Models, traffic and metrics of every round, and the model that the same clients and server give
+/// by hand.
 #[test]
 fn threads_change_nothing() {
     let (values, labels) = table(1000, 40, 7, 2);
@@ -228,8 +229,8 @@ fn evaluation_comes_when_due_and_changes_nothing() {
     }
 }
 
-/// A run that is broken off after any round stands where the whole run stood after it, and goes on to
-/// the same end.
+/// A run that is broken off after any round stands where the whole run stood after it, and goes on
+/// to the same end.
 #[test]
 fn interruption_leaves_a_consistent_state() {
     for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
@@ -335,7 +336,7 @@ fn traffic_is_the_length_of_the_messages() {
             if sender.send(server.round(), &model) {
                 present += 1;
                 traffic[0] += 64 * setting.plan.compressor.values() as u64;
-                server.take(i as u32, &sender.update).unwrap();
+                server.add(i as u32, &sender.update).unwrap();
                 sender.client.accepted(&sender.update);
                 sender.update.add_to(1.0, &mut touched);
             } else {
@@ -355,7 +356,8 @@ fn traffic_is_the_length_of_the_messages() {
     assert_eq!(rows[ROUNDS as usize].1, traffic);
 }
 
-/// A run that starts from, or is driven to, numbers that are none ends all the same, on every number of threads alike.
+/// A run that starts from, or is driven to, numbers that are none ends all the same, on every
+/// number of threads alike.
 #[test]
 fn models_that_are_no_numbers_do_not_stop_a_run() {
     for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
@@ -394,8 +396,8 @@ impl RecordLoss for Panics {
     }
 }
 
-/// An objective that panics ends the run with a panic on any number of threads, instead of leaving the others to wait
-/// for ever.
+/// An objective that panics ends the run with a panic on any number of threads, instead of leaving
+/// the others to wait for ever.
 #[test]
 fn a_panic_ends_the_run() {
     for threads in [1, 2, 4] {

@@ -8,7 +8,7 @@ use soteria_core::data::{
     Constants, Cosine, DataDirectories, DataError, Dataset, Scale, Scaling, Source,
 };
 use soteria_core::objective::{Logistic, Network, Objective, Regularizer};
-use soteria_core::protocol::{Block, Equalizing, Smoothing};
+use soteria_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteria_core::random::{PublicPurpose, PublicSeed};
 
 use crate::config::resolve::{Resolved, Shape};
@@ -286,12 +286,12 @@ impl Model {
             return None;
         };
         let blocks = network.layers().into_iter().flat_map(|layer| {
-            let weights = Block {
+            let weights = ParameterBlock {
                 start: layer.weights.start,
                 rows: layer.inputs,
                 columns: layer.outputs,
             };
-            let biases = Block {
+            let biases = ParameterBlock {
                 start: layer.biases.start,
                 rows: layer.outputs,
                 columns: 1,

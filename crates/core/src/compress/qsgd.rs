@@ -7,6 +7,7 @@
 
 use super::DecodeError;
 use super::bits::{BitReader, BitWriter, packed_len};
+use crate::linalg::round_up;
 use crate::random::{SecretRng, unit};
 
 pub fn omega(dimension: f64, levels: u32) -> f64 {
@@ -24,7 +25,8 @@ pub fn encode(values: &[f32], scale: f64, levels: u32, coins: &mut SecretRng, bo
             .iter()
             .map(|&value| f64::from(super::clamp(value)) * scale)
     };
-    let norm = round_up(values().map(|value| value * value).sum::<f64>().sqrt());
+    let squared = values().map(|value| value * value).sum::<f64>();
+    let norm = round_up(squared.sqrt()).min(f32::MAX);
     body.extend_from_slice(&norm.to_le_bytes());
     let per_unit = if norm > 0.0 {
         f64::from(levels) / f64::from(norm)
@@ -76,14 +78,4 @@ pub fn decode(
 /// One bit for the sign, the rest for a level in `0..=levels`.
 fn width(levels: u32) -> u32 {
     1 + (32 - levels.leading_zeros())
-}
-
-fn round_up(norm: f64) -> f32 {
-    let rounded = norm as f32;
-    let above = if f64::from(rounded) < norm {
-        rounded.next_up()
-    } else {
-        rounded
-    };
-    above.min(f32::MAX)
 }

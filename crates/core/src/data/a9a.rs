@@ -1,12 +1,12 @@
 //! a9a, built in: the paper's first data set, so that its first experiment runs offline.
 //!
-//! a9a is the UCI Adult census data in a one-hot encoding: 32,561 training and 16,281 test rows, 123
-//! binary features in 14 blocks, one block per column of Adult; a missing value sets no feature of
-//! its block. The label is +1 for an income above 50K.
+//! a9a is the UCI Adult census data in a one-hot encoding: 32,561 training and 16,281 test rows,
+//! 123 binary features in 14 blocks, one block per column of Adult; a missing value sets no feature
+//! of its block. The label is +1 for an income above 50K.
 //!
 //! Packed: one byte per block and row, 0 for missing and `1 + p` for the block's feature `p`, block
 //! by block over all rows of both sets, then the labels; and all of it as one zlib stream
-//! (`data/a9a.zlib`, made by `examples/pack_a9a.rs`). The block education-num is a coarsening of the
+//! (`data/a9a.zlib`, made by `tools/pack_a9a`). The block education-num is a coarsening of the
 //! block education and is not stored. Decoding takes a few milliseconds.
 
 use std::io::Read;

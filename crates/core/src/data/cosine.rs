@@ -1,30 +1,34 @@
-//! Images as the coefficients of their slow waves: a public linear map of every record by itself.
+//! Images as the coefficients of their lowest frequencies: a public linear map, applied to every
+//! record by itself.
 //!
-//! With the orthonormal waves `c_u(i) = a_u cos(pi (2i + 1) u / 2n)` (`a_0 = 1/sqrt(n)`, else `sqrt(2/n)`; the
-//! cosine transform DCT-II), an `n x n` image `x` becomes the `p x p` numbers
+//! With the orthonormal waves `c_u(i) = a_u cos(pi (2i + 1) u / 2n)` (`a_0 = 1/sqrt(n)`, else
+//! `sqrt(2/n)`; the cosine transform DCT-II), an `n x n` image `x` becomes the `p x p` numbers
 //!
 //! ```text
 //!     y_uv = (p/n) sum over i, j of c_u(i) c_v(j) x_ij,      u, v < p.
 //! ```
 //!
-//! These are the coefficients of the image drawn with `p x p` pixels: `p/n` keeps a pixel as bright as it was.
+//! These are the coefficients of the image scaled down to `p x p` pixels; the factor `p/n` keeps
+//! the brightness of a pixel.
 //!
-//! **Why it helps.** Pixels resemble their neighbours, so nearly all of an image is in its slow waves. A network that reads
-//! `y` is the network that reads `x` with first-layer weights `W = B V` ([`weights`](Cosine::weights)), so that nothing
-//! about the kind of model changes; but privacy noise falls into `p^2` numbers a unit instead of `n^2`, and a
-//! whole gradient fits in a message.
+//! **Why it helps.** Neighbouring pixels are similar, so nearly all of an image is in its low
+//! frequencies. A network that reads `y` is the network that reads `x` with first-layer weights
+//! `W = B V` ([`weights`](Cosine::weights)), so that the kind of model is the same; but privacy
+//! noise is added to `p^2` numbers per unit instead of `n^2`, and a whole gradient fits in a
+//! message.
 //!
-//! **Guarantee.** A function of each record alone, fixed before any is seen: neighbouring data sets stay
-//! neighbouring, and it costs no privacy. `|y| <= (p/n) |x|`, with equality for `p = n`. Sums are in `f64`, and values are cut off at
-//! `2^63`, so that no record makes it fail.
+//! **Guarantee.** A function of each record alone, fixed before any is seen: neighbouring data sets
+//! stay neighbouring, and it costs no privacy. `|y| <= (p/n) |x|`, with equality for `p = n`. Sums
+//! are in `f64`, and values are cut off at `2^63`, so that no record makes it fail.
 //!
-//! **Cost.** `n^2 p + n p^2` multiplications a record, once; rows become dense. **Place in the paper:** none.
+//! **Cost.** `n^2 p + n p^2` multiplications a record, once; rows become dense. **Place in the
+//! paper:** none.
 
 use std::fmt;
 
 use super::{DataError, Dataset, DenseRows, Features, LARGEST_VALUE};
 
-/// The slow waves of square images.
+/// The low frequencies of square images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cosine {
     side: usize,
@@ -266,8 +270,8 @@ mod tests {
         }
     }
 
-    /// With all frequencies the map is a rotation: lengths stay, and the transposed map, which is what weights go
-    /// through, leads back.
+    /// With all frequencies the map is a rotation: lengths stay, and the transposed map, which is
+    /// what weights go through, leads back.
     #[test]
     fn all_waves_lead_back() {
         let data = images(28);

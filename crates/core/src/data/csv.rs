@@ -13,8 +13,8 @@ use std::io::Read;
 use std::path::Path;
 
 use super::faults::{Faults, Kind};
-use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
+use super::reader::{Input, quote};
 use super::rows::feature_value;
 use super::{DataError, Dataset, DenseRows, Features, OtherName, Place};
 

@@ -1,19 +1,17 @@
 //! [`Dataset`]: rows with class labels, their constant offset and their norms.
 //!
-//! The row `x_j` that models see is `row + offset`. Norms `|x_j|^2` are computed once, because clipping needs them in
-//! every round: in `f64`, each row summed in the order of its columns, so that they are the same on every machine.
-//! Label names and offset are shared between a set and the parts selected from it: a hundred thousand clients with a
-//! few records each cost their records and some 300 bytes.
+//! The row `x_j` that models see is `row + offset`. Norms `|x_j|^2` are computed once, because
+//! clipping needs them in every round: in `f64`, each row summed in the order of its columns, so
+//! that they are the same on every machine. Label names and offset are shared between a set and the
+//! parts selected from it: a hundred thousand clients with a few records each cost their records
+//! and some 300 bytes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::identity::Identity;
-use super::packed::{Entries, RowSource, with_rows};
 use super::rows::is_acceptable;
 use super::{DataError, DenseRows, Features};
-use crate::linalg::LINE;
-use crate::linalg::processor::prefetch;
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]
@@ -26,7 +24,7 @@ pub struct Dataset {
     squared_norms: Vec<f64>,
 }
 
-/// What is added to every row, and what tells it from any other that there has been.
+/// What is added to every row, with an identity for caches.
 #[derive(Clone)]
 struct Offset {
     identity: Identity,
@@ -118,8 +116,9 @@ impl Dataset {
 
     /// Replaces the constant that is added to every row.
     ///
-    /// Where it is far larger than a row with it (a centre far away), sums that add rows and offset apart would
-    /// lose the row in rounding, and clipping would not hold: then rows become dense, offset included.
+    /// Where it is far larger than a row with it (a centre far away), sums that add rows and offset
+    /// apart would lose the row in rounding, and clipping would not hold: then rows become dense,
+    /// offset included.
     pub fn with_offset(self, offset: impl Into<Arc<[f32]>>) -> Result<Dataset, DataError> {
         let offset = offset.into();
         if offset.len() != self.columns() {
@@ -152,8 +151,8 @@ impl Dataset {
         })
     }
 
-    /// The same rows, dense, with the offset in them, however they were stored before: equal records become equal to the
-    /// bit, whatever lies beside them.
+    /// The same rows, dense, with the offset in them, however they were stored before: equal
+    /// records become equal to the bit, whatever lies beside them.
     ///
     /// # Errors
     /// When they would not fit in memory; it depends on the numbers of rows and columns alone.
@@ -195,13 +194,13 @@ impl Dataset {
         &self.labels
     }
 
-    /// A constant added to every row (`x = row + offset`); keeps sparse rows sparse under standardisation. None when
-    /// zero.
+    /// A constant added to every row (`x = row + offset`); keeps sparse rows sparse under
+    /// standardisation. None when zero.
     pub fn offset(&self) -> Option<&Arc<[f32]>> {
         self.offset.as_ref().map(|offset| &offset.values)
     }
 
-    /// What tells the offset from any other.
+    /// Identifies the offset in caches.
     pub(crate) fn offset_identity(&self) -> Option<Identity> {
         self.offset.as_ref().map(|offset| offset.identity)
     }
@@ -209,49 +208,6 @@ impl Dataset {
     /// `|x_j|^2` of every row, offset included.
     pub fn squared_norms(&self) -> &[f64] {
         &self.squared_norms
-    }
-
-    /// Whether rows are so short that the processor finds them by itself while it works on those before: asking for them
-    /// ahead would cost more than it gains.
-    fn finds_rows(&self) -> bool {
-        matches!(&self.features, Features::Sparse(sparse) if sparse.indicators().is_some())
-    }
-
-    /// Asks for the numbers that say where these rows are and what they are, ahead of
-    /// [`fetch`](Self::fetch).
-    pub(crate) fn fetch_places(&self, rows: &[u32]) {
-        if self.finds_rows() {
-            return;
-        }
-        for &row in rows {
-            let row = row as usize;
-            prefetch(&self.squared_norms[row..=row]);
-            prefetch(&self.labels[row..=row]);
-            if let Features::Sparse(sparse) = &self.features {
-                prefetch(&sparse.starts()[row..row + 2]);
-            }
-        }
-    }
-
-    /// Asks for these rows, which lie anywhere in memory, while something else is computed. Changes
-    /// nothing but time.
-    #[inline]
-    pub(crate) fn fetch(&self, rows: &[u32]) {
-        if self.finds_rows() {
-            return;
-        }
-        for &row in rows {
-            match &self.features {
-                Features::Sparse(sparse) => {
-                    with_rows!(sparse, |rows| rows.row(row as usize).fetch())
-                }
-                Features::Dense(dense) => {
-                    // The start is enough: the processor sees where a long row goes on.
-                    let row = dense.row(row as usize);
-                    prefetch(&row[..row.len().min(4 * LINE)]);
-                }
-            }
-        }
     }
 
     /// What the classes are called in the source: "-1", "+1" for a9a; digits for MNIST.
@@ -314,10 +270,10 @@ impl Dataset {
 
     /// Every coordinate `x` replaced by `(x - center[column]) * factor[column]`, computed in `f64`.
     ///
-    /// Dense rows take it in whole. Sparse rows are only multiplied, and the rest becomes the offset:
-    /// `(row + offset - center) * factor = row * factor + (offset - center) * factor`.
+    /// Of dense rows every value is replaced. Sparse rows are only multiplied, and the rest becomes
+    /// the offset: `(row + offset - center) * factor = row * factor + (offset - center) * factor`.
     ///
-    /// With `most`, rows and offset are cut off there, each value by itself.
+    /// With `most`, every value of rows and offset is limited to that magnitude.
     pub(super) fn affine(
         mut self,
         center: impl Fn(usize) -> f64,
@@ -365,8 +321,8 @@ impl fmt::Debug for Dataset {
     }
 }
 
-/// The size of steps after values were multiplied; none if they are then different, or steps so large or small that
-/// values are cut off.
+/// The unit of the values after they were multiplied; `None` if columns have different factors, or
+/// it is so large or small that values are limited.
 fn unit_after(features: &Features, factors: &[f64]) -> Option<f32> {
     let Features::Sparse(rows) = features else {
         return None;
@@ -418,7 +374,8 @@ fn squared_norms(features: &Features, offset: Option<&[f32]>) -> Vec<f64> {
         .collect()
 }
 
-/// The offset makes every coordinate count, stored or not: the gaps between stored values are walked too.
+/// With an offset every coordinate counts, stored or not: the gaps between stored values are
+/// summed, too.
 fn squared_norm_with_offset(features: &Features, row: usize, offset: &[f32]) -> f64 {
     let square_gap = |sum: f64, gap: &[f32]| {
         gap.iter()

@@ -1,7 +1,7 @@
 //! Where known data sets are looked for on this machine, and how their files are called.
 //!
-//! Inside of each directory a set has a folder of its own, `mnist/train-images-idx3-ubyte.gz` and so
-//! on, with or without `.gz`.
+//! Inside of each directory a set has a folder of its own, `mnist/train-images-idx3-ubyte.gz` and
+//! so on, with or without `.gz`.
 
 use std::env;
 use std::ffi::OsString;
@@ -35,7 +35,8 @@ impl DataDirectories {
         }
     }
 
-    /// Where downloads go: `soteria` inside of `XDG_CACHE_HOME`, or of `.cache` in the home directory.
+    /// Where downloads go: `soteria` inside of `XDG_CACHE_HOME`, or of `.cache` in the home
+    /// directory.
     pub fn cache() -> Option<PathBuf> {
         cache_directory(variable("XDG_CACHE_HOME"), variable("HOME"))
     }
@@ -45,7 +46,8 @@ impl DataDirectories {
         &self.directories
     }
 
-    /// The files of a LIBSVM set, for training and perhaps for a test: from the first directory that has the former.
+    /// The files of a LIBSVM set, for training and perhaps for a test: from the first directory
+    /// that has the former.
     pub(super) fn libsvm_set(
         &self,
         name: &str,

@@ -1,9 +1,9 @@
 //! Writers: the rows of a data set as LIBSVM text or as a table of comma-separated values.
 //!
-//! What is written reads back as the same rows, bit for bit: numbers are printed with as many digits
-//! as tell them apart. An offset is added to the rows, so centred data become dense text. The number
-//! of features and classes without a row are not part of either format; a [`Schema`](super::Schema)
-//! restores them.
+//! What is written reads back as the same rows, bit for bit: numbers are printed with as many
+//! digits as tell them apart. An offset is added to the rows, so centred data become dense text.
+//! The number of features and classes without a row are not part of either format; a
+//! [`Schema`](super::Schema) restores them.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::input::quote;
+use super::reader::quote;
 
 /// How many places of a fault are told.
 const PLACES: usize = 3;

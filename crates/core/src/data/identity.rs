@@ -1,8 +1,8 @@
-//! Process-unique ids, for caches: unlike an address, an id is never reused.
+//! Identities for caches: unlike an address, an identity is never used again within a process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Given once in the life of a process. Copies with the same content may share it.
+/// Unique within a process. Copies with the same content may share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(usize);
 

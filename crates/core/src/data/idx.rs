@@ -1,17 +1,17 @@
-//! IDX arrays, the format of MNIST: two zero bytes, the element type, the number of dimensions, each
-//! dimension as a big-endian `u32`, then the elements, big-endian.
+//! IDX arrays, the format of MNIST: two zero bytes, the element type, the number of dimensions,
+//! each dimension as a big-endian `u32`, then the elements, big-endian.
 //!
-//! The first dimension counts the rows. Unsigned bytes are pixels and are divided by 255; elements of
-//! other types are taken as they are. Images are stored sparse when fewer than half of their values
-//! are nonzero. A header's claims are believed only as far as there are bytes: memory grows with
-//! the file.
+//! The first dimension counts the rows. Unsigned bytes are pixels and are divided by 255; elements
+//! of other types are taken as they are. Images are stored sparse when fewer than half of their
+//! values are nonzero. Memory grows with the bytes that are there, not with the sizes that a header
+//! states.
 
 use std::io::Read;
 use std::path::Path;
 
-use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
 use super::libsvm::MOST_FEATURES;
+use super::reader::{Input, quote};
 use super::{DataError, Dataset, DenseRows, Features, Place, SparseRows};
 
 /// Reads a file of images and the file of their labels, plain or gzip.

@@ -1,38 +1,43 @@
-//! Sparse rows once more, in one byte a value and one bit a column, where a column's stored values are all the same: features
-//! that are yes or no, scaled or not.
+//! A second copy of sparse rows with one byte per value and one bit per column, where all stored
+//! values of a column are equal: binary features, scaled or not.
 //!
-//! A record of a9a takes 32 bytes in this form instead of 120, 16 of columns and 16 of bits, so that the records of a few clients stay next to the
-//! processor that works on them, and rows have one length, which a processor can foresee. What is read back is the
-//! stored value to the bit, and sums over a row have the same terms in the same order as in the other forms, and products of
-//! zeros after them, which change nothing but the sign of a zero: the form depends on all records together, and no record's
-//! numbers may depend on the others.
+//! **Cost.** A record of a9a takes 32 bytes in this form instead of 120, 16 of columns and 16 of
+//! bits, so that the records of a few clients stay in the cache, and all rows have the same length,
+//! which processors can predict.
+//!
+//! **Guarantee.** What is read back is the original value to the bit. Sums over a row have the same
+//! terms in the same order as in the other forms, then products of zeros, which change nothing but
+//! the sign of a zero. That matters because whether this form exists depends on all records
+//! together, and the numbers computed for one record must not depend on the others.
 
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
 
 use super::packed::FEWEST;
-use crate::linalg::processor::{BitPicker, LOOKUPS, sum_lookups, with_room_on_large_pages};
+use crate::linalg::memory::with_room_on_large_pages;
+use crate::linalg::simd::{BitPicker, LOOKUPS, sum_lookups};
 use crate::linalg::vectorised;
 
-/// Columns there may be; the byte that is left stands for none.
+/// The most columns; the byte that is left means "no column".
 const COLUMNS: usize = 255;
 
 /// Columns of a row that are read together.
 const GROUP: usize = LOOKUPS;
 
-/// Longer rows are better off as they are.
+/// Longer rows gain nothing by this form.
 const MOST_GROUPS: usize = 4;
 
-/// Largest lookup table, the empty byte's entry included, that fits in vector registers.
+/// The largest lookup table that fits in vector registers, the entry of "no column" included.
 const SMALL: usize = 128;
 
-/// More columns than these are not looked for one by one.
+/// More columns than these are not picked out one by one.
 pub(crate) const MARKED: usize = 32;
 
-/// One number per column, with room for the byte that stands for none.
+/// One number per column, and an entry for "no column".
 pub(crate) type Table = [f32; COLUMNS + 1];
 
-/// The columns of every row, all rows filled up to the same length, the same as bits, and the value of every column.
+/// The columns of every row, all rows filled up to the same length, the same as bits, and the value
+/// of every column.
 #[derive(Clone)]
 pub(crate) struct Indicators {
     /// For every row its columns, then its bits.
@@ -45,8 +50,8 @@ pub(crate) struct Indicators {
 }
 
 impl Indicators {
-    /// None if a column has two different values, there are too many columns, rows are too long or too uneven, or there
-    /// are too few stored values to be worth it.
+    /// `None` if a column has two different values, there are too many columns, rows are too long
+    /// or of too different length, or there are too few stored values to be worth it.
     pub(super) fn new(
         columns: usize,
         starts: &[usize],
@@ -105,14 +110,14 @@ impl Indicators {
         &self.groups[row * stride..][..stride]
     }
 
-    /// The columns of a row, filled up with the one that is none.
+    /// The columns of a row, filled up with "no column".
     #[inline(always)]
     fn columns(&self, row: usize) -> &[[u8; GROUP]] {
         &self.row(row)[..self.per_row]
     }
 
-    /// Adds `scale_j` times the value in `columns[i]`, where row `j` has one, to `sums[i]`, the columns ascending. No branch
-    /// depends on what a row holds.
+    /// Adds `scale_j` times the value in `columns[i]`, where row `j` has one, to `sums[i]`, the
+    /// columns ascending. No branch depends on what a row holds.
     #[inline(always)]
     pub(crate) fn add_marked(
         &self,
@@ -136,7 +141,8 @@ impl Indicators {
                     let bits = &self.row(row as usize)[self.per_row..];
                     *marked = pick(picker, bits, &wanted);
                 }
-                // Even and odd rows apart: every addition waits for the one before it.
+                // Even and odd rows in separate sums, because every addition waits for the one
+                // before it.
                 for (marked, scales) in marked.chunks_exact(2).zip(scales.chunks(2)) {
                     for half in 0..2 {
                         let scale = scales.get(half).copied().unwrap_or(0.0);
@@ -154,13 +160,14 @@ impl Indicators {
         }
     }
 
-    /// `dots[j] = constant + <row_j, vector>`, in the order of [`sparse_dot`](crate::linalg::kernels::sparse_dot).
+    /// `dots[j] = constant + <row_j, vector>`, in the order of
+    /// [`sparse_dot`](crate::linalg::kernels::sparse_dot).
     pub(crate) fn dots(&self, rows: &[u32], vector: &[f32], constant: f32, dots: &mut [f32]) {
         let mut products = [0.0; COLUMNS + 1];
         for ((product, value), factor) in products.iter_mut().zip(&*self.values).zip(vector) {
             *product = value * factor;
         }
-        // The byte that stands for none has to be beyond the columns of a small table, too.
+        // The byte that means "no column" has to be beyond the columns of a small table, too.
         let small = self.per_row == 1 && vector.len() < SMALL;
         if let Some(table) = products.first_chunk::<SMALL>()
             && small
@@ -194,7 +201,8 @@ impl Indicators {
         (sums[0] + sums[1]) + (sums[2] + sums[3])
     }
 
-    /// Adds a multiple of a row, in the order of [`add_scaled_sparse`](crate::linalg::kernels::add_scaled_sparse).
+    /// Adds a multiple of a row, in the order of
+    /// [`add_scaled_sparse`](crate::linalg::kernels::add_scaled_sparse).
     #[inline(always)]
     pub(crate) fn add_scaled(&self, target: &mut Table, scale: f32, row: usize) {
         for &column in self.columns(row).as_flattened() {
@@ -234,7 +242,8 @@ mod tests {
 
     const WIDTH: usize = 200;
 
-    /// Rows of at most `longest` entries in `width` columns, the value of a column being a function of it.
+    /// Rows of at most `longest` entries in `width` columns, the value of a column being a function
+    /// of it.
     fn rows_of(width: usize, longest: usize) -> SparseRows {
         let (mut starts, mut indices) = (vec![0], Vec::new());
         while indices.len() < FEWEST {
@@ -296,7 +305,8 @@ mod tests {
         }
     }
 
-    /// Against sums in `f64`: 150 numbers of magnitude 1, added in any order, are rounded by less than 1e-5.
+    /// Against sums in `f64`: 150 numbers of magnitude 1, added in any order, are rounded by less
+    /// than 1e-5.
     #[test]
     fn marked_columns_are_found_in_every_row() {
         for (width, longest) in [(WIDTH, 14), (WIDTH, 33), (60, 12)] {

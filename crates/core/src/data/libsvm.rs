@@ -7,8 +7,8 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::input::{Input, quote};
 use super::labels::{Labels, Schema};
+use super::reader::{Input, quote};
 use super::rows::feature_value;
 use super::{DataError, Dataset, Features, Place, SparseRows};
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::input::quote;
+use super::reader::quote;
 
 /// The first feature that is called otherwise than agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,26 +1,29 @@
-//! Sparse rows once more, in four bytes a value instead of eight, for the loops that read them at random.
+//! A second copy of sparse rows with four bytes per value instead of eight, for loops that read
+//! rows at random.
 //!
-//! The rows of a random batch come from main memory, and waiting for them is a good part of a round. Pictures have at
-//! most 256 different values and so do features that are yes or no: then a value is a byte that names it, and with
-//! the column in two bytes more it fits into one word. What is read back is the stored value to the bit.
+//! The rows of a random batch come from main memory, and waiting for them is a good part of a
+//! round. Images have at most 256 different values, and so have binary features: a value is then
+//! stored as a number of one byte, and together with its column, in two bytes, fits into one word.
+//! What is read back is the original value to the bit.
 
-use super::{SparseRow, SparseRows};
-use crate::linalg::processor::{prefetch, with_room_on_large_pages};
+use crate::linalg::memory::{prefetch, with_room_on_large_pages};
+use crate::linalg::sparse::SparseVector;
 
 /// How many different values there may be.
 const VALUES: usize = 256;
 
-/// How many steps of `unit` a value is. Nothing but the nearest whole number is looked at, so that it is the same for
-/// a value however it was rounded.
+/// Which multiple of `unit` a value is: the nearest whole number, so that it does not depend on how
+/// the value was rounded.
 pub(crate) fn steps(value: f32, unit: f32) -> u8 {
     (value / unit).round() as u8
 }
 
-/// Parts with fewer stored values stay near the processor anyway.
+/// Data with fewer stored values stay in the cache anyway.
 pub(super) const FEWEST: usize = 1 << 14;
 
-/// The stored values of [`SparseRows`], in the same order: the column in the lower half of a word, the number of the
-/// value in the upper half, which is its number of steps where values come in steps.
+/// The stored values of [`SparseRows`](super::SparseRows), in the same order: the column in the
+/// lower half of a word, the number of the value in the upper half. Where values are multiples of a
+/// unit, that number is the multiple.
 #[derive(Clone)]
 pub(super) struct Packed {
     entries: Vec<u32>,
@@ -28,8 +31,8 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// None if there are too many columns or different values, too few stored values to be worth it, or different
-    /// values of the same number of steps.
+    /// `None` if there are too many columns or different values, too few stored values to be worth
+    /// it, or two different values that are the same multiple of the unit.
     pub(super) fn new(
         columns: usize,
         indices: &[u32],
@@ -62,11 +65,12 @@ impl Packed {
     }
 }
 
-/// The values met so far, found again by their bits.
+/// The different values so far, found by their bits: a hash table with open addressing.
 struct Dictionary {
     values: [f32; VALUES],
     len: usize,
-    /// The number of a value plus one, at the place of its hash or after it; zero where there is none.
+    /// The number of a value plus one, at the place of its hash or after it; zero where there is
+    /// none.
     slots: [u16; Self::SLOTS],
 }
 
@@ -81,7 +85,7 @@ impl Dictionary {
         }
     }
 
-    /// The number of a value, a new one if it was not there; none once all numbers are given away.
+    /// The number of a value, a new one if the value is new; `None` when there are no numbers left.
     #[inline]
     fn number(&mut self, value: f32) -> Option<u8> {
         let hash = value.to_bits().wrapping_mul(0x9E37_79B1) as usize >> 22;
@@ -111,90 +115,7 @@ pub(crate) struct PackedRow<'a> {
     values: &'a [f32; VALUES],
 }
 
-/// A sparse row, however it is stored.
-pub(crate) trait Entries: Copy {
-    /// A row without entries.
-    const NONE: Self;
-
-    /// What is stored of a value.
-    type Stored: Copy;
-
-    /// What is stored from the entry `first` on.
-    fn stored(self, first: usize) -> impl Iterator<Item = Self::Stored>;
-
-    /// Column and value.
-    fn unpack(self, stored: Self::Stored) -> (u32, f32);
-
-    /// The number of the value in packed rows, where values have numbers.
-    fn number(stored: Self::Stored) -> u8;
-
-    /// Columns, ascending, and values from the entry `first` on.
-    #[inline(always)]
-    fn entries(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
-        self.stored(first).map(
-            #[inline(always)]
-            move |stored| self.unpack(stored),
-        )
-    }
-
-    /// All entries, four at a time, and the rest of them.
-    fn fours(
-        self,
-    ) -> (
-        impl Iterator<Item = [(u32, f32); 4]>,
-        impl Iterator<Item = (u32, f32)>,
-    );
-
-    /// Asks for the row while something else is computed. Changes nothing but time.
-    fn fetch(self);
-}
-
-impl Entries for SparseRow<'_> {
-    const NONE: Self = SparseRow {
-        indices: &[],
-        values: &[],
-    };
-
-    type Stored = (u32, f32);
-
-    #[inline(always)]
-    fn stored(self, first: usize) -> impl Iterator<Item = (u32, f32)> {
-        let (indices, values) = (&self.indices[first..], &self.values[first..]);
-        indices.iter().copied().zip(values.iter().copied())
-    }
-
-    #[inline(always)]
-    fn unpack(self, stored: (u32, f32)) -> (u32, f32) {
-        stored
-    }
-
-    #[inline(always)]
-    fn number(_: (u32, f32)) -> u8 {
-        0
-    }
-
-    #[inline(always)]
-    fn fours(
-        self,
-    ) -> (
-        impl Iterator<Item = [(u32, f32); 4]>,
-        impl Iterator<Item = (u32, f32)>,
-    ) {
-        let (indices, _) = self.indices.as_chunks::<4>();
-        let (values, _) = self.values.as_chunks::<4>();
-        let fours = indices.iter().zip(values);
-        let fours = fours.map(|(index, value)| std::array::from_fn(|p| (index[p], value[p])));
-        (fours, self.entries(self.indices.len() / 4 * 4))
-    }
-
-    #[inline(always)]
-    fn fetch(self) {
-        prefetch(self.indices);
-        prefetch(self.values);
-    }
-}
-
-impl Entries for PackedRow<'_> {
+impl SparseVector for PackedRow<'_> {
     const NONE: Self = PackedRow {
         entries: &[],
         values: &[0.0; VALUES],
@@ -239,7 +160,7 @@ impl Entries for PackedRow<'_> {
     }
 
     #[inline(always)]
-    fn fetch(self) {
+    fn prefetch(self) {
         prefetch(self.entries);
     }
 }
@@ -247,7 +168,7 @@ impl Entries for PackedRow<'_> {
 /// Where sparse rows come from.
 pub(crate) trait RowSource: Copy {
     /// One row.
-    type Row: Entries;
+    type Row: SparseVector;
 
     /// The row of this number.
     fn row(self, row: usize) -> Self::Row;
@@ -260,15 +181,6 @@ pub(crate) trait RowSource: Copy {
             *slot = self.row(row as usize);
         }
         block
-    }
-}
-
-impl<'a> RowSource for &'a SparseRows {
-    type Row = SparseRow<'a>;
-
-    #[inline(always)]
-    fn row(self, row: usize) -> SparseRow<'a> {
-        SparseRows::row(self, row)
     }
 }
 
@@ -313,6 +225,7 @@ pub(crate) use with_rows;
 
 #[cfg(test)]
 mod tests {
+    use super::super::SparseRows;
     use super::*;
 
     /// As many rows as the stored values need, of 7 values each.
@@ -358,7 +271,8 @@ mod tests {
         assert!(Packed::new(9, &[8; FEWEST - 1], &[1.0; FEWEST - 1], None).is_none());
     }
 
-    /// With a unit, numbers of values are their numbers of steps, whatever the order in which values are met.
+    /// With a unit, numbers of values are their numbers of steps, whatever the order in which
+    /// values are met.
     #[test]
     fn numbers_of_values_are_their_steps() {
         let unit = 1.0 / 255.0;

@@ -1,19 +1,19 @@
-//! How records are dealt to clients.
+//! How records are distributed to clients.
 //!
 //! Sorted (the paper's): all rows in the order of their labels, cut into equal runs. Iid: all rows
-//! shuffled, cut likewise. Dirichlet: for each class, the clients' shares of its rows are drawn from
-//! a symmetric Dirichlet distribution; a small `alpha` gives most of a class to few clients.
+//! shuffled, cut likewise. Dirichlet: for each class, the clients' shares of its rows are drawn
+//! from a symmetric Dirichlet distribution; a small `alpha` gives most of a class to few clients.
 //!
 //! For sorted and iid the first `rows mod clients` clients get one row more. Every client gets at
-//! least one row under each of them. The draws are public: the same seed gives the same partition on
-//! every node. Cost: one pass over the labels and `classes * clients` gamma draws.
+//! least one row under each of them. The draws are public: the same seed gives the same partition
+//! on every node. Cost: one pass over the labels and `classes * clients` gamma draws.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::ops::Range;
 
-use super::{DataError, Dataset, draw};
+use super::{DataError, Dataset, public_random};
 
 /// A way to deal records to clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,7 +118,7 @@ impl Partition {
         if matches!(self, Partition::Sorted) {
             order.sort_by_key(|&row| data.labels()[row as usize]);
         } else {
-            draw::shuffle(&mut draw::generator("partition", seed), &mut order);
+            public_random::shuffle(&mut public_random::generator("partition", seed), &mut order);
         }
         order
     }
@@ -159,16 +159,16 @@ fn run(rows: usize, client: usize, clients: usize) -> Range<usize> {
 
 /// Rows of each client ascend, so that equal sets of rows are equal lists.
 fn dirichlet(data: &Dataset, clients: usize, alpha: f64, seed: u64) -> Vec<Vec<u32>> {
-    let mut random = draw::generator("partition", seed);
+    let mut random = public_random::generator("partition", seed);
     let mut by_class = vec![Vec::new(); data.classes()];
     for (row, &label) in data.labels().iter().enumerate() {
         by_class[label as usize].push(row as u32);
     }
     let mut parts = vec![Vec::new(); clients];
     for mut rows in by_class {
-        draw::shuffle(&mut random, &mut rows);
+        public_random::shuffle(&mut random, &mut rows);
         let logs: Vec<f64> = (0..clients)
-            .map(|_| draw::log_gamma_variable(&mut random, alpha))
+            .map(|_| public_random::log_gamma_variable(&mut random, alpha))
             .collect();
         // Relative to the largest, which becomes 1: the sum is positive whatever the others are.
         let largest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -188,31 +188,32 @@ fn dirichlet(data: &Dataset, clients: usize, alpha: f64, seed: u64) -> Vec<Vec<u
             start = end;
         }
     }
-    feed_the_empty(&mut parts);
+    fill_empty_clients(&mut parts);
     parts.iter_mut().for_each(|part| part.sort_unstable());
     parts
 }
 
 /// Gives each client without rows the last row of the client that then has most, the first of them
-/// when several do. There are at least as many rows as clients, so whoever gives keeps one.
-fn feed_the_empty(parts: &mut [Vec<u32>]) {
+/// when several do. There are at least as many rows as clients, so that one keeps at least
+/// one row.
+fn fill_empty_clients(parts: &mut [Vec<u32>]) {
     let sizes = parts
         .iter()
         .enumerate()
         .map(|(client, part)| (part.len(), Reverse(client)));
-    let mut richest: BinaryHeap<_> = sizes.filter(|&(size, _)| size > 1).collect();
+    let mut largest: BinaryHeap<_> = sizes.filter(|&(size, _)| size > 1).collect();
     for client in 0..parts.len() {
         if !parts[client].is_empty() {
             continue;
         }
-        let Some((size, Reverse(giver))) = richest.pop() else {
+        let Some((size, Reverse(giver))) = largest.pop() else {
             return;
         };
         if let Some(row) = parts[giver].pop() {
             parts[client].push(row);
         }
         if size > 2 {
-            richest.push((size - 1, Reverse(giver)));
+            largest.push((size - 1, Reverse(giver)));
         }
     }
 }
@@ -299,10 +300,10 @@ mod tests {
 
     #[test]
     fn dirichlet_shares_have_their_variance() {
-        // Shares of a symmetric Dirichlet over n clients have mean 1/n and variance
-        // (1/n)(1 - 1/n)/(n alpha + 1). 200 classes x 5 clients of share 0.2, alpha = 0.5:
-        // variance 0.16/3.5 = 0.0457. The 1000 squares (dependent five by five) have deviation about
-        // 0.06 each, so the estimate's is below 0.004: six of them make the band, false alarm < 1e-6.
+        // Shares of a symmetric Dirichlet over n clients have mean 1/n and variance (1/n)(1 -
+        // 1/n)/(n alpha + 1). 200 classes x 5 clients of share 0.2, alpha = 0.5: variance 0.16/3.5
+        // = 0.0457. The 1000 squares (dependent five by five) have deviation about 0.06 each, so
+        // the estimate's is below 0.004: six of them make the band, false alarm < 1e-6.
         let (classes, each) = (200u32, 400u32);
         let labels: Vec<u32> = (0..classes * each).map(|row| row / each).collect();
         let data = data(&labels, classes as usize);
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_wishes_are_refused() {
+    fn impossible_parameters_are_refused() {
         let message = |clients| {
             Partition::Sorted
                 .assign(&many(5, 2), clients, 0)

@@ -1,18 +1,19 @@
 //! Rows of numbers, dense or sparse: the two storage forms of a [`Dataset`](super::Dataset).
 //!
-//! Both are checked on construction: every value finite, every index in range and ascending. Code that receives them
-//! need not check again.
+//! Both are checked on construction: every value finite, every index in range and ascending. Code
+//! that receives them need not check again.
 
 use std::fmt;
 
 use super::DataError;
 use super::identity::Identity;
 use super::indicators::Indicators;
-use super::packed::{Packed, PackedRows};
-use crate::linalg::processor::with_room_on_large_pages;
+use super::packed::{Packed, PackedRows, RowSource};
+use crate::linalg::SparseRow;
+use crate::linalg::memory::with_room_on_large_pages;
 
-/// Largest absolute value of a feature, 2^64. Nothing that was measured is larger, and the rounding of
-/// products with such numbers would be hard to bound.
+/// Largest absolute value of a feature, 2^64. No measured quantity is larger, and the rounding of
+/// products with larger numbers would be hard to bound.
 pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
 
 /// A feature that was read from text; if it cannot be one, what was expected.
@@ -47,7 +48,8 @@ pub struct DenseRows {
 
 /// Rows with only some values stored; the others are zero (compressed sparse rows).
 ///
-/// Row `i` is `indices[starts[i]..starts[i + 1]]` with the values at the same places; its indices ascend.
+/// Row `i` is `indices[starts[i]..starts[i + 1]]` with the values at the same places; its indices
+/// ascend.
 #[derive(Clone)]
 pub struct SparseRows {
     identity: Identity,
@@ -56,18 +58,9 @@ pub struct SparseRows {
     indices: Vec<u32>,
     values: Vec<f32>,
     unit: Option<f32>,
-    /// The same values for loops that read rows at random, in parts that were selected.
+    /// The same values for loops that read rows at random; only in selected parts of a data set.
     packed: Option<Packed>,
     indicators: Option<Indicators>,
-}
-
-/// One sparse row: `values[p]` stands in column `indices[p]`.
-#[derive(Clone, Copy, PartialEq)]
-pub struct SparseRow<'a> {
-    /// The columns, ascending and without duplicates.
-    pub indices: &'a [u32],
-    /// The values in those columns.
-    pub values: &'a [f32],
 }
 
 impl Features {
@@ -244,7 +237,8 @@ impl PartialEq for SparseRows {
 }
 
 impl SparseRows {
-    /// Rows in compressed form: row `i` holds `values[starts[i]..starts[i + 1]]` in the columns `indices` names there.
+    /// Rows in compressed form: row `i` holds `values[starts[i]..starts[i + 1]]` in the columns
+    /// `indices` names there.
     pub fn new(
         columns: usize,
         starts: Vec<usize>,
@@ -308,20 +302,20 @@ impl SparseRows {
         })
     }
 
-    /// Says that every value is a whole number of steps of this size, from 1 to 255, up to rounding.
+    /// Declares that every value is a multiple of this unit, from 1 to 255 times, up to rounding.
     pub(super) fn set_unit(&mut self, unit: f32) {
         self.identity = Identity::new();
         self.unit = Some(unit);
         self.packed = None;
     }
 
-    /// The size of the steps, where values are known to come in steps: the pixels of pictures. It follows from the
-    /// kind of the source and its scaling, never from the values.
+    /// The unit, where values are known to be multiples of one: the pixels of images. It follows
+    /// from the kind of the source and its scaling, never from the values.
     pub(crate) fn unit(&self) -> Option<f32> {
         self.unit
     }
 
-    /// What tells these rows from any others that there have been.
+    /// Identifies these rows in caches.
     pub(crate) fn identity(&self) -> Identity {
         self.identity
     }
@@ -336,7 +330,8 @@ impl SparseRows {
         self.columns
     }
 
-    /// Where each row starts in [`indices`](Self::indices) and [`values`](Self::values), and last where the rows end.
+    /// Where each row starts in [`indices`](Self::indices) and [`values`](Self::values), and last
+    /// where the rows end.
     pub fn starts(&self) -> &[usize] {
         &self.starts
     }
@@ -360,14 +355,14 @@ impl SparseRows {
         }
     }
 
-    /// The rows in packed form, if they are kept in it, too.
+    /// The packed copy of the rows, if there is one.
     #[inline]
     pub(crate) fn packed(&self) -> Option<PackedRows<'_>> {
         let packed = self.packed.as_ref()?;
         Some(PackedRows::new(&self.starts, packed))
     }
 
-    /// The rows as columns alone, if they are kept in this form, too.
+    /// The copy of the rows as columns without values, if there is one.
     #[inline]
     pub(crate) fn indicators(&self) -> Option<&Indicators> {
         self.indicators.as_ref()
@@ -428,6 +423,15 @@ impl SparseRows {
     }
 }
 
+impl<'a> RowSource for &'a SparseRows {
+    type Row = SparseRow<'a>;
+
+    #[inline(always)]
+    fn row(self, row: usize) -> SparseRow<'a> {
+        SparseRows::row(self, row)
+    }
+}
+
 impl fmt::Debug for Features {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -452,12 +456,6 @@ impl fmt::Debug for SparseRows {
             self.columns,
             self.values.len()
         )
-    }
-}
-
-impl fmt::Debug for SparseRow<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "SparseRow({} stored)", self.values.len())
     }
 }
 
@@ -541,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn sparse_rows_that_lie_about_themselves_are_refused() {
+    fn inconsistent_sparse_rows_are_refused() {
         type Parts = (usize, Vec<usize>, Vec<u32>, Vec<f32>);
         let wrong: Vec<Parts> = vec![
             (4, vec![], vec![], vec![]),

@@ -1,23 +1,25 @@
 //! Scaling of features: `x -> (x - center) * factor`.
 //!
-//! - spectral (the paper's a9a): one factor `2 sqrt(rows) / s` with `s` the largest singular value of
-//!   the matrix of all rows, found by power iteration. The mean over records of the squared
-//!   projection on any direction is then at most 4, so the logistic loss, whose curvature is at most
-//!   1/4, is 1-smooth.
-//! - standard (the paper's MNIST): one mean and one standard deviation over all features of all rows.
+//! - spectral (the paper's a9a): one factor `2 sqrt(rows) / s` with `s` the largest singular value
+//!   of the matrix of all rows, found by power iteration. The mean over records of the squared
+//!   projection on any direction is then at most 4, so the logistic loss, whose curvature is at
+//!   most 1/4, is 1-smooth.
+//! - standard (the paper's MNIST): one mean and one standard deviation over all features of all
+//!   rows.
 //! - per-feature: each feature by its own mean and standard deviation; a constant feature stays.
 //! - constants known beforehand.
 //!
-//! All but the constants are computed from the records: whoever sees them learns something about the
-//! records, so [`Scaling::data_dependent`] says so and a privacy claim must not ignore it. Sparse rows
-//! stay sparse. Sums are in `f64` and in the order of rows. Spectral costs two passes over the stored
-//! values per iteration, a few dozen iterations as a rule; the others two passes.
+//! All but the constants are computed from the records: they reveal something about
+//! the records, so [`Scaling::data_dependent`] says so and a privacy claim must not ignore it.
+//! Sparse rows stay sparse. Sums are in `f64` and in the order of rows. Spectral costs two passes
+//! over the stored values per iteration, a few dozen iterations as a rule; the others two passes.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{DataError, Dataset, Features, LARGEST_VALUE, draw};
+use super::singular_value::largest_singular_value;
+use super::{DataError, Dataset, LARGEST_VALUE};
 
 /// A rule for scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +118,7 @@ impl Scaling {
         }
     }
 
-    /// Constants known without looking at the records.
+    /// Constants that do not depend on the records.
     pub fn constants(center: Constants, factor: Constants) -> Result<Scaling, DataError> {
         let choice = |what, value: f64, reason: &str| {
             Err(DataError::Choice {
@@ -135,17 +137,16 @@ impl Scaling {
         {
             return choice("factor", value, "expected finite numbers above zero");
         }
-        Ok(Scaling {
-            name: "constants",
-            center,
-            factor,
-            data_dependent: false,
-        })
+        Ok(Scaling::known(center, factor))
     }
 
     /// A published mean and standard deviation.
     pub(super) fn published(mean: f64, deviation: f64) -> Scaling {
-        let (center, factor) = (Constants::Same(mean), Constants::Same(1.0 / deviation));
+        Scaling::known(Constants::Same(mean), Constants::Same(1.0 / deviation))
+    }
+
+    /// Constants that do not depend on the records.
+    fn known(center: Constants, factor: Constants) -> Scaling {
         Scaling {
             name: "constants",
             center,
@@ -180,9 +181,9 @@ impl Scaling {
         self.apply_up_to(data, None)
     }
 
-    /// Scales every row and cuts values off at `2^63`, so that no record makes it fail, whatever the
-    /// constants: a function of each record alone. (Of sparse rows the stored value and the constant that
-    /// is added to all rows are cut off, so that their sum stays below `2^64`.)
+    /// Scales every row and cuts values off at `2^63`, so that no record makes it fail, whatever
+    /// the constants: a function of each record alone. (Of sparse rows the stored value and the
+    /// constant that is added to all rows are cut off, so that their sum stays below `2^64`.)
     pub fn apply_clamped(&self, data: Dataset) -> Result<Dataset, DataError> {
         self.apply_up_to(data, Some(LARGEST_VALUE / 2.0))
     }
@@ -369,106 +370,11 @@ impl Columns<'_> {
     }
 }
 
-/// The largest singular value of the matrix of all rows of `parts`, offsets included.
-///
-/// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no longer
-/// grows in its 13th digit. The parts must have the same columns.
-pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
-    const MOST_ITERATIONS: usize = 5_000;
-    let columns = parts.first().map_or(0, |part| part.columns());
-    let mut random = draw::generator("spectral start", 0);
-    let mut direction: Vec<f64> = (0..columns).map(|_| draw::open_unit(&mut random)).collect();
-    let mut images: Vec<Vec<f64>> = parts.iter().map(|part| vec![0.0; part.rows()]).collect();
-    let mut before = 0.0;
-    for _ in 0..MOST_ITERATIONS {
-        let length = norm(&direction);
-        if length == 0.0 {
-            return 0.0;
-        }
-        direction.iter_mut().for_each(|value| *value /= length);
-        let mut square = 0.0;
-        for (part, image) in parts.iter().zip(&mut images) {
-            multiply(part, &direction, image);
-            square += image.iter().map(|value| value * value).sum::<f64>();
-        }
-        if (square - before).abs() <= 1e-13 * square {
-            return square.sqrt();
-        }
-        before = square;
-        direction.fill(0.0);
-        for (part, image) in parts.iter().zip(&images) {
-            add_transposed(part, image, &mut direction);
-        }
-    }
-    before.sqrt()
-}
-
-fn norm(vector: &[f64]) -> f64 {
-    vector.iter().map(|value| value * value).sum::<f64>().sqrt()
-}
-
-fn offset_of(data: &Dataset) -> &[f32] {
-    data.offset().map_or(&[], |offset| offset)
-}
-
-/// `image = A direction`.
-fn multiply(data: &Dataset, direction: &[f64], image: &mut [f64]) {
-    let shared: f64 = offset_of(data)
-        .iter()
-        .zip(direction)
-        .map(|(&o, d)| f64::from(o) * d)
-        .sum();
-    for (row, value) in image.iter_mut().enumerate() {
-        *value = shared + dot(data.features(), row, direction);
-    }
-}
-
-fn dot(features: &Features, row: usize, direction: &[f64]) -> f64 {
-    let mut sum = 0.0;
-    features.visit_row(row, |column, value| {
-        sum += f64::from(value) * direction[column]
-    });
-    sum
-}
-
-/// `direction += A^T image`.
-fn add_transposed(data: &Dataset, image: &[f64], direction: &mut [f64]) {
-    for (row, weight) in image.iter().enumerate() {
-        data.features().visit_row(row, |column, value| {
-            direction[column] += f64::from(value) * weight
-        });
-    }
-    let total: f64 = image.iter().sum();
-    for (value, &offset) in direction.iter_mut().zip(offset_of(data)) {
-        *value += f64::from(offset) * total;
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{DenseRows, SparseRows};
+    use super::super::Features;
+    use super::super::singular_value::tests::{dense, sparse};
     use super::*;
-
-    fn dense(columns: usize, values: &[f32]) -> Dataset {
-        let rows = DenseRows::new(columns, values.to_vec()).unwrap();
-        let labels = vec![0; rows.rows()];
-        Dataset::new(Features::Dense(rows), labels, 1).unwrap()
-    }
-
-    /// The same rows with only the nonzero values stored.
-    fn sparse(columns: usize, values: &[f32]) -> Dataset {
-        let (mut starts, mut indices, mut stored) = (vec![0], vec![], vec![]);
-        for row in values.chunks(columns) {
-            for (column, &value) in row.iter().enumerate().filter(|(_, value)| **value != 0.0) {
-                indices.push(column as u32);
-                stored.push(value);
-            }
-            starts.push(stored.len());
-        }
-        let rows = SparseRows::new(columns, starts, indices, stored).unwrap();
-        let labels = vec![0; rows.rows()];
-        Dataset::new(Features::Sparse(rows), labels, 1).unwrap()
-    }
 
     const VALUES: [f32; 12] = [1.0, 0.0, 3.0, 0.0, 2.0, 5.0, 0.0, 0.0, 0.0, 0.0, 3.0, -4.0];
 
@@ -522,21 +428,6 @@ mod tests {
                 .unwrap(),
             tenths
         );
-    }
-
-    #[test]
-    fn singular_values_agree_with_closed_forms() {
-        // Of [[a, b], [c, d]]: the larger root of s^4 - (a^2+b^2+c^2+d^2) s^2 + (ad - bc)^2.
-        let (a, b, c, d) = (1.0f64, 2.0, -3.0, 0.5);
-        let (trace, determinant) = (a * a + b * b + c * c + d * d, a * d - b * c);
-        let exact =
-            ((trace + (trace * trace - 4.0 * determinant * determinant).sqrt()) / 2.0).sqrt();
-        let data = dense(2, &[a as f32, b as f32, c as f32, d as f32]);
-        assert!((largest_singular_value(&[&data]) / exact - 1.0).abs() < 1e-12);
-        // An offset of ones on zero rows: a matrix of ones, whose singular value is sqrt(rows * columns).
-        let ones = sparse(3, &[0.0; 15]).with_offset(vec![1.0; 3]).unwrap();
-        assert!((largest_singular_value(&[&ones]) - 15f64.sqrt()).abs() < 1e-12);
-        assert_eq!(largest_singular_value(&[&sparse(3, &[0.0; 15])]), 0.0);
     }
 
     #[test]

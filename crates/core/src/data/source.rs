@@ -1,7 +1,7 @@
 //! Names of data sources as users write them, and the sets they stand for.
 //!
-//! `a9a`, `mnist`, `fashion-mnist`, `libsvm:PATH`, `idx:DIR`, `csv:PATH`, `synthetic:ROWSxFEATURES`.
-//! A path may be followed by options: `libsvm:PATH?features=123`, and
+//! `a9a`, `mnist`, `fashion-mnist`, `libsvm:PATH`, `idx:DIR`, `csv:PATH`,
+//! `synthetic:ROWSxFEATURES`. A path may be followed by options: `libsvm:PATH?features=123`, and
 //! `csv:PATH?label=NAME&header=yes&separator=;` where the label is a column's name or its number
 //! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten. `clients`
 //! stands for records that are not here: those that every client of a deployment has for itself.
@@ -71,7 +71,8 @@ pub struct Share {
 }
 
 impl Source {
-    /// Loads the records and, where the source has one, the test set. The seed draws synthetic data.
+    /// Loads the records and, where the source has one, the test set. The seed draws synthetic
+    /// data.
     pub fn load(&self, directories: &DataDirectories, seed: u64) -> Result<Loaded, DataError> {
         self.load_as(&Schema::default(), directories, seed)
     }

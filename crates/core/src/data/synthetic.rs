@@ -18,8 +18,8 @@ use std::sync::Arc;
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::Rng;
 
-use super::draw;
 use super::libsvm::MOST_FEATURES;
+use super::public_random;
 use super::{DataError, Dataset, DenseRows, Features};
 
 /// Standard deviation of the noise on a score of standard deviation 1.
@@ -98,7 +98,7 @@ impl Synthetic {
                 reason: "it does not fit into the memory of this machine".to_owned(),
             })?;
         let mut labels = Vec::with_capacity(count / features);
-        let mut random = draw::generator("synthetic rows", seed);
+        let mut random = public_random::generator("synthetic rows", seed);
         for row in rows {
             random.set_stream(row);
             random.set_word_pos(0);
@@ -133,7 +133,7 @@ struct Rule {
 impl Rule {
     fn new(size: &Synthetic, seed: u64) -> Rule {
         let features = f64::from(size.features);
-        let mut random = draw::generator("synthetic rule", seed);
+        let mut random = public_random::generator("synthetic rule", seed);
         let count = if size.classes == 2 { 1 } else { size.classes };
         let directions = (0..count).map(|_| {
             let drawn: Vec<f64> = (0..size.features).map(|_| uniform(&mut random)).collect();

@@ -1,16 +1,13 @@
-//! SAGA: every record remembers the gradient of its last visit.
+//! SAGA (Option III of Algorithm 3): a table holds the gradient of every record at its last visit.
 //!
-//! The table holds factors, not gradients: one number per record for logistic regression,
+//! **Cost.** The table holds factors, not gradients: one number per record for logistic regression,
 //! 138 (and the clip weight: 556 bytes) for the 784-64-10 network instead of 50,890. The mean of
 //! the table is kept on all coordinates and corrected for the records of each batch.
 
-use super::collector::Mean;
-use super::svrg::add_differences;
-use super::{
-    CHUNK, Collector, Estimator, Factored, RoundInput, Scratch, clip_differences, put_floats,
-    take_floats,
-};
+use super::{CHUNK, Estimator, Factored, RoundInput, Scratch, add_differences};
+use crate::linalg::bytes::{append_floats, floats};
 use crate::objective::Objective;
+use crate::privacy::{KeptMean, RawEstimate};
 
 /// Option III of Algorithm 3.
 pub struct Saga {
@@ -20,7 +17,7 @@ pub struct Saga {
 
 struct Table {
     gradients: Factored,
-    mean: Mean,
+    mean: KeptMean,
 }
 
 impl Saga {
@@ -34,20 +31,18 @@ impl Saga {
 }
 
 impl Estimator for Saga {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
         let table = self
             .table
             .get_or_insert_with(|| Table::fill(input, scratch, sum));
         // The mean of the table as it was before this round's visits.
         sum.add_mean(&table.mean, input.coordinates);
         let repeats = !input.batch.is_sorted_by(|one, next| one < next);
-        for chunk in input.batch.chunks(CHUNK) {
-            scratch.load(input, chunk, table, sum);
-            let clipped =
-                clip_differences(input, chunk, self.difference_clip, sum.alone(), scratch);
-            add_differences(input, chunk, clipped, scratch, sum);
+        for rows in input.batch.chunks(CHUNK) {
+            table.load(input, rows, scratch, sum);
+            add_differences(input, rows, self.difference_clip, scratch, sum);
             if !repeats {
-                table.remember(input, chunk, scratch, sum);
+                table.remember(input, rows, scratch, sum);
             }
         }
         if repeats {
@@ -55,9 +50,9 @@ impl Estimator for Saga {
             let mut rows = input.batch.to_vec();
             rows.sort_unstable();
             rows.dedup();
-            for chunk in rows.chunks(CHUNK) {
-                scratch.load(input, chunk, table, sum);
-                table.remember(input, chunk, scratch, sum);
+            for rows in rows.chunks(CHUNK) {
+                table.load(input, rows, scratch, sum);
+                table.remember(input, rows, scratch, sum);
             }
         }
     }
@@ -67,8 +62,8 @@ impl Estimator for Saga {
     fn save(&self) -> Vec<u8> {
         let mut state = Vec::new();
         if let Some(table) = &self.table {
-            put_floats(&table.gradients.factors, &mut state);
-            put_floats(&table.gradients.weights, &mut state);
+            append_floats(&table.gradients.factors, &mut state);
+            append_floats(&table.gradients.weights, &mut state);
             table.mean.save(&mut state);
         }
         state
@@ -93,10 +88,10 @@ impl Estimator for Saga {
         }
         self.table = Some(Table {
             gradients: Factored {
-                factors: take_floats(&state[..factors]),
-                weights: take_floats(&state[factors..weights]),
+                factors: floats(&state[..factors]).collect(),
+                weights: floats(&state[factors..weights]).collect(),
             },
-            mean: Mean::restore(&state[weights..], on_grid),
+            mean: KeptMean::restore(&state[weights..], on_grid),
         });
         true
     }
@@ -109,36 +104,41 @@ impl Estimator for Saga {
 }
 
 impl Table {
-    fn fill(input: RoundInput<'_>, scratch: &mut Scratch, sum: &Collector) -> Self {
+    fn fill(input: RoundInput<'_>, scratch: &mut Scratch, sum: &RawEstimate) -> Self {
         let mut table = Self {
             gradients: Factored::default(),
-            mean: Mean::zero(input.objective.dimension(), sum),
+            mean: KeptMean::zero(input.objective.dimension(), sum),
         };
         let rows: Vec<u32> = (0..input.data.rows() as u32).collect();
-        table
-            .gradients
-            .factors
-            .reserve_exact(rows.len() * input.objective.factor_len());
-        table.gradients.weights.reserve_exact(rows.len());
-        let Scratch {
-            reference,
-            norms,
-            workspace,
-            ..
-        } = scratch;
-        for chunk in rows.chunks(CHUNK) {
-            reference.compute(input, input.model, chunk, sum.alone(), norms, workspace);
-            table
-                .gradients
-                .factors
-                .extend_from_slice(&reference.factors);
-            table
-                .gradients
-                .weights
-                .extend_from_slice(&reference.weights);
-            table.mean.add(1, input, chunk, reference, sum, workspace);
+        let Factored { factors, weights } = &mut table.gradients;
+        factors.reserve_exact(rows.len() * input.objective.factor_len());
+        weights.reserve_exact(rows.len());
+        for rows in rows.chunks(CHUNK) {
+            scratch.compute_batch(input, rows, sum);
+            let Scratch {
+                batch, workspace, ..
+            } = &mut *scratch;
+            factors.extend_from_slice(&batch.factors);
+            weights.extend_from_slice(&batch.weights);
+            let contribution = input.contribution(rows, batch);
+            table.mean.add(1, contribution, sum, workspace);
         }
         table
+    }
+
+    /// Computes `rows` at the current model into the scratch's `batch`, and copies what the table
+    /// holds for them into `reference`.
+    fn load(&self, input: RoundInput<'_>, rows: &[u32], scratch: &mut Scratch, sum: &RawEstimate) {
+        scratch.compute_batch(input, rows, sum);
+        let len = input.objective.factor_len();
+        let Factored { factors, weights } = &mut scratch.reference;
+        factors.clear();
+        weights.clear();
+        for &row in rows {
+            let row = row as usize;
+            factors.extend_from_slice(&self.gradients.factors[row * len..(row + 1) * len]);
+            weights.push(self.gradients.weights[row]);
+        }
     }
 
     /// Replaces what the table holds for `rows` by their gradients at the current model.
@@ -147,49 +147,24 @@ impl Table {
         input: RoundInput<'_>,
         rows: &[u32],
         scratch: &mut Scratch,
-        sum: &Collector,
+        sum: &RawEstimate,
     ) {
-        self.mean
-            .add(1, input, rows, &scratch.batch, sum, &mut scratch.workspace);
-        self.mean.add(
-            -1,
-            input,
-            rows,
-            &scratch.reference,
-            sum,
-            &mut scratch.workspace,
-        );
+        let Scratch {
+            batch,
+            reference,
+            workspace,
+            ..
+        } = scratch;
+        for (sign, gradients) in [(1, &*batch), (-1, &*reference)] {
+            let contribution = input.contribution(rows, gradients);
+            self.mean.add(sign, contribution, sum, workspace);
+        }
         let len = input.objective.factor_len();
         for (j, &row) in rows.iter().enumerate() {
             let row = row as usize;
             self.gradients.factors[row * len..(row + 1) * len]
-                .copy_from_slice(&scratch.batch.factors[j * len..(j + 1) * len]);
-            self.gradients.weights[row] = scratch.batch.weights[j];
-        }
-    }
-}
-
-impl Scratch {
-    /// Computes `rows` at the current model into `batch` and looks them up in the table into
-    /// `reference`.
-    fn load(&mut self, input: RoundInput<'_>, rows: &[u32], table: &Table, sum: &Collector) {
-        self.batch.compute(
-            input,
-            input.model,
-            rows,
-            sum.alone(),
-            &mut self.norms,
-            &mut self.workspace,
-        );
-        let len = input.objective.factor_len();
-        self.reference.factors.clear();
-        self.reference.weights.clear();
-        for &row in rows {
-            let row = row as usize;
-            self.reference
-                .factors
-                .extend_from_slice(&table.gradients.factors[row * len..(row + 1) * len]);
-            self.reference.weights.push(table.gradients.weights[row]);
+                .copy_from_slice(&batch.factors[j * len..(j + 1) * len]);
+            self.gradients.weights[row] = batch.weights[j];
         }
     }
 }

@@ -1,16 +1,15 @@
-//! SVRG with a loopless snapshot: differences to a past model, plus the full gradient there.
+//! SVRG with a loopless snapshot (Option II of Algorithm 3): differences to the gradients at a past
+//! model, plus the full gradient there.
 //!
 //! `w^0 = x^0`; after round `t` all clients move their snapshot to `x^t` if the shared public coin
 //! says so. The full pass over the records is made when the snapshot is first used.
 
 use std::sync::Arc;
 
-use super::collector::Mean;
-use super::{
-    CHUNK, Clipping, Collector, Estimator, Factored, RoundInput, Scratch, Term, clip_differences,
-    put_floats, take_floats,
-};
-use crate::objective::{Objective, Records};
+use super::{CHUNK, Clipping, Estimator, RoundInput, Scratch, add_differences};
+use crate::linalg::bytes::{append_floats, floats};
+use crate::objective::Objective;
+use crate::privacy::{KeptMean, RawEstimate};
 
 /// Option II of Algorithm 3.
 pub struct Svrg {
@@ -21,9 +20,10 @@ pub struct Svrg {
 struct Snapshot {
     model: Arc<Vec<f32>>,
     fresh: bool,
-    /// The weight that clips each record's gradient at the snapshot: clipped once, used in both terms.
+    /// The weight that clips each record's gradient at the snapshot: clipped once, used in both
+    /// terms.
     weights: Vec<f32>,
-    mean: Option<Mean>,
+    mean: Option<KeptMean>,
 }
 
 impl Svrg {
@@ -37,48 +37,25 @@ impl Svrg {
 }
 
 impl Estimator for Svrg {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut Collector) {
+    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
         let snapshot = self
             .snapshot
             .get_or_insert_with(|| Snapshot::at(input.model));
         if std::mem::take(&mut snapshot.fresh) {
             snapshot.refresh(input, scratch, sum);
         }
-        for chunk in input.batch.chunks(CHUNK) {
-            let alone = sum.alone();
-            scratch.batch.compute(
-                input,
-                input.model,
-                chunk,
-                alone,
-                &mut scratch.norms,
-                &mut scratch.workspace,
-            );
-            let Scratch {
-                reference,
-                norms,
-                workspace,
-                ..
-            } = scratch;
-            let unclipped = RoundInput {
-                clipping: Clipping::None,
-                ..input
-            };
-            reference.compute(unclipped, &snapshot.model, chunk, alone, norms, workspace);
-            for (weight, &row) in reference.weights.iter_mut().zip(chunk) {
-                *weight = snapshot.weights[row as usize];
-            }
-            reference.drop_weightless();
-            let clipped = clip_differences(input, chunk, self.difference_clip, alone, scratch);
-            add_differences(input, chunk, clipped, scratch, sum);
+        for rows in input.batch.chunks(CHUNK) {
+            scratch.compute_batch(input, rows, sum);
+            snapshot.load(input, rows, scratch, sum);
+            add_differences(input, rows, self.difference_clip, scratch, sum);
         }
         if let Some(mean) = &snapshot.mean {
             sum.add_mean(mean, input.coordinates);
         }
-        self.sit_out(input.model, input.snapshot);
+        self.skip_round(input.model, input.snapshot);
     }
 
-    fn sit_out(&mut self, model: &Arc<Vec<f32>>, snapshot: bool) {
+    fn skip_round(&mut self, model: &Arc<Vec<f32>>, snapshot: bool) {
         let kept = self.snapshot.get_or_insert_with(|| Snapshot::at(model));
         if snapshot {
             kept.model = Arc::clone(model);
@@ -90,7 +67,7 @@ impl Estimator for Svrg {
     fn save(&self) -> Vec<u8> {
         let mut state = Vec::new();
         if let Some(snapshot) = &self.snapshot {
-            put_floats(&snapshot.model, &mut state);
+            append_floats(&snapshot.model, &mut state);
         }
         state
     }
@@ -105,15 +82,15 @@ impl Estimator for Svrg {
         let fits = state.is_empty() || state.len() == 4 * objective.dimension();
         if fits {
             self.snapshot =
-                (!state.is_empty()).then(|| Snapshot::at(&Arc::new(take_floats(state))));
+                (!state.is_empty()).then(|| Snapshot::at(&Arc::new(floats(state).collect())));
         }
         fits
     }
 
     fn state_bytes(&self) -> usize {
-        // The snapshot itself is shared with whoever holds that model.
+        // The snapshot itself is shared with all clients that hold that model.
         self.snapshot.as_ref().map_or(0, |snapshot| {
-            4 * snapshot.weights.len() + snapshot.mean.as_ref().map_or(0, Mean::bytes)
+            size_of_val(&snapshot.weights[..]) + snapshot.mean.as_ref().map_or(0, KeptMean::bytes)
         })
     }
 }
@@ -128,11 +105,11 @@ impl Snapshot {
         }
     }
 
-    fn refresh(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &Collector) {
+    fn refresh(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &RawEstimate) {
         self.weights.clear();
         let mean = self
             .mean
-            .get_or_insert_with(|| Mean::zero(input.objective.dimension(), sum));
+            .get_or_insert_with(|| KeptMean::zero(input.objective.dimension(), sum));
         mean.reset();
         let rows: Vec<u32> = (0..input.data.rows() as u32).collect();
         let Scratch {
@@ -141,43 +118,32 @@ impl Snapshot {
             workspace,
             ..
         } = scratch;
-        for chunk in rows.chunks(CHUNK) {
-            reference.compute(input, &self.model, chunk, sum.alone(), norms, workspace);
+        for rows in rows.chunks(CHUNK) {
+            let single = sum.needs_single_records();
+            reference.compute(input, &self.model, rows, single, norms, workspace);
             self.weights.extend_from_slice(&reference.weights);
-            mean.add(1, input, chunk, reference, sum, workspace);
+            mean.add(1, input.contribution(rows, reference), sum, workspace);
         }
     }
-}
 
-/// Adds the clipped differences of a chunk whose two sides stand in the scratch.
-pub(super) fn add_differences(
-    input: RoundInput<'_>,
-    chunk: &[u32],
-    clipped: bool,
-    scratch: &mut Scratch,
-    sum: &mut Collector,
-) {
-    let records = Records {
-        data: input.data,
-        rows: chunk,
-    };
-    let Scratch {
-        batch,
-        reference,
-        scales,
-        workspace,
-        ..
-    } = scratch;
-    let (batch, reference): (&Factored, &Factored) = (batch, reference);
-    let scales = clipped.then_some(scales.as_slice());
-    sum.add(
-        Term::Batch,
-        input.objective,
-        records,
-        input.coordinates,
-        batch,
-        Some(reference),
-        scales,
-        workspace,
-    );
+    /// Computes `rows` at the snapshot into the scratch's `reference`, with the weights that
+    /// clipped them when the snapshot was new.
+    fn load(&self, input: RoundInput<'_>, rows: &[u32], scratch: &mut Scratch, sum: &RawEstimate) {
+        let Scratch {
+            reference,
+            norms,
+            workspace,
+            ..
+        } = scratch;
+        let unclipped = RoundInput {
+            clipping: Clipping::None,
+            ..input
+        };
+        let single = sum.needs_single_records();
+        reference.compute(unclipped, &self.model, rows, single, norms, workspace);
+        for (weight, &row) in reference.weights.iter_mut().zip(rows) {
+            *weight = self.weights[row as usize];
+        }
+        reference.clear_unweighted();
+    }
 }

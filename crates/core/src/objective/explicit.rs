@@ -1,9 +1,9 @@
 //! Objectives of your own: write one record's loss and gradient, get an [`Objective`].
 //!
-//! [`Explicit`] keeps each record's gradient explicitly: its factors *are* the gradient, `d` numbers
-//! per record. Everything else (clipping, selected coordinates, SAGA's table) follows from that at
-//! a cost of `O(batch x d)` time and memory, where the built-in objectives need far less. Every
-//! number of a record is computed from that record alone, to the bit.
+//! [`Explicit`] keeps each record's gradient explicitly: its factors *are* the gradient, `d`
+//! numbers per record. Everything else (clipping, selected coordinates, SAGA's table) follows from
+//! that at a cost of `O(batch x d)` time and memory, where the built-in objectives need far less.
+//! Every number of a record is computed from that record alone, to the bit.
 
 use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 use crate::data::{Dataset, Features, SparseRow};
@@ -30,7 +30,8 @@ use crate::linalg;
 ///     ) -> Outcome {
 ///         let residual = features.dot(model) - label as f32;
 ///         features.add_scaled(residual, gradient);
-///         Outcome { loss: residual * residual / 2.0, class: (residual + label as f32).round() as u32 }
+///         let class = (residual + label as f32).round() as u32;
+///         Outcome { loss: residual * residual / 2.0, class }
 ///     }
 /// }
 /// ```
@@ -52,13 +53,13 @@ pub trait RecordLoss {
 /// One record's features, dense or sparse, offset included.
 #[derive(Clone, Copy)]
 pub struct RowView<'a> {
-    row: Row<'a>,
+    row: StoredRow<'a>,
     offset: Option<&'a [f32]>,
     squared_norm: f64,
 }
 
 #[derive(Clone, Copy)]
-enum Row<'a> {
+enum StoredRow<'a> {
     Dense(&'a [f32]),
     Sparse(SparseRow<'a>),
 }
@@ -71,8 +72,8 @@ impl<'a> RowView<'a> {
     pub fn new(data: &'a Dataset, row: usize) -> Self {
         RowView {
             row: match data.features() {
-                Features::Dense(dense) => Row::Dense(dense.row(row)),
-                Features::Sparse(sparse) => Row::Sparse(sparse.row(row)),
+                Features::Dense(dense) => StoredRow::Dense(dense.row(row)),
+                Features::Sparse(sparse) => StoredRow::Sparse(sparse.row(row)),
             },
             offset: data.offset().map(|offset| &offset[..]),
             squared_norm: data.squared_norms()[row],
@@ -85,8 +86,8 @@ impl<'a> RowView<'a> {
     /// If there are fewer weights than features; more are ignored.
     pub fn dot(&self, weights: &[f32]) -> f32 {
         let stored = match self.row {
-            Row::Dense(row) => linalg::dot(row, &weights[..row.len()]),
-            Row::Sparse(row) => linalg::vectorised(
+            StoredRow::Dense(row) => linalg::dot(row, &weights[..row.len()]),
+            StoredRow::Sparse(row) => linalg::vectorised(
                 #[inline(always)]
                 || linalg::kernels::sparse_dot(row, weights),
             ),
@@ -99,14 +100,14 @@ impl<'a> RowView<'a> {
     /// `target += scale * a` for this row `a`.
     ///
     /// # Panics
-    /// If `target` is shorter than the row; what is beyond stays as it is.
+    /// If `target` is shorter than the row; numbers beyond the row do not change.
     pub fn add_scaled(&self, scale: f32, target: &mut [f32]) {
         if let Some(offset) = self.offset {
             linalg::add_scaled(&mut target[..offset.len()], scale, offset);
         }
         match self.row {
-            Row::Dense(row) => linalg::add_scaled(&mut target[..row.len()], scale, row),
-            Row::Sparse(row) => {
+            StoredRow::Dense(row) => linalg::add_scaled(&mut target[..row.len()], scale, row),
+            StoredRow::Sparse(row) => {
                 for (&index, &value) in row.indices.iter().zip(row.values) {
                     target[index as usize] += scale * value;
                 }
@@ -230,7 +231,8 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
     }
 }
 
-/// Entry by entry `weight_j g_j`. Products of two `f32` are exact in `f64`: no cancellation beyond a difference itself.
+/// `weight_j g_j`, entry by entry. Products of two `f32` are exact in `f64`, so differences of two
+/// of them have no other error than their own rounding.
 fn scaled<'a>(
     gradients: Gradients<'a>,
     j: usize,

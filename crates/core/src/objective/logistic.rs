@@ -1,26 +1,27 @@
 //! Logistic regression: `f_j(x) = log(1 + exp(-y_j <a_j, x>))` with `y_j = -1` for class 0 and
 //! `+1` for class 1.
 //!
-//! The gradient is `s_j a_j` with `s_j = -y_j sigmoid(-y_j <a_j, x>)`: the factor of a record is the
-//! one number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where there
-//! is one, is an ordinary last feature of the data.
+//! The gradient is `s_j a_j` with `s_j = -y_j sigmoid(-y_j <a_j, x>)`: the factor of a record is
+//! the one number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where
+//! there is one, is an ordinary last feature of the data.
 //!
 //! **Guarantee.** Every number of record `j` is the same to the bit in any batch.
 //!
 //! **Cost.** One pass over the stored features of the batch for the factors and one for the sum;
 //! nothing for the norms. On a few selected coordinates the sum costs a binary search per
 //! coordinate and record, or a table lookup per stored feature, or that same pass, whichever is
-//! cheapest. Features that are yes or no are read as columns alone (`data/indicators.rs`).
+//! cheapest. Of features with two values only the columns are read (`data/indicators.rs`).
 //!
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
 use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
-use crate::data::packed::{Entries, RowSource, with_rows};
+use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Dataset, Features, SparseRow, SparseRows};
-use crate::linalg::{self, elementary, kernels, vectorised};
+use crate::linalg::sparse::SparseVector;
+use crate::linalg::{self, kernels, vector_math, vectorised};
 
-/// Rows that are asked for together.
+/// Rows that are prefetched together.
 const BLOCK: usize = 64;
 
 /// Two-class logistic regression; see the module.
@@ -196,8 +197,9 @@ fn products<'a>(gradients: Gradients<'a>) -> impl Iterator<Item = f64> + use<'a>
     pairs.map(|(&weight, &factor)| f64::from(weight) * f64::from(factor))
 }
 
-/// The records as columns alone, where they are kept so and there are enough of them to make up for the tables. Sums
-/// over several records may then be rounded in another order; a record alone never goes this way.
+/// The records as columns without values, where they are stored so and there are enough of them to
+/// be worth the tables. Sums over several records may then be rounded in another order; a single
+/// record is never computed this way.
 #[inline(always)]
 fn indicators<'a>(records: Records<'a>) -> Option<&'a Indicators> {
     const FEWEST: usize = 8;
@@ -217,10 +219,10 @@ fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f3
             }
         }
         Features::Sparse(sparse) => {
-            // Rows lie anywhere in memory: all are asked for before the first is read.
+            // Rows lie anywhere in memory: all are prefetched before the first is read.
             with_rows!(sparse, |rows| {
                 let found = rows.block::<BLOCK>(records.rows);
-                found.iter().for_each(|row| row.fetch());
+                found.iter().for_each(|row| row.prefetch());
                 for (margin, &row) in margins.iter_mut().zip(&found) {
                     *margin = constant + kernels::sparse_dot(row, model);
                 }
@@ -239,12 +241,12 @@ fn turn_into_factors(records: Records<'_>, margins: &mut [f32], outcomes: Option
     }
     if let Some(outcomes) = outcomes {
         for ((outcome, &margin), &sign) in outcomes.iter_mut().zip(&*margins).zip(&signs) {
-            outcome.loss = elementary::softplus(sign * margin);
+            outcome.loss = vector_math::softplus(sign * margin);
             outcome.class = u32::from(margin > 0.0);
         }
     }
     for (value, &sign) in margins.iter_mut().zip(&signs) {
-        *value = sign * elementary::sigmoid(sign * *value);
+        *value = sign * vector_math::sigmoid(sign * *value);
     }
 }
 
@@ -294,8 +296,9 @@ fn add_indicators(
     total
 }
 
-/// One record alone: row and offset are added before they are scaled. Where they nearly cancel, two products would
-/// leave rounding errors out of proportion to the record's norm, by which it was clipped.
+/// One record: row and offset are added before they are scaled. Where they nearly cancel, two
+/// products would leave rounding errors that are large against the record's norm, by which it was
+/// clipped.
 #[inline(always)]
 fn add_row_and_offset(features: &Features, row: u32, offset: &[f32], scale: f32, sum: &mut [f32]) {
     match features {
@@ -330,8 +333,8 @@ fn add_selected(
     if let Some(indicators) = indicators(records) {
         return add_selected_indicators(indicators, records, gradients, chosen, sum);
     }
-    match (records.data.features(), way(records, chosen)) {
-        (Features::Sparse(_), Way::WholeRows) => {
+    match (records.data.features(), cheapest_lookup(records, chosen)) {
+        (Features::Sparse(_), Lookup::WholeRows) => {
             let mut full = workspace.take_zeroed(records.data.columns());
             add_rows(records, gradients, &mut full);
             for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
@@ -339,7 +342,7 @@ fn add_selected(
             }
             workspace.put(full);
         }
-        (Features::Sparse(sparse), Way::Table) => {
+        (Features::Sparse(sparse), Lookup::Table) => {
             let mut table = position_table(records.data.columns(), chosen, workspace);
             if let (&[row], Some(offset)) = (records.rows, records.data.offset()) {
                 let scale = gradients.weights[0] * gradients.factors[0];
@@ -361,8 +364,9 @@ fn add_selected(
     }
 }
 
-/// One record with an offset: row and offset are added before they are scaled, as in [`add_row_and_offset`]. Stored features
-/// take their positions out of the table, so that those left over are of coordinates where only the offset is.
+/// One record with an offset: row and offset are added before they are scaled, as in
+/// [`add_row_and_offset`]. Stored features remove their positions from the table, so that the
+/// positions left over are of coordinates where the record is the offset alone.
 #[inline(always)]
 fn add_one_by_table(
     row: SparseRow<'_>,
@@ -386,8 +390,8 @@ fn add_one_by_table(
     }
 }
 
-/// A batch, or records without an offset: every stored feature is looked up in the table, and the offset is added once, times
-/// the sum of the scales.
+/// A batch, or records without an offset: every stored feature is looked up in the table, and the
+/// offset is added once, times the sum of the scales.
 #[inline(always)]
 fn add_many_by_table(
     sparse: &SparseRows,
@@ -417,8 +421,8 @@ fn add_many_by_table(
     }
 }
 
-/// [`add_selected`] for rows that are kept as columns alone: the chosen columns are picked out of every row's bits, or, if
-/// there are more than [`MARKED`], whole rows are added up.
+/// [`add_selected`] for rows that are stored as columns without values: the chosen columns are
+/// picked out of every row's bits, or, if there are more than [`MARKED`], whole rows are added.
 #[inline(always)]
 fn add_selected_indicators(
     indicators: &Indicators,
@@ -473,8 +477,8 @@ fn selected_norms(
         features.map(square).sum()
     };
     let norms = squared_norms.iter_mut().zip(records.rows);
-    match (records.data.features(), way(records, chosen)) {
-        (Features::Sparse(sparse), Way::Table | Way::WholeRows) => {
+    match (records.data.features(), cheapest_lookup(records, chosen)) {
+        (Features::Sparse(sparse), Lookup::Table | Lookup::WholeRows) => {
             let table = position_table(records.data.columns(), chosen, workspace);
             let constant: f64 = chosen.iter().map(|&c| square(offset(c))).sum();
             for (norm, &row) in norms {
@@ -488,7 +492,8 @@ fn selected_norms(
                     }
                 }
                 *norm = own + (constant - replaced);
-                // Where little is left of the offset's squares the difference has lost its digits.
+                // Where little is left of the offset's squares, the difference has no correct
+                // digits.
                 if *norm < constant / 256.0 {
                     *norm = searched(row);
                 }
@@ -534,7 +539,7 @@ fn position_table(columns: usize, chosen: &[u32], workspace: &mut Workspace) -> 
 
 /// How chosen features are found among the stored ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum Lookup {
     /// Each is searched for in every row.
     Search,
     /// Every stored feature is looked up in a table.
@@ -543,14 +548,15 @@ enum Way {
     WholeRows,
 }
 
-/// The cheapest way. Beyond speed, only roundings of a sum depend on it: with an offset, or onto a sum that is not zero.
-fn way(records: Records<'_>, chosen: &[u32]) -> Way {
+/// The cheapest lookup. Apart from time, only the rounding of a sum depends on it: with an offset,
+/// or added to a sum that is not zero.
+fn cheapest_lookup(records: Records<'_>, chosen: &[u32]) -> Lookup {
     let (Features::Sparse(sparse), Some(&first)) = (records.data.features(), records.rows.first())
     else {
-        return Way::Search;
+        return Lookup::Search;
     };
-    // The first row speaks for all. In units of an addition, measured: a step of a search costs 4
-    // and a hit in the table 8, because both are branches that cannot be foreseen.
+    // The first row is taken as typical. In units of an addition, measured: a step of a search
+    // costs 4 and a hit in the table 8, because both are branches that processors cannot predict.
     let stored = sparse.row(first as usize).indices.len() as f64;
     let (count, columns) = (records.len() as f64, sparse.columns() as f64);
     let hits = stored * chosen.len() as f64 / columns;
@@ -558,10 +564,10 @@ fn way(records: Records<'_>, chosen: &[u32]) -> Way {
     let table = columns / 16.0 + count * (0.7 * stored + 8.0 * hits);
     let whole_rows = columns / 16.0 + count * stored;
     if search < table.min(whole_rows) {
-        Way::Search
+        Lookup::Search
     } else if table < whole_rows {
-        Way::Table
+        Lookup::Table
     } else {
-        Way::WholeRows
+        Lookup::WholeRows
     }
 }

@@ -1,19 +1,19 @@
 //! Fully connected networks with softmax cross-entropy: `f_j(x) = -log p_label(a_j; x)`.
 //!
-//! Layer `l` computes `z_l = W_l^T a_l + b_l` from what came in, `a_l`; the first layer's input `a_0`
-//! is the record itself. Its gradient is the outer product of `a_l` and the error `delta_l` that came
-//! back, so the factors of a record are the errors of all layers and the inputs of all layers but
-//! the first: 64 + 64 + 10 = 138 numbers for 784-64-10, instead of 50,890. Without hidden layers
-//! this is softmax regression.
+//! Layer `l` computes `z_l = W_l^T a_l + b_l` from its input `a_l`; the first layer's input `a_0`
+//! is the record itself. Its gradient is the outer product of `a_l` and the back-propagated error
+//! `delta_l`, so the factors of a record are the errors of all layers and the inputs of all layers
+//! but the first: 64 + 64 + 10 = 138 numbers for 784-64-10, instead of 50,890. Without hidden
+//! layers this is softmax regression.
 //!
 //! **Order of parameters.** For every layer the weights, input-major (`[inputs][outputs]`, so that
 //! a sparse row touches whole lines of memory), then the biases. [`Network::layers`] gives the
 //! ranges.
 //!
-//! **Guarantee.** Factors, outcomes and norms of record `j` are the same to the bit in any batch, at
-//! any place, next to any neighbours: every output number is one chain of fused multiply-adds in
-//! the order of the inputs ([`linalg::kernels`](crate::linalg)). A dense row gives the same bits as
-//! the sparse row that leaves out its zeros.
+//! **Guarantee.** Factors, outcomes and norms of record `j` are the same to the bit in any batch
+//! and at any place of it: every output number is one chain of fused multiply-adds in the order of
+//! the inputs (`linalg/packed_matrix.rs`). A dense row gives the same bits as the sparse row that
+//! leaves out its zeros.
 //!
 //! **Cost.** Forward and backward pass are proportional to the stored features; norms over all
 //! coordinates need only the factors ("ghost" norms): `|g|^2 = sum_l (|a_l|^2 + 1) |delta_l|^2`.
@@ -24,7 +24,7 @@
 mod columns;
 mod norms;
 mod pass;
-mod steps;
+mod quantised_pixels;
 mod sums;
 
 use std::ops::Range;
@@ -49,12 +49,12 @@ pub enum Activation {
     Relu,
 }
 
-/// Where one layer's parameters stand in the model.
+/// Where one layer's parameters are in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerShape {
-    /// Numbers that come in.
+    /// Number of inputs.
     pub inputs: usize,
-    /// Numbers that go out.
+    /// Number of outputs.
     pub outputs: usize,
     /// The weights, `[inputs][outputs]`.
     pub weights: Range<usize>,
@@ -75,7 +75,7 @@ impl LayerShape {
     }
 }
 
-/// Why there is no such network.
+/// Why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetworkError {
@@ -106,15 +106,15 @@ pub struct Network {
     activation: Activation,
     places: Vec<FactorPlace>,
     factor_len: usize,
-    pass: pass::Plan,
+    layout: pass::PassLayout,
 }
 
-/// Where one layer's numbers stand among a record's factors.
+/// Where one layer's numbers are among a record's factors.
 #[derive(Clone, Debug)]
 struct FactorPlace {
-    /// What came in; empty for the first layer.
+    /// The layer's input; empty for the first layer.
     input: Range<usize>,
-    /// The error that came back.
+    /// The back-propagated error.
     error: Range<usize>,
 }
 
@@ -163,13 +163,13 @@ impl Network {
             });
             next = end;
         }
-        let pass = pass::Plan::new(&layers);
+        let layout = pass::PassLayout::new(&layers);
         Ok(Network {
             layers,
             activation,
             places,
             factor_len,
-            pass,
+            layout,
         })
     }
 
@@ -213,14 +213,14 @@ impl Activation {
         match self {
             Activation::Sigmoid => linalg::sigmoid(values),
             Activation::Tanh => linalg::tanh(values),
-            // Not `max`: it would hide what is not a number.
+            // Not `max`, which would turn not-a-number into zero.
             Activation::Relu => values
                 .iter_mut()
                 .for_each(|value| *value = if *value < 0.0 { 0.0 } else { *value }),
         }
     }
 
-    /// Multiplies errors by the derivative, given what the layer put out.
+    /// Multiplies errors by the derivative, given the layer's outputs.
     fn times_derivative(self, errors: &mut [f32], outputs: &[f32]) {
         let pairs = errors.iter_mut().zip(outputs);
         linalg::vectorised_widely(

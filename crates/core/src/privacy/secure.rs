@@ -1,33 +1,39 @@
-//! Secure noise: the Gaussian mechanism on integers, with no rounding left to argue about.
+//! Secure noise: the Gaussian mechanism on integers, without rounding errors.
 //!
-//! A floating-point Gaussian mechanism does not have the guarantee of the ideal one: the noise has holes (Mironov 2012),
-//! the low bits of `x + noise` tell `x` (Haney et al. 2022), and a floating-point sum of clipped records is more
-//! sensitive than its clip (Casacuberta et al. 2022). Here a release is made of integers only:
+//! A floating-point Gaussian mechanism does not have the guarantee of the ideal one: the noise has
+//! holes (Mironov 2012), the low bits of `x + noise` tell `x` (Haney et al. 2022), and a
+//! floating-point sum of clipped records is more sensitive than its clip (Casacuberta et al. 2022).
+//! Here a release is made of integers only:
 //!
-//! 1. [`Grid`] turns every record's clipped contribution into integers, truncated toward zero, whose squared norm is
-//!    checked in exact arithmetic against `floor((clip / (divisor * step))^2)`; integer sums are exact in any order.
-//! 2. [`RoundedGaussian`] draws `round(N(0, (sigma / step)^2))`, exactly, from a cryptographic generator.
-//! 3. The two are added. On integers `x + round(N) = round(x + N)`, so the release is a function of the release of the
-//!    ideal continuous mechanism: **every** bound proved for the latter (privacy-loss distribution, closed form, mixture,
-//!    Renyi, both adjacencies) holds for it unchanged. That is why no discrete Gaussian is offered beside it: the discrete
-//!    Gaussian inherits only the integer-order moments, and is slower to draw.
+//! 1. [`Grid`] turns every record's clipped contribution into integers, truncated toward zero,
+//!    whose squared norm is checked in exact arithmetic against
+//!    `floor((clip / (divisor * step))^2)`; integer sums are exact in any order.
+//! 2. [`RoundedGaussian`] draws `round(N(0, (sigma / step)^2))`, exactly, from a cryptographic
+//!    generator.
+//! 3. The two are added. On integers `x + round(N) = round(x + N)`, so the release is a function of
+//!    the release of the ideal continuous mechanism: **every** bound proved for the latter
+//!    (privacy-loss distribution, closed form, mixture, Renyi, both adjacencies) holds for it
+//!    unchanged. That is why no discrete Gaussian is offered beside it: the discrete Gaussian
+//!    inherits only the integer-order moments, and is slower to draw.
 //!
-//! All that comes after the noised integers (scaling, shifts, compression, 32-bit floats) is post-processing.
-//! [`GridPlan`] picks one step for all the terms of an estimator and the noise that goes with it.
+//! All that comes after the noised integers (scaling, shifts, compression, 32-bit floats) is
+//! post-processing. [`GridPlan`] picks one step for all the terms of an estimator and the noise
+//! that goes with it.
 //!
-//! Order of work: draw the noise of a round in one batch, *before* the records are touched, so that the time a sampler
-//! takes (it is not constant) cannot depend on the data. Wipe the noise once it has been added: an observer who knows it,
-//! or the key of its generator, sees through the mechanism.
+//! Order of work: draw the noise of a round at once, *before* the records are read, so that the
+//! time a sampler takes (it is not constant) cannot depend on the data. Wipe the noise once it has
+//! been added: whoever knows it, or the key of its generator, can subtract it.
 //!
 //! ```
 //! use chacha20::ChaCha20Rng;
 //! use rand::SeedableRng;
-//! use soteria_core::privacy::secure::{GridPlan, Term};
+//! use soteria_core::privacy::secure::{GridPlan, TermBound};
 //!
-//! // Records of two coordinates clipped to norm 1, an expected batch of 50, noise 0.08 on their mean.
-//! let plan = GridPlan::new(0.08, 2, &[Term { clip: 1.0, divisor: 50.0 }])?;
+//! // Two coordinates, records clipped to norm 1, an expected batch of 50, noise 0.08 on the mean.
+//! let plan = GridPlan::new(0.08, 2, &[TermBound { clip: 1.0, divisor: 50.0 }])?;
 //! let grid = &plan.grids()[0];
-//! let mut rng = ChaCha20Rng::from_seed([1; 32]); // in earnest: a seed from the operating system
+//! // In production: a seed from the operating system.
+//! let mut rng = ChaCha20Rng::from_seed([1; 32]);
 //! let mut noise = vec![0; 2];
 //! plan.noise().fill(&mut rng, &mut noise);
 //!
@@ -43,13 +49,13 @@
 //! # Ok::<(), soteria_core::privacy::secure::NoiseError>(())
 //! ```
 
+mod big_integer;
 mod exponential;
 pub mod grid;
-mod natural;
+mod rejection_table;
 pub mod rounded_gaussian;
-mod wall;
 
-pub use grid::{Grid, GridPlan, Term};
+pub use grid::{Grid, GridPlan, TermBound};
 pub use rounded_gaussian::RoundedGaussian;
 
 /// Why a grid or a sampler could not be built.
@@ -133,7 +139,7 @@ impl Dyadic {
         } else {
             (fraction | 1 << 52, biased - 1075)
         };
-        // Subnormal numbers have leading zeros; all others have exactly eleven.
+        // Normal numbers have exactly eleven leading zeros, subnormal ones have more.
         let lift = mantissa.leading_zeros() - 11;
         Ok(Self {
             mantissa: mantissa << lift,

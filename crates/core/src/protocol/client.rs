@@ -1,4 +1,11 @@
-//! The client: from its records and the model to one message a round.
+//! The client: from its records and the model to one message a round (the client's part of
+//! Algorithm 1).
+//!
+//! **Guarantee.** What leaves a client has passed [`GaussianMechanism::release`]; a round reads the
+//! records of its batch only, and the same keys, round and model give the same bytes.
+//!
+//! **Cost.** That of the estimator ([`crate::estimator`]), plus `O(k)` for `k` coordinates that
+//! travel. After the first rounds nothing is allocated, except with secure noise.
 
 mod plan;
 
@@ -9,12 +16,11 @@ use std::sync::Arc;
 use super::{ClientId, Round};
 use crate::compress::{Selection, Update};
 use crate::data::Dataset;
-use crate::estimator::{
-    Clipping, Collector, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg,
-};
-use crate::linalg::processor::{prefetch_places, roomy};
-use crate::objective::{Coordinates, Regularizer, Workspace};
-use crate::privacy::{Mechanism, NOISE_STEP, Noise, Released};
+use crate::data::prefetch::BatchPrefetch;
+use crate::estimator::{Clipping, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg};
+use crate::linalg::memory::{prefetch_places, thread_buffer};
+use crate::objective::{Coordinates, Workspace};
+use crate::privacy::{GaussianMechanism, Noise, RawEstimate, Released, RoundNoise};
 use crate::random::{ClientKeys, IndexSeed, Purpose, SecretKey, SecretRng, unit};
 use crate::sampling::Sampling;
 use crate::wire;
@@ -25,7 +31,7 @@ pub struct Client {
     plan: Arc<ClientPlan>,
     data: Arc<Dataset>,
     keys: ClientKeys,
-    mechanism: Mechanism,
+    mechanism: GaussianMechanism,
     sampling: Sampling,
     estimator: Box<dyn Estimator>,
     clipping: Clipping,
@@ -41,19 +47,32 @@ pub struct ClientState {
     pub memory: Vec<u8>,
 }
 
+/// A client's message of one round, in the buffers of the [`RoundScratch`] that it was made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// What is sent.
+    pub bytes: &'a [u8],
+    /// What the server will decode from it; `None` when the client skips the round.
+    pub update: Option<&'a Update>,
+}
+
 /// Buffers of one thread, shared by all clients that it runs.
 pub struct RoundScratch {
     rows: Vec<u32>,
     estimator: Scratch,
     selection: Selection,
+    bytes: Vec<u8>,
+    update: Update,
 }
 
 impl Default for RoundScratch {
     fn default() -> Self {
         Self {
-            rows: roomy(0),
+            rows: thread_buffer(0),
             estimator: Scratch::default(),
-            selection: Selection::roomy(),
+            selection: Selection::for_thread(),
+            bytes: thread_buffer(0),
+            update: Update::for_thread(),
         }
     }
 }
@@ -88,8 +107,9 @@ impl Client {
         } else {
             plan.compressor.values()
         };
-        let mechanism = Mechanism::new(plan.noise, sigma, &terms, coordinates)?;
-        // SAGA takes away from its mean what it has added, which is exact as long as nothing saturates.
+        let mechanism = GaussianMechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        // SAGA subtracts from its mean what it has added, which is exact as long as nothing
+        // saturates.
         if matches!(plan.estimator, EstimatorPlan::Saga { .. })
             && let Some(most) = mechanism.reference_capacity()
             && records as u64 > most
@@ -148,49 +168,50 @@ impl Client {
         4 * self.shift.len() + self.estimator.state_bytes()
     }
 
-    /// Moves what the client writes in every round to memory that the calling thread has asked for: two threads
-    /// that write next to each other wait for each other.
-    pub(crate) fn settle(&mut self) {
+    /// Moves what the client writes in every round to memory that the calling thread allocates: two
+    /// threads that write to the same cache line slow each other down.
+    pub(crate) fn reallocate(&mut self) {
         self.shift = self.shift.clone();
     }
 
-    /// Gives the client other secrets: a deployed client draws fresh ones for every round, after
-    /// the round's model has arrived, so that no copy of its state can ever repeat noise.
-    pub fn renew(&mut self, keys: ClientKeys) {
+    /// Replaces the client's keys: a deployed client draws fresh ones for every round, after the
+    /// round's model has arrived, so that no copy of its state can ever repeat noise.
+    pub fn set_keys(&mut self, keys: ClientKeys) {
         self.keys = keys;
     }
 
     /// A round without a message of this client, or one whose message was computed by an earlier
-    /// process and is known: only public state (SVRG's snapshot) follows the others.
-    pub fn sit_out(&mut self, round: Round, model: &Arc<Vec<f32>>) {
+    /// process and is known: only public state (SVRG's snapshot) is updated.
+    pub fn skip_round(&mut self, round: Round, model: &Arc<Vec<f32>>) {
         let coin = self.plan.snapshot_coin(round);
-        self.estimator.sit_out(model, coin);
+        self.estimator.skip_round(model, coin);
     }
 
     /// Whether the estimator remembers secret coins, so that only the coins of past rounds (or a
-    /// saved state) can rebuild it: SAGA. See [`revisit`](Self::revisit).
+    /// saved state) can rebuild it: SAGA. See [`replay_round`](Self::replay_round).
     pub fn remembers_coins(&self) -> bool {
         matches!(self.plan.estimator, EstimatorPlan::Saga { .. })
     }
 
-    /// Brings the estimator's memory to where [`message`](Self::message) left it in `round` with the same coins,
-    /// model and memory, without any noise and without a message: `coins` is all that is left of the
-    /// round's secrets. Says whether the client took part in the round.
-    pub fn revisit(
+    /// Brings the estimator's memory to the state in which [`message`](Self::message) left it in
+    /// `round` with the same coins, model and memory, without any noise and without a message:
+    /// `coins` is all that is kept of the round's secrets. Returns whether the client took part in
+    /// the round.
+    pub fn replay_round(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
         coins: &SecretKey,
         scratch: &mut RoundScratch,
     ) -> bool {
-        if self.sits_out(round, coins) {
-            self.sit_out(round, model);
+        if self.skips(round, coins) {
+            self.skip_round(round, model);
             return false;
         }
         let mut sampled = coins.stream(round, Purpose::Sampling);
         let records = self.data.rows();
         self.sampling.draw(records, &mut sampled, &mut scratch.rows);
-        // The memory is about all coordinates whichever travelled, and the estimate is not wanted.
+        // The memory is on all coordinates whichever travelled, and the estimate is not needed.
         let RoundScratch {
             rows, estimator, ..
         } = scratch;
@@ -198,8 +219,8 @@ impl Client {
         true
     }
 
-    /// Whether the round's coin says that this client sends nothing.
-    fn sits_out(&self, round: Round, coins: &SecretKey) -> bool {
+    /// Whether this client sends nothing in the round, by its participation coin.
+    fn skips(&self, round: Round, coins: &SecretKey) -> bool {
         let participation = self.plan.compressor.participation();
         participation < 1.0
             && unit(&mut coins.stream(round, Purpose::Participation)) >= participation
@@ -231,27 +252,33 @@ impl Client {
         fits
     }
 
-    /// Computes the message of `round` for `model` into `message`, and what the server will decode
-    /// from it into `update`; `false` when the client sits the round out (nothing in `update`).
+    /// Computes the message of `round` for `model`.
     ///
     /// Every call draws the same randomness for the same round: asking twice with two different
     /// models would release twice under one noise, so a driver must never do it
     /// (the deployed client refuses).
-    pub fn message(
+    pub fn message<'s>(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
-        scratch: &mut RoundScratch,
-        message: &mut Vec<u8>,
-        update: &mut Update,
-    ) -> bool {
-        if self.sits_out(round, &self.keys.coins) {
-            // No record is touched; only the shared snapshot moves on.
-            self.sit_out(round, model);
-            wire::put_absence(&self.plan.compressor, round, message);
-            return false;
+        scratch: &'s mut RoundScratch,
+    ) -> Message<'s> {
+        let RoundScratch {
+            rows,
+            estimator,
+            selection,
+            bytes,
+            update,
+        } = scratch;
+        if self.skips(round, &self.keys.coins) {
+            // No record is read.
+            self.skip_round(round, model);
+            wire::put_absence(&self.plan.compressor, round, bytes);
+            return Message {
+                bytes,
+                update: None,
+            };
         }
-        let mut selection = std::mem::take(&mut scratch.selection);
         let mut noise = self.keys.stream(round, Purpose::Noise);
         // Also where coordinates are shared, so that noise always begins at the second block.
         let own_seed = IndexSeed::draw(&mut noise);
@@ -260,35 +287,31 @@ impl Client {
         } else {
             own_seed
         };
-        self.plan.compressor.select(seed, &mut selection);
-        let mut released = self.release(
-            round,
-            model,
-            selection.coordinates(),
-            &mut noise,
-            &mut scratch.rows,
-            &mut scratch.estimator,
-        );
+        self.plan.compressor.select(seed, selection);
+        let coordinates = selection.coordinates();
+        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator);
         if !self.shift.is_empty() {
-            released.subtract(&self.shift, selection.coordinates());
+            released.subtract(&self.shift, coordinates);
         }
         let compressor = &self.plan.compressor;
-        wire::put_header(compressor, round, message);
+        wire::put_header(compressor, round, bytes);
         let mut coins = self.keys.stream(round, Purpose::Rounding);
-        compressor.encode(&released, &mut selection, &mut coins, message, update);
-        scratch.estimator.recycle(released.into_buffer());
-        scratch.selection = selection;
-        true
+        compressor.encode(&released, selection, &mut coins, bytes, update);
+        estimator.recycle(released.into_buffer());
+        Message {
+            bytes,
+            update: Some(update),
+        }
     }
 
-    /// The server took the message that `update` decodes: the shift follows.
+    /// The server has added the message that `update` decodes: moves the shift.
     pub fn accepted(&mut self, update: &Update) {
         if let Some(step) = self.plan.shift_step {
             update.add_to(step as f32, &mut self.shift);
         }
     }
 
-    /// Estimate and noise: from here on everything is public.
+    /// Estimate and noise. What it returns may be sent.
     fn release(
         &mut self,
         round: Round,
@@ -298,50 +321,54 @@ impl Client {
         rows: &mut Vec<u32>,
         scratch: &mut Scratch,
     ) -> Released {
-        let plan = &self.plan;
-        let dimension = plan.objective.dimension();
-        let count = coordinates.count(dimension);
-        let records = self.data.rows();
         let mut coins = self.keys.stream(round, Purpose::Sampling);
-        self.sampling.draw(records, &mut coins, rows);
-        let mut ahead = Ahead::new(&self.data, rows, count.div_ceil(NOISE_STEP));
-        let noise = self
-            .mechanism
-            .draw(count, noise, &mut scratch.workspace, || ahead.step());
-        ahead.finish();
+        self.sampling.draw(self.data.rows(), &mut coins, rows);
+        let noise = self.draw_noise(coordinates, noise, rows, &mut scratch.workspace);
         // Clipping the whole estimate needs all of its coordinates.
-        let computed = if plan.estimate_clip.is_some() {
-            Coordinates::All
-        } else {
-            coordinates
+        let computed = match self.plan.estimate_clip {
+            Some(_) => Coordinates::All,
+            None => coordinates,
         };
-        if let (Coordinates::Selected(chosen), false) = (coordinates, self.shift.is_empty()) {
-            // What will be subtracted lies anywhere in the shift, too.
-            prefetch_places(&self.shift, chosen);
-        }
         let mut sum = self.estimate(round, model, computed, rows, scratch);
-        let plan = &self.plan;
+        let (plan, workspace) = (&self.plan, &mut scratch.workspace);
         if let Some(clip) = plan.estimate_clip {
-            sum = clip_estimate(
-                sum,
-                clip,
-                plan.regularizer.as_ref(),
-                model,
-                coordinates,
-                &mut scratch.workspace,
-            );
+            let regularizer = plan.regularizer.as_ref();
+            sum = sum.clip_whole(clip, regularizer, model, coordinates, workspace);
         }
-        let mut released = self.mechanism.release(sum, noise, &mut scratch.workspace);
+        let mut released = self.mechanism.release(sum, noise, workspace);
         if let (Some(regularizer), None) = (&plan.regularizer, plan.estimate_clip) {
-            let mut gradient = scratch.workspace.take_zeroed(count);
+            let count = coordinates.count(plan.objective.dimension());
+            let mut gradient = workspace.take_zeroed(count);
             regularizer.add_gradient(model, coordinates, 1.0, &mut gradient);
             released.add_public(&gradient);
-            scratch.workspace.put(gradient);
+            workspace.put(gradient);
         }
         released
     }
 
-    /// The estimate on some coordinates for the batch `rows`; the estimator's memory follows.
+    /// The noise of the round, before any value of a record is used. While it is drawn, the memory
+    /// of what is read next, the batch's rows and the selected places of the shift, is asked for.
+    fn draw_noise(
+        &self,
+        coordinates: Coordinates<'_>,
+        noise: &mut SecretRng,
+        rows: &[u32],
+        workspace: &mut Workspace,
+    ) -> RoundNoise {
+        let count = coordinates.count(self.plan.objective.dimension());
+        let mut prefetch = BatchPrefetch::new(&self.data, rows);
+        let noise = self
+            .mechanism
+            .draw(count, noise, workspace, |left| prefetch.part(left));
+        // What is left: everything, where noise is not drawn in steps.
+        prefetch.part(1);
+        if let (Coordinates::Selected(chosen), false) = (coordinates, self.shift.is_empty()) {
+            prefetch_places(&self.shift, chosen);
+        }
+        noise
+    }
+
+    /// The estimate on some coordinates for the batch `rows`; updates the estimator's memory.
     fn estimate(
         &mut self,
         round: Round,
@@ -349,7 +376,7 @@ impl Client {
         coordinates: Coordinates<'_>,
         rows: &[u32],
         scratch: &mut Scratch,
-    ) -> Collector {
+    ) -> RawEstimate {
         let plan = &self.plan;
         let input = RoundInput {
             objective: plan.objective.as_ref(),
@@ -365,82 +392,8 @@ impl Client {
         let count = coordinates.count(plan.objective.dimension());
         let mut sum = self
             .mechanism
-            .collector(count, batch, all, &mut scratch.workspace);
+            .empty_estimate(count, batch, all, &mut scratch.workspace);
         self.estimator.estimate(input, scratch, &mut sum);
         sum
     }
-}
-
-/// Asks for the first rows of a batch a few at a time, so that they are near when they are read.
-struct Ahead<'a> {
-    data: &'a Dataset,
-    rows: &'a [u32],
-    per_step: usize,
-}
-
-impl<'a> Ahead<'a> {
-    /// More rows than this would push each other out of the cache.
-    const MOST: usize = 128;
-
-    fn new(data: &'a Dataset, batch: &'a [u32], steps: usize) -> Self {
-        let rows = &batch[..batch.len().min(Self::MOST)];
-        data.fetch_places(rows);
-        Self {
-            data,
-            rows,
-            per_step: rows.len().div_ceil(steps.max(1)),
-        }
-    }
-
-    #[inline(always)]
-    fn step(&mut self) {
-        let (now, later) = self.rows.split_at(self.per_step.min(self.rows.len()));
-        self.data.fetch(now);
-        self.rows = later;
-    }
-
-    fn finish(self) {
-        self.data.fetch(self.rows);
-    }
-}
-
-/// The authors' clipping: the whole estimate, regularizer included, scaled to norm `clip`; then
-/// restricted to the coordinates that travel.
-fn clip_estimate(
-    sum: Collector,
-    clip: f64,
-    regularizer: Option<&Regularizer>,
-    model: &[f32],
-    coordinates: Coordinates<'_>,
-    workspace: &mut Workspace,
-) -> Collector {
-    sum.map_float(|mut values| {
-        if let Some(regularizer) = regularizer {
-            regularizer.add_gradient(model, Coordinates::All, 1.0, &mut values);
-        }
-        let norm = values
-            .iter()
-            .map(|&value| f64::from(value).powi(2))
-            .sum::<f64>()
-            .sqrt();
-        let scale = if norm > clip {
-            (clip / norm) as f32
-        } else {
-            1.0
-        };
-        match coordinates {
-            Coordinates::All => {
-                values.iter_mut().for_each(|value| *value *= scale);
-                values
-            }
-            Coordinates::Selected(chosen) => {
-                let mut selected = workspace.take(chosen.len());
-                for (selected, &index) in selected.iter_mut().zip(chosen) {
-                    *selected = scale * values[index as usize];
-                }
-                workspace.put(values);
-                selected
-            }
-        }
-    })
 }

@@ -1,7 +1,8 @@
-//! A public preconditioner for networks: the step treats all directions of a layer alike.
+//! A public preconditioner for networks: the step gives all directions of a layer about the same
+//! weight.
 //!
-//! The server's direction for one layer's weights is a matrix `M`. Its singular values `s` become `s / sqrt(s^2 + f^2)`
-//! with a fixed [`floor`](Equalizing::floor) `f`, its singular vectors stay:
+//! The server's direction for one layer's weights is a matrix `M`. Its singular values `s` become
+//! `s / sqrt(s^2 + f^2)` with a fixed [`floor`](Equalizing::floor) `f`, its singular vectors stay:
 //!
 //! ```text
 //!     M  ->  M (M^T M + f^2 I)^(-1/2)      ( = (M M^T + f^2 I)^(-1/2) M )
@@ -9,21 +10,26 @@
 //!
 //! Biases are matrices of one column: `b -> b / sqrt(|b|^2 + f^2)`.
 //!
-//! **Why it helps.** Gradients of a network are nearly of low rank: features have a common mean, and the few directions
-//! that tell it dominate for hundreds of steps, while a private run has a few dozen whole gradients. What lies above the floor moves at one
-//! speed, whatever its size. What lies below it (mostly noise) is only divided by `f`, so that it averages out over rounds as in a
-//! plain step; far below the floor the step *is* the plain one with step size `eta/f`.
+//! **Why it helps.** Gradients of a network have nearly low rank: features have a common mean, and
+//! the few directions along it dominate for hundreds of steps, while a private run has a few dozen
+//! whole gradients. Singular values above the floor are all treated as about 1, whatever their
+//! size. Those below it (mostly noise) are only divided by `f`, so that they average out over
+//! rounds as in a plain step; far below the floor the step *is* the plain one with step size
+//! `eta/f`.
 //!
-//! **Guarantee.** The matrix that multiplies `M` is symmetric and positive definite, so the direction descends where `M` does, and
-//! no layer moves by more than the step size (in its largest singular value) in a round: no round throws a run off its path. It acts on released values
-//! only: post-processing, which costs no privacy. The same bits on every machine: `f64`, in a fixed order, with no operation but `+ - * /` and the square root.
+//! **Guarantee.** The matrix that multiplies `M` is symmetric and positive definite, so the
+//! direction descends where `M` does, and no layer moves by more than the step size (in its largest
+//! singular value) in a round: a single noisy round cannot spoil a model. It acts on released
+//! values only: post-processing, which costs no privacy. The bits are the same on every machine:
+//! `f64`, in a fixed order, with no operation but `+ - * /` and the square root.
 //!
-//! **Cost.** For a layer of `a x b`, `b` the smaller: `2 a b^2` additions and an eigendecomposition of `b x b` (some `40 b^3`).
-//! **Place in the paper:** none; Algorithm 1 with a step matrix. The limit `f = 0` after momentum is known as orthogonalised momentum.
+//! **Cost.** For a layer of `a x b`, `b` the smaller: `2 a b^2` additions and an eigendecomposition
+//! of `b x b` (some `40 b^3`). **Place in the paper:** none; Algorithm 1 with a step matrix. The
+//! limit `f = 0` after momentum is known as orthogonalised momentum.
 
 /// A layer's weights, or biases, among the model's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct ParameterBlock {
     /// Its first parameter.
     pub start: usize,
     /// Rows, one after the other.
@@ -36,12 +42,12 @@ pub struct Block {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Equalizing {
     /// The matrices.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<ParameterBlock>,
     /// What a singular value must exceed to count fully; above zero.
     pub floor: f64,
 }
 
-impl Block {
+impl ParameterBlock {
     /// The parameter after its last.
     pub fn end(&self) -> usize {
         self.start + self.rows * self.columns
@@ -56,10 +62,14 @@ impl Block {
 impl Equalizing {
     /// The parameter after the last of all blocks.
     pub fn end(&self) -> usize {
-        self.blocks.iter().map(Block::end).max().unwrap_or(0)
+        self.blocks
+            .iter()
+            .map(ParameterBlock::end)
+            .max()
+            .unwrap_or(0)
     }
 
-    /// Equalises the blocks of `direction` in place; the rest stays.
+    /// Equalises the blocks of `direction` in place; the rest does not change.
     ///
     /// # Panics
     /// If `direction` is shorter than a block needs.
@@ -133,8 +143,8 @@ fn inverse_root(mut matrix: Vec<f64>, side: usize, floor: f64) -> Vec<f64> {
     root
 }
 
-/// Jacobi's rotations, sweep after sweep, until what is off the diagonal is lost in rounding. Leaves the eigenvalues on the diagonal and
-/// returns the eigenvectors as rows.
+/// Jacobi's rotations, sweep after sweep, until what is off the diagonal is lost in rounding.
+/// Leaves the eigenvalues on the diagonal and returns the eigenvectors as rows.
 fn diagonalise(matrix: &mut [f64], side: usize) -> Vec<f64> {
     const MOST_SWEEPS: usize = 40;
     let mut vectors = vec![0.0; side * side];
@@ -208,7 +218,7 @@ mod tests {
     }
 
     fn apply(values: &[f32], rows: usize, columns: usize, floor: f64) -> Vec<f32> {
-        let block = Block {
+        let block = ParameterBlock {
             start: 0,
             rows,
             columns,
@@ -232,7 +242,8 @@ mod tests {
         sums
     }
 
-    /// `D = M (M^T M + f^2)^(-1/2)` is the one matrix `D` with `D^T D (M^T M + f^2 I) = M^T M` and `D^T M` symmetric and positive.
+    /// `D = M (M^T M + f^2)^(-1/2)` is the one matrix `D` with `D^T D (M^T M + f^2 I) = M^T M` and
+    /// `D^T M` symmetric and positive.
     #[test]
     fn it_meets_its_definition() {
         let (rows, columns, floor) = (9, 5, 0.7);
@@ -292,7 +303,7 @@ mod tests {
         for (found, value) in equal.iter().zip(&matrix) {
             assert!((found * 1e4 - value).abs() < 1e-5);
         }
-        let blocks = vec![Block {
+        let blocks = vec![ParameterBlock {
             start: 2,
             rows: 1,
             columns: 2,
@@ -305,7 +316,8 @@ mod tests {
         assert!((values[2] - 1.0 / 3.0f32.sqrt()).abs() < 1e-6);
     }
 
-    /// A side of 64 and numbers of all sizes: what comes out has no singular value above one, so no row is longer.
+    /// A side of 64 and numbers of all sizes: what comes out has no singular value above one, so no
+    /// row is longer.
     #[test]
     fn large_layers_converge() {
         let (rows, columns) = (100, 64);

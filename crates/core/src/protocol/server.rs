@@ -1,5 +1,10 @@
-//! The server: averages messages, steps, and tracks the mean shift. It sees released values only
-//! and need not be trusted.
+//! The server: averages messages, takes the step, and tracks the mean shift (the server's part of
+//! Algorithm 1). It sees released values only and need not be trusted.
+//!
+//! **Guarantee.** Messages are added in the order of clients, so the same messages give the same
+//! bits.
+//!
+//! **Cost.** `O(k)` per message and `O(d)` per round.
 
 use std::sync::Arc;
 
@@ -12,9 +17,9 @@ use crate::wire;
 /// How the step size changes over a run of `rounds` rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// It does not.
+    /// The step size is constant.
     Constant,
-    /// Half a cosine down to zero.
+    /// Falls to zero along half a period of a cosine.
     Cosine,
     /// Divided by `sqrt(t + 1)`.
     InverseSqrt,
@@ -34,7 +39,7 @@ impl Schedule {
     }
 }
 
-/// What the server must know.
+/// What the server does in a run.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
     /// The compressor of all clients.
@@ -43,7 +48,7 @@ pub struct ServerPlan {
     pub weights: Vec<f64>,
     /// Step size `eta`.
     pub step_size: f64,
-    /// How it changes.
+    /// How the step size changes.
     pub schedule: Schedule,
     /// Heavy-ball momentum; 0 is the paper's step.
     pub momentum: f64,
@@ -51,16 +56,17 @@ pub struct ServerPlan {
     pub shift_step: Option<f64>,
     /// The public regularizer, when the server adds its exact gradient.
     pub regularizer: Option<Regularizer>,
-    /// Averages the direction over neighbouring pixels; `None` is the paper's step.
+    /// Averages the direction over neighbouring pixels; the paper's step has `None`.
     pub smoothing: Option<Smoothing>,
-    /// Equalises the direction's singular values, layer by layer; `None` is the paper's step. The direction is then
-    /// `1 - momentum` of the velocity: an average of gradients, which is what the floor is compared with.
+    /// Equalises the direction's singular values, layer by layer; the paper's step has `None`. The
+    /// direction is then `1 - momentum` times the velocity, an average of gradients, because that
+    /// is what the floor is compared with.
     pub equalizing: Option<Equalizing>,
     /// Total number of rounds.
     pub rounds: Round,
 }
 
-/// Why a message is not taken.
+/// Why the server refuses a message, an average or a state.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -77,7 +83,7 @@ pub enum ServerError {
     Order {
         /// The client.
         client: ClientId,
-        /// The last one taken.
+        /// The last one added.
         last: ClientId,
         /// The round.
         round: Round,
@@ -106,13 +112,13 @@ pub enum ServerError {
     },
 }
 
-/// What a closed round did.
+/// What happened in a closed round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closed {
+pub struct RoundSummary {
     /// The round.
     pub round: Round,
-    /// Clients whose message was taken.
-    pub taken: usize,
+    /// How many messages were added.
+    pub messages: usize,
     /// Nonzero coordinates of the averaged message.
     pub nonzero: usize,
 }
@@ -142,14 +148,15 @@ pub struct Server {
     line: Vec<f32>,
     round: Round,
     last: Option<ClientId>,
-    taken: usize,
+    messages: usize,
 }
 
 impl Server {
     /// A server that starts at `start`.
     ///
     /// # Panics
-    /// If `start` does not have the compressor's dimension, or a smoothed or equalised layer is larger than it.
+    /// If `start` does not have the compressor's dimension, or a smoothed or equalised layer is
+    /// larger than it.
     pub fn new(plan: ServerPlan, start: Vec<f32>) -> Self {
         let dimension = plan.compressor.dimension();
         assert_eq!(
@@ -185,11 +192,11 @@ impl Server {
             plan,
             round: 0,
             last: None,
-            taken: 0,
+            messages: 0,
         }
     }
 
-    /// What a later process, or somebody who follows the run, needs to go on from here.
+    /// What a later process, or a client that follows the run, needs to go on from here.
     pub fn state(&self) -> ServerState {
         ServerState {
             round: self.round,
@@ -216,35 +223,37 @@ impl Server {
         self.model = Arc::new(state.model);
         self.shift = state.shift;
         self.velocity = state.velocity;
-        self.discard();
+        self.reset();
         Ok(())
     }
 
     /// Forgets the messages of the open round.
-    pub fn discard(&mut self) {
+    pub fn reset(&mut self) {
         self.average.fill(0.0);
         self.last = None;
-        self.taken = 0;
+        self.messages = 0;
     }
 
-    /// The average of what was taken in the open round so far.
+    /// The average of what was added in the open round so far.
     pub fn average(&self) -> &[f32] {
         &self.average
     }
 
-    /// Takes the encoded average of the open round instead of messages, whatever was taken before: what a server does with
-    /// its own journal after a restart, and a client with what it is told. [`close`](Self::close) then makes the same
-    /// step, hence the same bits, as it did where the average was made.
+    /// Uses the encoded average of the open round instead of messages, whatever was added before:
+    /// for a server with its own journal after a restart, and for a client with the average that it
+    /// receives. [`close`](Self::close) then takes the same step, to the bit, as where the average
+    /// was made.
     ///
     /// # Errors
-    /// When the run has ended, or the bytes are no average of the open round; nothing counts as taken then.
-    pub fn hear(&mut self, average: &[u8]) -> Result<(), ServerError> {
+    /// When the run has ended, or the bytes are no average of the open round; nothing is added
+    /// then.
+    pub fn apply(&mut self, average: &[u8]) -> Result<(), ServerError> {
         if self.finished() {
             return Err(ServerError::Finished(self.plan.rounds));
         }
-        (self.last, self.taken) = (None, 0);
+        (self.last, self.messages) = (None, 0);
         wire::decode_average(self.round, average, &mut self.average).map_err(|error| {
-            self.discard();
+            self.reset();
             ServerError::Average {
                 round: self.round,
                 error,
@@ -252,7 +261,7 @@ impl Server {
         })
     }
 
-    /// What the server was told.
+    /// What the server does in this run.
     pub fn plan(&self) -> &ServerPlan {
         &self.plan
     }
@@ -288,8 +297,7 @@ impl Server {
         self.round >= self.plan.rounds
     }
 
-    /// Parses a client's bytes for the open round; `false` when it sits the round out. Pure: any thread may
-    /// do it.
+    /// Parses a client's bytes for the open round; `false` when the client skips the round.
     ///
     /// # Errors
     /// When the bytes are no message of this run and round.
@@ -303,17 +311,18 @@ impl Server {
             .map_err(|error| ServerError::Message { client, error })
     }
 
-    /// Adds a client's update to the average. Clients come in ascending order, so that sums have
-    /// one order whatever arrived first; a client that sends nothing contributes its shift.
+    /// Adds a client's update to the average. Clients are added in ascending order, so that sums
+    /// have one order whatever arrived first. For a client that sends nothing, nothing is added: it
+    /// contributes its shift.
     ///
     /// # Errors
     /// When the client is unknown or out of order, or the run has ended.
-    pub fn take(&mut self, client: ClientId, update: &Update) -> Result<(), ServerError> {
-        self.take_with(client, |scale, average| update.add_to(scale, average))
+    pub fn add(&mut self, client: ClientId, update: &Update) -> Result<(), ServerError> {
+        self.add_with(client, |scale, average| update.add_to(scale, average))
     }
 
     /// The same for an update in any form: `add(scale, average)` adds `scale` times it.
-    pub(crate) fn take_with(
+    pub(crate) fn add_with(
         &mut self,
         client: ClientId,
         add: impl FnOnce(f32, &mut [f32]),
@@ -335,16 +344,17 @@ impl Server {
             });
         }
         self.last = Some(client);
-        self.taken += 1;
+        self.messages += 1;
         add(weight as f32, &mut self.average);
         Ok(())
     }
 
-    /// Closes the round: `x -= eta K (s + average + grad R(x))` (`K` the smoothing, equalising or nothing), `s += gamma average`.
+    /// Closes the round: `x -= eta K (s + average + grad R(x))`, where `K` is the smoothing, the
+    /// equalising or the identity, and `s += gamma average`.
     ///
     /// # Errors
     /// When the run has ended.
-    pub fn close(&mut self) -> Result<Closed, ServerError> {
+    pub fn close(&mut self) -> Result<RoundSummary, ServerError> {
         if self.finished() {
             return Err(ServerError::Finished(self.plan.rounds));
         }
@@ -377,17 +387,18 @@ impl Server {
             self.step(step, shift_step);
             nonzero
         };
-        let closed = Closed {
+        let summary = RoundSummary {
             round: self.round,
-            taken: self.taken,
+            messages: self.messages,
             nonzero,
         };
         self.round += 1;
         self.last = None;
-        self.taken = 0;
-        Ok(closed)
+        self.messages = 0;
+        Ok(summary)
     }
 
+    /// The step with everything that a plan may ask for; leaves the average zero.
     fn step(&mut self, step: f32, shift_step: f32) {
         let model = Arc::make_mut(&mut self.model);
         for (s, v) in self.shift.iter_mut().zip(&mut self.average) {

@@ -1,5 +1,5 @@
-//! A public preconditioner for models whose first layer reads an image: neighbouring pixels' weights
-//! move together.
+//! A public preconditioner for models whose first layer reads an image: neighbouring pixels'
+//! weights move together.
 //!
 //! The server's direction `v` becomes `K v`, where `K` replaces every first-layer weight by the
 //! binomial average `(1, 2, 1)/4` of its neighbours, along columns and rows of the image,
@@ -8,15 +8,17 @@
 //! **Why it helps.** Pixels of an image resemble their neighbours, so the gradient of the first
 //! layer is smooth over the image and passes `K` nearly unchanged. Privacy noise and the error of
 //! random-k are independent from pixel to pixel: each pass removes most of what is left of their
-//! variance (2 passes keep 7%, 3 passes 5%). Of random-k's few coordinates each speaks for its neighbours too.
+//! variance (2 passes keep 7%, 3 passes 5%). Each of random-k's few coordinates also updates its
+//! neighbours.
 //!
 //! **Guarantee.** `K` is symmetric and positive definite (along one axis its eigenvalues are
 //! `cos^2(pi j / 2(n+1))`, all above 0), with norm below 1: `-K grad f` is a descent direction, a
-//! stable step size stays stable, and the stationary points of `f` stay what they were. It acts on released
-//! values only and is the same for all data, so it is post-processing and costs no privacy.
+//! stable step size stays stable, and the stationary points of `f` stay what they were. It acts on
+//! released values only and is the same for all data, so it is post-processing and costs no
+//! privacy.
 //!
-//! **Cost.** Two additions a weight, axis and pass, and one row of the image times the units as memory. **Place in
-//! the paper:** none; Algorithm 1 with the step `eta K`.
+//! **Cost.** Two additions a weight, axis and pass, and one row of the image times the units as
+//! memory. **Place in the paper:** none; Algorithm 1 with the step `eta K`.
 
 /// The image that a first layer reads, and how often its weights are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +60,8 @@ impl Smoothing {
     }
 }
 
-/// `b_i <- (b_{i-1} + 2 b_i + b_{i+1})/4` over consecutive blocks of `length` numbers; beyond the ends
-/// there is zero.
+/// `b_i <- (b_{i-1} + 2 b_i + b_{i+1})/4` over consecutive blocks of `length` numbers; beyond the
+/// ends there is zero.
 fn average(values: &mut [f32], length: usize, line: &mut Vec<f32>) {
     line.clear();
     line.resize(length, 0.0);

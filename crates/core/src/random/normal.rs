@@ -1,19 +1,19 @@
 //! Standard normal numbers in floating point, many at a time: the Box-Muller transform
 //! `sqrt(-2 log u) (cos 2 pi v, sin 2 pi v)` as vector code.
 //!
-//! **What for.** Simulated noise. It stands for ideal real numbers: 32 bits go into each number, so
-//! none is larger than 6.7, and low bits are those of `f32` arithmetic. Deployed clients draw exact
-//! integers instead (`privacy/secure`).
+//! **Use.** Simulated noise, in place of ideal real numbers: each number is made of 32 random bits,
+//! so none is larger than 6.7, and low bits are those of `f32` arithmetic. Deployed clients draw
+//! exact integers instead (`privacy/secure`).
 //!
-//! **Cost.** Half of the generator's output that a ziggurat takes, and no branches: 2.9 ns a number
-//! with ChaCha20 where `rand_distr` takes 6.7, which matters because noise is drawn for every
+//! **Cost.** Half of the random bytes that the ziggurat method takes, and no branches: 2.9 ns a
+//! number with ChaCha20 where `rand_distr` takes 6.7. It matters, because noise is drawn for every
 //! coordinate that travels.
 
 use rand::Rng;
 
 use crate::linalg::vectorised_widely;
 
-/// Numbers whose random bytes are asked for together.
+/// Numbers whose random bytes are drawn together.
 pub(crate) const BLOCK: usize = 512;
 
 /// Numbers that are made together.
@@ -21,7 +21,8 @@ const PART: usize = 64;
 
 const HALF: usize = PART / 2;
 
-/// Fills `numbers` with independent standard normal numbers. Takes eight bytes of the stream for every two of them.
+/// Fills `numbers` with independent standard normal numbers, taking eight bytes of the stream for
+/// every two of them.
 pub fn fill_standard_normal<R: Rng>(rng: &mut R, numbers: &mut [f32]) {
     match numbers.len() {
         0..=PART => fill_by_parts::<1, R>(rng, numbers),
@@ -29,7 +30,7 @@ pub fn fill_standard_normal<R: Rng>(rng: &mut R, numbers: &mut [f32]) {
     }
 }
 
-/// The same, with the bytes of so many parts at a time.
+/// The same, with the random bytes of `PARTS` parts made at a time.
 fn fill_by_parts<const PARTS: usize, R: Rng>(rng: &mut R, numbers: &mut [f32]) {
     let mut parts = [[0; 4 * PART]; PARTS];
     for target in numbers.chunks_mut(PARTS * PART) {
@@ -115,7 +116,7 @@ fn quarter_sine(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linalg::processor::three_ways;
+    use crate::linalg::simd::three_ways;
     use crate::random::{Purpose, SecretKey, SecretRng};
 
     #[test]
@@ -153,8 +154,8 @@ mod tests {
         }
     }
 
-    /// A million numbers against the normal law: the Kolmogorov distance exceeds `2.5 / sqrt(n)` with
-    /// probability below 8e-6, each of the four moments 5 standard errors with 6e-7, and the
+    /// A million numbers against the normal law: the Kolmogorov distance exceeds `2.5 / sqrt(n)`
+    /// with probability below 8e-6, each of the four moments 5 standard errors with 6e-7, and the
     /// correlation of neighbours and of the two halves of a block likewise; the seed is fixed.
     #[test]
     fn the_law_is_standard_normal() {

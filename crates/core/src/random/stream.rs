@@ -1,12 +1,13 @@
 //! The generator of secret streams: the keystream of ChaCha20 with a nonce of 64 bits.
 //!
-//! The same bytes as `chacha20::ChaCha20Rng` with that stream number. Long requests go straight to the cipher, sixteen blocks at
-//! a time with AVX-512; the crate's own generator makes four. The buffer is wiped in the end, and a generator that has made
-//! anything should not be moved, which would leave a copy behind.
+//! The bytes are those of `chacha20::ChaCha20Rng` with that stream number. Long requests go
+//! straight to the cipher, sixteen blocks at a time with AVX-512; the crate's own generator makes
+//! four. The buffer is wiped when the generator is dropped. A generator that has made anything
+//! should not be moved: that would leave a copy of the buffer behind.
 //!
-//! The cipher has its AVX-512 code only when compiled with `--cfg chacha20_avx512`, which this repository's `.cargo/config.toml`
-//! says. Who builds a program of their own on this crate must say it in theirs, and a `RUSTFLAGS` variable replaces what the file
-//! says. Nothing but speed depends on it.
+//! The cipher has its AVX-512 code only when compiled with `--cfg chacha20_avx512`. This repository
+//! sets it in `.cargo/config.toml`; a program that uses this crate must set it in its own, and a
+//! `RUSTFLAGS` variable overrides the file. Only speed depends on it.
 
 use std::convert::Infallible;
 
@@ -22,7 +23,7 @@ const BUFFER: usize = 256;
 pub struct SecretRng {
     cipher: ChaCha20Legacy,
     buffer: [u8; BUFFER],
-    /// Bytes of the buffer that have been given out; all of them, if there never were any.
+    /// Bytes of the buffer that have been used; all of them, before it is first filled.
     used: usize,
     filled: bool,
 }
@@ -42,7 +43,7 @@ impl SecretRng {
         self.cipher.current_pos::<u64>() == 0
     }
 
-    /// The next bytes, for requests of a few that a buffer holds as a whole number.
+    /// The next bytes, for short requests of which a whole number fits the buffer.
     #[inline]
     fn take<const COUNT: usize>(&mut self) -> [u8; COUNT] {
         let mut bytes = [0; COUNT];
@@ -61,7 +62,7 @@ impl SecretRng {
         let (now, bytes) = bytes.split_at_mut(bytes.len().min(left.len()));
         now.copy_from_slice(&left[..now.len()]);
         self.used += now.len();
-        // Whole buffers do not go through the buffer.
+        // What would fill the buffer does not go through it.
         let (whole, rest) = bytes.split_at_mut(bytes.len() / BUFFER * BUFFER);
         if !whole.is_empty() {
             whole.fill(0);
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However it is asked for, the stream is the keystream.
+        /// For any sequence of requests, the bytes are the keystream.
         #[test]
         fn the_stream_is_that_of_the_cipher(
             key: [u8; 32],

@@ -1,24 +1,23 @@
 //! Metrics in parallel: the true loss, the squared norm of the true gradient, accuracy.
 //!
 //! The records of all clients, in order, are cut into at most [`UNITS`] units whose borders do not
-//! depend on the number of threads. A unit sums the loss and the gradient of its records; the sums
-//! are added in the order of units.
+//! depend on the number of threads. A unit sums the loss and the gradient of its records, and the
+//! sums are added in the order of units, so metrics are the same bits on any number of threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::EvaluationPlan;
-use super::hall::Seat;
 use crate::data::Dataset;
 use crate::objective::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
 
-/// Parallel pieces of an evaluation: enough for many cores.
+/// Most pieces of an evaluation, each the work of one thread.
 pub const UNITS: usize = 32;
 
 /// Records handled at a time.
 const CHUNK: usize = 256;
 
-/// What a model achieves.
+/// What is measured about a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metrics {
     /// `f(x)` over all clients' records, regularizer included.
@@ -60,11 +59,8 @@ struct Sums {
 }
 
 impl<'a> Evaluation<'a> {
-    pub(super) fn new(plan: &'a EvaluationPlan<'a>, clients: &[Seat]) -> Self {
-        let train: Vec<Arc<Dataset>> = clients
-            .iter()
-            .map(|seat| Arc::clone(seat.client().data()))
-            .collect();
+    /// An evaluation of the records of all clients, in order.
+    pub(super) fn new(plan: &'a EvaluationPlan<'a>, train: Vec<Arc<Dataset>>) -> Self {
         let sizes: Vec<usize> = train.iter().map(|data| data.rows()).collect();
         // Gradients of all units together stay below 256 MB, but at least two units.
         let most = (64_000_000 / plan.objective.dimension().max(1)).clamp(2, UNITS);
@@ -140,7 +136,7 @@ impl<'a> Evaluation<'a> {
         let mut gradient = vec![0f64; model.len()];
         let (mut loss, mut correct) = (0.0, 0);
         for unit in &self.units {
-            let sums = unit.result.lock().expect("the team is at rest");
+            let sums = unit.result.lock().expect("no worker is evaluating");
             match unit.part {
                 Part::Train(_) => {
                     loss += sums.loss;

@@ -1,4 +1,5 @@
-//! A whole schedule from the theory: rounds, batch, step sizes, and the utility that is guaranteed for them.
+//! A whole schedule from the theory: rounds, batch, step sizes, and the utility that is guaranteed
+//! for them.
 //!
 //! Theorem 2 bounds the mean squared gradient norm of SoteriaFL by
 //!
@@ -12,8 +13,9 @@
 //! 2 D / (eta T)  +  (L eta / n) * ((1 + omega + omega b) / b G^2 + (1 + omega) d sigma^2),
 //! ```
 //!
-//! both for any noise `sigma`: with the paper's, or with the exact one of an accountant. `D = f(x_0) - f*`; shifts start at
-//! zero, so `Phi_0 <= D + beta G^2 / L`. Constants are kept where the proofs give them.
+//! both for any noise `sigma`: with the paper's, or with the exact one of an accountant.
+//! `D = f(x_0) - f*`; shifts start at zero, so `Phi_0 <= D + beta G^2 / L`. Constants are kept
+//! where the proofs give them.
 
 use super::{Estimator, NOISE_CONSTANT, Problem};
 
@@ -38,7 +40,8 @@ pub struct Choice {
 }
 
 impl Problem {
-    /// The schedule of a SoteriaFL algorithm, for a start that is `gap = f(x_0) - f*` above the optimum.
+    /// The schedule of a SoteriaFL algorithm, for a start that is `gap = f(x_0) - f*` above the
+    /// optimum.
     pub fn choose(&self, estimator: Estimator, gap: f64) -> Choice {
         // Rounding must not cost a whole record: 1000^(2/3) is a little below 100.
         let batch = (self.batch(estimator) * (1.0 + 1e-12))
@@ -64,7 +67,8 @@ impl Problem {
         }
     }
 
-    /// The schedule of CDP-SGD; its batch is free and taken as that of SoteriaFL-SGD, as in the authors' experiments.
+    /// The schedule of CDP-SGD; its batch is free and taken as that of SoteriaFL-SGD, as in the
+    /// authors' experiments.
     pub fn choose_direct(&self, gap: f64) -> Choice {
         let noise = DIRECT_NOISE_CONSTANT * self.dimension * self.log();
         let budget = self.records * self.epsilon;
@@ -83,7 +87,8 @@ impl Problem {
         }
     }
 
-    /// The bound on the mean squared gradient norm for this schedule with noise of standard deviation `sigma`.
+    /// The bound on the mean squared gradient norm for this schedule with noise of standard
+    /// deviation `sigma`.
     pub fn utility(&self, choice: &Choice, sigma: f64) -> f64 {
         let Choice {
             rounds,
@@ -103,11 +108,11 @@ impl Problem {
         start + 3.0 * beta / ((1.0 + w) * l * eta) * (self.variance(estimator, b) + noise)
     }
 
-    /// Conditions of the theorem that this schedule breaks, in words; empty when it applies. `epsilon` conditions of
-    /// the privacy theorems are the accountant's business.
+    /// Conditions of the theorem that this schedule breaks, in words; empty when it applies.
+    /// `epsilon` conditions of the privacy theorems are left to the accountant.
     pub fn broken_conditions(&self, choice: &Choice) -> Vec<String> {
         let (eta, l) = (choice.step_size, self.smoothness);
-        // The formulas meet their own conditions with equality; rounding must not break them.
+        // The formulas satisfy their own conditions with equality; rounding must not break them.
         let above = |value: f64, limit: f64| value > limit * (1.0 + 1e-9);
         let mut broken = Vec::new();
         let Some(estimator) = choice.estimator else {
@@ -240,7 +245,8 @@ mod tests {
         // b = 1000 * 0.5 * sqrt(1/8) / sqrt(4 * 2 * 100 * 10) = 1.976...
         let sgd = problem.choose(Estimator::Sgd, 1.0);
         assert_eq!(sgd.batch, 1.0);
-        // C_2 = 0.999, so the variance asks for 0.999 * 250000 / (48 * 100 * 10/4) = 20.8 rounds: fewer than the 31 of GD.
+        // C_2 = 0.999, so the variance asks for 0.999 * 250000 / (48 * 100 * 10/4) = 20.8 rounds:
+        // fewer than the 31 of GD.
         assert_eq!(sgd.rounds, 31.0);
         let lucky = problem.choose(Estimator::Sgd, 0.001);
         assert_eq!(lucky.rounds, 21.0);
@@ -283,8 +289,8 @@ mod tests {
         close(problem.paper_sigma(&direct), 800.0f64.sqrt() / 500.0);
     }
 
-    /// At the theory's own rounds the noise term of Theorem 2 with the paper's sigma is at most the start's times the
-    /// rounding of `T`, so that the bound is four start terms at most.
+    /// At the theory's own rounds the noise term of Theorem 2 with the paper's sigma is at most the
+    /// start's times the rounding of `T`, so that the bound is four start terms at most.
     #[test]
     fn rounds_balance_the_bound() {
         for records in [1000.0, 50_000.0] {

@@ -1,13 +1,14 @@
 //! Tables 1 and 2 of the paper for given numbers.
 //!
-//! Orders of magnitude, as printed there: constants are dropped, and Table 1 drops `G` and `L` too. Communication counts
-//! values, `n d T / (1 + omega)`; gradient complexity counts gradients of one client, `b T`.
+//! Orders of magnitude, as printed there: constants are dropped, and Table 1 drops `G` and `L` too.
+//! Communication counts values, `n d T / (1 + omega)`; gradient complexity counts gradients of one
+//! client, `b T`.
 
 use super::{Estimator, Problem};
 
 /// One row of Table 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct ResultRow {
     /// The algorithms, as the paper names them.
     pub algorithm: &'static str,
     /// What is guaranteed: DP or LDP.
@@ -24,7 +25,7 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tables {
     /// Table 1: utility and communication.
-    pub results: Vec<Row>,
+    pub results: Vec<ResultRow>,
     /// Table 2: gradient complexity of SoteriaFL-GD, -SGD, -SVRG and -SAGA.
     pub gradients: [(Estimator, f64); 4],
 }
@@ -41,9 +42,10 @@ impl Problem {
         let dense = n.powf(1.5) * budget * (d / log).sqrt();
         let sparse = dense / (1.0 + w).powf(1.5);
         let square = n * budget.powi(2) / ((1.0 + w) * log);
-        // `1 + omega` plays the part of the variance that Q-DPSGD-1 assumes, as the paper's note says.
+        // `1 + omega` plays the part of the variance that Q-DPSGD-1 assumes, as the paper's note
+        // says.
         let quantised = (1.0 + w) / n + 1.0 / m;
-        let row = |algorithm, privacy, utility, communication, remark| Row {
+        let row = |algorithm, privacy, utility, communication, remark| ResultRow {
             algorithm,
             privacy,
             utility,
@@ -132,8 +134,8 @@ impl Problem {
 mod tests {
     use super::*;
 
-    /// By hand: n = 64, m = 1000, d = 1000, 1 + omega = 4, log(1/delta) = 10, epsilon = 0.1, so that tau = 1,
-    /// sqrt(d log) = 100, sqrt(d/log) = 10 and m epsilon = 100.
+    /// By hand: n = 64, m = 1000, d = 1000, 1 + omega = 4, log(1/delta) = 10, epsilon = 0.1, so
+    /// that tau = 1, sqrt(d log) = 100, sqrt(d/log) = 10 and m epsilon = 100.
     #[test]
     fn tables_by_hand() {
         let problem = Problem {

@@ -51,7 +51,7 @@ pub fn close(
         let mut accepted = vec![0; messages.len().div_ceil(8)];
         let mut values = 0;
         let mut influence = Vec::new();
-        server.discard();
+        server.reset();
         for (client, message) in messages.iter().enumerate() {
             let id = client as ClientId;
             let Some(message) = message.as_ref().filter(|_| !left_out.contains(&id)) else {
@@ -62,7 +62,7 @@ pub fn close(
             }
             values += update.values().len() as u64;
             accepted[client / 8] |= 1 << (client % 8);
-            server.take(id, update)?;
+            server.add(id, update)?;
             note(id, update);
             influence.push((
                 server.plan().weights[client] * f64::from(largest(update.values())),

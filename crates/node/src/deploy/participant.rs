@@ -419,7 +419,7 @@ impl<S: ClientStore> Participant<S> {
         if accepted && !waits && !self.rows.contains_key(&round) {
             return Err(self.forgotten(self.taken + 1, self.taken));
         }
-        self.replica.hear(average).map_err(|error| match error {
+        self.replica.apply(average).map_err(|error| match error {
             ServerError::Average { round, error } => ParticipantError::Average { round, error },
             other => other.into(),
         })?;
@@ -434,7 +434,7 @@ impl<S: ClientStore> Participant<S> {
                         let pending = self.repeat(&row, true)?;
                         self.settle(pending, row.accepted, accepted);
                     }
-                    None => self.client.sit_out(round, self.replica.model()),
+                    None => self.client.skip_round(round, self.replica.model()),
                 }
             }
         }
@@ -510,15 +510,14 @@ impl<S: ClientStore> Participant<S> {
         let purpose = self.lived.purpose(&self.run, round, &name);
         let keys = (self.secrets)(round, &purpose)?;
         let coins = self.client.remembers_coins().then(|| *keys.coins.expose());
-        let (mut message, mut update) = (Vec::new(), Update::default());
-        self.client.renew(keys);
-        let present =
-            self.client
-                .message(round, &model, &mut self.scratch, &mut message, &mut update);
-        self.lived.add(b"spoke", round, present, &[&message]);
+        self.client.set_keys(keys);
+        let message = self.client.message(round, &model, &mut self.scratch);
+        let present = message.update.is_some();
+        let update = message.update.cloned().unwrap_or_default();
+        self.lived.add(b"spoke", round, present, &[message.bytes]);
         let row = Row {
             round,
-            message,
+            message: message.bytes.to_vec(),
             coins,
             model: name,
             accepted: None,
@@ -548,12 +547,12 @@ impl<S: ClientStore> Participant<S> {
                 let coins = SecretKey::kept(coins);
                 let present = self
                     .client
-                    .revisit(round, &model, &coins, &mut self.scratch);
+                    .replay_round(round, &model, &coins, &mut self.scratch);
                 if present != pending.present {
                     return Err(ParticipantError::Repeat(round));
                 }
             }
-            _ => self.client.sit_out(round, &model),
+            _ => self.client.skip_round(round, &model),
         }
         Ok(pending)
     }

@@ -2,15 +2,16 @@
 //! output its error in every record.
 //!
 //! A selected weight `(input, output)` concerns all records of a batch at one place of their
-//! gradients. Laid out by columns, the sum over the records is one dot product, and the norms of all
-//! records grow by one elementwise product.
+//! gradients. Laid out by columns, the sum over the records is one dot product, and the norms of
+//! all records grow by one elementwise product.
 
 use std::ops::Range;
 
 use super::super::{Gradients, Records, Workspace};
 use super::{BLOCK, FactorPlace, LayerShape, Network};
-use crate::data::packed::{Entries, RowSource, with_rows};
+use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Features, SparseRow};
+use crate::linalg::sparse::SparseVector;
 use crate::linalg::{LINE, vectorised_widely};
 
 /// One number per record of a block. Where there are fewer records, errors are zeros and inputs are
@@ -21,7 +22,7 @@ pub(super) type Column = [f32; BLOCK];
 /// all columns would compete for the same few places of the cache.
 const STRIDE: usize = BLOCK + LINE;
 
-/// Sparse data of more features than this is searched instead of laid out.
+/// Sparse data with more features than this is searched instead of copied into columns.
 const WIDEST_TILE: usize = 2048;
 
 /// The part of a batch's gradients that belongs to the records of block `b`.
@@ -94,11 +95,11 @@ impl<'a> Tile<'a> {
         }
         for (j, &row) in rows.iter().enumerate() {
             if let Some(&next) = rows.get(j + 1) {
-                sparse.row(next as usize).fetch();
+                sparse.row(next as usize).prefetch();
             }
             for (index, value) in sparse.row(row as usize).entries(0) {
-                // Where there is no offset a store would do, but the load fetches the line early,
-                // while a store waits for it at the end of the queue.
+                // Without an offset a store would do, but the load starts fetching the line early,
+                // while a store would wait for it at the end of the queue.
                 columns[index as usize][j] += value;
             }
         }
@@ -106,7 +107,7 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// What came into a layer, by columns; on the stack, one at a time.
+/// The inputs of a layer, by columns; on the stack, one at a time.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Inputs<'a> {
     /// All columns laid out.
@@ -153,7 +154,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// What came into a layer beyond the first.
+    /// The inputs of a layer after the first.
     pub(super) fn of_factors(factors: &'a [f32], len: usize, place: &FactorPlace) -> Self {
         let mut rows = [&[] as &[f32]; BLOCK];
         for (slot, factors) in rows.iter_mut().zip(factors.chunks_exact(len)) {
@@ -200,7 +201,7 @@ impl Columns for Tile<'_> {
     }
 }
 
-/// The column gathered last: chosen weights of one input follow each other.
+/// The column that was gathered last: chosen weights of one input follow each other.
 pub(super) struct Gathered<'a> {
     rows: &'a Rows<'a>,
     input: Option<usize>,
@@ -239,7 +240,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// Those of `layer` among the ascending `chosen`; none if there are none.
+    /// Those of `layer` among the ascending `chosen`; `None` if there are none.
     pub(super) fn new(
         layer: &LayerShape,
         chosen: &[u32],

@@ -94,9 +94,9 @@ fn squared_difference(left: (&[f32], f64), right: (&[f32], f64)) -> f64 {
 
 /// `|a v^T - a' v'^T|^2 + |v - v'|^2` with `v = w d`: a layer's weights and biases.
 ///
-/// Entry by entry, each with one rounding of its two products, so the error is below 2^-51 of the two
-/// gradients. Shorter forms by `a - a'` and `v - v'` lose entries whose sides differ by 53
-/// binary orders, which a server can arrange to get around the clip.
+/// Entry by entry, each with one rounding of its two products, so the error is below 2^-51 of the
+/// two gradients. Shorter formulas with `a - a'` and `v - v'` lose entries whose sides differ by a
+/// factor of 2^53, and a malicious server could arrange that to get around the clip.
 #[inline(always)]
 fn outer_difference(
     input: &[f32],
@@ -134,8 +134,8 @@ fn sum_of_squares(left: &[f32], right: &[f32], entry: impl Fn(f32, f32) -> f64) 
     (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
-/// Over the chosen coordinates: `sum (a_c (w delta_r))^2` in `f32` for a few inputs at a time, those
-/// sums in `f64`.
+/// Over the chosen coordinates: `sum (a_c (w delta_r))^2` in `f32` for a few inputs at a time,
+/// those sums in `f64`.
 pub(super) fn selected(
     network: &Network,
     records: Records<'_>,

@@ -3,21 +3,22 @@
 use std::ops::Range;
 
 use super::super::{Outcome, PreparedKey, Records, Workspace};
-use super::steps::{Noted, Pictures};
+use super::quantised_pixels::{QuantisedPixels, RecordedColumns};
 use super::{BLOCK, LayerShape, Network};
 use crate::data::Features;
 use crate::data::identity::Identity;
 use crate::data::packed::{RowSource, with_rows};
 use crate::linalg::kernels::{self, padded};
-use crate::linalg::{LINE, aligned, elementary, vectorised_widely};
+use crate::linalg::{LINE, aligned, packed_matrix, vector_math, vectorised_widely};
 
-/// Where everything stands in the two scratch buffers of a pass.
+/// Where everything is in the two scratch buffers of a pass: one that is prepared for a model, and
+/// one for a block of records.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    /// What tells the network from any other that there has been.
+pub(super) struct PassLayout {
+    /// Identifies the network in caches.
     identity: Identity,
-    layers: Vec<LayerPlan>,
-    /// Prepared: as many zeros as the widest layer, which sums of errors start from.
+    layers: Vec<LayerLayout>,
+    /// Prepared: as many zeros as the widest layer has outputs, where sums of errors start from.
     zeros: Range<usize>,
     prepared_len: usize,
     forward_len: usize,
@@ -25,22 +26,22 @@ pub(super) struct Plan {
 }
 
 #[derive(Clone, Debug)]
-struct LayerPlan {
+struct LayerLayout {
     /// Outputs in whole registers.
     width: usize,
     /// Prepared: the weights, packed in panels.
     weights: Range<usize>,
-    /// Prepared: what every sum starts from, the bias and the offset's share.
+    /// Prepared: where every sum starts from, the bias and the data offset's share.
     start: Range<usize>,
-    /// Prepared, for the way back: the transposed weights, packed; not for the first layer.
+    /// Prepared, for the backward pass: the transposed weights, packed; not for the first layer.
     transposed: Range<usize>,
-    /// Block: what goes out, `[record][width]`; for the last layer then its errors.
+    /// Block: the outputs, `[record][width]`; of the last layer later its errors.
     values: Range<usize>,
     /// Block: the errors, `[record][width]`.
     errors: Range<usize>,
 }
 
-impl Plan {
+impl PassLayout {
     pub(super) fn new(layers: &[LayerShape]) -> Self {
         let mut prepared = 0;
         let mut block = 0;
@@ -49,10 +50,10 @@ impl Plan {
             *next = (start + len).next_multiple_of(LINE);
             start..start + len
         };
-        let mut plans: Vec<LayerPlan> = Vec::new();
+        let mut layouts: Vec<LayerLayout> = Vec::new();
         for (l, layer) in layers.iter().enumerate() {
             let width = padded(layer.outputs);
-            plans.push(LayerPlan {
+            layouts.push(LayerLayout {
                 width,
                 weights: take(&mut prepared, layer.inputs * width),
                 start: take(&mut prepared, width),
@@ -66,15 +67,15 @@ impl Plan {
         }
         let forward_len = block;
         // In the order in which they are written, so that each can be split from its sources.
-        let last = plans.len() - 1;
-        plans[last].errors = plans[last].values.clone();
-        for plan in plans[..last].iter_mut().rev() {
-            plan.errors = take(&mut block, BLOCK * plan.width);
+        let last = layouts.len() - 1;
+        layouts[last].errors = layouts[last].values.clone();
+        for layout in layouts[..last].iter_mut().rev() {
+            layout.errors = take(&mut block, BLOCK * layout.width);
         }
-        let widest = plans.iter().map(|plan| plan.width).max().unwrap_or(0);
-        Plan {
+        let widest = layouts.iter().map(|layout| layout.width).max().unwrap_or(0);
+        PassLayout {
             identity: Identity::new(),
-            layers: plans,
+            layers: layouts,
             zeros: take(&mut prepared, widest),
             prepared_len: prepared,
             forward_len,
@@ -104,22 +105,22 @@ pub(super) fn run(
         );
     }
     let all = records;
-    let plan = &network.pass;
+    let layout = &network.layout;
     let backward = factors.is_some();
     let key = prepared_key(network, model, records, backward, workspace.phase());
-    let (mut prepared_buffer, known) = workspace.take_prepared(key, plan.prepared_len + LINE);
+    let (mut prepared_buffer, known) = workspace.take_prepared(key, layout.prepared_len + LINE);
     let prepared = aligned(&mut prepared_buffer);
     if !known {
         prepare(network, model, records, backward, prepared);
     }
     let block_len = if backward {
-        plan.block_len
+        layout.block_len
     } else {
-        plan.forward_len
+        layout.forward_len
     };
     let mut block_buffer = workspace.take(block_len + LINE);
-    let pictures = Pictures::of(records).filter(|_| backward);
-    let mut noted = pictures.and_then(|pictures| pictures.note(workspace));
+    let pixels = QuantisedPixels::of(records).filter(|_| backward);
+    let mut recorded = pixels.and_then(|pixels| pixels.start_recording(workspace));
     let block = aligned(&mut block_buffer);
     for (b, rows) in records.rows.chunks(BLOCK).enumerate() {
         let records = Records {
@@ -127,16 +128,15 @@ pub(super) fn run(
             rows,
         };
         if let Some(next) = all.rows.chunks(BLOCK).nth(b + 1) {
-            all.data.fetch_places(next);
-            all.data.fetch(next);
+            all.data.prefetch(next);
         }
-        let noted = noted.as_mut().map(|noted| (noted, b * BLOCK));
-        forward(network, prepared, records, noted, block);
+        let recorded = recorded.as_mut().map(|recorded| (recorded, b * BLOCK));
+        forward(network, prepared, records, recorded, block);
         let place = b * BLOCK..b * BLOCK + rows.len();
         let outcomes = outcomes
             .as_deref_mut()
             .map(|outcomes| &mut outcomes[place.clone()]);
-        let logits = &mut block[plan.layers[plan.layers.len() - 1].values.clone()];
+        let logits = &mut block[layout.layers[layout.layers.len() - 1].values.clone()];
         softmax(network, records, logits, outcomes);
         if let Some(factors) = factors.as_deref_mut() {
             backpropagate(network, prepared, rows.len(), block);
@@ -146,8 +146,8 @@ pub(super) fn run(
         }
     }
     workspace.put(block_buffer);
-    if let (Some(pictures), Some(noted)) = (pictures, noted) {
-        pictures.keep(noted, workspace);
+    if let (Some(pixels), Some(recorded)) = (pixels, recorded) {
+        pixels.finish_recording(recorded, workspace);
     }
     workspace.put_prepared(key, prepared_buffer);
 }
@@ -162,7 +162,7 @@ fn prepared_key(
 ) -> PreparedKey {
     PreparedKey {
         phase,
-        network: network.pass.identity,
+        network: network.layout.identity,
         model: model.as_ptr().addr(),
         offset: records.data.offset_identity(),
         sparse: matches!(records.data.features(), Features::Sparse(_)),
@@ -178,19 +178,24 @@ fn prepare(
     backward: bool,
     prepared: &mut [f32],
 ) {
-    for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
+    for (l, (layer, layout)) in network
+        .layers
+        .iter()
+        .zip(&network.layout.layers)
+        .enumerate()
+    {
         let weights = &model[layer.weights.clone()];
-        let (packed, rest) =
-            prepared[plan.weights.start..].split_at_mut(plan.start.start - plan.weights.start);
-        let packed = &mut packed[..plan.weights.len()];
-        let start = &mut rest[..plan.width];
+        let (packed, rest) = prepared[layout.weights.start..]
+            .split_at_mut(layout.start.start - layout.weights.start);
+        let packed = &mut packed[..layout.weights.len()];
+        let start = &mut rest[..layout.width];
         start[..layer.outputs].copy_from_slice(&model[layer.biases.clone()]);
         start[layer.outputs..].fill(0.0);
         let widest = match (l, records.data.features()) {
-            (0, Features::Sparse(_)) => kernels::SPARSE_PANEL,
-            _ => kernels::dense_panel(),
+            (0, Features::Sparse(_)) => packed_matrix::SPARSE_PANEL,
+            _ => packed_matrix::dense_panel(),
         };
-        // The offset is the same for every record, so its share joins the bias.
+        // The offset is the same for every record, so its share is added to the bias.
         let offset = records
             .data
             .offset()
@@ -198,34 +203,44 @@ fn prepare(
             .map(|offset| &offset[..]);
         vectorised_widely(
             #[inline(always)]
-            || kernels::pack(weights, layer.outputs, widest, offset, start, packed),
+            || packed_matrix::pack(weights, layer.outputs, widest, offset, start, packed),
         );
         if l > 0 && backward {
-            let transposed = &mut prepared[plan.transposed.clone()];
-            kernels::pack_transposed(weights, layer.outputs, kernels::dense_panel(), transposed);
+            let transposed = &mut prepared[layout.transposed.clone()];
+            packed_matrix::pack_transposed(
+                weights,
+                layer.outputs,
+                packed_matrix::dense_panel(),
+                transposed,
+            );
         }
     }
-    prepared[network.pass.zeros.clone()].fill(0.0);
+    prepared[network.layout.zeros.clone()].fill(0.0);
 }
 
 fn forward(
     network: &Network,
     prepared: &[f32],
     records: Records<'_>,
-    mut noted: Option<(&mut Noted<'_>, usize)>,
+    mut recorded: Option<(&mut RecordedColumns<'_>, usize)>,
     block: &mut [f32],
 ) {
     let count = records.len();
     let last = network.layers.len() - 1;
-    for (l, (layer, plan)) in network.layers.iter().zip(&network.pass.layers).enumerate() {
-        let weights = &prepared[plan.weights.clone()];
-        let start = &prepared[plan.start.clone()];
-        let (before, rest) = block.split_at_mut(plan.values.start);
-        let target = &mut rest[..count * plan.width];
+    for (l, (layer, layout)) in network
+        .layers
+        .iter()
+        .zip(&network.layout.layers)
+        .enumerate()
+    {
+        let weights = &prepared[layout.weights.clone()];
+        let start = &prepared[layout.start.clone()];
+        let (before, rest) = block.split_at_mut(layout.values.start);
+        let target = &mut rest[..count * layout.width];
         if l == 0 {
-            first_layer(records, weights, start, noted.take(), target);
+            first_layer(records, weights, start, recorded.take(), target);
         } else {
-            let inputs = &network.pass.layers[l - 1];
+            let inputs = &network.layout.layers[l - 1];
             let values = &before[inputs.values.clone()];
             dense_layer(values, inputs.width, layer.inputs, weights, start, target);
         }
@@ -240,7 +255,7 @@ fn first_layer(
     records: Records<'_>,
     weights: &[f32],
     start: &[f32],
-    noted: Option<(&mut Noted<'_>, usize)>,
+    recorded: Option<(&mut RecordedColumns<'_>, usize)>,
     target: &mut [f32],
 ) {
     vectorised_widely(
@@ -253,22 +268,22 @@ fn first_layer(
                 // Where the rows begin is looked up for all of them before any is read: the
                 // lookups then wait for memory together.
                 let width = start.len();
-                match noted {
-                    Some((noted, first)) => {
-                        let block = &noted.rows.block::<BLOCK>(records.rows)[..records.len()];
-                        kernels::sparse_rows_times_matrix(
+                match recorded {
+                    Some((recorded, first)) => {
+                        let block = &recorded.rows.block::<BLOCK>(records.rows)[..records.len()];
+                        packed_matrix::sparse_rows_times_matrix(
                             block,
                             weights,
                             width,
                             target,
-                            noted.columns(),
+                            recorded.columns(),
                             #[inline(always)]
                             |j| first + j,
                         );
                     }
                     None => with_rows!(sparse, |rows| {
                         let block = &rows.block::<BLOCK>(records.rows)[..records.len()];
-                        kernels::sparse_rows_times_matrix(
+                        packed_matrix::sparse_rows_times_matrix(
                             block,
                             weights,
                             width,
@@ -280,12 +295,12 @@ fn first_layer(
                     }),
                 }
             }
-            Features::Dense(dense) => kernels::rows_times_matrix(
+            Features::Dense(dense) => packed_matrix::rows_times_matrix(
                 records.len(),
                 #[inline(always)]
                 |j| dense.row(records.rows[j] as usize),
                 weights,
-                kernels::dense_panel(),
+                packed_matrix::dense_panel(),
                 start,
                 target,
             ),
@@ -305,12 +320,12 @@ fn dense_layer(
     vectorised_widely(
         #[inline(always)]
         || {
-            kernels::rows_times_matrix(
+            packed_matrix::rows_times_matrix(
                 target.len() / start.len(),
                 #[inline(always)]
                 |j| &values[j * stride..][..depth],
                 weights,
-                kernels::dense_panel(),
+                packed_matrix::dense_panel(),
                 start,
                 target,
             );
@@ -351,7 +366,7 @@ fn softmax(
                 logits.iter_mut().for_each(|logit| *logit -= largest);
             }
             for value in logits.iter_mut() {
-                *value = elementary::exp_saturating(*value);
+                *value = vector_math::exp_saturating(*value);
             }
             for (j, values) in logits.chunks_exact_mut(width).enumerate() {
                 let sum = kernels::sum(values);
@@ -368,29 +383,29 @@ fn softmax(
 
 fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut [f32]) {
     for l in (1..network.layers.len()).rev() {
-        let (plan, below) = (&network.pass.layers[l], &network.pass.layers[l - 1]);
+        let (layout, below) = (&network.layout.layers[l], &network.layout.layers[l - 1]);
         let outputs = network.layers[l].outputs;
         let (before, rest) = block.split_at_mut(below.errors.start);
         let target = &mut rest[..count * below.width];
-        let errors = &before[plan.errors.clone()];
-        let transposed = &prepared[plan.transposed.clone()];
-        let zeros = &prepared[network.pass.zeros.clone()][..below.width];
-        dense_layer(errors, plan.width, outputs, transposed, zeros, target);
+        let errors = &before[layout.errors.clone()];
+        let transposed = &prepared[layout.transposed.clone()];
+        let zeros = &prepared[network.layout.zeros.clone()][..below.width];
+        dense_layer(errors, layout.width, outputs, transposed, zeros, target);
         let values = &before[below.values.clone()][..count * below.width];
         network.activation.times_derivative(target, values);
     }
 }
 
 fn write_factors(network: &Network, block: &[f32], factors: &mut [f32]) {
-    let plans = &network.pass.layers;
+    let layouts = &network.layout.layers;
     for (j, factors) in factors.chunks_exact_mut(network.factor_len).enumerate() {
         for (l, place) in network.places.iter().enumerate() {
             if l > 0 {
-                let below = &plans[l - 1];
+                let below = &layouts[l - 1];
                 let values = &block[below.values.start + j * below.width..];
                 factors[place.input.clone()].copy_from_slice(&values[..place.input.len()]);
             }
-            let errors = &block[plans[l].errors.start + j * plans[l].width..];
+            let errors = &block[layouts[l].errors.start + j * layouts[l].width..];
             factors[place.error.clone()].copy_from_slice(&errors[..place.error.len()]);
         }
     }

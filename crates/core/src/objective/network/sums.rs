@@ -5,12 +5,12 @@
 
 use super::super::{Gradients, Records, Workspace};
 use super::columns::{self, Chosen, Columns, Gathered, Inputs, Tile};
-use super::steps::Pictures;
+use super::quantised_pixels::QuantisedPixels;
 use super::{BLOCK, Network};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Features, SparseRows};
 use crate::linalg::kernels::{self, LANES, padded};
-use crate::linalg::{LINE, Matrix, aligned, matmul, vectorised_widely};
+use crate::linalg::{LINE, Matrix, aligned, matmul, packed_matrix, vectorised_widely};
 
 /// Over all coordinates: for every layer `sum_j a_j (w_j delta_j)^T`, block by block.
 pub(super) fn all(
@@ -89,8 +89,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The first layer of sparse records: every stored feature adds a multiple of the record's errors to
-/// one row of weights. They are collected in packed form and added to the target at the end.
+/// The first layer of sparse records: every stored feature adds a multiple of the record's errors
+/// to one row of weights. They are collected in packed form and added to the target at the end.
 fn add_sparse(
     batch: Batch<'_>,
     sparse: &SparseRows,
@@ -110,14 +110,14 @@ fn add_sparse(
             || {
                 with_rows!(sparse, |all| {
                     let block = &all.block::<BLOCK>(rows)[..rows.len()];
-                    kernels::add_outer_products(block, scaled, width, packed);
+                    packed_matrix::add_outer_products(block, scaled, width, packed);
                 });
             },
         );
     }
     vectorised_widely(
         #[inline(always)]
-        || kernels::unpack_sum(packed, outputs, batch.offset(), totals, target),
+        || packed_matrix::unpack_sum(packed, outputs, batch.offset(), totals, target),
     );
     workspace.put(scaled_buffer);
     workspace.put(packed_buffer);
@@ -178,8 +178,8 @@ pub(super) fn selected(
     if records.is_empty() {
         return;
     }
-    let pictures = Pictures::of(records);
-    let inputs_len = match pictures {
+    let pixels = QuantisedPixels::of(records);
+    let inputs_len = match pixels {
         Some(_) => 0,
         None => columns::inputs_len(network, records),
     };
@@ -192,8 +192,8 @@ pub(super) fn selected(
         let Some(chosen) = Chosen::new(layer, chosen, workspace) else {
             continue;
         };
-        if let Some(pictures) = pictures.filter(|_| l == 0) {
-            pictures.accumulate(network, gradients, &chosen, sum, workspace);
+        if let Some(pixels) = pixels.filter(|_| l == 0) {
+            pixels.accumulate(network, gradients, &chosen, sum, workspace);
             chosen.put(workspace);
             continue;
         }

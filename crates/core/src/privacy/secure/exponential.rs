@@ -1,16 +1,17 @@
 //! Proved bounds of `e^t` for a dyadic rational `t >= 0`, to any precision.
 //!
-//! `t = numerator / 2^scale`; the bounds are in units of `2^-precision`. Halve `t` until it is below one half, sum the
-//! series of positive terms, square back. Every operation of the lower bound rounds down and every one of the upper bound
-//! rounds up, and all quantities are positive, so that each bound holds by construction whatever the precision; the two
-//! meet as the precision grows.
+//! `t = numerator / 2^scale`; the bounds are in units of `2^-precision`. Halve `t` until it is
+//! below one half, sum the series of positive terms, square back. Every operation of the lower
+//! bound rounds down and every one of the upper bound rounds up, and all quantities are positive,
+//! so that each bound holds by construction whatever the precision; the two meet as the precision
+//! grows.
 
-use super::natural::Natural;
+use super::big_integer::BigInteger;
 
 /// `lower <= e^t 2^precision`.
-pub(super) fn exponential_lower(numerator: &Natural, scale: u32, precision: u32) -> Natural {
+pub(super) fn exponential_lower(numerator: &BigInteger, scale: u32, precision: u32) -> BigInteger {
     let (reduced, halvings) = reduce(numerator, scale, precision);
-    let mut term = Natural::power_of_two(precision);
+    let mut term = BigInteger::power_of_two(precision);
     let mut sum = term.clone();
     let mut index = 1;
     while !term.is_zero() {
@@ -25,20 +26,21 @@ pub(super) fn exponential_lower(numerator: &Natural, scale: u32, precision: u32)
 }
 
 /// `upper >= e^t 2^precision`.
-pub(super) fn exponential_upper(numerator: &Natural, scale: u32, precision: u32) -> Natural {
+pub(super) fn exponential_upper(numerator: &BigInteger, scale: u32, precision: u32) -> BigInteger {
     let (below, halvings) = reduce(numerator, scale, precision);
     let reduced = below.plus_one();
-    let mut term = Natural::power_of_two(precision);
+    let mut term = BigInteger::power_of_two(precision);
     let mut sum = term.clone();
     let mut index = 1;
     // Rounded up, a term never vanishes; it stops at 2 units (1 from the product, halved, plus 1).
-    while term > Natural::from(2) || index <= 2 {
+    while term > BigInteger::from(2) || index <= 2 {
         let product = term.times(&reduced).shifted_right(precision).plus_one();
         term = product.divided_by_word(index).plus_one();
         sum = sum.plus(&term);
         index += 1;
     }
-    // Consecutive exact terms have a ratio below one half, so all that is left is at most the last term again.
+    // Consecutive exact terms have a ratio below one half, so all that is left is at most the last
+    // term again.
     sum = sum.plus(&term);
     for _ in 0..halvings {
         sum = sum.times(&sum).shifted_right(precision).plus_one();
@@ -47,7 +49,7 @@ pub(super) fn exponential_upper(numerator: &Natural, scale: u32, precision: u32)
 }
 
 /// `floor(2^precision t / 2^halvings)` with `t / 2^halvings < 1/2`, and `halvings`.
-fn reduce(numerator: &Natural, scale: u32, precision: u32) -> (Natural, u32) {
+fn reduce(numerator: &BigInteger, scale: u32, precision: u32) -> (BigInteger, u32) {
     // numerator < 2^bits, so numerator / 2^(scale + halvings) < 2^(bits - scale - halvings) = 1/2.
     let halvings = (numerator.bit_length() + 1).saturating_sub(scale);
     let reduced = numerator
@@ -60,8 +62,8 @@ fn reduce(numerator: &Natural, scale: u32, precision: u32) -> (Natural, u32) {
 mod tests {
     use super::*;
 
-    fn natural(value: u128) -> Natural {
-        Natural::from(value)
+    fn natural(value: u128) -> BigInteger {
+        BigInteger::from(value)
     }
 
     #[test]
@@ -96,7 +98,7 @@ mod tests {
                 assert!(lower <= upper);
                 // Relative width, in bits gained: (upper - lower) / upper.
                 let gap = (0..upper.bit_length())
-                    .find(|&bits| upper <= lower.plus(&Natural::power_of_two(bits)))
+                    .find(|&bits| upper <= lower.plus(&BigInteger::power_of_two(bits)))
                     .unwrap_or(upper.bit_length());
                 let gained = upper.bit_length() - gap;
                 assert!(

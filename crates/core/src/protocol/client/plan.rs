@@ -1,4 +1,5 @@
-//! What clients of a run are to do, what is refused of it, and the bounds that follow from it.
+//! What all clients of a run do ([`ClientPlan`]), which plans are refused, and the clip bounds that
+//! follow from a plan.
 
 use std::sync::Arc;
 
@@ -51,7 +52,8 @@ pub struct ClientPlan {
     pub clipping: Clipping,
     /// Clips the client's whole estimate instead, as the authors' experiments do: no claim.
     pub estimate_clip: Option<f64>,
-    /// Added to every client's estimate (`regularizer_at = "client"`); `None` when the server adds it.
+    /// Added to every client's estimate (`regularizer_at = "client"`); `None` when the server adds
+    /// it.
     pub regularizer: Option<Regularizer>,
     /// Shift step `gamma`; `None`: direct compression.
     pub shift_step: Option<f64>,
@@ -173,7 +175,8 @@ pub(super) fn check(
         ));
     }
     if plan.noise == Noise::Secure && data.offset().is_some() {
-        // Rows and offset are apart or together depending on the records, and sums over the two round differently.
+        // Whether rows and offset are stored apart depends on the records, and sums over the two
+        // forms round differently.
         return Err(ClientError::Unsupported(
             "secure noise needs rows with their offset in them (`Dataset::dense`)",
         ));
@@ -181,7 +184,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether secure noise can vouch for a clip of this size: `tighten` says why.
+/// Whether the proof for secure noise covers a clip of this size: see `tighten`.
 pub fn suits_secure_noise(clip: f64) -> bool {
     const FARTHEST: f64 = (1u64 << 40) as f64;
     (1.0 / FARTHEST..=FARTHEST).contains(&clip)
@@ -194,9 +197,9 @@ pub fn suits_secure_noise(clip: f64) -> bool {
 /// check sees only the coordinates that travel. A norm is known to a relative 2^-40, weights are
 /// rounded down, and a coordinate is at most three rounded `f32` operations away from its exact
 /// value: errors below 12 * 2^-24 of the gradient's norm, so 2^-20 of the clip is enough. A
-/// difference has the errors of two gradients, each of norm at most the clip. Roundings are relative
-/// only above the smallest numbers, where a server could push them by tiny clips and huge features:
-/// clips outside [2^-40, 2^40] are refused.
+/// difference has the errors of two gradients, each of norm at most the clip. Rounding errors are
+/// relative only for normal numbers, and a malicious server could leave that range by tiny clips
+/// and huge features: clips outside [2^-40, 2^40] are refused.
 pub(super) fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
     let difference_clip = match plan.estimator {
         EstimatorPlan::Minibatch => None,

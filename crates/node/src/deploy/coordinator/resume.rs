@@ -66,7 +66,7 @@ impl<S: ServerStore> Coordinator<S> {
         for closed in replayed {
             let round = closed.round;
             if let Some(running) = &mut self.running {
-                let heard = running.server.hear(&closed.average);
+                let heard = running.server.apply(&closed.average);
                 heard.map_err(|_| CoordinatorError::Diverged(round))?;
                 running.server.close()?;
             }

@@ -23,7 +23,8 @@ fn bound_is_the_exact_floor() {
     assert_eq!(bound(5.0, 4.0, -10), 1280 * 1280);
     assert_eq!(bound(1.0, 3.0, -20), (1u128 << 40) / 9);
     assert_eq!(bound(7.0, 3.0, -40), (49u128 << 80) / 9);
-    // One unit in the last place below 1: floating-point squares round up to 2^40, the floor is one less.
+    // One unit in the last place below 1: floating-point squares round up to 2^40, the floor is one
+    // less.
     let below_one = 1.0 - f64::EPSILON / 2.0;
     assert_eq!((below_one * 1048576.0f64).powi(2).round() as u128, 1 << 40);
     assert_eq!(bound(below_one, 1.0, -20), (1 << 40) - 1);
@@ -72,7 +73,7 @@ fn unusable_grids_are_refused() {
             NoiseError::NotPositive { name: "sigma", .. }
         ));
     }
-    let term = Term {
+    let term = TermBound {
         clip: 1.0,
         divisor: 1.0,
     };
@@ -164,13 +165,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn no_record_exceeds_the_bound(grid in any_grid(), values in prop::collection::vec(any_value(), 1..40)) {
+    fn no_record_exceeds_the_bound(
+        grid in any_grid(),
+        values in prop::collection::vec(any_value(), 1..40),
+    ) {
         prop_assert!(norm_squared(&quantized(&grid, &values)) <= grid.bound_squared());
     }
 
     #[test]
     fn extreme_parameters_keep_the_guarantee(
-        clip in any::<u64>(), divisor in any::<u64>(), offset in -3i32..56, values in prop::collection::vec(any_value(), 1..8),
+        clip in any::<u64>(),
+        divisor in any::<u64>(),
+        offset in -3i32..56,
+        values in prop::collection::vec(any_value(), 1..8),
     ) {
         let (clip, divisor) = (f64::from_bits(clip).abs(), f64::from_bits(divisor).abs());
         let ratio = clip.log2() - divisor.log2();
@@ -184,21 +191,30 @@ proptest! {
     }
 
     #[test]
-    fn truncation_is_toward_zero_and_small(grid in any_grid(), direction in prop::collection::vec(-1.0..1.0f64, 1..40), length in 0.0..0.999f64) {
+    fn truncation_is_toward_zero_and_small(
+        grid in any_grid(),
+        direction in prop::collection::vec(-1.0..1.0f64, 1..40),
+        length in 0.0..0.999f64,
+    ) {
         let norm = direction.iter().map(|value| value * value).sum::<f64>().sqrt().max(1e-9);
         let clip = grid.bound * grid.divisor * grid.step;
         let values: Vec<f64> = direction.iter().map(|value| value / norm * length * clip).collect();
         let step = grid.divisor * grid.step;
         for (&integer, &value) in quantized(&grid, &values).iter().zip(&values) {
             let back = integer as f64 * step;
-            // Within one step, and never beyond the value but for the rounding of the float products.
+            // Within one step, and never beyond the value but for the rounding of the float
+            // products.
             prop_assert!((value - back).abs() <= step + clip * 1e-15);
             prop_assert!(back.abs() <= value.abs() * (1.0 + 1e-15));
         }
     }
 
     #[test]
-    fn a_long_record_keeps_its_direction(grid in any_grid(), direction in prop::collection::vec(-1.0..1.0f64, 1..40), length in 1.001..1e12f64) {
+    fn a_long_record_keeps_its_direction(
+        grid in any_grid(),
+        direction in prop::collection::vec(-1.0..1.0f64, 1..40),
+        length in 1.001..1e12f64,
+    ) {
         let norm = direction.iter().map(|value| value * value).sum::<f64>().sqrt();
         prop_assume!(norm > 1e-3);
         let clip = grid.bound * grid.divisor * grid.step;
@@ -235,11 +251,16 @@ proptest! {
         };
         let with = total(None);
         prop_assert!(distance(&with, &total(Some(&[0; 6]))) <= grid.bound_squared());
-        prop_assert!(distance(&with, &total(Some(&quantized(&grid, &other)))) <= 4 * grid.bound_squared());
+        let exchanged = total(Some(&quantized(&grid, &other)));
+        prop_assert!(distance(&with, &exchanged) <= 4 * grid.bound_squared());
     }
 
     #[test]
-    fn sums_do_not_depend_on_order(grid in any_grid(), records in prop::collection::vec(prop::collection::vec(any_value(), 3), 2..20), seed: u64) {
+    fn sums_do_not_depend_on_order(
+        grid in any_grid(),
+        records in prop::collection::vec(prop::collection::vec(any_value(), 3), 2..20),
+        seed: u64,
+    ) {
         prop_assume!(grid.capacity() >= 20);
         let mut records: Vec<_> = records.iter().map(|record| quantized(&grid, record)).collect();
         let total = |records: &[Vec<i64>]| {
@@ -251,7 +272,10 @@ proptest! {
         };
         let forward = total(&records);
         let exact: Vec<i64> = (0..3)
-            .map(|index| records.iter().map(|record| i128::from(record[index])).sum::<i128>() as i64)
+            .map(|index| {
+                let integers = records.iter().map(|record| i128::from(record[index]));
+                integers.sum::<i128>() as i64
+            })
             .collect();
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
         for last in (1..records.len()).rev() {
@@ -263,10 +287,16 @@ proptest! {
 
     #[test]
     fn two_terms_stay_within_the_sum_of_their_bounds(
-        difference in prop::collection::vec(any_value(), 5), gradient in prop::collection::vec(any_value(), 5),
-        clip in 0.01..10.0f64, share in 0.05..1.0f64, batch in 1.0..500.0f64, ratio in 1.0..50.0f64, multiplier in 0.1..100.0f64,
+        difference in prop::collection::vec(any_value(), 5),
+        gradient in prop::collection::vec(any_value(), 5),
+        clip in 0.01..10.0f64,
+        share in 0.05..1.0f64,
+        batch in 1.0..500.0f64,
+        ratio in 1.0..50.0f64,
+        multiplier in 0.1..100.0f64,
     ) {
-        let terms = [Term { clip: clip * share, divisor: batch }, Term { clip, divisor: batch * ratio }];
+        let difference_term = TermBound { clip: clip * share, divisor: batch };
+        let terms = [difference_term, TermBound { clip, divisor: batch * ratio }];
         let plan = GridPlan::new(multiplier * clip / batch, 5, &terms).unwrap();
         let [on_batch, on_records] = plan.grids() else { panic!("two grids") };
         prop_assert_eq!(on_batch.exponent(), on_records.exponent());
@@ -276,17 +306,19 @@ proptest! {
         let product: i128 = a.iter().zip(&b).map(|(&x, &y)| i128::from(x) * i128::from(y)).sum();
         prop_assert!(norm_squared(&a) <= on_batch.bound_squared());
         prop_assert!(norm_squared(&b) <= on_records.bound_squared());
-        let (a, b) = (Natural::from(on_batch.bound_squared()), Natural::from(on_records.bound_squared()));
-        let product = Natural::from(product.unsigned_abs());
+        let [a, b] = [on_batch, on_records].map(|grid| BigInteger::from(grid.bound_squared()));
+        let product = BigInteger::from(product.unsigned_abs());
         prop_assert!(product.times(&product) <= a.times(&b));
     }
 
     #[test]
     fn without_a_difference_clip_the_coefficients_are_exact(
-        gradient in prop::collection::vec(any_value(), 4), anchor in prop::collection::vec(any_value(), 4),
+        gradient in prop::collection::vec(any_value(), 4),
+        anchor in prop::collection::vec(any_value(), 4),
         clip in 0.01..10.0f64, batch in 1.0..500.0f64, ratio in 1i64..50,
     ) {
-        let terms = [Term { clip, divisor: batch }, Term { clip, divisor: batch * ratio as f64 }];
+        let divisors = [batch, batch * ratio as f64];
+        let terms = divisors.map(|divisor| TermBound { clip, divisor });
         let plan = GridPlan::new(clip / batch, 4, &terms).unwrap();
         let [on_batch, on_records] = plan.grids() else { panic!("two grids") };
         let g = quantized(on_batch, &gradient);
@@ -297,16 +329,21 @@ proptest! {
         on_records.add(&h, &mut shift);
         let naive: Vec<i64> = g.iter().zip(&h).map(|(&g, &h)| g - (ratio - 1) * h).collect();
         prop_assert_eq!(&shift, &naive);
-        // (2 - rate) clip / batch in steps, rate = 1 / ratio; the float is off by a few units in the last place.
+        // (2 - rate) clip / batch in steps, rate = 1 / ratio; the float is off by a few units in
+        // the last place.
         let bound = (2.0 - 1.0 / ratio as f64) * on_batch.bound;
         prop_assert!((norm_squared(&shift) as f64).sqrt() <= bound * (1.0 + 1e-15));
     }
 
     #[test]
-    fn plans_keep_their_word(
-        clip in 0.001..1000.0f64, divisor in 1.0..1e5f64, ratio in 1.0..1e3f64, multiplier in 0.01..1e3f64, dimension in 1usize..2_000_000,
+    fn plans_guarantee_what_they_state(
+        clip in 0.001..1000.0f64,
+        divisor in 1.0..1e5f64,
+        ratio in 1.0..1e3f64,
+        multiplier in 0.01..1e3f64,
+        dimension in 1usize..2_000_000,
     ) {
-        let terms = [Term { clip, divisor }, Term { clip, divisor: divisor * ratio }];
+        let terms = [TermBound { clip, divisor }, TermBound { clip, divisor: divisor * ratio }];
         let sigma = multiplier * clip / divisor;
         let plan = GridPlan::new(sigma, dimension, &terms).unwrap();
         let scale = plan.noise().scale();
@@ -318,7 +355,8 @@ proptest! {
             prop_assert!(bias <= 2f64.powi(-20) || scale > 2f64.powi(43));
             prop_assert!(grid.capacity() >= 1 << 20);
         }
-        // No finer than needed: a step twice as large would break the noise or (within the powers of two it works with) the bias.
+        // No finer than needed: a step twice as large would break the noise or (within the powers
+        // of two it works with) the bias.
         let worst = plan.grids()[1].truncation_bound(dimension) / clip;
         prop_assert!(scale < 2f64.powi(21) || worst > 2f64.powi(-25));
     }
@@ -326,7 +364,8 @@ proptest! {
 
 #[test]
 fn a_sum_of_floats_is_more_sensitive_than_its_records() {
-    // Why the sums are integers: above 2^24 single precision keeps even numbers only, and a record of norm 1 moves this sum by 2.
+    // Why the sums are integers: above 2^24 single precision keeps even numbers only, and a record
+    // of norm 1 moves this sum by 2.
     let before = 16_777_218.0f32;
     assert_eq!((before + 1.0) - (before + 0.0), 2.0);
     // The same on the grid: exactly one.
@@ -356,9 +395,10 @@ fn noised_sums_return_to_units() {
 
 #[test]
 fn the_whole_mechanism() {
-    // Records of norm 1 in 16 dimensions over a divisor of 50: the released mean is theirs, plus Gaussian noise.
+    // Records of norm 1 in 16 dimensions over a divisor of 50: the released mean is theirs, plus
+    // Gaussian noise.
     let (clip, divisor, sigma, dimension, records) = (1.0, 50.0, 0.08, 16, 60);
-    let plan = GridPlan::new(sigma, dimension, &[Term { clip, divisor }]).unwrap();
+    let plan = GridPlan::new(sigma, dimension, &[TermBound { clip, divisor }]).unwrap();
     let grid = &plan.grids()[0];
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let mut noise = vec![0; dimension];
@@ -378,7 +418,8 @@ fn the_whole_mechanism() {
             .map(|value| (value - 0.25 * 60.0 / 50.0).powi(2))
             .sum::<f64>();
     }
-    // A mean of 64000 squares: relative deviation sqrt(2 / 64000) = 0.0056; 6.2 of them, one seed in 10^9.
+    // A mean of 64000 squares: relative deviation sqrt(2 / 64000) = 0.0056; 6.2 of them, one seed
+    // in 10^9.
     let variance = squares / (rounds * dimension) as f64;
     assert!((variance / (sigma * sigma) - 1.0).abs() < 6.2 * 0.0056);
 }

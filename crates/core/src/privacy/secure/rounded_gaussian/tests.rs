@@ -1,5 +1,6 @@
-//! The law of the sampler. Seeds are fixed; each statistical test would fail a correct sampler for less than one seed in
-//! `10^9` (Laurent-Massart for chi-square, Dvoretzky-Kiefer-Wolfowitz for the distribution function, normal deviates else).
+//! The law of the sampler. Seeds are fixed; each statistical test would fail a correct sampler for
+//! less than one seed in `10^9` (Laurent-Massart for chi-square, Dvoretzky-Kiefer-Wolfowitz for the
+//! distribution function, normal deviates else).
 
 use std::convert::Infallible;
 
@@ -82,7 +83,7 @@ fn law_at_scale_64() {
 
 #[test]
 fn law_at_scale_two_to_the_20() {
-    // Narrow bins: 1/128 of a standard deviation, a quarter of a cell of the wall.
+    // Narrow bins: 1/128 of a standard deviation, a quarter of a cell of the table.
     check_law((1u64 << 20) as f64, 5_000_000, 850, 1 << 13, 14);
 }
 
@@ -108,7 +109,8 @@ fn probabilities_at_scale_1_to_high_precision() {
             let seen = out.iter().filter(|&&draw| draw == signed).count() as f64;
             let expected = count as f64 * value;
             let deviation = (expected * (1.0 - value)).sqrt();
-            // The Poisson law of a rare cell is wider than the normal one: half the statistic again, plus a constant.
+            // The Poisson law of a rare cell is wider than the normal one: half the statistic
+            // again, plus a constant.
             let allowed = DEVIATIONS * deviation + LOG_FAILURE;
             assert!(
                 (seen - expected).abs() < allowed,
@@ -139,7 +141,8 @@ fn distribution_function_at_large_scales() {
 
 #[test]
 fn low_digits_are_uniform() {
-    // At these scales the low byte is uniform up to exp(-2 pi^2 (s/256)^2) < 1e-100: a sampler with holes is not.
+    // At these scales the low byte is uniform up to exp(-2 pi^2 (s/256)^2) < 1e-100: a sampler with
+    // holes is not.
     for (scale, seed) in [
         ((1u64 << 20) as f64 * 0.9, 18),
         ((1u64 << 44) as f64 * 0.7, 19),
@@ -165,7 +168,8 @@ fn moments() {
             *sum += x.powi(power as i32 + 1);
         }
     }
-    // Expectation and variance of x, x^2, x^3, x^4 (the 2^-40 / 12 of rounding is far below the error).
+    // Expectation and variance of x, x^2, x^3, x^4 (the 2^-40 / 12 of rounding is far below the
+    // error).
     let theory = [(0.0, 1.0), (1.0, 2.0), (0.0, 15.0), (3.0, 96.0)];
     for (sum, (expectation, variance)) in sums.iter().zip(theory) {
         let deviation = (variance / count as f64).sqrt();
@@ -196,7 +200,7 @@ fn stream_is_pinned() {
             354981, -629563, -472929, -1824320, -181772, -660905, 1068306, -622311
         ]
     );
-    // Long enough to meet crossed bricks, the tail and undecided roundings.
+    // Long enough to meet crossed boxes, the tail and undecided roundings.
     let mut rng = ChaCha20Rng::from_seed([8; 32]);
     let mut out = vec![0; 100_000];
     RoundedGaussian::new(1.1, -40)
@@ -252,7 +256,8 @@ fn words_per_draw() {
         noise.fill(&mut rng, &mut [0]);
         most = most.max(rng.1 - before);
     }
-    // Attempts are kept with probability 98 * 32 * sqrt(pi / 2) / 4096 = 0.9596 and take 1.06 words each.
+    // Attempts are kept with probability 98 * 32 * sqrt(pi / 2) / 4096 = 0.9596 and take 1.06 words
+    // each.
     let mean = rng.1 as f64 / count as f64;
     assert!((1.09..1.13).contains(&mean), "{mean}");
     // More than 32 words are 8 failed attempts in a row at least: probability below 1e-11 per draw.
@@ -283,13 +288,13 @@ impl TryRng for Scripted<'_> {
 
 impl TryCryptoRng for Scripted<'_> {}
 
-/// A word that draws an inside brick at the position `head / 2^56`.
+/// A word that draws an inside box at the position `head / 2^56`.
 fn word_at(head: u64, negative: bool) -> u64 {
     let cell = head >> FRACTION_BITS;
-    let lot = (0..1u64 << 12)
-        .find(|lot| Wall::get().lot(lot << 52) == Lot::Inside { cell })
-        .expect("the cell has an inside brick");
-    lot << 52 | u64::from(negative) << FRACTION_BITS | head & ((1 << FRACTION_BITS) - 1)
+    let slot = (0..1u64 << 12)
+        .find(|slot| RejectionTable::get().slot(slot << 52) == Slot::Inside { cell })
+        .expect("the cell has an inside box");
+    slot << 52 | u64::from(negative) << FRACTION_BITS | head & ((1 << FRACTION_BITS) - 1)
 }
 
 fn scripted_draw(scale: f64, words: &[u64]) -> i64 {
@@ -303,7 +308,8 @@ fn scripted_draw(scale: f64, words: &[u64]) -> i64 {
 
 #[test]
 fn a_position_between_two_integers_takes_more_digits() {
-    // 3 x = 1/2 at x = 1/6 = (head + 2/3) / 2^56, so the digits that follow the head decide between 0 and 1.
+    // 3 x = 1/2 at x = 1/6 = (head + 2/3) / 2^56, so the digits that follow the head decide between
+    // 0 and 1.
     let head = (1u64 << 56) / 6;
     let third = u64::MAX / 3; // 0x5555...
     for negative in [false, true] {
@@ -322,7 +328,8 @@ fn a_position_between_two_integers_takes_more_digits() {
 
 #[test]
 fn a_dyadic_halfway_point_is_decided_at_once() {
-    // [1/2 - 2^-56, 1/2) rounds to 0 and [1/2, 1/2 + 2^-56) to 1: intervals are closed below and open above.
+    // [1/2 - 2^-56, 1/2) rounds to 0 and [1/2, 1/2 + 2^-56) to 1: intervals are closed below and
+    // open above.
     let half = 1u64 << 55;
     assert_eq!(scripted_draw(1.0, &[word_at(half - 1, false)]), 0);
     assert_eq!(scripted_draw(1.0, &[word_at(half, false)]), 1);
@@ -330,7 +337,7 @@ fn a_dyadic_halfway_point_is_decided_at_once() {
 }
 
 #[test]
-fn rounding_by_words_is_rounding_by_naturals() {
+fn rounding_by_words_is_rounding_by_big_integers() {
     let mut rng = ChaCha20Rng::seed_from_u64(24);
     for scale in [1.0, 3.7, 12345.678, 2f64.powi(40) * 1.1, 2f64.powi(48)] {
         let noise = RoundedGaussian::new(scale, 0).unwrap();

@@ -1,89 +1,95 @@
-//! The messages of a block of clients, on their way from the thread that computed them to all that read them.
+//! The messages of a block of clients, on their way from the thread that computed them to all
+//! threads that read them.
 //!
-//! Written and read as atomic words, which costs no more than plain ones and needs no lock: a lock is one more line of memory
-//! that changes hands, and each costs a hundred nanoseconds. The barrier between writing and reading puts them in order. A
-//! letter begins on a line of its own; two numbers share a word, so a letter of six values is one line.
+//! Written and read as atomic words, which cost no more than plain ones and need no lock: a lock is
+//! one more cache line that moves between cores, at a hundred nanoseconds each. The barrier between
+//! writing and reading puts them in order. A message begins on a cache line of its own; two numbers
+//! share a word, so a message of six values is one line.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::compress::{Compressor, Update};
-use crate::linalg::processor::{LINE_BYTES, prefetch, prefetch_to_write};
+use crate::linalg::memory::{LINE_BYTES, prefetch, prefetch_to_write};
 use crate::objective::Coordinates;
 
 /// Words per cache line.
 const LINE: usize = LINE_BYTES / size_of::<u64>();
 
-/// Room for the letters of a block.
-pub(super) struct Letters {
+/// Room for one message of every client of a block.
+pub(super) struct Mailbox {
     words: Box<[AtomicU64]>,
-    /// Where the first line begins.
+    /// Where the first whole cache line begins.
     start: usize,
-    /// Words from one letter to the next.
+    /// Words from one message to the next.
     stride: usize,
 }
 
-/// A letter, as it is read.
+/// One client's message, as it is read.
 #[derive(Clone, Copy)]
-pub(super) struct Letter<'a> {
-    /// Its bytes on the wire.
+pub(super) struct Received<'a> {
+    /// Its length on the wire.
     pub(super) bytes: usize,
-    /// What it says; nothing if the client sits the round out.
-    pub(super) update: Option<Words<'a>>,
+    /// Its values; none if the client skips the round.
+    pub(super) update: Option<ReceivedUpdate<'a>>,
 }
 
-/// Numbers and where they belong.
+/// The values of a message and their coordinates.
 #[derive(Clone, Copy)]
-pub(super) struct Words<'a> {
+pub(super) struct ReceivedUpdate<'a> {
     words: &'a [AtomicU64],
     /// How many values there are.
     pub(super) count: usize,
+    /// Whether they are on all coordinates.
     all: bool,
 }
 
-/// What the second word of a letter says in its lowest bits; the others are how many values there are.
+/// The kind of a message, in the two lowest bits of its second word; the other bits are the number
+/// of values.
 const ABSENT: u64 = 0;
 const SELECTED: u64 = 1;
 const ALL: u64 = 2;
 
-impl Letters {
-    /// Room for `count` letters of clients with this compressor.
+impl Mailbox {
+    /// Room for the messages of `count` clients with this compressor.
     pub(super) fn new(count: usize, compressor: &Compressor) -> Self {
         let words = match compressor.fraction() {
             Some(_) => compressor.values(),
             None => compressor.values().div_ceil(2),
         };
-        // Four lines at least: processors fetch neighbours along, and those belong to other threads.
+        // Four lines at least: processors also fetch neighbouring lines, and those belong to other
+        // threads.
         let stride = (2 + words).next_multiple_of(LINE).max(4 * LINE);
         let words: Box<[AtomicU64]> = (0..count * stride + LINE)
             .map(|_| AtomicU64::new(0))
             .collect();
         let start = words.as_ptr().align_offset(LINE_BYTES).min(LINE);
-        Letters {
+        Mailbox {
             words,
             start,
             stride,
         }
     }
 
-    fn of(&self, slot: usize) -> &[AtomicU64] {
+    fn slot(&self, slot: usize) -> &[AtomicU64] {
         &self.words[self.start + slot * self.stride..][..self.stride]
     }
 
-    /// Says that these letters will be written. Others have read their memory last, and it takes a while to get it back.
-    pub(super) fn expect(&self, slots: Range<usize>) {
+    /// Asks for the memory of these slots in order to write: other cores have read it last, and it
+    /// takes a while to get it back.
+    pub(super) fn prefetch_to_write(&self, slots: Range<usize>) {
         for slot in slots {
-            prefetch_to_write(&self.of(slot)[..LINE]);
+            prefetch_to_write(&self.slot(slot)[..LINE]);
         }
     }
 
-    /// Writes the letter of the client in this slot of the block, `bytes` long on the wire.
+    /// Writes the message of the client in this slot of the block, `bytes` long on the wire.
     ///
     /// # Panics
     /// If it does not fit: server and client must have the same compressor.
     pub(super) fn write(&self, slot: usize, bytes: usize, update: Option<&Update>) {
-        const FITS: &str = "a letter has room for one message of the run's compressor";
-        let (head, words) = self.of(slot).split_at(2);
+        const FITS: &str = "a slot has room for one message of the run's compressor";
+        let (head, words) = self.slot(slot).split_at(2);
         let put = |word: &AtomicU64, low: u32, high: u32| {
             word.store(u64::from(low) | u64::from(high) << 32, Ordering::Relaxed);
         };
@@ -113,32 +119,32 @@ impl Letters {
         head[1].store(kind | (count as u64) << 2, Ordering::Relaxed);
     }
 
-    /// Asks for the beginnings of the first letters, to read them.
-    pub(super) fn fetch(&self, count: usize) {
-        /// More would be out of reach again before they are read.
+    /// Asks for the first cache line of the first messages in order to read them.
+    pub(super) fn prefetch_to_read(&self, count: usize) {
+        /// More would have left the cache again before they are read.
         const MOST: usize = 64;
         for slot in 0..count.min(MOST) {
-            prefetch(&self.of(slot)[..LINE]);
+            prefetch(&self.slot(slot)[..LINE]);
         }
     }
 
-    /// Reads the letter of the client in this slot of the block.
-    pub(super) fn read(&self, slot: usize) -> Letter<'_> {
-        let (head, words) = self.of(slot).split_at(2);
+    /// Reads the message of the client in this slot of the block.
+    pub(super) fn read(&self, slot: usize) -> Received<'_> {
+        let (head, words) = self.slot(slot).split_at(2);
         let [bytes, kind] = [0, 1].map(|place: usize| head[place].load(Ordering::Relaxed));
-        let update = Words {
+        let update = ReceivedUpdate {
             words,
             count: (kind >> 2) as usize,
             all: kind & 3 == ALL,
         };
-        Letter {
+        Received {
             bytes: bytes as usize,
             update: (kind & 3 != ABSENT).then_some(update),
         }
     }
 }
 
-impl Words<'_> {
+impl ReceivedUpdate<'_> {
     /// Adds `scale` times the values to a dense vector.
     pub(super) fn add_to(self, scale: f32, target: &mut [f32]) {
         let words = self.words.iter().map(|word| word.load(Ordering::Relaxed));
@@ -164,7 +170,8 @@ mod tests {
     use crate::privacy::Released;
     use crate::random::{IndexSeed, Purpose, SecretKey};
 
-    /// Letters of every kind, next to each other, say what was written, also the second time.
+    /// Messages of every kind, next to each other, are read as they were written, also the second
+    /// time.
     #[test]
     fn what_was_written_is_read() {
         const DIMENSION: usize = 13;
@@ -176,9 +183,9 @@ mod tests {
             CompressorKind::Natural,
         ] {
             let compressor = Compressor::new(kind, DIMENSION, 1.0).unwrap();
-            let letters = Letters::new(3, &compressor);
+            let mailbox = Mailbox::new(3, &compressor);
             for round in 0..2 {
-                letters.expect(0..3);
+                mailbox.prefetch_to_write(0..3);
                 let mut sent = Vec::new();
                 for slot in 0..3u32 {
                     let mut selection = Selection::default();
@@ -197,7 +204,7 @@ mod tests {
                         &mut update,
                     );
                     let present = slot != 1 || round == 0;
-                    letters.write(
+                    mailbox.write(
                         slot as usize,
                         10 + slot as usize,
                         present.then_some(&update),
@@ -205,16 +212,16 @@ mod tests {
                     sent.push((present, update));
                 }
                 for (slot, (present, update)) in sent.iter().enumerate() {
-                    let letter = letters.read(slot);
-                    assert_eq!(letter.bytes, 10 + slot);
-                    let Some(words) = letter.update else {
+                    let received = mailbox.read(slot);
+                    assert_eq!(received.bytes, 10 + slot);
+                    let Some(found_update) = received.update else {
                         assert!(!present);
                         continue;
                     };
                     assert!(*present);
-                    assert_eq!(words.count, update.values().len());
+                    assert_eq!(found_update.count, update.values().len());
                     let (mut found, mut expected) = ([0.5; DIMENSION], [0.5; DIMENSION]);
-                    words.add_to(0.3, &mut found);
+                    found_update.add_to(0.3, &mut found);
                     update.add_to(0.3, &mut expected);
                     assert_eq!(found, expected);
                 }
@@ -224,9 +231,9 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "room for one message")]
-    fn a_letter_that_does_not_fit_is_an_error() {
+    fn a_message_that_does_not_fit_is_an_error() {
         let compressor = |kind| Compressor::new(kind, 500, 1.0).unwrap();
-        let letters = Letters::new(1, &compressor(CompressorKind::RandK { k: 5 }));
+        let mailbox = Mailbox::new(1, &compressor(CompressorKind::RandK { k: 5 }));
         let mut update = Update::default();
         let released = Released::for_tests(vec![1.0; 500]);
         compressor(CompressorKind::Identity).encode(
@@ -236,6 +243,6 @@ mod tests {
             &mut Vec::new(),
             &mut update,
         );
-        letters.write(0, 10, Some(&update));
+        mailbox.write(0, 10, Some(&update));
     }
 }

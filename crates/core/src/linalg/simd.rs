@@ -1,21 +1,18 @@
-//! What is said to the processor itself: which instructions code is compiled for, which memory to bring near, a few
-//! instructions that no loop turns into.
+//! Vector instructions: which of them code is compiled for, found out at run time, and a few that
+//! no loop is compiled to.
 //!
-//! **Guarantee.** Nothing here changes a result: what is computed is the same with and without, and asking for memory
-//! changes nothing but time.
+//! **Guarantee.** No result depends on them: what is computed is the same, to the bit, with and
+//! without.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64 as x86;
 use std::sync::OnceLock;
 
-/// Bytes of a cache line.
-pub(crate) const LINE_BYTES: usize = 64;
-
-/// Runs `work` compiled for vectors of 256 bits, if this processor has them; on processors of other families, for the vectors
-/// that those have.
+/// Runs `work` compiled for vectors of 256 bits (AVX2 with FMA) if this processor has them; on
+/// processors of other families, for the vectors that those have.
 ///
-/// The closure and all it calls must be inlined to profit: mark them `#[inline(always)]`.
+/// Only what is inlined into it profits: mark the closure and all it calls `#[inline(always)]`.
 #[inline(always)]
 pub fn vectorised<Output>(work: impl FnOnce() -> Output) -> Output {
     #[cfg(target_arch = "x86_64")]
@@ -29,8 +26,9 @@ pub fn vectorised<Output>(work: impl FnOnce() -> Output) -> Output {
     pulp::Arch::new().dispatch(work)
 }
 
-/// Runs `work` compiled for the longest vectors this processor has. Worth it for long rows of numbers; code that reads
-/// tables at random becomes slower, because it is turned into instructions that are.
+/// Runs `work` compiled for the longest vectors this processor has (AVX-512). It pays for long rows
+/// of numbers. Code that reads tables at random becomes slower: it is compiled to gather
+/// instructions.
 #[inline(always)]
 pub fn vectorised_widely<Output>(work: impl FnOnce() -> Output) -> Output {
     #[cfg(target_arch = "x86_64")]
@@ -67,10 +65,11 @@ fn wide() -> Option<pulp::x86::V4> {
 /// Bytes of a row whose numbers are looked up together.
 pub(crate) const LOOKUPS: usize = 16;
 
-/// `sums[j] = constant + sum_i table[row(j)_i]`, where byte `i` goes to partial sum `i % 4`, and these are added in pairs. Only
-/// where this processor can look up sixteen numbers at once, the table being in registers; else `false`, and nothing has changed.
+/// `sums[j] = constant + sum_i table[row(j)_i]`, where byte `i` (modulo 128) goes to partial sum
+/// `i % 4`, and the four are added in pairs.
 ///
-/// Bytes count modulo 128.
+/// Works only on processors that look up sixteen numbers at once, the table being in registers;
+/// otherwise `false`, and nothing has changed.
 pub(crate) fn sum_lookups<'a>(
     table: &[f32; 128],
     row: impl Fn(usize) -> &'a [u8; LOOKUPS],
@@ -83,7 +82,8 @@ pub(crate) fn sum_lookups<'a>(
             #[inline(always)]
             || {
                 let (parts, _) = table.as_chunks::<16>();
-                // SAFETY: the token says that the processor has these instructions; loads are of arrays of their size.
+                // SAFETY: the token proves that the processor has these instructions; every load is
+                // from an array of its size.
                 unsafe {
                     let table: [_; 8] = std::array::from_fn(
                         #[inline(always)]
@@ -92,7 +92,8 @@ pub(crate) fn sum_lookups<'a>(
                     for (j, sum) in sums.iter_mut().enumerate() {
                         let bytes = x86::_mm_loadu_si128(row(j).as_ptr().cast());
                         let places = x86::_mm512_cvtepu8_epi32(bytes);
-                        // Of each pair of registers the number at the lowest five bits, then the pair by the next two.
+                        // In each pair of registers the number at the lowest five bits, then the
+                        // pair by the next two bits.
                         let pair = |first: usize| {
                             x86::_mm512_permutex2var_ps(table[first], places, table[first + 1])
                         };
@@ -118,7 +119,7 @@ pub(crate) fn sum_lookups<'a>(
     false
 }
 
-/// Picks bits out of words.
+/// Picks bits out of words (the instruction `pext`).
 #[derive(Clone, Copy)]
 pub(crate) struct BitPicker {
     #[cfg(target_arch = "x86_64")]
@@ -135,12 +136,13 @@ impl BitPicker {
         }
     }
 
-    /// The bits of `word` at the places of the bits of `mask`, next to each other from the lowest on.
+    /// The bits of `word` at the places of the bits of `mask`, next to each other from the lowest
+    /// on.
     #[inline(always)]
     pub(crate) fn pick(self, word: u64, mask: u64) -> u64 {
         #[cfg(target_arch = "x86_64")]
         if self.v3.is_some() {
-            // SAFETY: the token says that the processor has this instruction.
+            // SAFETY: the token proves that the processor has this instruction.
             return unsafe { x86::_pext_u64(word, mask) };
         }
         pick_one_by_one(word, mask)
@@ -156,90 +158,7 @@ fn pick_one_by_one(word: u64, mut mask: u64) -> u64 {
     picked
 }
 
-/// Asks the processor to bring these numbers near; changes nothing but time.
-///
-/// Rows of a random batch lie anywhere in memory, and the first access of each would wait for it.
-#[inline(always)]
-pub(crate) fn prefetch<T>(values: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let start = values.as_ptr().cast::<i8>();
-        for offset in (0..size_of_val(values)).step_by(LINE_BYTES) {
-            // SAFETY: the address lies inside the slice, and a prefetch reads nothing.
-            unsafe { x86::_mm_prefetch::<{ x86::_MM_HINT_T0 }>(start.add(offset)) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
-}
-
-/// Asks for these numbers to write to them: another processor may have read them last, and the first write would wait until
-/// it has let go of them. Changes nothing but time.
-#[inline(always)]
-pub(crate) fn prefetch_to_write<T>(values: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let start = values.as_ptr().cast::<u8>();
-        for offset in (0..size_of_val(values)).step_by(LINE_BYTES) {
-            // SAFETY: the address lies inside the slice, and a prefetch neither reads nor writes for the program; processors
-            // that do not have this one take it for an empty instruction. As an intrinsic it would become a prefetch for
-            // reading, because not all processors have it.
-            unsafe {
-                let address = start.add(offset);
-                std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
-            }
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
-}
-
-/// Asks for the values at these places; changes nothing but time.
-pub(crate) fn prefetch_places<T>(values: &[T], places: &[u32]) {
-    for &place in places {
-        prefetch(&values[place as usize..=place as usize]);
-    }
-}
-
-/// An empty buffer with room for `len` elements, and for 1024 at least: a small one could lie in one cache line with what other
-/// threads read or write.
-pub(crate) fn roomy<Element>(len: usize) -> Vec<Element> {
-    const LEAST: usize = 1024;
-    Vec::with_capacity(len.max(LEAST))
-}
-
-/// An empty vector with room for `len` values that will be read at random: on pages of two megabytes, where the
-/// system has them. With small ones nearly every row of a large set costs a walk through the page tables.
-pub(crate) fn with_room_on_large_pages<T>(len: usize) -> Vec<T> {
-    const LARGE: usize = 2 << 20;
-    let bytes = len.saturating_mul(size_of::<T>());
-    if bytes < LARGE / 2 {
-        return Vec::with_capacity(len);
-    }
-    // Whole pages, with room for what the allocator keeps for itself.
-    let whole = bytes.saturating_add(64).next_multiple_of(LARGE) - 64;
-    let vector = Vec::with_capacity(whole / size_of::<T>());
-    advise_large_pages(vector.as_ptr(), vector.capacity());
-    vector
-}
-
-fn advise_large_pages<T>(start: *const T, len: usize) {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::mm::{Advice, madvise};
-        const PAGE: usize = 4096;
-        let before = start.addr() % PAGE;
-        let page = start.cast::<u8>().wrapping_sub(before).cast_mut();
-        let bytes = len * size_of::<T>() + before;
-        // SAFETY: the advice changes how pages are backed, never what they hold; where it is
-        // refused nothing happens.
-        let _ = unsafe { madvise(page.cast(), bytes, Advice::LinuxHugepage) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (start, len);
-}
-
-/// What comes out plainly, in vectors of 256 bits and in the longest ones.
+/// The results of plain code, of vectors of 256 bits and of the longest ones.
 #[cfg(test)]
 pub(crate) fn three_ways<Output>(work: impl Fn() -> Output + Copy) -> [Output; 3] {
     [work(), vectorised(work), vectorised_widely(work)]
@@ -247,7 +166,7 @@ pub(crate) fn three_ways<Output>(work: impl Fn() -> Output + Copy) -> [Output; 3
 
 #[cfg(test)]
 mod tests {
-    use super::super::kernels;
+    use super::super::{kernels, packed_matrix};
     use super::*;
 
     /// The compiler neither reorders sums nor fuses a product and a sum that the source does not.
@@ -278,7 +197,14 @@ mod tests {
                 #[inline(always)]
                 || {
                     let mut targets = vec![f32::NAN; count * columns];
-                    kernels::rows_times_matrix(count, row, &matrix, widest, &start, &mut targets);
+                    packed_matrix::rows_times_matrix(
+                        count,
+                        row,
+                        &matrix,
+                        widest,
+                        &start,
+                        &mut targets,
+                    );
                     targets.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 },
             );

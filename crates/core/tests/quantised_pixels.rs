@@ -1,5 +1,6 @@
-//! Sums over chosen weights of pictures, whose pixels are whole numbers of steps: close to the sums over all weights, and
-//! the same to the bit however the pixels were kept and whoever laid them out.
+//! Sums over chosen weights of pictures, whose pixels are whole numbers of steps: close to the sums
+//! over all weights, and the same to the bit however the pixels were kept and whoever laid them
+//! out.
 
 use soteria_core::data::{DataDirectories, Dataset, Source};
 use soteria_core::objective::{
@@ -56,7 +57,8 @@ fn pictures() -> Dataset {
     source.load(&nowhere, 0).unwrap().train
 }
 
-/// Factors of a batch, and the sum over some coordinates with the memory that the forward pass left behind.
+/// Factors of a batch, and the sum over some coordinates with the memory that the forward pass left
+/// behind.
 fn factors_and_sum(
     network: &Network,
     records: Records<'_>,

@@ -3,8 +3,8 @@
 //!
 //! All start from `exp(x) = 2^n exp(r)` with `n = round(x / log 2)` and the remainder `r` taken in
 //! two steps, so that it is right to the last bit; `exp(r) - 1` is the Taylor polynomial of degree
-//! seven (`|r| <= 0.347`, remainder below `6e-9`). Not-a-number stays not-a-number: a model that
-//! diverges must show.
+//! seven (`|r| <= 0.347`, remainder below `6e-9`). Not-a-number stays not-a-number, so that a model
+//! that diverges is noticed.
 
 use std::f32::consts::LOG2_E;
 
@@ -12,7 +12,7 @@ use std::f32::consts::LOG2_E;
 const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
-/// Adding it rounds to an integer, which then stands in the low bits.
+/// Adding it rounds a number to an integer, which is then in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 
 /// Between these bounds `2^n` is a normal number.
@@ -38,7 +38,7 @@ fn power_of_two(n: u32) -> f32 {
     f32::from_bits((n << 23).wrapping_add(127 << 23))
 }
 
-/// `exp(x)`, held at its value at the bounds outside of `-87.3 <= x <= 88`.
+/// `exp(x)` for `-87.3 <= x <= 88`; outside, its value at the nearer bound.
 #[inline(always)]
 pub(crate) fn exp_saturating(x: f32) -> f32 {
     let (n, rest) = reduce(x.clamp(LOWEST, HIGHEST));
@@ -88,8 +88,9 @@ pub(crate) fn softplus(x: f32) -> f32 {
     (if x > 0.0 { x } else { 0.0 }) + logarithm
 }
 
-/// `log x` for normal `x > 0` in `f64`: `x = 2^n m` with `m` around 1, `log m = 2 artanh((m - 1)/(m + 1))`, whose series
-/// is cut off below `2^-55`. Error below `1e-15 max(1, |log x|)`.
+/// `log x` for normal `x > 0` in `f64`: `x = 2^n m` with `m` around 1,
+/// `log m = 2 artanh((m - 1)/(m + 1))`, whose series is cut off below `2^-55`. Error below
+/// `1e-15 max(1, |log x|)`.
 #[inline(always)]
 pub(crate) fn logarithm(x: f64) -> f64 {
     const ROOT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;

@@ -1,14 +1,16 @@
-//! Public draws: what partitions and synthetic data are made of.
+//! Public randomness for partitions and synthetic data. Noise and other secrets never come from
+//! here.
 //!
-//! Every node of a run must draw the same from the same seed, today and after every update of a
-//! library. Therefore nothing is left to others' algorithms: the key is laid out here, whole numbers
-//! come from a stated rule, and logarithms from a portable library instead of the platform's.
-//! These draws are public; noise and other secrets never come from here.
+//! **Guarantee.** Every node of a run draws the same from the same seed, today and after every
+//! update of a library. Therefore no algorithm of another library is used: the key is composed
+//! here, integers follow a stated rule, and logarithms come from a portable library instead of the
+//! platform's.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// A ChaCha8 stream for one purpose: its key is the seed (8 bytes, little endian), then the purpose.
+/// A ChaCha8 stream for one purpose: its key is the seed (8 bytes, little endian), then the
+/// purpose.
 ///
 /// # Panics
 /// If the purpose is longer than the 24 bytes that are left.
@@ -42,7 +44,8 @@ pub(super) fn shuffle(random: &mut ChaCha8Rng, items: &mut [u32]) {
     }
 }
 
-/// A number strictly between 0 and 1: the middle of one of `2^52` equal cells, which is exact in `f64`.
+/// A number strictly between 0 and 1: the middle of one of `2^52` equal cells, which is exact in
+/// `f64`.
 pub(super) fn open_unit(random: &mut ChaCha8Rng) -> f64 {
     ((random.next_u64() >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
 }
@@ -127,8 +130,9 @@ mod tests {
 
     #[test]
     fn gamma_variables_have_their_mean_and_variance() {
-        // Both moments of Gamma(a, 1) are a. 200,000 draws: the mean is within sqrt(a/N), the sample
-        // variance within about a * sqrt((2 + 6/a)/N); six deviations, false alarm below 1e-8.
+        // Both moments of Gamma(a, 1) are a. 200,000 draws: the mean is within sqrt(a/N), the
+        // sample variance within about a * sqrt((2 + 6/a)/N); six deviations, false alarm below
+        // 1e-8.
         for shape in [0.3, 1.0, 4.5] {
             let mut random = generator("test", 3);
             let count = 200_000.0;

@@ -1,18 +1,19 @@
-//! Natural numbers of any size, for the few decisions that machine words cannot make.
+//! Non-negative integers of any size, for the few decisions for which machine words are too short.
 //!
-//! Only what the sampler and the grid need: sums, products, shifts, division by a word, comparison. Schoolbook, exact,
-//! and slow; reached about once in four thousand draws, and when a grid is built. The words are wiped when dropped,
-//! for they may hold digits of the noise.
+//! Only what the sampler and the grid need: sums, products, shifts, division by a word, comparison.
+//! Schoolbook algorithms: exact and slow, needed about once in four thousand draws and when a grid
+//! is built. The words are wiped when dropped, because they may hold digits of the noise.
 
 use std::cmp::Ordering;
 
 use zeroize::Zeroize;
 
-/// A natural number, least significant word first, without leading zero words (so the derived equality is equality).
+/// A non-negative integer: words, the least significant first, without leading zero words (so that
+/// the derived equality is equality of numbers).
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Natural(Vec<u64>);
+pub(super) struct BigInteger(Vec<u64>);
 
-impl Natural {
+impl BigInteger {
     pub(super) fn zero() -> Self {
         Self(Vec::new())
     }
@@ -126,8 +127,9 @@ impl Natural {
 
     /// Floor of the quotient by a number above zero, or nothing if it exceeds 128 bits.
     ///
-    /// Digit by digit from the top: a hundred products instead of a long division, because its correctness is plain
-    /// (`quotient * divisor <= self` is kept true, and no further bit can be set).
+    /// Digit by digit from the top: a hundred products instead of a long division, because its
+    /// correctness is plain (`quotient * divisor <= self` is kept true, and no further bit can be
+    /// set).
     pub(super) fn quotient_floor(&self, divisor: &Self) -> Option<u128> {
         debug_assert!(!divisor.is_zero());
         // quotient < 2^(bits of self - bits of divisor + 1)
@@ -153,13 +155,13 @@ impl Natural {
     }
 }
 
-impl From<u128> for Natural {
+impl From<u128> for BigInteger {
     fn from(value: u128) -> Self {
         Self::trimmed(vec![value as u64, (value >> 64) as u64])
     }
 }
 
-impl Ord for Natural {
+impl Ord for BigInteger {
     fn cmp(&self, other: &Self) -> Ordering {
         // Without leading zeros the longer number is the larger.
         (self.0.len().cmp(&other.0.len()))
@@ -167,13 +169,13 @@ impl Ord for Natural {
     }
 }
 
-impl PartialOrd for Natural {
+impl PartialOrd for BigInteger {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Drop for Natural {
+impl Drop for BigInteger {
     fn drop(&mut self) {
         self.0.zeroize();
     }
@@ -185,22 +187,23 @@ mod tests {
 
     use super::*;
 
-    fn natural(words: &[u64]) -> Natural {
-        Natural::trimmed(words.to_vec())
+    fn natural(words: &[u64]) -> BigInteger {
+        BigInteger::trimmed(words.to_vec())
     }
 
     proptest! {
         #[test]
         fn small_numbers_agree_with_machine_words(a: u64, b: u64, c in 1u64.., shift in 0u32..64) {
-            let (big_a, big_b) = (Natural::from(u128::from(a)), Natural::from(u128::from(b)));
+            let (big_a, big_b) = (BigInteger::from(u128::from(a)), BigInteger::from(u128::from(b)));
             let product = u128::from(a) * u128::from(b);
             prop_assert_eq!(big_a.plus(&big_b).to_u128(), Some(u128::from(a) + u128::from(b)));
             prop_assert_eq!(big_a.times(&big_b).to_u128(), Some(product));
             prop_assert_eq!(big_a.shifted_left(shift).to_u128(), Some(u128::from(a) << shift));
-            let big = Natural::from(product);
+            let big = BigInteger::from(product);
             prop_assert_eq!(big.shifted_right(shift + 32).to_u128(), Some(product >> (shift + 32)));
             prop_assert_eq!(big.divided_by_word(c).to_u128(), Some(product / u128::from(c)));
-            prop_assert_eq!(big.quotient_floor(&Natural::from(u128::from(c))), Some(product / u128::from(c)));
+            let divisor = BigInteger::from(u128::from(c));
+            prop_assert_eq!(big.quotient_floor(&divisor), Some(product / u128::from(c)));
             prop_assert_eq!(big.bit_length(), 128 - product.leading_zeros());
             prop_assert_eq!(big_a.cmp(&big_b), a.cmp(&b));
         }
@@ -217,10 +220,10 @@ mod tests {
             prop_assert!(a.plus(&b) == b.plus(&a));
             prop_assert!(a.times(&b) == b.times(&a));
             prop_assert!(a.times(&b.plus(&c)) == a.times(&b).plus(&a.times(&c)));
-            prop_assert!(a.shifted_left(shift) == a.times(&Natural::power_of_two(shift)));
+            prop_assert!(a.shifted_left(shift) == a.times(&BigInteger::power_of_two(shift)));
             prop_assert!(a.shifted_left(shift).shifted_right(shift) == a);
             // Floor: q d <= a < (q + 1) d, for both divisions.
-            let word = Natural::from(u128::from(divisor));
+            let word = BigInteger::from(u128::from(divisor));
             let quotient = a.divided_by_word(divisor);
             prop_assert!(quotient.times(&word) <= a && a < quotient.plus_one().times(&word));
             let low = a.shifted_right(shift);
@@ -228,11 +231,11 @@ mod tests {
             if !b.is_zero() {
                 match a.quotient_floor(&b) {
                     Some(q) => {
-                        let q = Natural::from(q);
+                        let q = BigInteger::from(q);
                         prop_assert!(q.times(&b) <= a && a < q.plus_one().times(&b));
                     }
                     // One bit of slack: the digit count is an upper bound.
-                    None => prop_assert!(Natural::power_of_two(127).times(&b) <= a),
+                    None => prop_assert!(BigInteger::power_of_two(127).times(&b) <= a),
                 }
             }
         }

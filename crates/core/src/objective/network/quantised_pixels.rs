@@ -1,14 +1,15 @@
-//! The first layer's sums over chosen weights for pictures, whose pixels are whole numbers of steps:
-//! `sum_j (u n_j + o) e_j = u sum_j n_j e_j + o sum_j e_j`, with the unit `u`, the numbers `n_j` of a
-//! pixel in all records, its offset `o` and the records' weighted errors `e_j`.
+//! The first layer's sums over chosen weights for images, whose pixels are whole multiples of one
+//! unit: `sum_j (u n_j + o) e_j = u sum_j n_j e_j + o sum_j e_j`, with the unit `u`, the integers
+//! `n_j` of a pixel in all records, its offset `o` and the records' weighted errors `e_j`.
 //!
-//! A pixel's column is one byte a record, a quarter of what [`super::columns`] lays out, and the
-//! forward pass writes it down while it reads the records anyway. Where a pixel is dark in all records, only the second
-//! term is left.
+//! **Cost.** A pixel's column is one byte per record, a quarter of what [`super::columns`] needs,
+//! and the forward pass records it while it reads the rows anyway. Where a pixel is zero in all
+//! records, only the second term is left.
 //!
-//! **Guarantee.** Whether sums are made here follows from the kind of the source and the number of
-//! records alone, and what is stored of them (packed or not, written down by the pass or here) changes
-//! no bit. Records that are computed alone, as under secure noise, never come here.
+//! **Guarantee.** Whether sums are computed here depends on the kind of the data source and the
+//! number of records alone. How rows are stored (packed or not) and who made the columns (the pass
+//! or this module) changes no bit. Records that are computed one by one, as under secure noise, are
+//! never computed here.
 
 // Loops over lanes read better by number, and the compiler unrolls them.
 #![allow(clippy::needless_range_loop)]
@@ -16,23 +17,24 @@
 use super::super::{Gradients, Records, Workspace};
 use super::columns::Chosen;
 use super::{FactorPlace, Network};
-use crate::data::packed::{self, Entries, PackedRows};
+use crate::data::packed::{self, PackedRows};
 use crate::data::{Features, SparseRows};
 use crate::linalg::kernels::{self, LANES};
-use crate::linalg::processor::prefetch;
+use crate::linalg::memory::prefetch;
+use crate::linalg::sparse::SparseVector;
 use crate::linalg::{LINE, aligned, vectorised, vectorised_widely};
 
-/// Fewer records are not worth it.
+/// With fewer records the columns cost more than they save.
 const FEWEST_RECORDS: usize = 8;
 
-/// The most records that are laid out at once: an odd number of cache lines, because with a power of two
-/// all columns would compete for the same few places of the cache.
+/// The most records in a column: an odd number of cache lines, because with a power of two all
+/// columns would compete for the same few places of the cache.
 const MOST_RECORDS: usize = 192;
 
-/// One pixel in all records that are laid out, in steps, zeros beyond them.
+/// One pixel in all records, as multiples of the unit, then zeros.
 type Column = [u8; MOST_RECORDS];
 
-/// Pictures with more pixels than this are no longer near the processor.
+/// The columns of larger images would not stay in the cache.
 const MOST_PIXELS: usize = 2048;
 
 /// Records whose numbers are multiplied at once.
@@ -40,73 +42,74 @@ const GROUP: usize = 2 * LANES;
 
 const _: () = assert!(
     MOST_RECORDS.is_multiple_of(4 * GROUP),
-    "a column is whole groups of those that `Products::lit` reads"
+    "a column is whole groups of those that `Products::nonzero` reads"
 );
 
-/// A batch of pictures.
+/// A batch of images with quantised pixels.
 #[derive(Clone, Copy)]
-pub(super) struct Pictures<'a> {
+pub(super) struct QuantisedPixels<'a> {
     rows: &'a [u32],
     sparse: &'a SparseRows,
     offset: Option<&'a [f32]>,
     unit: f32,
 }
 
-/// Columns that a pass writes down on its way.
-pub(super) struct Noted<'a> {
-    /// Where it finds the pictures.
+/// Columns that a forward pass fills while it reads the rows.
+pub(super) struct RecordedColumns<'a> {
+    /// Where the pass finds the rows.
     pub(super) rows: PackedRows<'a>,
     columns: Vec<u8>,
 }
 
-impl Noted<'_> {
+impl RecordedColumns<'_> {
     /// One column per pixel, with the numbers of the records.
     pub(super) fn columns(&mut self) -> &mut [Column] {
         self.columns.as_chunks_mut().0
     }
 }
 
-impl<'a> Pictures<'a> {
-    /// The records, if they are pictures and enough of them.
+impl<'a> QuantisedPixels<'a> {
+    /// The records, if their pixels are quantised, there are enough of them, and images are small
+    /// enough.
     pub(super) fn of(records: Records<'a>) -> Option<Self> {
         let Features::Sparse(sparse) = records.data.features() else {
             return None;
         };
-        let pictures = Pictures {
+        let pixels = QuantisedPixels {
             rows: records.rows,
             sparse,
             offset: records.data.offset().map(|offset| &offset[..]),
             unit: sparse.unit()?,
         };
         let fit = records.len() >= FEWEST_RECORDS && sparse.columns() <= MOST_PIXELS;
-        fit.then_some(pictures)
+        fit.then_some(pixels)
     }
 
-    /// How much of a column there is to read.
+    /// How much of a column is read.
     fn width(self) -> usize {
         self.rows.len().next_multiple_of(GROUP)
     }
 
-    /// A place where a pass can write down columns; none if that is not worth it or has been done.
-    pub(super) fn note(self, workspace: &mut Workspace) -> Option<Noted<'a>> {
+    /// Columns for a pass to fill; none if that would not pay or they are there already.
+    pub(super) fn start_recording(self, workspace: &mut Workspace) -> Option<RecordedColumns<'a>> {
         let rows = self.sparse.packed()?;
         if self.rows.len() > MOST_RECORDS {
             return None;
         }
-        let (columns, known) = workspace.take_layout(self.sparse.identity(), self.rows);
+        let (columns, known) = workspace.take_columns(self.sparse.identity(), self.rows);
         if known {
-            workspace.put_layout(self.sparse.identity(), self.rows, columns);
+            workspace.put_columns(self.sparse.identity(), self.rows, columns);
             return None;
         }
-        Some(Noted {
+        Some(RecordedColumns {
             rows,
             columns: self.blank(columns),
         })
     }
 
-    /// Keeps what a pass wrote down.
-    pub(super) fn keep(self, noted: Noted<'_>, workspace: &mut Workspace) {
-        workspace.put_layout(self.sparse.identity(), self.rows, noted.columns);
+    /// Keeps the columns that a pass has filled.
+    pub(super) fn finish_recording(self, recorded: RecordedColumns<'_>, workspace: &mut Workspace) {
+        workspace.put_columns(self.sparse.identity(), self.rows, recorded.columns);
     }
 
     /// Columns of zeros.
@@ -116,8 +119,8 @@ impl<'a> Pictures<'a> {
         buffer
     }
 
-    /// The columns of records that no pass wrote down.
-    fn lay_out(self, buffer: Vec<u8>) -> Vec<u8> {
+    /// The columns of records, where no pass has filled them.
+    fn make_columns(self, buffer: Vec<u8>) -> Vec<u8> {
         let mut buffer = self.blank(buffer);
         let (columns, _) = buffer.as_chunks_mut::<MOST_RECORDS>();
         for (j, &row) in self.rows.iter().enumerate() {
@@ -139,22 +142,22 @@ impl<'a> Pictures<'a> {
     ) {
         let outputs = network.places[0].error.len();
         let pairs = chosen.weights();
-        let mut lit = workspace.take_indices(pairs.len());
+        let mut places = workspace.take_indices(pairs.len());
         let mut totals = workspace.take_zeroed(outputs);
         let (weights, biases) = sum[chosen.places.clone()].split_at_mut(pairs.len());
         for (c, rows) in self.rows.chunks(MOST_RECORDS).enumerate() {
-            let part = Pictures { rows, ..self };
-            let (columns, known) = workspace.take_layout(part.sparse.identity(), rows);
+            let part = QuantisedPixels { rows, ..self };
+            let (columns, known) = workspace.take_columns(part.sparse.identity(), rows);
             let columns = if known {
                 columns
             } else {
-                part.lay_out(columns)
+                part.make_columns(columns)
             };
             let width = part.width();
             let mut errors_buffer = workspace.take(outputs * (width + LINE) + LINE);
             let errors = aligned(&mut errors_buffer);
             let first = c * MOST_RECORDS;
-            part.lay_out_errors(
+            part.make_error_columns(
                 network.factor_len,
                 &network.places[0],
                 gradients,
@@ -173,12 +176,12 @@ impl<'a> Pictures<'a> {
                     for (output, total) in totals.iter_mut().enumerate() {
                         *total += kernels::sum(products.errors(output));
                     }
-                    let lit = products.lit(pairs, &mut lit);
-                    products.add(pairs, lit, weights);
+                    let nonzero = products.nonzero(pairs, &mut places);
+                    products.add(pairs, nonzero, weights);
                 },
             );
             workspace.put(errors_buffer);
-            workspace.put_layout(part.sparse.identity(), rows, columns);
+            workspace.put_columns(part.sparse.identity(), rows, columns);
         }
         if let Some(offset) = self.offset {
             vectorised(
@@ -194,13 +197,13 @@ impl<'a> Pictures<'a> {
             *sum += totals[output as usize];
         }
         workspace.put(totals);
-        workspace.put_indices(lit);
+        workspace.put_indices(places);
     }
 
-    /// The weighted errors `w_j delta_j` of the records, the first of which has the number `first` among
-    /// the gradients: for every output those of all records and zeros up to the width of a column, then a
-    /// gap.
-    fn lay_out_errors(
+    /// The weighted errors `w_j delta_j` of the records, the first of which has the number `first`
+    /// among the gradients: for every output those of all records and zeros up to the width of a
+    /// column, then a gap.
+    fn make_error_columns(
         self,
         len: usize,
         place: &FactorPlace,
@@ -224,7 +227,7 @@ impl<'a> Pictures<'a> {
     }
 }
 
-/// What sums are made of.
+/// The two factors of the sums: columns and errors.
 #[derive(Clone, Copy)]
 struct Products<'a> {
     columns: &'a [Column],
@@ -245,11 +248,11 @@ impl<'a> Products<'a> {
         &self.errors[output * (self.width + LINE)..][..self.width]
     }
 
-    /// Writes the places of those weights whose pixel is not dark in all records.
+    /// Writes the places of those weights whose pixel is not zero in all records.
     #[inline(always)]
-    fn lit<'b>(self, pairs: &[[u32; 2]], places: &'b mut [u32]) -> &'b [u32] {
-        let mut lit = [false; MOST_PIXELS];
-        for (lit, column) in lit.iter_mut().zip(self.columns) {
+    fn nonzero<'b>(self, pairs: &[[u32; 2]], places: &'b mut [u32]) -> &'b [u32] {
+        let mut nonzero = [false; MOST_PIXELS];
+        for (nonzero, column) in nonzero.iter_mut().zip(self.columns) {
             let mut any = [0; 4 * GROUP];
             for numbers in column[..self.width.next_multiple_of(4 * GROUP)]
                 .as_chunks::<{ 4 * GROUP }>()
@@ -259,12 +262,12 @@ impl<'a> Products<'a> {
                     any[lane] |= numbers[lane];
                 }
             }
-            *lit = any != [0; 4 * GROUP];
+            *nonzero = any != [0; 4 * GROUP];
         }
         let mut count = 0;
         for (place, &[pixel, _]) in pairs.iter().enumerate() {
             places[count] = place as u32;
-            count += usize::from(lit[pixel as usize]);
+            count += usize::from(nonzero[pixel as usize]);
         }
         &places[..count]
     }
@@ -272,9 +275,10 @@ impl<'a> Products<'a> {
     /// Adds `u sum_j n_j e_j` for the weights at these places.
     #[inline(always)]
     fn add(self, pairs: &[[u32; 2]], places: &[u32], sums: &mut [f32]) {
-        // The sums of a few weights in parts, which are added up afterwards: together it would not become vector code.
+        // First the partial sums of a few weights, then their totals: in one loop it would not
+        // become vector code.
         const FEW: usize = 32;
-        /// How many weights ahead columns are asked for.
+        /// How many weights ahead columns are prefetched.
         const AHEAD: usize = 8;
         let mut partial = [[0.0f32; GROUP]; FEW];
         let mut ahead = places.iter().skip(AHEAD);

@@ -1,7 +1,7 @@
-//! Makes `data/a9a.zlib` from the records of UCI Adult: encodes them as a9a does and packs them as
-//! `src/data/a9a.rs` unpacks them.
+//! Makes `crates/core/data/a9a.zlib` from the records of UCI Adult: encodes them as a9a does and packs
+//! them as `crates/core/src/data/a9a.rs` unpacks them.
 //!
-//!     cargo run -p soteria-core --example pack_a9a -- adult.data adult.test crates/core/data/a9a.zlib
+//!     cargo run -p pack-a9a -- adult.data adult.test crates/core/data/a9a.zlib
 
 use std::error::Error;
 use std::fs;
@@ -232,7 +232,8 @@ fn encode(line: &str, columns: &mut [Vec<u8>]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The packed education-num for each packed education: the table that `src/data/a9a.rs` holds.
+/// The packed education-num for each packed education: the table that `crates/core/src/data/a9a.rs`
+/// holds.
 fn number_of_education(columns: &[Vec<u8>]) -> Result<[u8; 17], Box<dyn Error>> {
     let mut table = [None; 17];
     for (&education, &number) in columns[EDUCATION].iter().zip(&columns[EDUCATION_NUMBER]) {
@@ -252,4 +253,32 @@ fn pack(columns: &[Vec<u8>]) -> std::io::Result<Vec<u8>> {
         encoder.flush()?;
     }
     encoder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_becomes_one_feature_of_each_block_or_none() {
+        let line = "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, \
+                    Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K.";
+        let mut columns = vec![Vec::new(); COLUMNS.len() + 1];
+        encode(line, &mut columns).unwrap();
+        encode("| a comment", &mut columns).unwrap();
+        encode(
+            &line.replace("State-gov", "?").replace("<=", ">"),
+            &mut columns,
+        )
+        .unwrap();
+        let row = |row: usize| columns.iter().map(|column| column[row]).collect::<Vec<_>>();
+        assert_eq!(row(0), [3, 6, 1, 1, 5, 3, 9, 4, 1, 2, 2, 1, 3, 1, 0]);
+        assert_eq!(row(1)[1], 0, "a missing value is no feature");
+        assert_eq!(row(1)[14], 1);
+        assert_eq!(columns[0].len(), 2, "a comment is no record");
+        assert_eq!(number_of_education(&columns).unwrap()[1], 5);
+        for wrong in ["39, State-gov", &line.replace("Male", "male")] {
+            assert!(encode(wrong, &mut columns.clone()).is_err());
+        }
+    }
 }
