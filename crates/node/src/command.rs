@@ -94,6 +94,15 @@ impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
         match error {
             DataError::Choice { .. } => Failure::usage(error.to_string()),
+            DataError::Quantity { .. } => Failure::Usage {
+                message: error.to_string(),
+                hint: Some(
+                    "models predict classes: sort the numbers into a few (such as low, middle, high), \
+                     or choose another column by ?label=NAME; numbers that do name classes are taken as \
+                     text (c25)"
+                        .to_string(),
+                ),
+            },
             other => Failure::Failed(other.to_string()),
         }
     }

@@ -98,7 +98,7 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
     if labels.rows() == 0 {
         return Err(empty());
     }
-    let (labels, names) = labels.finish();
+    let (labels, names) = labels.finish(&path)?;
     let features = Features::Dense(DenseRows::new(layout.columns - 1, values)?);
     Dataset::new(features, labels, names.len())?.with_label_names(names)
 }

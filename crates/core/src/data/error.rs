@@ -120,6 +120,18 @@ pub enum DataError {
         /// What stands there.
         found: String,
     },
+    /// Numbers stand where class labels should: more different ones than classes would have.
+    #[error(
+        "{place}: expected class labels, found {distinct} different numbers in {rows} rows, as a quantity has them"
+    )]
+    Quantity {
+        /// Where.
+        place: Place,
+        /// How many different numbers there are, at least.
+        distinct: usize,
+        /// How many rows.
+        rows: usize,
+    },
     /// A set of data without rows.
     #[error("{place}: expected at least one row, found none")]
     Empty {
