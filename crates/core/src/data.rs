@@ -46,6 +46,6 @@ pub use error::{DataError, Place};
 pub use labels::Schema;
 pub use partition::Partition;
 pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRow, SparseRows};
-pub use scale::{Constants, Scale, Scaling, largest_singular_value};
+pub use scale::{Constants, Scale, Scaling, largest_singular_value, squared_columns};
 pub use source::{Loaded, Share, Source};
 pub use synthetic::Synthetic;

@@ -7,7 +7,9 @@
 
 mod best;
 mod document;
+mod plain;
 mod read;
+mod reference;
 pub mod resolve;
 mod write;
 
@@ -212,6 +214,7 @@ pub struct Config {
     pub scale: Auto<ScaleChoice>,
     /// Frequencies of a cosine basis.
     pub basis: Auto<Option<usize>>,
+    pub standardize: Auto<bool>,
     pub equal_weights: bool,
     pub model: Auto<ModelKind>,
     pub hidden: Vec<usize>,

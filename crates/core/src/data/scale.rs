@@ -116,6 +116,45 @@ impl Scaling {
         }
     }
 
+    /// Centres each column of `data` and gives it a standard deviation of one, then multiplies all by the number that
+    /// makes the largest singular value twice the root of the number of rows, roughly: a logistic loss over such rows has a
+    /// smoothness of about 1, so a step of 1 fits whatever the units were. Not `centred`, columns keep their zero and get a
+    /// mean square of one, as a model without an intercept needs it.
+    ///
+    /// # Errors
+    /// When there are no rows, or values leave the range of numbers.
+    pub fn standardizing(data: &Dataset, centred: bool) -> Result<Scaling, DataError> {
+        // Rough is enough: steps that are right for one smoothness still work for three times as much.
+        const ITERATIONS: usize = 30;
+        if data.rows() == 0 {
+            return Err(refuse(Scale::PerFeature, "expected at least one record"));
+        }
+        let columns = Columns::of(data);
+        let (center, factor) = if centred {
+            columns.moments_of_each()
+        } else {
+            columns.lengths_of_each()
+        };
+        let each = Scaling {
+            name: Scale::PerFeature.name(),
+            center,
+            factor,
+            data_dependent: true,
+        };
+        let scaled = each.apply(data.clone())?;
+        let largest = singular_value_after(&[&scaled], ITERATIONS);
+        let common = if largest > 0.0 {
+            2.0 * (data.rows() as f64).sqrt() / largest
+        } else {
+            1.0
+        };
+        let factors = (0..data.columns()).map(|column| each.factor.at(column) * common);
+        Ok(Scaling {
+            factor: Constants::PerFeature(factors.collect()),
+            ..each
+        })
+    }
+
     /// Constants known without looking at the records.
     pub fn constants(center: Constants, factor: Constants) -> Result<Scaling, DataError> {
         let choice = |what, value: f64, reason: &str| {
@@ -345,6 +384,20 @@ impl Columns<'_> {
         (mean, (squares / columns / self.data.rows() as f64).sqrt())
     }
 
+    /// No centre, and the inverse root mean square of each column; a column of zeros is left alone.
+    fn lengths_of_each(&self) -> (Constants, Constants) {
+        let rows = self.data.rows() as f64;
+        let squares = self.squared_deviations(|_| 0.0);
+        let factors = squares.into_iter().map(|square| match (square / rows).sqrt() {
+            0.0 => 1.0,
+            length => 1.0 / length,
+        });
+        (
+            Constants::Same(0.0),
+            Constants::PerFeature(factors.collect()),
+        )
+    }
+
     /// Mean and inverse standard deviation of each column; a constant column (an intercept) is left
     /// alone, for centring would delete it.
     fn moments_of_each(&self) -> (Constants, Constants) {
@@ -369,18 +422,27 @@ impl Columns<'_> {
     }
 }
 
+/// The sum of squares of each column, offsets included.
+pub fn squared_columns(data: &Dataset) -> Vec<f64> {
+    Columns::of(data).squared_deviations(|_| 0.0)
+}
+
 /// The largest singular value of the matrix of all rows of `parts`, offsets included.
 ///
 /// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no longer
 /// grows in its 13th digit. The parts must have the same columns.
 pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
-    const MOST_ITERATIONS: usize = 5_000;
+    singular_value_after(parts, 5_000)
+}
+
+/// The same after at most so many iterations: never too large.
+fn singular_value_after(parts: &[&Dataset], iterations: usize) -> f64 {
     let columns = parts.first().map_or(0, |part| part.columns());
     let mut random = draw::generator("spectral start", 0);
     let mut direction: Vec<f64> = (0..columns).map(|_| draw::open_unit(&mut random)).collect();
     let mut images: Vec<Vec<f64>> = parts.iter().map(|part| vec![0.0; part.rows()]).collect();
     let mut before = 0.0;
-    for _ in 0..MOST_ITERATIONS {
+    for _ in 0..iterations {
         let length = norm(&direction);
         if length == 0.0 {
             return 0.0;

@@ -106,6 +106,9 @@ impl Description {
             return Err(DescriptionError::StepSize);
         }
         let mut resolved = resolved.clone();
+        if resolved.standardize {
+            return Err(DescriptionError::Scale("standardize"));
+        }
         resolved.scale = constants(resolved.scale, &resolved.source)?;
         resolved.source = without_folder(&resolved.source);
         resolved.test = None;
@@ -182,6 +185,7 @@ impl Description {
             return Err(malformed("it is not canonical"));
         }
         match resolved.scale {
+            _ if resolved.standardize => return Err(DescriptionError::Scale("standardize")),
             ScaleChoice::None => {}
             // Judged as they are written; what they do to a record must not be heard of.
             ScaleChoice::Constant { center, factor }

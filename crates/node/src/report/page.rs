@@ -32,6 +32,7 @@ pub(super) fn html(run: &RunFiles) -> String {
         ),
     );
     out.push_str(&header(run));
+    out.push_str(&warnings(run));
     out.push_str(&cards(run));
     out.push_str(&charts::section(run));
     out.push_str(&claim::section(run));
@@ -85,6 +86,24 @@ fn header(run: &RunFiles) -> String {
         "<header>\n<p class=\"kicker\">Training report</p>\n<h1>{}</h1>\n<p class=\"subtitle\">{}{badges}</p>\n</header>\n",
         escape(&title(run)),
         parts.join(" <span class=\"dot\">·</span> ")
+    )
+}
+
+/// What a reader must know before the numbers; nothing where there is nothing.
+fn warnings(run: &RunFiles) -> String {
+    let sentences = run.summary.get("warnings").and_then(|list| list.as_array());
+    let items: String = sentences
+        .into_iter()
+        .flatten()
+        .filter_map(|sentence| sentence.as_str())
+        .map(|sentence| format!("<li>{}</li>\n", escape(sentence)))
+        .collect();
+    if items.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section class=\"warnings\" role=\"note\" aria-label=\"Warnings\">\n<h2>Before you use this model</h2>\n\
+         <ul>\n{items}</ul>\n</section>\n"
     )
 }
 

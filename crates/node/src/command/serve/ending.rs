@@ -11,10 +11,12 @@ use super::super::{Failure, Verbosity, print};
 use super::Options;
 use super::plan::Plan;
 use crate::accounting::Privacy;
+use crate::advice;
 use crate::deploy::coordinator::Coordinator;
 use crate::deploy::store::{Evaluation, ServerStore};
 use crate::model_file;
 use crate::output::{Ending, RunDirectory};
+use crate::problem;
 
 /// What is left when the last round is closed.
 #[derive(Default)]
@@ -24,6 +26,8 @@ pub(super) struct Final {
     pub(super) records: Vec<usize>,
     pub(super) round: Round,
     pub(super) traffic: Traffic,
+    /// What was measured at the start and at last.
+    pub(super) first: Option<Evaluation>,
     pub(super) last: Option<Evaluation>,
     /// Time in rounds and in measurements, of this process.
     pub(super) training: Duration,
@@ -73,6 +77,12 @@ pub(super) fn finish(
         (privacy.epsilon, privacy.epsilon_unamplified) = (None, None);
         (privacy.amplified, privacy.odometer) = (false, None);
     }
+    let weights = problem::weights(&plan.resolved, &last.records);
+    let ratio =
+        advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
+    let majority_accuracy = majority_accuracy(plan);
+    let found = shortcomings(&last, majority_accuracy);
+    let foreseen = advice::noise(ratio, model.len()).into_iter();
     let ending = Ending {
         resolved: &plan.resolved,
         records: &last.records,
@@ -92,6 +102,12 @@ pub(super) fn finish(
         },
         total_seconds: began.elapsed().as_secs_f64(),
         interrupted: false,
+        majority_accuracy,
+        signal_to_noise: ratio,
+        warnings: foreseen
+            .chain(plan.columns())
+            .chain(found.iter().cloned())
+            .collect(),
     };
     let mut summary = ending.summary();
     if !last.whole {
@@ -103,6 +119,9 @@ pub(super) fn finish(
     let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
+    for warning in &found {
+        verbosity.warn(warning);
+    }
     if options.json {
         print(&format!("{summary:#}\n"))
     } else {
@@ -110,6 +129,24 @@ pub(super) fn finish(
         verbosity.detail("all clients know the end");
         Ok(())
     }
+}
+
+/// What the most common class of the server's test set would reach on it.
+fn majority_accuracy(plan: &Plan) -> Option<f64> {
+    let test = plan.test.as_deref()?;
+    advice::majority_accuracy([test], test)
+}
+
+/// What the server's own test set says against the model.
+fn shortcomings(last: &Final, majority_accuracy: Option<f64>) -> Vec<String> {
+    let end = Metrics {
+        loss: last.last.and_then(|row| row.loss).unwrap_or(f64::NAN),
+        grad_norm_sq: f64::NAN,
+        test_accuracy: last.last.and_then(|row| row.accuracy),
+    };
+    let start = last.first.and_then(|row| row.loss);
+    let unbounded = end.loss == f64::INFINITY;
+    advice::after(start, &end, majority_accuracy, unbounded)
 }
 
 fn table(ending: &Ending<'_>, out: &Path) -> String {
