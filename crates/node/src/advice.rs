@@ -102,10 +102,11 @@ pub fn columns<'a>(
     let many = sizes.iter().filter(|size| **size > LARGEST_COLUMN).count();
     (many > 0).then(|| {
         format!(
-            "{many} of {} feature columns are far out of scale: column {} has a root mean square of {size:.3e}, where \
+            "{many} of {} feature columns {} far out of scale: column {} has a root mean square of {size:.3e}, where \
              steps and noise are made for about 1; map columns to about [-1, 1] by ranges that are public (this was found by \
              looking at {whose}: it changes nothing in the run)",
             sizes.len(),
+            if many == 1 { "is" } else { "are" },
             largest + 1,
         )
     })
@@ -146,7 +147,11 @@ pub fn majority_accuracy<'a>(
     // Of equally common ones the first.
     let most = counts.iter().max()?;
     let class = counts.iter().position(|count| count == most)? as u32;
-    let right = test.labels().iter().filter(|label| **label == class).count();
+    let right = test
+        .labels()
+        .iter()
+        .filter(|label| **label == class)
+        .count();
     (test.rows() > 0).then(|| right as f64 / test.rows() as f64)
 }
 
@@ -166,8 +171,8 @@ pub fn after(
     }
     if let Some(start) = start.filter(|start| end.loss > *start) {
         warnings.push(format!(
-            "the loss rose, from {start:.4} to {}: the model is worse than the one it started from; features of about 1, a \
-             smaller `algorithm.step_size` or less noise help",
+            "the loss rose, from {start:.4} to {}: by this measure the model is worse than the one it started from; features of \
+             about 1, a smaller `algorithm.step_size` or less noise help",
             short(end.loss)
         ));
     }

@@ -388,10 +388,12 @@ impl Columns<'_> {
     fn lengths_of_each(&self) -> (Constants, Constants) {
         let rows = self.data.rows() as f64;
         let squares = self.squared_deviations(|_| 0.0);
-        let factors = squares.into_iter().map(|square| match (square / rows).sqrt() {
-            0.0 => 1.0,
-            length => 1.0 / length,
-        });
+        let factors = squares
+            .into_iter()
+            .map(|square| match (square / rows).sqrt() {
+                0.0 => 1.0,
+                length => 1.0 / length,
+            });
         (
             Constants::Same(0.0),
             Constants::PerFeature(factors.collect()),

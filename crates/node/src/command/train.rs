@@ -76,12 +76,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
     let dimension = problem.objective.dimension();
     let calibration = Instant::now();
-    let privacy = Privacy::settle(
-        &resolved,
-        dimension,
-        &records,
-        problem.data_dependent(),
-    )?;
+    let privacy = Privacy::settle(&resolved, dimension, &records, problem.data_dependent())?;
     let calibrated = calibration.elapsed();
     let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
     announce(&resolved, &problem, &privacy, calibrated, verbosity);
@@ -152,9 +147,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     if let Some(error) = failure {
         return Err(error.into());
     }
-    let majority_accuracy = problem.test.as_ref().and_then(|test| {
-        advice::majority_accuracy(problem.shards.iter().map(AsRef::as_ref), test)
-    });
+    let majority_accuracy = problem
+        .test
+        .as_ref()
+        .and_then(|test| advice::majority_accuracy(problem.shards.iter().map(AsRef::as_ref), test));
     let mut ending = Ending {
         resolved: &resolved,
         records: &records,

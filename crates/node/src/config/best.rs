@@ -145,11 +145,7 @@ impl Config {
     /// The floor down to which singular values of the direction are equalised; 0 is the plain step.
     pub(super) fn equalizing(&self, shape: &Shape) -> Result<f64, ConfigError> {
         let network = self.whole_gradients(shape) || self.plain(shape);
-        let floor = self.equalize.or(if network {
-            FLOOR
-        } else {
-            0.0
-        });
+        let floor = self.equalize.or(if network { FLOOR } else { 0.0 });
         let widest = self.hidden.iter().copied().max().unwrap_or(0);
         if floor > 0.0 && (shape.model != ModelKind::Mlp || widest > WIDEST) {
             if self.equalize == Auto::Auto {

@@ -44,10 +44,7 @@ impl Config {
             && self.unclipped()
             && (self.standardizes() || self.source.is_images())
             && self.standardize != Auto::Given(false)
-            && matches!(
-                self.estimator,
-                Auto::Auto | Auto::Given(EstimatorName::Gd)
-            )
+            && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorName::Gd))
             && self.compressor == Auto::Auto
             && (self.fraction, self.k, self.values) == (Auto::Auto, Auto::Auto, Auto::Auto)
             && self.participation == 1.0

@@ -51,11 +51,9 @@ impl Config {
             EstimatorName::Svrg => probability,
             _ => rate,
         };
-        let bound = self.difference_clip.or(Some(if renewed >= OFTEN {
-            SMALL * clip
-        } else {
-            clip
-        }));
+        let bound =
+            self.difference_clip
+                .or(Some(if renewed >= OFTEN { SMALL * clip } else { clip }));
         (probability, bound)
     }
 }

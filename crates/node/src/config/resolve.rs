@@ -286,11 +286,13 @@ impl Config {
             compressor,
             shift,
             step_size,
-            schedule: self.schedule.or(if shared || (self.plain(shape) && equalize > 0.0) {
-                Schedule::Cosine
-            } else {
-                Schedule::Constant
-            }),
+            schedule: self
+                .schedule
+                .or(if shared || (self.plain(shape) && equalize > 0.0) {
+                    Schedule::Cosine
+                } else {
+                    Schedule::Constant
+                }),
             momentum: self.momentum.or(if shared || self.plain(shape) {
                 self.momentum_rule(shape)
             } else {

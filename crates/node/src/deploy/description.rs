@@ -50,6 +50,9 @@ pub enum DescriptionError {
     /// Only constants are taken for scaling.
     #[error("deployment takes scaling constants only, not `data.scale = \"{0}\"`")]
     Scale(&'static str),
+    /// Numbers that only records can give.
+    #[error("deployment does not standardise columns by their records (`data.standardize`)")]
+    Standardize,
     /// Scaling constants that no features need.
     #[error("the run description scales by constants beyond 2^62")]
     Constants,
@@ -107,7 +110,7 @@ impl Description {
         }
         let mut resolved = resolved.clone();
         if resolved.standardize {
-            return Err(DescriptionError::Scale("standardize"));
+            return Err(DescriptionError::Standardize);
         }
         resolved.scale = constants(resolved.scale, &resolved.source)?;
         resolved.source = without_folder(&resolved.source);
@@ -184,8 +187,10 @@ impl Description {
         if again != text {
             return Err(malformed("it is not canonical"));
         }
+        if resolved.standardize {
+            return Err(DescriptionError::Standardize);
+        }
         match resolved.scale {
-            _ if resolved.standardize => return Err(DescriptionError::Scale("standardize")),
             ScaleChoice::None => {}
             // Judged as they are written; what they do to a record must not be heard of.
             ScaleChoice::Constant { center, factor }

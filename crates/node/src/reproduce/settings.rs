@@ -146,7 +146,10 @@ impl Data {
             keys.push(format!("algorithm.snapshot_probability={rate}"));
         }
         if algorithm.is_svrg() && mode == Mode::Proved {
-            keys.push(format!("privacy.difference_clip={}", self.task.clip() / 4.0));
+            keys.push(format!(
+                "privacy.difference_clip={}",
+                self.task.clip() / 4.0
+            ));
         }
         if mode == Mode::Published {
             keys.extend(

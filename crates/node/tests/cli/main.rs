@@ -8,4 +8,5 @@ mod failures;
 mod keys;
 mod program;
 mod train;
+mod training;
 mod variants;

@@ -292,6 +292,7 @@ fn a_changed_description_is_another_run() {
         ("rounds = 7", "rounds = 07"),
         ("step_size = 0.3", "step_size = \"theory\""),
         ("scale = \"none\"", "scale = \"spectral\""),
+        ("weighting = ", "standardize = true\nweighting = "),
         ("sigma = 0.05", "sigma = 0.05 # trust me"),
         ("---\n", "----\n"),
     ] {

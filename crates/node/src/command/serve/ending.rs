@@ -78,8 +78,7 @@ pub(super) fn finish(
         (privacy.amplified, privacy.odometer) = (false, None);
     }
     let weights = problem::weights(&plan.resolved, &last.records);
-    let ratio =
-        advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
+    let ratio = advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
     let majority_accuracy = majority_accuracy(plan);
     let found = shortcomings(&last, majority_accuracy);
     let foreseen = advice::noise(ratio, model.len()).into_iter();
