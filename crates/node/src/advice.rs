@@ -102,12 +102,13 @@ pub fn columns<'a>(
     let many = sizes.iter().filter(|size| **size > LARGEST_COLUMN).count();
     (many > 0).then(|| {
         format!(
-            "{many} of {} feature columns {} far out of scale: column {} has a root mean square of {size:.3e}, where \
+            "{many} of {} feature columns {} far out of scale: column {} has a root mean square of {}, where \
              steps and noise are made for about 1; map columns to about [-1, 1] by ranges that are public (this was found by \
              looking at {whose}: it changes nothing in the run)",
             sizes.len(),
             if many == 1 { "is" } else { "are" },
             largest + 1,
+            short(size),
         )
     })
 }
@@ -171,8 +172,9 @@ pub fn after(
     }
     if let Some(start) = start.filter(|start| end.loss > *start) {
         warnings.push(format!(
-            "the loss rose, from {start:.4} to {}: by this measure the model is worse than the one it started from; features of \
+            "the loss rose, from {} to {}: by this measure the model is worse than the one it started from; features of \
              about 1, a smaller `algorithm.step_size` or less noise help",
+            short(start),
             short(end.loss)
         ));
     }
@@ -187,12 +189,12 @@ pub fn after(
     warnings
 }
 
-/// A loss that may be of any size.
-fn short(loss: f64) -> String {
-    if loss < 1e4 {
-        format!("{loss:.4}")
-    } else {
-        format!("{loss:.3e}")
+/// Four digits or so of a number that may be of any size.
+fn short(value: f64) -> String {
+    match value {
+        value if value < 10.0 => format!("{value:.4}"),
+        value if value < 1e4 => format!("{value:.1}"),
+        value => format!("{value:.3e}"),
     }
 }
 
@@ -221,7 +223,7 @@ mod tests {
         let worse = metrics(482.0, Some(0.4));
         let said = after(Some(1.07), &worse, Some(0.4), false);
         assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].contains("from 1.0700 to 482.0000"), "{said:?}");
+        assert!(said[0].contains("from 1.0700 to 482.0"), "{said:?}");
         assert!(said[1].contains("most common class"), "{said:?}");
         let said = after(Some(1.0), &metrics(f64::INFINITY, None), None, true);
         assert!(said[0].contains("diverged") && said.len() == 2, "{said:?}");

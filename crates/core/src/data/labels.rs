@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn a_quantity_is_not_taken_for_classes() {
         // A progression between 25 and 346, every other row another one; a price; an age of many people.
-        assert!(!taken(331, |row| (25 + row * 7 % 322).to_string()));
+        assert!(!taken(331, |row| (25 + row * 9 % 322).to_string()));
         assert!(!taken(5000, |row| format!("{}.5", row % 60)));
         assert!(!taken(30_000, |row| (17 + row % 74).to_string()));
         // Few rows of many ids say nothing about any of them.
@@ -315,7 +315,7 @@ mod tests {
         assert!(taken(1000, |row| (1 + row % 100).to_string()));
         assert!(taken(500, |row| (100 + 10 * (row % 50)).to_string()));
         // Whoever means it writes text.
-        assert!(taken(331, |row| format!("c{}", 25 + row * 7 % 322)));
+        assert!(taken(331, |row| format!("c{}", 25 + row * 9 % 322)));
         let names: Vec<String> = (0..200).map(|value| value.to_string()).collect();
         let schema = Schema {
             columns: None,

@@ -540,6 +540,46 @@ mod tests {
         [dense(4, &VALUES), sparse(4, &VALUES)]
     }
 
+    /// Whatever the units were: columns without a mean and of one size, a largest singular value of twice the root of the
+    /// rows, and constants that stay.
+    #[test]
+    fn standardised_columns_fit_a_step_of_one() {
+        let rows: Vec<f32> = (0..200)
+            .flat_map(|row| {
+                let wave = |step: usize| ((row * step) % 97) as f32;
+                [
+                    1e6 + 1e3 * wave(31),
+                    1e-3 * wave(53),
+                    wave(31) - wave(71),
+                    1.0,
+                ]
+            })
+            .collect();
+        let features = Features::Dense(DenseRows::new(4, rows).unwrap());
+        let data = Dataset::new(features, vec![0; 200], 1).unwrap();
+        for centred in [true, false] {
+            let scaling = Scaling::standardizing(&data, centred).unwrap();
+            assert!(scaling.data_dependent());
+            let scaled = scaling.apply(data.clone()).unwrap();
+            let largest = largest_singular_value(&[&scaled]);
+            assert!((largest / 200f64.sqrt() - 2.0).abs() < 0.01, "{largest}");
+            let columns = Columns::of(&scaled);
+            let squares = columns.squared_deviations(|_| 0.0);
+            let ratio = |column: usize| squares[column] / squares[3];
+            assert!(
+                (0..3).all(|column| (ratio(column) - 1.0).abs() < 1e-3),
+                "{squares:?}"
+            );
+            let means = columns.means();
+            assert!((0..3).all(|column| !centred || means[column].abs() < 1e-3));
+            assert!(centred || scaling.center() == &Constants::Same(0.0));
+        }
+        let zeros = Features::Dense(DenseRows::new(2, vec![0.0; 6]).unwrap());
+        let zeros = Dataset::new(zeros, vec![0; 3], 1).unwrap();
+        let scaling = Scaling::standardizing(&zeros, true).unwrap();
+        assert!(scaling.is_identity());
+    }
+
     #[test]
     fn standard_and_per_feature_give_mean_zero_and_deviation_one() {
         for data in both() {

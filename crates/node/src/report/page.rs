@@ -96,7 +96,7 @@ fn warnings(run: &RunFiles) -> String {
         .into_iter()
         .flatten()
         .filter_map(|sentence| sentence.as_str())
-        .map(|sentence| format!("<li>{}</li>\n", escape(sentence)))
+        .map(|sentence| format!("<li>{}</li>\n", escape(&text::capitalised(sentence))))
         .collect();
     if items.is_empty() {
         return String::new();
@@ -140,7 +140,16 @@ fn accuracy_card(run: &RunFiles) -> String {
             let start = start.map_or(String::new(), |start| {
                 format!("{} at the start", text::percent(start))
             });
-            card("", "Test accuracy", &text::percent(value), &[start])
+            let majority = number_at(run, "/final/majority_accuracy");
+            let majority = majority.map_or(String::new(), |share| {
+                format!("{} by the most common class", text::percent(share))
+            });
+            card(
+                "",
+                "Test accuracy",
+                &text::percent(value),
+                &[start, majority],
+            )
         }
         None => card(
             "",
