@@ -57,7 +57,7 @@ pub use labels::Schema;
 pub use names::OtherName;
 pub use partition::Partition;
 pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRows};
-pub use scale::{Constants, Scale, Scaling};
+pub use scale::{Constants, Scale, Scaling, squared_columns};
 pub use singular_value::largest_singular_value;
 pub use source::{Loaded, Share, Source};
 pub use synthetic::Synthetic;

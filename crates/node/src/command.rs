@@ -102,7 +102,10 @@ impl From<DataError> for Failure {
         match error {
             // A file that is not what the configuration says makes the configuration wrong: trying
             // again does not help.
-            DataError::Choice { .. } | DataError::Table(_) | DataError::Foreign { .. } => {
+            DataError::Choice { .. }
+            | DataError::Table(_)
+            | DataError::Foreign { .. }
+            | DataError::Quantity { .. } => {
                 let hint = error.advice();
                 Failure::Usage { message, hint }
             }

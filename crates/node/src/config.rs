@@ -8,7 +8,9 @@
 mod best;
 mod document;
 mod naming;
+mod plain;
 mod read;
+mod reference;
 pub mod resolve;
 mod write;
 
@@ -240,6 +242,7 @@ pub struct Config {
     pub scale: Auto<ScaleChoice>,
     /// Frequencies of a cosine basis.
     pub basis: Auto<Option<usize>>,
+    pub standardize: Auto<bool>,
     pub equal_weights: bool,
     pub model: Auto<ModelKind>,
     pub hidden: Vec<usize>,

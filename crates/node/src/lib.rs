@@ -1,6 +1,7 @@
 //! The parts of the program `soteria` that tests and other drivers call directly.
 
 pub mod accounting;
+pub mod advice;
 pub mod command;
 pub mod comparison;
 pub mod config;

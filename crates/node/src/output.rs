@@ -97,6 +97,7 @@ pub struct RunDirectory {
     rounds: BufWriter<File>,
     utility: f64,
     rows: u64,
+    start_loss: Option<f64>,
 }
 
 /// The last evaluated round of an interrupted run.
@@ -203,7 +204,13 @@ impl RunDirectory {
             rounds,
             utility: 0.0,
             rows: 0,
+            start_loss: None,
         })
+    }
+
+    /// The loss of the model that the run started from, once it is known.
+    pub fn start_loss(&self) -> Option<f64> {
+        self.start_loss
     }
 
     /// Opens the directory of an interrupted run: complete rows stay, a torn last one goes. Returns
@@ -223,7 +230,7 @@ impl RunDirectory {
             text => text.map_err(wrap)?,
         };
         let mut kept = format!("{COLUMNS}\n");
-        let (mut rows, mut utility, mut last) = (0u64, 0.0, None);
+        let (mut rows, mut utility, mut last, mut start_loss) = (0u64, 0.0, None, None);
         for line in text
             .split_inclusive('\n')
             .skip(1)
@@ -235,6 +242,9 @@ impl RunDirectory {
                     rows + 1
                 )))
             })?;
+            if row.round == 0 {
+                start_loss = Some(row.metrics.loss);
+            }
             rows += 1;
             utility += (row.metrics.grad_norm_sq - utility) / rows as f64;
             kept += line;
@@ -248,6 +258,7 @@ impl RunDirectory {
                 rounds,
                 utility,
                 rows,
+                start_loss,
             },
             last,
         ))
@@ -264,6 +275,9 @@ impl RunDirectory {
         metrics: &Metrics,
         epsilon: Option<f64>,
     ) -> Result<f64, OutputError> {
+        if round == 0 {
+            self.start_loss = Some(metrics.loss);
+        }
         self.rows += 1;
         self.utility += (metrics.grad_norm_sq - self.utility) / self.rows as f64;
         let optional =
@@ -388,6 +402,12 @@ pub struct Ending<'a> {
     pub interrupted: bool,
     /// What a server knows of a deployment; `None` for a simulation, which knows everything.
     pub deployed: Option<Deployed<'a>>,
+    /// What always answering the most common class would reach on the test set.
+    pub majority_accuracy: Option<f64>,
+    /// The longest way of the signal over the length of the noise ([`advice`](crate::advice)).
+    pub signal_to_noise: Option<f64>,
+    /// What a reader must know before anything else, in sentences.
+    pub warnings: Vec<String>,
 }
 
 impl Ending<'_> {
@@ -430,13 +450,16 @@ impl Ending<'_> {
                 "amplified": self.privacy.amplified,
                 "epsilon_unamplified": self.privacy.epsilon_unamplified,
                 "claim": self.privacy.claim,
+                "signal_to_noise": self.signal_to_noise,
             },
             "final": {
                 "loss": finite(self.metrics.loss),
                 "grad_norm_sq": finite(self.metrics.grad_norm_sq),
                 "utility": finite(self.utility),
                 "test_accuracy": self.metrics.test_accuracy,
+                "majority_accuracy": self.majority_accuracy,
             },
+            "warnings": self.warnings,
             "traffic": {
                 "paper_bits": self.traffic.paper_bits,
                 "uplink_bytes": self.traffic.uplink_bytes,

@@ -1,5 +1,6 @@
 //! Data and model of a run: loaded, scaled, dealt to clients.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::config::resolve::{Resolved, Shape};
 use crate::config::{
     Auto, Config, ConfigError, Init, ModelKind, NoiseName, RegularizerKind, ScaleChoice,
 };
+use crate::model_file;
 use crate::words::counted;
 
 /// Why a run cannot be set up.
@@ -46,9 +48,11 @@ pub struct Problem {
     pub scaling: Scaling,
     /// What features are called in the source, if it says so.
     pub feature_names: Option<Vec<String>>,
+    /// How scaled features were standardised by their records; the saved model knows nothing of it.
+    pub standardizing: Option<Scaling>,
     /// The basis that scaled features were written in.
     pub basis: Option<Cosine>,
-    /// Value of the constant feature after scaling.
+    /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
 }
 
@@ -106,7 +110,24 @@ impl Problem {
         }
         train = scaling.apply(train)?;
         test = test.map(|test| scaling.apply(test)).transpose()?;
+        let standardizing = if config.standardizes() {
+            // Without an intercept a centre would be one.
+            let centred = kind != ModelKind::Logistic || intercept;
+            let found = Scaling::standardizing(&train, centred)?;
+            train = found.apply(train)?;
+            test = test.map(|test| found.apply(test)).transpose()?;
+            Some(found)
+        } else {
+            None
+        };
         let basis = config.basis_for(kind, train.columns())?;
+        if standardizing.is_some() && basis.is_some() {
+            return Err(ConfigError::with_hint(
+                "`data.standardize` does not go with a basis",
+                "set data.basis = \"none\", or leave data.standardize out",
+            )
+            .into());
+        }
         let model = build_model(
             config,
             kind,
@@ -129,6 +150,7 @@ impl Problem {
             model,
             scaling,
             feature_names,
+            standardizing,
             basis,
             intercept: if intercept { value } else { 0.0 },
         })
@@ -138,6 +160,28 @@ impl Problem {
     pub fn features(&self) -> usize {
         self.basis
             .map_or(self.shards[0].columns(), |basis| basis.pixels())
+    }
+
+    /// Whether features were scaled by numbers that were computed from records.
+    pub fn data_dependent(&self) -> bool {
+        self.scaling.data_dependent() || self.standardizing.is_some()
+    }
+
+    /// The model file of these parameters.
+    ///
+    /// # Errors
+    /// When it cannot be encoded.
+    pub fn model_file(&self, parameters: &[f32]) -> Result<Vec<u8>, String> {
+        let (parameters, intercept) = match &self.standardizing {
+            None => (Cow::Borrowed(parameters), self.intercept),
+            Some(standardizing) => (
+                Cow::Owned(self.model.absorb(parameters, standardizing, self.intercept)),
+                // The bias is the last parameter as it is.
+                1.0,
+            ),
+        };
+        let names = self.feature_names.as_deref();
+        model_file::to_bytes(&self.model, &parameters, self.basis, intercept, names)
     }
 
     /// What resolving the configuration needs to know.
@@ -265,6 +309,52 @@ impl Model {
 }
 
 impl Model {
+    /// The parameters that give for features `x` what `parameters` give for `(x - center) * factor`: the map becomes part of
+    /// the first layer. `constant` is the value of the constant feature of a logistic model with an intercept; its
+    /// parameter becomes the bias itself.
+    fn absorb(&self, parameters: &[f32], map: &Scaling, constant: f64) -> Vec<f32> {
+        let mut absorbed = parameters.to_vec();
+        let (center, factor) = (map.center(), map.factor());
+        match self {
+            Model::Logistic {
+                features,
+                intercept,
+            } => {
+                let inputs = features - usize::from(*intercept);
+                let mut bias = 0.0;
+                for column in 0..inputs {
+                    let weight = f64::from(parameters[column]) * factor.at(column);
+                    absorbed[column] = weight as f32;
+                    bias -= weight * center.at(column);
+                }
+                if *intercept {
+                    let value = (constant - center.at(inputs)) * factor.at(inputs);
+                    absorbed[inputs] = (bias + f64::from(parameters[inputs]) * value) as f32;
+                }
+            }
+            Model::Network(network) => {
+                let layers = network.layers();
+                let first = &layers[0];
+                let mut biases: Vec<f64> = parameters[first.biases.clone()]
+                    .iter()
+                    .map(|&bias| f64::from(bias))
+                    .collect();
+                let weights = &mut absorbed[first.weights.clone()];
+                for (column, row) in weights.chunks_exact_mut(first.outputs).enumerate() {
+                    for (weight, bias) in row.iter_mut().zip(&mut biases) {
+                        let scaled = f64::from(*weight) * factor.at(column);
+                        *weight = scaled as f32;
+                        *bias -= scaled * center.at(column);
+                    }
+                }
+                for (slot, bias) in absorbed[first.biases.clone()].iter_mut().zip(biases) {
+                    *slot = bias as f32;
+                }
+            }
+        }
+        absorbed
+    }
+
     /// The smoothing of the first layer, where it reads square images and `passes` is not zero.
     pub fn smoothing(&self, passes: u32) -> Option<Smoothing> {
         let Model::Network(network) = self else {

@@ -65,6 +65,47 @@ fn smoothing_needs_square_images() {
     );
 }
 
+/// SVRG and SAGA: either references are renewed within a few rounds and differences are small, or differences may be as large
+/// as the clip. The authors' mode is left as it was.
+#[test]
+fn references_are_renewed_in_time_or_differences_are_large() {
+    let shape = Shape {
+        dimension: 124,
+        records: vec![3256; 10],
+        model: ModelKind::Logistic,
+        smoothness: None,
+        image: false,
+        basis: None,
+        whole: 124,
+    };
+    let chosen = |settings: &[&str]| {
+        let resolved = config(settings).resolve(&shape).unwrap().0;
+        (resolved.snapshot_probability, resolved.difference_clip)
+    };
+    let svrg = "algorithm.preset=soteriafl-svrg";
+    let saga = "algorithm.preset=soteriafl-saga";
+    let rate = 54.0 / 3256.0;
+    assert_eq!(chosen(&[svrg]), (0.3, Some(0.125)));
+    assert_eq!(chosen(&["algorithm.preset=ldp-svrg"]), (0.3, Some(0.125)));
+    assert_eq!(chosen(&[svrg, "algorithm.batch=1628"]), (0.5, Some(0.125)));
+    let rare = "algorithm.snapshot_probability=0.01";
+    assert_eq!(chosen(&[svrg, rare]), (0.01, Some(0.5)));
+    for (given, bound) in [("0.5", Some(0.5)), ("2", Some(2.0)), ("none", None)] {
+        let given = format!("privacy.difference_clip={given}");
+        assert_eq!(chosen(&[svrg, &given]), (rate, bound), "{given}");
+    }
+    assert_eq!(
+        chosen(&[svrg, "privacy.difference_clip=0.1"]),
+        (0.3, Some(0.1))
+    );
+    let authors = "privacy.clip_scope=estimate";
+    assert_eq!(chosen(&[svrg, authors]), (rate, None));
+    assert_eq!(chosen(&[saga]).1, Some(0.125));
+    assert_eq!(chosen(&[saga, "algorithm.batch=54"]).1, Some(0.5));
+    assert_eq!(chosen(&[saga, authors]).1, None);
+    assert_eq!(chosen(&["algorithm.preset=soteriafl-sgd"]).1, None);
+}
+
 /// Never more values than were published: (150, 200, 300, 500, 1000) rounds of 2544.
 #[test]
 fn networks_of_images_get_the_documented_choice() {

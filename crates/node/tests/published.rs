@@ -141,3 +141,21 @@ fn shared_data() -> Option<PathBuf> {
     let data = shared.join("data");
     data.join("mnist").is_dir().then_some(data)
 }
+
+/// What the documentation says of SVRG in both modes: the paper's probability `b/m`; differences clipped to `G/4` where
+/// records are, and not at all as published.
+#[test]
+fn svrg_is_reproduced_with_the_papers_probability() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = folder.path().join("start.csv");
+    std::fs::write(&start, A9A_START).unwrap();
+    let data = Data::load(Task::A9a, &start, &DataDirectories::new(Vec::new())).unwrap();
+    let setup = &FIGURES[0];
+    for (mode, bound) in [(Mode::Published, None), (Mode::Proved, Some(0.125))] {
+        for algorithm in [Algorithm::LdpSvrg, Algorithm::SoteriaSvrg] {
+            let resolved = &data.setting(setup, mode, algorithm, 0).unwrap().resolved;
+            assert_eq!(resolved.snapshot_probability, 54.0 / 3256.0);
+            assert_eq!(resolved.difference_clip, bound);
+        }
+    }
+}

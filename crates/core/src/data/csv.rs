@@ -90,7 +90,7 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
     if labels.rows() == 0 {
         return Err(empty());
     }
-    let (labels, classes) = labels.finish();
+    let (labels, classes) = labels.finish(&path)?;
     let features = Features::Dense(DenseRows::new(layout.names.len() - 1, values)?);
     let data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
     match layout.header {

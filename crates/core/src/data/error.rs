@@ -143,6 +143,18 @@ pub enum DataError {
         /// What it is.
         kind: Foreign,
     },
+    /// Numbers stand where class labels should: more different ones than classes would have.
+    #[error(
+        "{place}: expected class labels, found {distinct} different numbers in {rows} rows, as a quantity has them"
+    )]
+    Quantity {
+        /// Where.
+        place: Place,
+        /// How many different numbers there are, at least.
+        distinct: usize,
+        /// How many rows.
+        rows: usize,
+    },
     /// A set of data without rows.
     #[error("{place}: expected at least one row, found none")]
     Empty {
@@ -202,6 +214,12 @@ impl DataError {
         match self {
             DataError::Table(faults) => faults.advice(),
             DataError::Foreign { kind, .. } => Some(kind.advice().to_owned()),
+            DataError::Quantity { .. } => Some(
+                "models predict classes: sort the numbers into a few (such as low, middle, high), \
+                 or choose another column by ?label=NAME; numbers that do name classes are taken as \
+                 text (c25)"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }

@@ -84,7 +84,7 @@ fn assemble(
                 found: format!("{} in row {row}", quote(text.as_bytes())),
             })?;
     }
-    let (labels, names) = collected.finish();
+    let (labels, names) = collected.finish(labels.path())?;
     Dataset::new(pixels.features(images.path())?, labels, names.len())?.with_label_names(names)
 }
 

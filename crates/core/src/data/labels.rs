@@ -4,14 +4,28 @@
 //! "+1" and "1.0" are one class), by text otherwise. The two labels of a +-1 problem become class 0
 //! for -1 and class 1 for +1. A [`Schema`] fixes classes and columns beforehand, as a test set or one
 //! client's share needs it, which may lack some of them.
+//!
+//! Without a schema, numbers that are no class labels are refused: a price or an age would become a
+//! classifier of hundreds of classes, which nobody asked for (`is_quantity`). Text is never refused for
+//! this reason, so whoever means it writes the numbers as text.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use super::Dataset;
+use super::{DataError, Dataset, Place};
 
-/// More distinct labels than this are taken for a mistake, such as a regression target.
+/// More distinct labels than this are taken for a mistake.
 const MOST_CLASSES: usize = 1 << 16;
+
+/// So many different numbers are classes, however few rows there are.
+const FEW: usize = 20;
+
+/// So many different whole numbers are classes even if they are not counted from 0 or 1.
+const SOME: usize = 50;
+
+/// Rows that a class has at least, on average, where numbers are classes and not a quantity.
+const ROWS_OF_A_CLASS: usize = 10;
 
 /// What is known about data before it is read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,6 +58,8 @@ pub(super) struct Labels {
     spellings: Vec<String>,
     schema: Option<Arc<[String]>>,
     rows: Vec<u32>,
+    /// More different numbers than classes can be: they are only counted from here on.
+    too_many: bool,
 }
 
 /// Why a label is refused; the reader adds the place.
@@ -60,15 +76,19 @@ impl Labels {
             spellings: Vec::new(),
             schema: schema.label_names.clone(),
             rows: Vec::new(),
+            too_many: false,
         }
     }
 
     pub(super) fn push(&mut self, text: &[u8]) -> Result<(), Refused> {
         let class = match self.known.get(text) {
             Some(&class) => class,
+            None if self.too_many => 0,
             None => {
                 let class = self.enter(text)?;
-                self.known.insert(text.to_owned(), class);
+                if !self.too_many {
+                    self.known.insert(text.to_owned(), class);
+                }
                 class
             }
         };
@@ -80,15 +100,24 @@ impl Labels {
         self.rows.len()
     }
 
-    /// The class of every row, and what the classes are called.
-    pub(super) fn finish(self) -> (Vec<u32>, Arc<[String]>) {
+    /// The class of every row, and what the classes are called; `path` stands in the error.
+    ///
+    /// # Errors
+    /// When the labels are numbers that look like a quantity.
+    pub(super) fn finish(self, path: &Path) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
         if let Some(names) = self.schema {
-            return (self.rows, names);
+            return Ok((self.rows, names));
         }
-        let values: Option<Vec<f64>> = self.spellings.iter().map(|text| number(text)).collect();
-        let (names, class_of) = match values {
+        let (names, class_of) = match numbers(&self.spellings) {
             Some(values) => {
                 let (distinct, class_of) = rank(&values, f64::total_cmp);
+                if self.too_many || is_quantity(&distinct, self.rows.len()) {
+                    return Err(DataError::Quantity {
+                        place: Place::file(path),
+                        distinct: distinct.len(),
+                        rows: self.rows.len(),
+                    });
+                }
                 (name_numbers(&distinct), class_of)
             }
             None => rank(&self.spellings, String::cmp),
@@ -98,7 +127,7 @@ impl Labels {
             .iter()
             .map(|&spelling| class_of[spelling as usize])
             .collect();
-        (rows, names.into())
+        Ok((rows, names.into()))
     }
 
     /// A spelling that is seen for the first time.
@@ -125,6 +154,10 @@ impl Labels {
             };
         }
         if self.spellings.len() == MOST_CLASSES {
+            if value.is_some() && numbers(&self.spellings).is_some() {
+                self.too_many = true;
+                return Ok(0);
+            }
             return Err(refused(&format!(
                 "at most {MOST_CLASSES} different class labels"
             )));
@@ -153,6 +186,26 @@ fn number(text: &str) -> Option<f64> {
         .ok()
         .filter(|value| value.is_finite())
         .map(|value| value + 0.0)
+}
+
+/// The values of labels that are all numbers.
+fn numbers(spellings: &[String]) -> Option<Vec<f64>> {
+    spellings.iter().map(|text| number(text)).collect()
+}
+
+/// Whether labels of these values, ascending and distinct, in so many rows measure something instead of
+/// naming classes. It depends on the column of labels alone: at most 20 values are always classes; more are
+/// a quantity if they are not whole numbers, if a value has fewer than ten rows on average, or if they are more
+/// than 50 and not counted from 0 or 1 without a gap.
+fn is_quantity(values: &[f64], rows: usize) -> bool {
+    let (Some(&first), Some(&last)) = (values.first(), values.last()) else {
+        return false;
+    };
+    let distinct = values.len();
+    let whole = values.iter().all(|value| value.fract() == 0.0);
+    let counted = (first == 0.0 || first == 1.0) && last - first == (distinct - 1) as f64;
+    let rare = distinct.saturating_mul(ROWS_OF_A_CLASS) > rows;
+    distinct > FEW && (!whole || rare || (distinct > SOME && !counted))
 }
 
 fn name_numbers(values: &[f64]) -> Vec<String> {
@@ -187,7 +240,7 @@ mod tests {
         for label in labels {
             collected.push(label.as_bytes()).ok()?;
         }
-        let (rows, names) = collected.finish();
+        let (rows, names) = collected.finish(Path::new("labels")).ok()?;
         Some((rows, names.to_vec()))
     }
 
@@ -231,6 +284,47 @@ mod tests {
         assert!(labels.push(b"").is_err());
         assert!(labels.push(b"\xff").is_err());
         assert!((0..MOST_CLASSES).all(|label| labels.push(label.to_string().as_bytes()).is_ok()));
-        assert!(labels.push(b"0.5").is_err());
+        assert!(labels.push(b"0.5").is_ok());
+        assert!(labels.push(b"0.75").is_ok());
+        let error = labels.finish(Path::new("prices.csv")).unwrap_err();
+        assert!(error.to_string().starts_with("prices.csv: "), "{error}");
+        assert!(matches!(error, DataError::Quantity { rows: 65_538, .. }));
+        let mut labels = Labels::new(false, &Schema::default());
+        assert!((0..MOST_CLASSES).all(|label| labels.push(format!("n{label}").as_bytes()).is_ok()));
+        assert!(labels.push(b"one too many").is_err());
+    }
+
+    /// Whether `rows` labels that `label` gives are taken as classes.
+    fn taken(rows: usize, label: impl Fn(usize) -> String) -> bool {
+        let labels: Vec<String> = (0..rows).map(label).collect();
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        classes(&labels, &Schema::default()).is_some()
+    }
+
+    #[test]
+    fn a_quantity_is_not_taken_for_classes() {
+        // A progression between 25 and 346, every other row another one; a price; an age of many people.
+        assert!(!taken(331, |row| (25 + row * 9 % 322).to_string()));
+        assert!(!taken(5000, |row| format!("{}.5", row % 60)));
+        assert!(!taken(30_000, |row| (17 + row % 74).to_string()));
+        // Few rows of many ids say nothing about any of them.
+        assert!(!taken(500, |row| (row % 100).to_string()));
+    }
+
+    #[test]
+    fn classes_are_still_classes() {
+        assert!(taken(20, |row| row.to_string()));
+        assert!(taken(3, |row| format!("{row}.5")));
+        assert!(taken(1000, |row| (row % 100).to_string()));
+        assert!(taken(1000, |row| (1 + row % 100).to_string()));
+        assert!(taken(500, |row| (100 + 10 * (row % 50)).to_string()));
+        // Whoever means it writes text.
+        assert!(taken(331, |row| format!("c{}", 25 + row * 9 % 322)));
+        let names: Vec<String> = (0..200).map(|value| value.to_string()).collect();
+        let schema = Schema {
+            columns: None,
+            label_names: Some(names.into()),
+        };
+        assert!(classes(&["150", "199"], &schema).is_some());
     }
 }

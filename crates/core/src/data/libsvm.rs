@@ -155,7 +155,7 @@ impl Rows {
             });
         }
         let features = SparseRows::new(self.columns, self.starts, self.indices, self.values)?;
-        let (labels, names) = self.labels.finish();
+        let (labels, names) = self.labels.finish(path)?;
         Dataset::new(Features::Sparse(features), labels, names.len())?.with_label_names(names)
     }
 }

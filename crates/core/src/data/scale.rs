@@ -18,7 +18,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::singular_value::largest_singular_value;
+use super::singular_value::{largest_singular_value, singular_value_after};
 use super::{DataError, Dataset, LARGEST_VALUE};
 
 /// A rule for scaling.
@@ -116,6 +116,45 @@ impl Scaling {
             factor,
             data_dependent: false,
         }
+    }
+
+    /// Centres each column of `data` and gives it a standard deviation of one, then multiplies all by the number that
+    /// makes the largest singular value twice the root of the number of rows, roughly: a logistic loss over such rows has a
+    /// smoothness of about 1, so a step of 1 fits whatever the units were. Not `centred`, columns keep their zero and get a
+    /// mean square of one, as a model without an intercept needs it.
+    ///
+    /// # Errors
+    /// When there are no rows, or values leave the range of numbers.
+    pub fn standardizing(data: &Dataset, centred: bool) -> Result<Scaling, DataError> {
+        // Rough is enough: steps that are right for one smoothness still work for three times as much.
+        const ITERATIONS: usize = 30;
+        if data.rows() == 0 {
+            return Err(refuse(Scale::PerFeature, "expected at least one record"));
+        }
+        let columns = Columns::of(data);
+        let (center, factor) = if centred {
+            columns.moments_of_each()
+        } else {
+            columns.lengths_of_each()
+        };
+        let each = Scaling {
+            name: Scale::PerFeature.name(),
+            center,
+            factor,
+            data_dependent: true,
+        };
+        let scaled = each.apply(data.clone())?;
+        let largest = singular_value_after(&[&scaled], ITERATIONS);
+        let common = if largest > 0.0 {
+            2.0 * (data.rows() as f64).sqrt() / largest
+        } else {
+            1.0
+        };
+        let factors = (0..data.columns()).map(|column| each.factor.at(column) * common);
+        Ok(Scaling {
+            factor: Constants::PerFeature(factors.collect()),
+            ..each
+        })
     }
 
     /// Constants that do not depend on the records.
@@ -346,6 +385,22 @@ impl Columns<'_> {
         (mean, (squares / columns / self.data.rows() as f64).sqrt())
     }
 
+    /// No centre, and the inverse root mean square of each column; a column of zeros is left alone.
+    fn lengths_of_each(&self) -> (Constants, Constants) {
+        let rows = self.data.rows() as f64;
+        let squares = self.squared_deviations(|_| 0.0);
+        let factors = squares
+            .into_iter()
+            .map(|square| match (square / rows).sqrt() {
+                0.0 => 1.0,
+                length => 1.0 / length,
+            });
+        (
+            Constants::Same(0.0),
+            Constants::PerFeature(factors.collect()),
+        )
+    }
+
     /// Mean and inverse standard deviation of each column; a constant column (an intercept) is left
     /// alone, for centring would delete it.
     fn moments_of_each(&self) -> (Constants, Constants) {
@@ -370,6 +425,11 @@ impl Columns<'_> {
     }
 }
 
+/// The sum of squares of each column, offsets included.
+pub fn squared_columns(data: &Dataset) -> Vec<f64> {
+    Columns::of(data).squared_deviations(|_| 0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Features;
@@ -380,6 +440,46 @@ mod tests {
 
     fn both() -> [Dataset; 2] {
         [dense(4, &VALUES), sparse(4, &VALUES)]
+    }
+
+    /// Whatever the units were: columns without a mean and of one size, a largest singular value of twice the root of the
+    /// rows, and constants that stay.
+    #[test]
+    fn standardised_columns_fit_a_step_of_one() {
+        let rows: Vec<f32> = (0..200)
+            .flat_map(|row| {
+                let wave = |step: usize| ((row * step) % 97) as f32;
+                [
+                    1e6 + 1e3 * wave(31),
+                    1e-3 * wave(53),
+                    wave(31) - wave(71),
+                    1.0,
+                ]
+            })
+            .collect();
+        let features = Features::Dense(DenseRows::new(4, rows).unwrap());
+        let data = Dataset::new(features, vec![0; 200], 1).unwrap();
+        for centred in [true, false] {
+            let scaling = Scaling::standardizing(&data, centred).unwrap();
+            assert!(scaling.data_dependent());
+            let scaled = scaling.apply(data.clone()).unwrap();
+            let largest = largest_singular_value(&[&scaled]);
+            assert!((largest / 200f64.sqrt() - 2.0).abs() < 0.01, "{largest}");
+            let columns = Columns::of(&scaled);
+            let squares = columns.squared_deviations(|_| 0.0);
+            let ratio = |column: usize| squares[column] / squares[3];
+            assert!(
+                (0..3).all(|column| (ratio(column) - 1.0).abs() < 1e-3),
+                "{squares:?}"
+            );
+            let means = columns.means();
+            assert!((0..3).all(|column| !centred || means[column].abs() < 1e-3));
+            assert!(centred || scaling.center() == &Constants::Same(0.0));
+        }
+        let zeros = Features::Dense(DenseRows::new(2, vec![0.0; 6]).unwrap());
+        let zeros = Dataset::new(zeros, vec![0; 3], 1).unwrap();
+        let scaling = Scaling::standardizing(&zeros, true).unwrap();
+        assert!(scaling.is_identity());
     }
 
     #[test]

@@ -11,7 +11,11 @@ use super::{Dataset, Features, public_random};
 /// Power iteration on `A^T A` from a fixed start without structure; it ends when `|A v|^2` no
 /// longer changes in its 13th digit. The parts must have the same columns.
 pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
-    const MOST_ITERATIONS: usize = 5_000;
+    singular_value_after(parts, 5_000)
+}
+
+/// The same after at most so many iterations: never too large.
+pub(super) fn singular_value_after(parts: &[&Dataset], iterations: usize) -> f64 {
     let columns = parts.first().map_or(0, |part| part.columns());
     let mut random = public_random::generator("spectral start", 0);
     let mut direction: Vec<f64> = (0..columns)
@@ -19,7 +23,7 @@ pub fn largest_singular_value(parts: &[&Dataset]) -> f64 {
         .collect();
     let mut images: Vec<Vec<f64>> = parts.iter().map(|part| vec![0.0; part.rows()]).collect();
     let mut before = 0.0;
-    for _ in 0..MOST_ITERATIONS {
+    for _ in 0..iterations {
         let length = norm(&direction);
         if length == 0.0 {
             return 0.0;

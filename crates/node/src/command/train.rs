@@ -13,9 +13,9 @@ use soteria_core::simulate::{EvaluationPlan, Metrics, Traffic};
 
 use super::{Failure, Verbosity, print, watch_interrupts};
 use crate::accounting::Privacy;
+use crate::advice;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, Document, NoiseTarget};
-use crate::model_file;
 use crate::output::{self, Ending, LastRow, RunDirectory, compressor_text};
 use crate::problem::{Problem, regularizer};
 use crate::run;
@@ -83,15 +83,19 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
     let dimension = problem.objective.dimension();
     let calibration = Instant::now();
-    let privacy = Privacy::settle(
-        &resolved,
-        dimension,
-        &records,
-        problem.scaling.data_dependent(),
-    )?;
+    let privacy = Privacy::settle(&resolved, dimension, &records, problem.data_dependent())?;
     let calibrated = calibration.elapsed();
     let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
     announce(&resolved, &problem, &privacy, calibrated, verbosity);
+    let weights = problem.weights(&resolved);
+    let ratio = advice::signal_to_noise(&resolved, dimension, &privacy.sigmas, &weights);
+    let advised: Vec<String> = advice::noise(ratio, dimension)
+        .into_iter()
+        .chain(advice::columns_of(&problem))
+        .collect();
+    for warning in &advised {
+        verbosity.warn(warning);
+    }
 
     // Nothing is written before everything that can be wrong has been checked.
     let path = output_directory(options, &resolved)?;
@@ -105,7 +109,6 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             last.round
         ));
     }
-    let weights = problem.weights(&resolved);
     let plan = EvaluationPlan {
         objective: problem.objective.as_ref(),
         regularizer: regularizer(resolved.regularizer, resolved.lambda),
@@ -151,7 +154,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     if let Some(error) = failure {
         return Err(error.into());
     }
-    let ending = Ending {
+    let majority_accuracy = problem
+        .test
+        .as_ref()
+        .and_then(|test| advice::majority_accuracy(problem.shards.iter().map(AsRef::as_ref), test));
+    let mut ending = Ending {
         resolved: &resolved,
         records: &records,
         dimension,
@@ -164,21 +171,20 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         total_seconds: start.elapsed().as_secs_f64(),
         interrupted: watch.rounds < resolved.rounds,
         deployed: None,
+        majority_accuracy,
+        signal_to_noise: ratio,
+        warnings: advised,
     };
+    let start = directory.start_loss();
+    let found = advice::after(start, &ending.metrics, majority_accuracy, ending.diverged());
+    ending.warnings.extend(found.iter().cloned());
     let summary = ending.summary();
-    let model = model_file::to_bytes(
-        &problem.model,
-        simulation.server().model(),
-        problem.basis,
-        problem.intercept,
-        problem.feature_names.as_deref(),
-    )
-    .map_err(Failure::Failed)?;
+    let model = problem
+        .model_file(simulation.server().model())
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &model)?;
-    if ending.diverged() {
-        verbosity.warn(
-            "the run diverged: its loss is not a number any more; try a smaller `algorithm.step_size` or `algorithm.shift`",
-        );
+    for warning in &found {
+        verbosity.warn(warning);
     }
     if options.json {
         print(&format!("{summary:#}\n"))?;
@@ -254,7 +260,7 @@ fn announce(
     ));
     let sigma = privacy.sigmas.iter().copied().fold(0.0, f64::max);
     let noise = match resolved.noise_target {
-        NoiseTarget::None => "no noise".to_string(),
+        NoiseTarget::None => without_noise(resolved),
         NoiseTarget::Sigma(_) => format!("sigma {sigma:.3e} as given"),
         NoiseTarget::Epsilon(epsilon) => {
             // Rounded up: whoever copies it gets no more than this epsilon.
@@ -295,6 +301,25 @@ fn announce(
         "calibration took {:.0} ms",
         took.as_secs_f64() * 1e3
     ));
+}
+
+/// What a run without noise does with records and steps.
+fn without_noise(resolved: &Resolved) -> String {
+    let mut line = String::from("no noise");
+    if !resolved.clipped {
+        line += ", nothing clipped";
+    }
+    if resolved.standardize {
+        line += ", columns standardised by the records (the saved model reads them as they are)";
+    }
+    let _ = write!(line, ", step {}", resolved.step_size);
+    if resolved.equalize > 0.0 {
+        line += " of equalised layers";
+    }
+    if resolved.momentum > 0.0 {
+        let _ = write!(line, ", momentum {}", resolved.momentum);
+    }
+    line
 }
 
 /// Follows a run: the bar, and the latest of everything.

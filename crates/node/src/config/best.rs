@@ -19,6 +19,7 @@ use soteria_core::data::Cosine;
 use soteria_core::objective::Activation;
 
 use super::document::ConfigError;
+use super::plain;
 use super::resolve::{Resolved, Shape};
 use super::{Auto, Config, EstimatorName, ModelKind, NoiseTarget, Preset, Scope, Theory};
 use crate::words::readable;
@@ -144,11 +145,8 @@ impl Config {
 
     /// The floor down to which singular values of the direction are equalised; 0 is the plain step.
     pub(super) fn equalizing(&self, shape: &Shape) -> Result<f64, ConfigError> {
-        let floor = self.equalize.or(if self.whole_gradients(shape) {
-            FLOOR
-        } else {
-            0.0
-        });
+        let network = self.whole_gradients(shape) || self.plain(shape);
+        let floor = self.equalize.or(if network { FLOOR } else { 0.0 });
         let widest = self.hidden.iter().copied().max().unwrap_or(0);
         if floor > 0.0 && (shape.model != ModelKind::Mlp || widest > WIDEST) {
             if self.equalize == Auto::Auto {
@@ -166,13 +164,15 @@ impl Config {
     }
 
     /// Whether the best run is one of few whole gradients: in a basis of few numbers they fit into messages.
-    fn whole_gradients(&self, shape: &Shape) -> bool {
+    pub(super) fn whole_gradients(&self, shape: &Shape) -> bool {
         self.preset == Preset::Auto && shape.basis.is_some() && shape.model == ModelKind::Mlp
     }
 
     /// The server's momentum, where all clients send the same coordinates.
     pub(super) fn momentum_rule(&self, shape: &Shape) -> f64 {
-        if self.whole_gradients(shape) {
+        if self.plain(shape) {
+            plain::MOMENTUM
+        } else if self.whole_gradients(shape) {
             EQUALIZED_MOMENTUM
         } else {
             MOMENTUM
@@ -192,7 +192,12 @@ impl Config {
     pub(super) fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
         let network = shape.model != ModelKind::Logistic;
         let passes = self.smoothing.or(
-            if self.preset == Preset::Auto && network && shape.image && self.source.is_images() {
+            if self.preset == Preset::Auto
+                && network
+                && shape.image
+                && self.source.is_images()
+                && !self.plain(shape)
+            {
                 3
             } else {
                 0
@@ -244,6 +249,7 @@ impl Config {
     /// The step size.
     pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
         match (self.preset, shape.model) {
+            _ if self.plain(shape) => plain::step_rule(floor),
             // Below the floor an equalised step is a plain one of this size.
             (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
                 let step = match self.noise_target {
@@ -258,6 +264,8 @@ impl Config {
                 }
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
+            // Gradients of networks are as long as they are: the other step is for short ones.
+            (Preset::Auto, _) if self.unclipped() => 1.0,
             (Preset::Auto, _) => 12.0,
             _ => 0.3,
         }
@@ -275,6 +283,9 @@ impl Config {
 
     /// As many rounds as the values that may travel allow.
     pub(super) fn rounds_rule(&self, shape: &Shape, compressor: &Compressor) -> u32 {
+        if self.plain(shape) {
+            return plain::ROUNDS;
+        }
         let limited = matches!(self.values, Auto::Given(_));
         let values = match (self.preset, compressor.fraction()) {
             _ if limited => compressor.values(),

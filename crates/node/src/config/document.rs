@@ -32,6 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "a positive number, with scale = \"constant\"",
     ),
     ("data.basis", "auto | none | cosine:NUMBER"),
+    ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),
     ("model.kind", "auto | logistic | softmax | mlp"),
     ("model.hidden", "a list of layer sizes"),

@@ -38,6 +38,7 @@ impl Config {
             })?,
             scale: scale(d)?,
             basis: d.read("data.basis", Auto::Auto, auto(basis))?,
+            standardize: d.read("data.standardize", Auto::Auto, auto(Value::as_bool))?,
             equal_weights: d.read(
                 "data.weighting",
                 false,

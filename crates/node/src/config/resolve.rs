@@ -31,6 +31,8 @@ pub struct Resolved {
     pub scale: ScaleChoice,
     /// Frequencies of a cosine basis.
     pub basis: Option<usize>,
+    /// Whether columns are standardised by their records, and the saved model reads them as they are.
+    pub standardize: bool,
     pub equal_weights: bool,
     pub model: ModelKind,
     pub hidden: Vec<usize>,
@@ -208,7 +210,7 @@ impl Config {
             .or_else(|| self.sharing_rule(shape.model, clip_scope));
         let shift = self.shift.or(match self.preset {
             // Coordinates that all clients share leave no difference between clients to learn.
-            Preset::Auto if shared => ShiftChoice::Off,
+            Preset::Auto if shared || self.plain(shape) => ShiftChoice::Off,
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
             _ => ShiftChoice::Off,
         });
@@ -229,9 +231,8 @@ impl Config {
         };
         let theory_estimator = theory_name(estimator);
         let batch = self.batch_size(estimator, &problem, smallest)?;
-        let snapshot_probability = self
-            .snapshot_probability
-            .or_else(|| batch.map_or(1.0, |batch| batch / smallest as f64));
+        let (snapshot_probability, difference_clip) =
+            self.references(estimator, clip_scope, clip, batch, smallest);
         let b = batch.unwrap_or(smallest as f64);
         let origin = if self.step_size_from_data {
             StepSizeOrigin::Records
@@ -281,6 +282,7 @@ impl Config {
             partition: self.partition,
             scale: self.scale_choice(),
             basis: shape.basis.map(|basis| basis.frequencies()),
+            standardize: self.standardizes(),
             equal_weights: self.equal_weights,
             model: shape.model,
             hidden: self.hidden.clone(),
@@ -300,12 +302,14 @@ impl Config {
             compressor,
             shift,
             step_size,
-            schedule: self.schedule.or(if shared {
-                Schedule::Cosine
-            } else {
-                Schedule::Constant
-            }),
-            momentum: self.momentum.or(if shared {
+            schedule: self
+                .schedule
+                .or(if shared || (self.plain(shape) && equalize > 0.0) {
+                    Schedule::Cosine
+                } else {
+                    Schedule::Constant
+                }),
+            momentum: self.momentum.or(if shared || self.plain(shape) {
                 self.momentum_rule(shape)
             } else {
                 0.0
@@ -322,7 +326,7 @@ impl Config {
             clipped,
             clip_scope,
             with_replacement: self.with_replacement,
-            difference_clip: self.difference_clip_for(estimator, clip_scope, clip),
+            difference_clip,
             accountant: self.accountant,
             amplification: self.amplification,
             noise: self.noise.or(NoiseName::Float),
@@ -345,6 +349,7 @@ impl Config {
     fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
+            _ if self.plain(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) => CompressorName::Identity,
         });
@@ -402,18 +407,6 @@ impl Config {
             ));
         }
         Ok(Some(batch))
-    }
-
-    fn difference_clip_for(
-        &self,
-        estimator: EstimatorName,
-        scope: Scope,
-        clip: f64,
-    ) -> Option<f64> {
-        match (estimator, scope) {
-            (EstimatorName::Gd | EstimatorName::Sgd, _) | (_, Scope::Estimate) => None,
-            _ => self.difference_clip.or(Some(clip / 4.0)),
-        }
     }
 
     fn warnings(&self, resolved: &Resolved, smallest: usize) -> Vec<String> {

@@ -132,6 +132,10 @@ impl Resolved {
                 format!("cosine:{frequencies}")
             })),
         ));
+        // With noise it would end the claim: there it is written only if it was asked for.
+        if self.standardize || self.noise_target == NoiseTarget::None {
+            lines.push(("standardize", self.standardize.to_string()));
+        }
         lines.push((
             "weighting",
             text(if self.equal_weights {

@@ -52,6 +52,9 @@ pub enum DescriptionError {
     /// Only constants are taken for scaling.
     #[error("deployment takes scaling constants only, not `data.scale = \"{0}\"`")]
     Scale(&'static str),
+    /// Numbers that only records can give.
+    #[error("deployment does not standardise columns by their records (`data.standardize`)")]
+    Standardize,
     /// Scaling constants that no features need.
     #[error("the run description scales by constants beyond 2^62")]
     Constants,
@@ -121,6 +124,9 @@ impl Description {
             return Err(DescriptionError::StepSize);
         }
         let mut resolved = resolved.clone();
+        if resolved.standardize {
+            return Err(DescriptionError::Standardize);
+        }
         resolved.scale = constants(resolved.scale, &resolved.source)?;
         resolved.source = without_folder(&resolved.source);
         resolved.test = None;
@@ -210,6 +216,9 @@ impl Description {
         }
         if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
+        }
+        if resolved.standardize {
+            return Err(DescriptionError::Standardize);
         }
         match resolved.scale {
             ScaleChoice::None => {}

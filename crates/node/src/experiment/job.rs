@@ -50,7 +50,7 @@ impl Setting {
                 &self.resolved,
                 self.problem.objective.dimension(),
                 &records,
-                self.problem.scaling.data_dependent(),
+                self.problem.data_dependent(),
             )
             .map_err(|error| error.to_string())
         });

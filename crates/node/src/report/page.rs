@@ -32,6 +32,7 @@ pub(super) fn html(run: &RunFiles) -> String {
         ),
     );
     out.push_str(&header(run));
+    out.push_str(&warnings(run));
     out.push_str(&cards(run));
     out.push_str(&charts::section(run));
     out.push_str(&claim::section(run));
@@ -94,6 +95,24 @@ fn header(run: &RunFiles) -> String {
     )
 }
 
+/// What a reader must know before the numbers; nothing where there is nothing.
+fn warnings(run: &RunFiles) -> String {
+    let sentences = run.summary.get("warnings").and_then(|list| list.as_array());
+    let items: String = sentences
+        .into_iter()
+        .flatten()
+        .filter_map(|sentence| sentence.as_str())
+        .map(|sentence| format!("<li>{}</li>\n", escape(&text::capitalised(sentence))))
+        .collect();
+    if items.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section class=\"warnings\" role=\"note\" aria-label=\"Warnings\">\n<h2>Before you use this model</h2>\n\
+         <ul>\n{items}</ul>\n</section>\n"
+    )
+}
+
 /// One number of the headline row; `lines` stand below it, already escaped.
 fn card(class: &str, name: &str, value: &str, lines: &[String]) -> String {
     let lines: String = lines
@@ -131,7 +150,16 @@ fn accuracy_card(run: &RunFiles) -> String {
             let start = start.map_or(String::new(), |start| {
                 format!("{} at the start", text::percent(start))
             });
-            card("", "Test accuracy", &text::percent(value), &[start])
+            let majority = number_at(run, "/final/majority_accuracy");
+            let majority = majority.map_or(String::new(), |share| {
+                format!("{} by the most common class", text::percent(share))
+            });
+            card(
+                "",
+                "Test accuracy",
+                &text::percent(value),
+                &[start, majority],
+            )
         }
         None => card(
             "",

@@ -2,6 +2,13 @@
 
 use std::fmt::Write;
 
+/// A sentence with a capital first letter.
+pub(super) fn capitalised(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).collect()
+}
+
 /// Text as it may stand between tags and inside quoted attributes of HTML and SVG.
 ///
 /// Control characters, which neither format can hold, become the replacement character.

@@ -140,6 +140,17 @@ impl Data {
                 Task::Mnist => "model.init=normal:0.2".to_string(),
             },
         ];
+        if algorithm.is_svrg() {
+            // The paper's `p = b/m`, in both modes.
+            let rate = f64::from(setup.batch(algorithm)) / self.task.records() as f64;
+            keys.push(format!("algorithm.snapshot_probability={rate}"));
+        }
+        if algorithm.is_svrg() && mode == Mode::Proved {
+            keys.push(format!(
+                "privacy.difference_clip={}",
+                self.task.clip() / 4.0
+            ));
+        }
         if mode == Mode::Published {
             keys.extend(
                 [

@@ -12,5 +12,6 @@ mod plan;
 mod program;
 mod readme;
 mod train;
+mod training;
 mod variants;
 mod words;

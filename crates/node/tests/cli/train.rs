@@ -89,6 +89,7 @@ fn a_run_leaves_its_files() {
         "seed",
         "traffic",
         "version",
+        "warnings",
     ];
     assert_eq!(keys(&summary), expected);
     assert_eq!(summary["kind"], "simulation");
@@ -103,11 +104,18 @@ fn a_run_leaves_its_files() {
         "noise",
         "sigma",
         "sigmas",
+        "signal_to_noise",
     ];
     assert_eq!(keys(&summary["privacy"]), privacy);
     assert_eq!(
         keys(&summary["final"]),
-        ["grad_norm_sq", "loss", "test_accuracy", "utility"]
+        [
+            "grad_norm_sq",
+            "loss",
+            "majority_accuracy",
+            "test_accuracy",
+            "utility"
+        ]
     );
     assert_eq!(
         keys(&summary["traffic"]),

@@ -406,8 +406,15 @@ fn runs_without_a_test_set_say_so() {
     let summary = place.json("run/summary.json");
     assert_eq!(
         keys(&summary["final"]),
-        ["grad_norm_sq", "loss", "test_accuracy", "utility"]
+        [
+            "grad_norm_sq",
+            "loss",
+            "majority_accuracy",
+            "test_accuracy",
+            "utility"
+        ]
     );
+    assert_eq!(summary["final"]["majority_accuracy"], Value::Null);
     assert_eq!(summary["final"]["test_accuracy"], Value::Null);
     assert!(
         rounds(&place.text("run/rounds.csv"))

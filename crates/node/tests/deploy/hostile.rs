@@ -274,6 +274,7 @@ fn messages_cannot_make_the_run_diverge() {
         "algorithm.compressor=identity",
         "privacy.sigma=0",
         "privacy.clip=none",
+        "data.standardize=false",
         "algorithm.step_size=10",
     ]);
     let mut coordinator = begun(&world);

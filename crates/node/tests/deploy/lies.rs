@@ -296,6 +296,7 @@ fn a_changed_description_is_another_run() {
             "step_size = 0.3\nstep_size_from_data = true",
         ),
         ("scale = \"none\"", "scale = \"spectral\""),
+        ("weighting = ", "standardize = true\nweighting = "),
         ("sigma = 0.05", "sigma = 0.05 # trust me"),
         ("---\n", "----\n"),
     ] {

@@ -302,3 +302,27 @@ fn a_test_set_that_is_not_there_is_a_wrong_configuration() {
         "{log}"
     );
 }
+
+/// What can be foreseen from public numbers is said before anybody joins, and stands in the files of the run.
+#[test]
+fn a_server_says_that_noise_will_swamp_the_signal() {
+    let table = "[data]\nsource = \"synthetic:60x20\"\nclients = 3\n[algorithm]\nrounds = 3\n\
+                 [privacy]\nepsilon = 0.5\n";
+    let mut run = Run::new(table);
+    run.data = "synthetic:60x20:{}/3".to_string();
+    let mut server = run.serve();
+    let foreseen = "noise will swamp the signal: the 21 parameters";
+    eventually("the server warns", || {
+        run.log("serve.log").contains(foreseen)
+    });
+    let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+    assert!(clients.iter_mut().all(|client| client.code() == 0));
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    let summary = run.summary();
+    let warnings = summary["warnings"].as_array().unwrap();
+    let first = warnings[0].as_str().unwrap();
+    assert!(first.contains(foreseen), "{warnings:?}");
+    assert!(summary["final"]["majority_accuracy"].as_f64().unwrap() >= 0.5);
+    let report = std::fs::read_to_string(run.path("out/report.html")).unwrap();
+    assert!(report.contains(&foreseen.replace("noise", "Noise")));
+}

@@ -12,10 +12,12 @@ use super::super::{Failure, Verbosity, print};
 use super::Options;
 use super::plan::Plan;
 use crate::accounting::Privacy;
+use crate::advice;
 use crate::deploy::coordinator::Coordinator;
 use crate::deploy::store::{Evaluation, ServerStore};
 use crate::model_file;
 use crate::output::{Deployed, Ending, RunDirectory};
+use crate::problem;
 use crate::words::readable;
 
 /// What is left when the last round is closed.
@@ -26,6 +28,8 @@ pub(super) struct Final {
     pub(super) records: Vec<usize>,
     pub(super) round: Round,
     pub(super) traffic: Traffic,
+    /// What was measured at the start and at last.
+    pub(super) first: Option<Evaluation>,
     pub(super) last: Option<Evaluation>,
     /// Messages of each client that were taken.
     pub(super) taken: Vec<u32>,
@@ -77,6 +81,12 @@ pub(super) fn finish(
         (privacy.epsilon, privacy.epsilon_unamplified) = (None, None);
         (privacy.amplified, privacy.odometer) = (false, None);
     }
+    let weights = problem::weights(&plan.resolved, &last.records);
+    let ratio = advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
+    let majority_accuracy = majority_accuracy(plan);
+    let finite = model.iter().all(|parameter| parameter.is_finite());
+    let found = shortcomings(&last, majority_accuracy, finite);
+    let foreseen = advice::noise(ratio, model.len()).into_iter();
     let ending = Ending {
         resolved: &plan.resolved,
         records: &last.records,
@@ -102,8 +112,14 @@ pub(super) fn finish(
             test_loss: last.last.and_then(|row| row.loss),
             test_seed: options.test_seed,
             taken: &last.taken,
-            finite: model.iter().all(|parameter| parameter.is_finite()),
+            finite,
         }),
+        majority_accuracy,
+        signal_to_noise: ratio,
+        warnings: foreseen
+            .chain(plan.columns())
+            .chain(found.iter().cloned())
+            .collect(),
     };
     let mut summary = ending.summary();
     if !last.whole {
@@ -116,10 +132,8 @@ pub(super) fn finish(
     let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept, names)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
-    if ending.diverged() {
-        verbosity.warn(
-            "the run diverged: the model holds numbers that are none, or its test loss is none; try a smaller `algorithm.step_size` or `algorithm.shift`",
-        );
+    for warning in &found {
+        verbosity.warn(warning);
     }
     if options.json {
         print(&format!("{summary:#}\n"))
@@ -128,6 +142,24 @@ pub(super) fn finish(
         verbosity.detail("all clients know the end");
         Ok(())
     }
+}
+
+/// What the most common class of the server's test set would reach on it.
+fn majority_accuracy(plan: &Plan) -> Option<f64> {
+    let test = plan.test.as_deref()?;
+    advice::majority_accuracy([test], test)
+}
+
+/// What the server's own test set says against the model.
+fn shortcomings(last: &Final, majority_accuracy: Option<f64>, finite: bool) -> Vec<String> {
+    let end = Metrics {
+        loss: last.last.and_then(|row| row.loss).unwrap_or(f64::NAN),
+        grad_norm_sq: f64::NAN,
+        test_accuracy: last.last.and_then(|row| row.accuracy),
+    };
+    let start = last.first.and_then(|row| row.loss);
+    let unbounded = !finite || end.loss == f64::INFINITY;
+    advice::after(start, &end, majority_accuracy, unbounded)
 }
 
 fn table(ending: &Ending<'_>, out: &Path) -> String {

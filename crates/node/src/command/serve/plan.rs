@@ -9,11 +9,13 @@ use soteria_core::random::SecretKey;
 
 use super::super::{Failure, Verbosity};
 use super::Options;
+use crate::accounting;
+use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName};
 use crate::deploy::description::{Description, RecordShape};
 use crate::output::TestSet;
-use crate::problem::{Model, Problem, ProblemError, constant_feature, image_side};
+use crate::problem::{self, Model, Problem, ProblemError, constant_feature, image_side};
 
 /// Everything that follows from configuration and data.
 pub(super) struct Plan {
@@ -23,6 +25,8 @@ pub(super) struct Plan {
     pub(super) test: Option<Arc<Dataset>>,
     pub(super) basis: Option<Cosine>,
     pub(super) intercept: f64,
+    /// Records of each client, as far as the server knows before they join.
+    records: Vec<usize>,
     /// Whether scaling constants were computed from records.
     data_dependent: bool,
 }
@@ -43,6 +47,8 @@ impl Plan {
         if config.noise == Auto::Auto && options.test_seed.is_none() {
             config.noise = Auto::Given(NoiseName::Secure);
         }
+        // A server has no records to standardise by.
+        config.standardize = Auto::Given(config.standardize.or(false));
         let directories = DataDirectories::from_environment(options.data_dir.as_deref());
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
@@ -56,10 +62,31 @@ impl Plan {
         } else {
             Self::with_records(&config, &directories)?
         };
-        for warning in &warnings {
+        for warning in warnings.iter().chain(&plan.advice()?) {
             verbosity.warn(warning);
         }
         Ok(plan)
+    }
+
+    /// What can be foreseen from public quantities and the server's own test set.
+    fn advice(&self) -> Result<Vec<String>, Failure> {
+        let dimension = self.model.objective().dimension();
+        let sigmas = self
+            .records
+            .iter()
+            .map(|&records| accounting::noise(&self.resolved, dimension, records))
+            .collect::<Result<Vec<f64>, _>>()?;
+        let weights = problem::weights(&self.resolved, &self.records);
+        let ratio = advice::signal_to_noise(&self.resolved, dimension, &sigmas, &weights);
+        let noise = advice::noise(ratio, dimension);
+        Ok(noise.into_iter().chain(self.columns()).collect())
+    }
+
+    /// Whether the columns of the server's own test set are far out of scale.
+    pub(super) fn columns(&self) -> Option<String> {
+        let test = self.test.as_deref().filter(|_| self.basis.is_none())?;
+        let constant = advice::has_constant(&self.model);
+        advice::columns([test], constant, "the server's own test set")
     }
 
     /// The server can load what the clients have: a public set, or a simulation on one machine.
@@ -80,6 +107,7 @@ impl Plan {
             }
         );
         let records = &problem.shards[0];
+        let data_dependent = problem.data_dependent();
         let plan = Self {
             resolved,
             shape: RecordShape {
@@ -91,7 +119,8 @@ impl Plan {
             test: problem.test.map(Arc::new),
             basis: problem.basis,
             intercept: problem.intercept,
-            data_dependent: problem.scaling.data_dependent(),
+            records: problem.shards.iter().map(|shard| shard.rows()).collect(),
+            data_dependent,
         };
         Ok((plan, warnings))
     }
@@ -163,6 +192,7 @@ impl Plan {
             test: None,
             basis,
             intercept: 0.0,
+            records: vec![records; config.clients()?],
             data_dependent: false,
         };
         // The description knows the constants, or that there are none.

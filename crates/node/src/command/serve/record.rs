@@ -78,7 +78,12 @@ impl Recorder {
 
     fn write(&mut self, evaluation: &Evaluation) -> Result<(), Failure> {
         let epsilon = self.epsilon(evaluation.round);
-        lock(&self.ending).last = Some(*evaluation);
+        let mut ending = lock(&self.ending);
+        ending.last = Some(*evaluation);
+        if evaluation.round == 0 {
+            ending.first = Some(*evaluation);
+        }
+        drop(ending);
         let traffic = traffic(evaluation.sums);
         let measured = (evaluation.loss, evaluation.accuracy);
         self.directory
