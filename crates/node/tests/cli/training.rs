@@ -135,7 +135,7 @@ fn a_model_that_knows_nothing_is_called_so() {
             format!(
                 "{},{}\n",
                 (row * 37 % 11) as f64 / 11.0,
-                u8::from(row % 4 == 0)
+                u8::from(row.is_multiple_of(4))
             )
         };
         (0..count).map(row).collect::<String>()
