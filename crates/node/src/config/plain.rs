@@ -29,12 +29,14 @@ impl Config {
         self.noise_target == NoiseTarget::None && !matches!(self.clip, Auto::Given(Some(_)))
     }
 
-    /// Whether columns are standardised by their records. Pixels have one scale already, and a start from a file is one for
-    /// features as they are.
+    /// Whether columns are standardised by their records. Not where somebody has chosen a scale;
+    /// pixels have one already, and a start from a file is one for features as they are.
     pub fn standardizes(&self) -> bool {
         let own_start = matches!(self.init, Auto::Given(Init::File(_)));
-        self.standardize
-            .or(self.unclipped() && !self.source.is_images() && !own_start)
+        self.standardize.or(self.unclipped()
+            && self.scale == Auto::Auto
+            && !self.source.is_images()
+            && !own_start)
     }
 
     /// Whether the run is plain training. Networks of images in a basis are left as they are: few whole, equalised gradients
