@@ -97,9 +97,9 @@ impl From<DataError> for Failure {
             DataError::Quantity { .. } => Failure::Usage {
                 message: error.to_string(),
                 hint: Some(
-                    "models predict classes: sort the numbers into a few (such as low, middle, high), \
-                     or choose another column by ?label=NAME; numbers that do name classes are taken as \
-                     text (c25)"
+                    "models predict classes: sort the numbers into a few (such as low, middle, \
+                     high), or choose another column by ?label=NAME; numbers that do name classes \
+                     are taken as text (c25)"
                         .to_string(),
                 ),
             },
