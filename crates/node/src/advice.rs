@@ -2,10 +2,11 @@
 //!
 //! Nothing here changes a run. Three kinds of sentences, by what they rest on:
 //!
-//! - [`noise`]: public quantities alone (clip, noise, schedule, clients, parameters). The longest way that records can
-//!   move the model against the length of the noise that it ends with; see [`signal_to_noise`].
-//! - [`columns`]: how large features are, which only the records can tell. A simulation may look; the sentence says that it
-//!   stands outside the claim. A server looks at its own test set only.
+//! - [`noise`]: public quantities alone (clip, noise, schedule, clients, parameters). The longest
+//!   way that records can move the model against the length of the noise that it ends with; see
+//!   [`signal_to_noise`].
+//! - [`columns`]: how large features are, which only the records can tell. A simulation may look;
+//!   the sentence says that it stands outside the claim. A server looks at its own test set only.
 //! - [`after`]: metrics of the end, which stand outside the claim like all metrics.
 //!
 //! The same sentences go to the terminal, to `summary.json` and to the report.
@@ -18,21 +19,25 @@ use crate::config::resolve::Resolved;
 use crate::config::{NoiseTarget, Scope};
 use crate::problem::{Model, Problem};
 
-/// The ratio below which a run is called hopeless. Gradients of records that point in different directions are, on average, a
-/// third of the clip or less; the tables of `docs/configuration.md` say what was seen on either side.
+/// The ratio below which a run is called hopeless. Gradients of records that point in different
+/// directions are, on average, a third of the clip or less; the tables of `docs/configuration.md`
+/// say what was seen on either side.
 const LEAST_SIGNAL: f64 = 3.0;
 
-/// Root mean square above which a column is far out of scale: noise and steps are made for features of about 1.
+/// Root mean square above which a column is far out of scale: noise and steps are made for features
+/// of about 1.
 const LARGEST_COLUMN: f64 = 5.0;
 
-/// The longest way that the records can move the model over the length of the noise in it at the end.
+/// The longest way that the records can move the model over the length of the noise in it at the
+/// end.
 ///
-/// One round moves the model by at most `eta_t G` (every record's gradient is at most `G`; under `selected`, `G sqrt(d/k)`
-/// is what the clip was made from), all rounds together by `G sum_t eta_t`. The noise of a round has, in each of `d`
-/// coordinates, the standard deviation `eta_t sqrt((1 + omega) sum_i w_i^2 sigma_i^2)`; over all rounds and coordinates its
-/// length is about the root of the sum of squares. Momentum multiplies both alike. For full gradients and equal clients
-/// without a schedule this is `m mu sqrt(n) / (2 sqrt(d))` with `mu` of the Gaussian mechanism: neither
-/// rounds, step nor clip matter. None without noise.
+/// One round moves the model by at most `eta_t G` (every record's gradient is at most `G`; under
+/// `selected`, `G sqrt(d/k)` is what the clip was made from), all rounds together by `G sum_t
+/// eta_t`. The noise of a round has, in each of `d` coordinates, the standard deviation `eta_t
+/// sqrt((1 + omega) sum_i w_i^2 sigma_i^2)`; over all rounds and coordinates its length is about
+/// the root of the sum of squares. Momentum multiplies both alike. For full gradients and equal
+/// clients without a schedule this is `m mu sqrt(n) / (2 sqrt(d))` with `mu` of the Gaussian
+/// mechanism: neither rounds, step nor clip matter. None without noise.
 pub fn signal_to_noise(
     resolved: &Resolved,
     dimension: usize,
@@ -67,13 +72,15 @@ pub fn signal_to_noise(
 pub fn noise(ratio: Option<f64>, parameters: usize) -> Option<String> {
     let ratio = ratio.filter(|ratio| *ratio < LEAST_SIGNAL)?;
     Some(format!(
-        "noise will swamp the signal: the {parameters} parameters can move by at most {ratio:.2} times the noise they end \
-         with, and below {LEAST_SIGNAL} little is learnt; more records or clients, a larger epsilon or fewer parameters help \
-         (model.kind, model.hidden), more rounds do not"
+        "noise will swamp the signal: the {parameters} parameters can move by at most {ratio:.2} \
+         times the noise they end with, and below {LEAST_SIGNAL} little is learnt; more records \
+         or clients, a larger epsilon or fewer parameters help (model.kind, model.hidden), more \
+         rounds do not"
     ))
 }
 
-/// A warning where columns of the records are far out of scale. `whose` names the records that were looked at.
+/// A warning where columns of the records are far out of scale. `whose` names the records that were
+/// looked at.
 pub fn columns<'a>(
     parts: impl IntoIterator<Item = &'a Dataset>,
     constant: bool,
@@ -102,9 +109,10 @@ pub fn columns<'a>(
     let many = sizes.iter().filter(|size| **size > LARGEST_COLUMN).count();
     (many > 0).then(|| {
         format!(
-            "{many} of {} feature columns {} far out of scale: column {} has a root mean square of {}, where \
-             steps and noise are made for about 1; map columns to about [-1, 1] by ranges that are public (this was found by \
-             looking at {whose}: it changes nothing in the run)",
+            "{many} of {} feature columns {} far out of scale: column {} has a root mean square \
+             of {}, where steps and noise are made for about 1; map columns to about [-1, 1] by \
+             ranges that are public (this was found by looking at {whose}: it changes nothing in \
+             the run)",
             sizes.len(),
             if many == 1 { "is" } else { "are" },
             largest + 1,
@@ -166,14 +174,16 @@ pub fn after(
     let mut warnings = Vec::new();
     if diverged {
         warnings.push(
-            "the run diverged: its loss is not a number any more; try a smaller `algorithm.step_size` or `algorithm.shift`"
+            "the run diverged: its loss is not a number any more; try a smaller \
+             `algorithm.step_size` or `algorithm.shift`"
                 .to_string(),
         );
     }
     if let Some(start) = start.filter(|start| end.loss > *start) {
         warnings.push(format!(
-            "the loss rose, from {} to {}: by this measure the model is worse than the one it started from; features of \
-             about 1, a smaller `algorithm.step_size` or less noise help",
+            "the loss rose, from {} to {}: by this measure the model is worse than the one it \
+             started from; features of about 1, a smaller `algorithm.step_size` or less noise \
+             help",
             short(start),
             short(end.loss)
         ));
@@ -182,8 +192,8 @@ pub fn after(
         && accuracy <= majority
     {
         warnings.push(format!(
-            "the model does not beat always answering the most common class: {accuracy:.4} of the test records are right, \
-             {majority:.4} would be without a model"
+            "the model does not beat always answering the most common class: {accuracy:.4} of the \
+             test records are right, {majority:.4} would be without a model"
         ));
     }
     warnings

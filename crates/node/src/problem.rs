@@ -309,9 +309,9 @@ impl Model {
 }
 
 impl Model {
-    /// The parameters that give for features `x` what `parameters` give for `(x - center) * factor`: the map becomes part of
-    /// the first layer. `constant` is the value of the constant feature of a logistic model with an intercept; its
-    /// parameter becomes the bias itself.
+    /// The parameters that give for features `x` what `parameters` give for `(x - center) *
+    /// factor`: the map becomes part of the first layer. `constant` is the value of the constant
+    /// feature of a logistic model with an intercept; its parameter becomes the bias itself.
     fn absorb(&self, parameters: &[f32], map: &Scaling, constant: f64) -> Vec<f32> {
         let mut absorbed = parameters.to_vec();
         let (center, factor) = (map.center(), map.factor());

@@ -65,8 +65,8 @@ fn smoothing_needs_square_images() {
     );
 }
 
-/// SVRG and SAGA: either references are renewed within a few rounds and differences are small, or differences may be as large
-/// as the clip. The authors' mode is left as it was.
+/// SVRG and SAGA: either references are renewed within a few rounds and differences are small, or
+/// differences may be as large as the clip. The authors' mode is left as it was.
 #[test]
 fn references_are_renewed_in_time_or_differences_are_large() {
     let shape = Shape {

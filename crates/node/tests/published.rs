@@ -142,8 +142,8 @@ fn shared_data() -> Option<PathBuf> {
     data.join("mnist").is_dir().then_some(data)
 }
 
-/// What the documentation says of SVRG in both modes: the paper's probability `b/m`; differences clipped to `G/4` where
-/// records are, and not at all as published.
+/// What the documentation says of SVRG in both modes: the paper's probability `b/m`; differences
+/// clipped to `G/4` where records are, and not at all as published.
 #[test]
 fn svrg_is_reproduced_with_the_papers_probability() {
     let folder = tempfile::tempdir().unwrap();

@@ -145,7 +145,8 @@ pub enum DataError {
     },
     /// Numbers stand where class labels should: more different ones than classes would have.
     #[error(
-        "{place}: expected class labels, found {distinct} different numbers in {rows} rows, as a quantity has them"
+        "{place}: expected class labels, found {distinct} different numbers in {rows} rows, \
+         as a quantity has them"
     )]
     Quantity {
         /// Where.

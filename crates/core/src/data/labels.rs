@@ -6,8 +6,8 @@
 //! client's share needs it, which may lack some of them.
 //!
 //! Without a schema, numbers that are no class labels are refused: a price or an age would become a
-//! classifier of hundreds of classes, which nobody asked for (`is_quantity`). Text is never refused for
-//! this reason, so whoever means it writes the numbers as text.
+//! classifier of hundreds of classes, which nobody asked for (`is_quantity`). Text is never refused
+//! for this reason, so whoever means it writes the numbers as text.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -193,10 +193,10 @@ fn numbers(spellings: &[String]) -> Option<Vec<f64>> {
     spellings.iter().map(|text| number(text)).collect()
 }
 
-/// Whether labels of these values, ascending and distinct, in so many rows measure something instead of
-/// naming classes. It depends on the column of labels alone: at most 20 values are always classes; more are
-/// a quantity if they are not whole numbers, if a value has fewer than ten rows on average, or if they are more
-/// than 50 and not counted from 0 or 1 without a gap.
+/// Whether labels of these values, ascending and distinct, in so many rows measure something
+/// instead of naming classes. It depends on the column of labels alone: at most 20 values are
+/// always classes; more are a quantity if they are not whole numbers, if a value has fewer than ten
+/// rows on average, or if they are more than 50 and not counted from 0 or 1 without a gap.
 fn is_quantity(values: &[f64], rows: usize) -> bool {
     let (Some(&first), Some(&last)) = (values.first(), values.last()) else {
         return false;
@@ -303,7 +303,8 @@ mod tests {
 
     #[test]
     fn a_quantity_is_not_taken_for_classes() {
-        // A progression between 25 and 346, every other row another one; a price; an age of many people.
+        // A progression between 25 and 346, every other row another one; a price; an age of many
+        // people.
         assert!(!taken(331, |row| (25 + row * 9 % 322).to_string()));
         assert!(!taken(5000, |row| format!("{}.5", row % 60)));
         assert!(!taken(30_000, |row| (17 + row % 74).to_string()));

@@ -118,15 +118,17 @@ impl Scaling {
         }
     }
 
-    /// Centres each column of `data` and gives it a standard deviation of one, then multiplies all by the number that
-    /// makes the largest singular value twice the root of the number of rows, roughly: a logistic loss over such rows has a
-    /// smoothness of about 1, so a step of 1 fits whatever the units were. Not `centred`, columns keep their zero and get a
-    /// mean square of one, as a model without an intercept needs it.
+    /// Centres each column of `data` and gives it a standard deviation of one, then multiplies all
+    /// by the number that makes the largest singular value twice the root of the number of rows,
+    /// roughly: a logistic loss over such rows has a smoothness of about 1, so a step of 1 fits
+    /// whatever the units were. Not `centred`, columns keep their zero and get a mean square of
+    /// one, as a model without an intercept needs it.
     ///
     /// # Errors
     /// When there are no rows, or values leave the range of numbers.
     pub fn standardizing(data: &Dataset, centred: bool) -> Result<Scaling, DataError> {
-        // Rough is enough: steps that are right for one smoothness still work for three times as much.
+        // Rough is enough: steps that are right for one smoothness still work for three times as
+        // much.
         const ITERATIONS: usize = 30;
         if data.rows() == 0 {
             return Err(refuse(Scale::PerFeature, "expected at least one record"));
@@ -442,8 +444,8 @@ mod tests {
         [dense(4, &VALUES), sparse(4, &VALUES)]
     }
 
-    /// Whatever the units were: columns without a mean and of one size, a largest singular value of twice the root of the
-    /// rows, and constants that stay.
+    /// Whatever the units were: columns without a mean and of one size, a largest singular value of
+    /// twice the root of the rows, and constants that stay.
     #[test]
     fn standardised_columns_fit_a_step_of_one() {
         let rows: Vec<f32> = (0..200)

@@ -1,13 +1,16 @@
-//! What `preset = "auto"` chooses without noise: plain training, the measure for what privacy costs.
+//! What `preset = "auto"` chooses without noise: plain training, the measure for what privacy
+//! costs.
 //!
-//! Without noise nothing is protected and nothing is claimed, so choices may depend on the records. Columns are
-//! standardised by them ([`Scaling::standardizing`](soteria_core::data::Scaling::standardizing)), after which one step size
-//! fits any data: 1 for convex models, whose loss then has a smoothness of about 1; for networks the equalised step, which
-//! does not depend on the size of gradients. All records, whole messages and the server's momentum do the rest. The saved
-//! model has the standardisation in its weights and reads features as they are.
+//! Without noise nothing is protected and nothing is claimed, so choices may depend on the records.
+//! Columns are standardised by them
+//! ([`Scaling::standardizing`](soteria_core::data::Scaling::standardizing)), after which one step
+//! size fits any data: 1 for convex models, whose loss then has a smoothness of about 1; for
+//! networks the equalised step, which does not depend on the size of gradients. All records, whole
+//! messages and the server's momentum do the rest. The saved model has the standardisation in its
+//! weights and reads features as they are.
 //!
-//! Whoever gives a clip, a compressor, a size of messages or another estimator studies that, and gets the rules of
-//! runs with noise; what is given always holds.
+//! Whoever gives a clip, a compressor, a size of messages or another estimator studies that, and
+//! gets the rules of runs with noise; what is given always holds.
 
 use super::resolve::Shape;
 use super::{Auto, Config, EstimatorName, Init, NoiseTarget, Preset};
@@ -18,7 +21,8 @@ pub(super) const ROUNDS: u32 = 300;
 /// The server's momentum.
 pub(super) const MOMENTUM: f64 = 0.9;
 
-/// The step: by how much a layer moves where its direction is equalised, else one over the smoothness.
+/// The step: by how much a layer moves where its direction is equalised, else one over the
+/// smoothness.
 pub(super) fn step_rule(floor: f64) -> f64 {
     if floor > 0.0 { 0.1 } else { 1.0 }
 }
@@ -39,8 +43,8 @@ impl Config {
             && !own_start)
     }
 
-    /// Whether the run is plain training. Networks of images in a basis are left as they are: few whole, equalised gradients
-    /// without noise are that already.
+    /// Whether the run is plain training. Networks of images in a basis are left as they are: few
+    /// whole, equalised gradients without noise are that already.
     pub(super) fn plain(&self, shape: &Shape) -> bool {
         self.preset == Preset::Auto
             && self.unclipped()

@@ -1,13 +1,14 @@
 //! When SVRG and SAGA renew what they compare with, and how large a difference they believe.
 //!
-//! Both send the mean of clipped differences `g - h` plus the mean of `h`, the gradients at a reference point: SVRG's
-//! snapshot, SAGA's last visits. A small difference clip needs little noise, but the differences must then stay small: with
-//! a quarter of the clip they can take back only a quarter of what an old reference says, and where it is never
-//! renewed the model goes on in its direction for good. So the reference must be renewed within a few rounds, or the
-//! differences may be as large as the clip, so that they can make up for any reference.
+//! Both send the mean of clipped differences `g - h` plus the mean of `h`, the gradients at a
+//! reference point: SVRG's snapshot, SAGA's last visits. A small difference clip needs little
+//! noise, but the differences must then stay small: with a quarter of the clip they can take back
+//! only a quarter of what an old reference says, and where it is never renewed the model goes on in
+//! its direction for good. So the reference must be renewed within a few rounds, or the differences
+//! may be as large as the clip, so that they can make up for any reference.
 //!
-//! Both numbers are public. The proof holds for any of them (`docs/privacy.md`, Theorem 4): the reference's gradient is
-//! counted in every round, whether it moved or not.
+//! Both numbers are public. The proof holds for any of them (`docs/privacy.md`, Theorem 4): the
+//! reference's gradient is counted in every round, whether it moved or not.
 
 use super::{Auto, Config, EstimatorName, Scope};
 

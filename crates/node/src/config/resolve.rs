@@ -31,7 +31,8 @@ pub struct Resolved {
     pub scale: ScaleChoice,
     /// Frequencies of a cosine basis.
     pub basis: Option<usize>,
-    /// Whether columns are standardised by their records, and the saved model reads them as they are.
+    /// Whether columns are standardised by their records, and the saved model reads them as they
+    /// are.
     pub standardize: bool,
     pub equal_weights: bool,
     pub model: ModelKind,

@@ -108,8 +108,8 @@ fn warnings(run: &RunFiles) -> String {
         return String::new();
     }
     format!(
-        "<section class=\"warnings\" role=\"note\" aria-label=\"Warnings\">\n<h2>Before you use this model</h2>\n\
-         <ul>\n{items}</ul>\n</section>\n"
+        "<section class=\"warnings\" role=\"note\" aria-label=\"Warnings\">\n\
+         <h2>Before you use this model</h2>\n<ul>\n{items}</ul>\n</section>\n"
     )
 }
 

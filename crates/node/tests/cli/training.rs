@@ -1,5 +1,5 @@
-//! Whether training works, and what is said where it does not: defaults of SVRG and SAGA, plain training without noise,
-//! warnings before and after a run, labels that are no classes.
+//! Whether training works, and what is said where it does not: defaults of SVRG and SAGA, plain
+//! training without noise, warnings before and after a run, labels that are no classes.
 
 use serde_json::Value;
 
@@ -24,7 +24,8 @@ fn warnings(summary: &Value) -> Vec<&str> {
     list.iter().map(|line| line.as_str().unwrap()).collect()
 }
 
-/// A table with a number of rows, of which every class has its own place: two columns of about 1 and one of about `size`.
+/// A table with a number of rows, of which every class has its own place: two columns of about 1
+/// and one of about `size`.
 fn table(rows: usize, classes: usize, size: f64) -> String {
     let mut table = String::from("width,height,weight,kind\n");
     for row in 0..rows {
@@ -42,8 +43,8 @@ fn table(rows: usize, classes: usize, size: f64) -> String {
     table
 }
 
-/// With the defaults SVRG and SAGA end where GD ends, at the same epsilon: a snapshot that is hardly ever renewed, or a table
-/// that small batches leave old, cannot lead the model away.
+/// With the defaults SVRG and SAGA end where GD ends, at the same epsilon: a snapshot that is
+/// hardly ever renewed, or a table that small batches leave old, cannot lead the model away.
 #[test]
 fn svrg_and_saga_end_where_gd_ends() {
     let place = Place::new();
@@ -78,8 +79,8 @@ fn svrg_and_saga_end_where_gd_ends() {
     }
 }
 
-/// A model that noise has made, over columns that are out of scale: said before the run and after it, on the terminal, in
-/// the summary and at the top of the report; the run itself is as it was.
+/// A model that noise has made, over columns that are out of scale: said before the run and after
+/// it, on the terminal, in the summary and at the top of the report; the run itself is as it was.
 #[test]
 fn training_that_fails_says_so() {
     let place = Place::new();
@@ -176,8 +177,8 @@ fn training_that_works_is_left_alone() {
     assert!(warnings(&summary(&place, "table", &settings)).is_empty());
 }
 
-/// Without noise the program reaches what plain training reaches, whatever the units of the columns are, and the saved
-/// model reads them as they are.
+/// Without noise the program reaches what plain training reaches, whatever the units of the columns
+/// are, and the saved model reads them as they are.
 #[test]
 fn without_noise_training_is_plain() {
     let place = Place::new();

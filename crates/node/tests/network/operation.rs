@@ -303,7 +303,8 @@ fn a_test_set_that_is_not_there_is_a_wrong_configuration() {
     );
 }
 
-/// What can be foreseen from public numbers is said before anybody joins, and stands in the files of the run.
+/// What can be foreseen from public numbers is said before anybody joins, and stands in the files
+/// of the run.
 #[test]
 fn a_server_says_that_noise_will_swamp_the_signal() {
     let table = "[data]\nsource = \"synthetic:60x20\"\nclients = 3\n[algorithm]\nrounds = 3\n\
