@@ -45,7 +45,7 @@ bench: ## Run the benchmarks
 	$(CARGO) bench --workspace --locked
 
 soak: ## Kill networked processes for minutes (SOTERIA_SOAK_KILLS, default 300 per estimator)
-	$(CARGO) test --release --locked -p soteria --test network -- --ignored --nocapture soak
+	$(CARGO) test --release --locked -p soteriafl-cli --test network -- --ignored --nocapture soak
 
 # The switches are a nightly compiler's; RUSTC_BOOTSTRAP lets a stable one take them. SQLite is linked twice into a target.
 fuzz: ## Throw bytes at decoders, readers and parties (SOTERIA_FUZZ_SECONDS each, default 60; cargo install cargo-fuzz)

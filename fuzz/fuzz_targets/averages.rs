@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use soteria_core::wire;
+use soteriafl_core::wire;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut average = [f32::NAN; 33];

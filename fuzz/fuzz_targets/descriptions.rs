@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use soteria_node::deploy::description::Description;
+use soteriafl_deploy::description::Description;
 
 fuzz_target!(|text: &str| {
     if let Ok(description) = Description::parse(text, 1000) {

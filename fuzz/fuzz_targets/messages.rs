@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use soteria_core::compress::{Compressor, CompressorKind, Update};
-use soteria_core::wire;
+use soteriafl_core::compress::{Compressor, CompressorKind, Update};
+use soteriafl_core::wire;
 
 fuzz_target!(|bytes: &[u8]| {
     let kinds = [

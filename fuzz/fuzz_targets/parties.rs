@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use soteria_node::deploy::participant::Position;
+use soteriafl_deploy::participant::Position;
 
 #[allow(dead_code)]
-#[path = "../../crates/node/tests/deploy/world.rs"]
+#[path = "../../crates/deploy/tests/deploy/harness.rs"]
 mod world;
 
 use world::{World, bits, speak};

@@ -1,7 +1,7 @@
 //! How long a question takes: epsilon, a mixture, calibration, an odometer.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use soteria_accountant::{Adjacency, ClipScope, Estimator, Mechanism};
+use soteriafl_accountant::{Adjacency, ClipScope, Estimator, Mechanism};
 use std::hint::black_box;
 
 fn mechanism(estimator: Estimator, records: u64, batch: f64) -> Mechanism {

@@ -8,7 +8,7 @@
 //! The second form is for Poisson sampling with unit clip over unit batch: sigma is the noise
 //! multiplier.
 
-use soteria_accountant::{Adjacency, Question, ShiftMixture};
+use soteriafl_accountant::{Adjacency, Question, ShiftMixture};
 use std::error::Error;
 use std::io::Write;
 use std::time::Instant;

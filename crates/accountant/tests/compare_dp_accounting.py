@@ -3,7 +3,7 @@
 
 Not part of the test suite: it needs Python and minutes. From the repository root:
 
-    cargo build --release -p soteria-accountant --example cost
+    cargo build --release -p soteriafl-accountant --example cost
     python3 crates/accountant/tests/compare_dp_accounting.py --seconds 300
 
 For random settings it checks that our epsilon is never below dp_accounting's optimistic bound and

@@ -1,6 +1,6 @@
 //! The accountant against independent computations of the same numbers.
 
-use soteria_accountant::{Adjacency, ClipScope, Estimator, Mechanism, Question, ShiftMixture};
+use soteriafl_accountant::{Adjacency, ClipScope, Estimator, Mechanism, Question, ShiftMixture};
 
 fn mixture(parts: &[(f64, f64)]) -> ShiftMixture {
     let (shifts, probabilities): (Vec<f64>, Vec<f64>) = parts.iter().copied().unzip();

@@ -1,7 +1,7 @@
 //! The reference values of `vectors/accounting.csv`, and the costs of `vectors/costs.csv` as they
 //! were before.
 
-use soteria_accountant::{
+use soteriafl_accountant::{
     Adjacency, ClipScope, Estimator, EstimatorKind, Mechanism, Method, Question, ShiftMixture,
 };
 use std::collections::HashMap;

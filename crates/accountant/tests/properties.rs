@@ -1,7 +1,7 @@
 //! What must hold for every schedule: monotone, ordered, consistent, and never a silent failure.
 
 use proptest::prelude::*;
-use soteria_accountant::{
+use soteriafl_accountant::{
     AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Question, ShiftMixture,
 };
 

@@ -1,6 +1,6 @@
 //! How long the steps of a round take, single-threaded; best and median of many runs.
 //!
-//! `cargo bench -p soteria-core --bench objective [part of a name]`. Uses MNIST from the directory
+//! `cargo bench -p soteriafl-core --bench objective [part of a name]`. Uses MNIST from the directory
 //! that `SOTERIA_SHARED` names, or from a `shared` folder beside the repository root
 //! (`data/mnist/train-*-ubyte.gz`); without it, made-up rows of the same density. `LONGER=4`
 //! measures four times as long; `BATCHES=1` takes the same batch every time, so that it stays in
@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use flate2::read::GzDecoder;
-use soteria_core::data::{Dataset, DenseRows, Features, SparseRows};
-use soteria_core::linalg::{Matrix, matmul};
-use soteria_core::objective::{
+use soteriafl_core::data::{Dataset, DenseRows, Features, SparseRows};
+use soteriafl_core::linalg::{Matrix, matmul};
+use soteriafl_core::objective::{
     Activation, Coordinates, Gradients, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
 

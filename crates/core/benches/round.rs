@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use soteria_core::compress::{Compressor, CompressorKind};
-use soteria_core::data::{DataDirectories, Dataset, Partition, Source, Synthetic, a9a};
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Activation, Logistic, Network, Objective, Regularizer};
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{
+use soteriafl_core::compress::{Compressor, CompressorKind};
+use soteriafl_core::data::{DataDirectories, Dataset, Partition, Source, Synthetic, a9a};
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Activation, Logistic, Network, Objective, Regularizer};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{
     Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step,
 };
-use soteria_core::random::{PublicSeed, SecretKey};
-use soteria_core::sampling::{Coins, Sampling};
-use soteria_core::simulate::{EvaluationPlan, Simulation};
+use soteriafl_core::random::{PublicSeed, SecretKey};
+use soteriafl_core::sampling::{Coins, Sampling};
+use soteriafl_core::simulate::{EvaluationPlan, Simulation};
 
 const CLIENTS: usize = 10;
 

@@ -4,7 +4,7 @@ use chacha20::ChaCha20Rng;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_distr::StandardNormal;
-use soteria_core::privacy::secure::{Grid, RoundedGaussian};
+use soteriafl_core::privacy::secure::{Grid, RoundedGaussian};
 
 const COORDINATES: usize = 50_000;
 

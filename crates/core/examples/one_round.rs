@@ -1,17 +1,17 @@
 //! One client and one server by hand, and what they say to each other.
-//! Run it with `cargo run -p soteria-core --example one_round`.
+//! Run it with `cargo run -p soteriafl-core --example one_round`.
 
 use std::sync::Arc;
 
-use soteria_core::compress::{Compressor, CompressorKind, Update};
-use soteria_core::data::{Dataset, DenseRows, Features};
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::Logistic;
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch};
-use soteria_core::protocol::{Schedule, Server, ServerPlan, shift_step};
-use soteria_core::random::{PublicSeed, SecretKey};
-use soteria_core::sampling::Sampling;
+use soteriafl_core::compress::{Compressor, CompressorKind, Update};
+use soteriafl_core::data::{Dataset, DenseRows, Features};
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::Logistic;
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch};
+use soteriafl_core::protocol::{Schedule, Server, ServerPlan, shift_step};
+use soteriafl_core::random::{PublicSeed, SecretKey};
+use soteriafl_core::sampling::Sampling;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let points = vec![2.0, 1.0, 1.5, 2.5, -1.0, -2.0, -2.5, 0.5];

@@ -1,10 +1,10 @@
 //! An objective of your own: a support vector machine with squared hinge loss, trained by plain
 //! gradient steps.
 //!
-//! Run it with `cargo run -p soteria-core --example own_objective`.
+//! Run it with `cargo run -p soteriafl-core --example own_objective`.
 
-use soteria_core::data::{Dataset, DenseRows, Features};
-use soteria_core::objective::{
+use soteriafl_core::data::{Dataset, DenseRows, Features};
+use soteriafl_core::objective::{
     Coordinates, Explicit, Gradients, Objective, Outcome, RecordLoss, Records, RowView, Workspace,
 };
 

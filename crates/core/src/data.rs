@@ -6,13 +6,13 @@
 //! row is stored once, as the set's [`offset`](Dataset::offset).
 //!
 //! ```
-//! use soteria_core::data::{DataDirectories, Partition, Source};
+//! use soteriafl_core::data::{DataDirectories, Partition, Source};
 //!
 //! let source: Source = "a9a".parse()?;
 //! let loaded = source.load(&DataDirectories::from_environment(None), 0)?;
 //! let clients = Partition::Sorted.split(&loaded.train.with_intercept(), 10, 0)?;
 //! assert_eq!((clients[0].rows(), clients[9].rows(), clients[0].columns()), (3257, 3256, 124));
-//! # Ok::<(), soteria_core::data::DataError>(())
+//! # Ok::<(), soteriafl_core::data::DataError>(())
 //! ```
 //!
 //! Nothing here is private yet: what a [`Dataset`] holds must only be used through an estimator and

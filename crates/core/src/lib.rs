@@ -41,7 +41,7 @@
 //! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
 //! simulate, protocol, wire, compress, estimator, privacy, objective, data, sampling, random, linalg.
 //!
-//! The crate `soteria-accountant` computes what a sigma costs, and which sigma meets a target; the
+//! The crate `soteriafl-accountant` computes what a sigma costs, and which sigma meets a target; the
 //! program `soteria` combines the two.
 //!
 //! # Example
@@ -52,17 +52,17 @@
 //! use std::ops::ControlFlow;
 //! use std::sync::Arc;
 //!
-//! use soteria_core::compress::{Compressor, CompressorKind};
-//! use soteria_core::data::{Partition, Synthetic};
-//! use soteria_core::estimator::Clipping;
-//! use soteria_core::objective::{Logistic, Regularizer};
-//! use soteria_core::privacy::Noise;
-//! use soteria_core::protocol::{
+//! use soteriafl_core::compress::{Compressor, CompressorKind};
+//! use soteriafl_core::data::{Partition, Synthetic};
+//! use soteriafl_core::estimator::Clipping;
+//! use soteriafl_core::objective::{Logistic, Regularizer};
+//! use soteriafl_core::privacy::Noise;
+//! use soteriafl_core::protocol::{
 //!     Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step,
 //! };
-//! use soteria_core::random::{PublicSeed, SecretKey};
-//! use soteria_core::sampling::Sampling;
-//! use soteria_core::simulate::{EvaluationPlan, Simulation};
+//! use soteriafl_core::random::{PublicSeed, SecretKey};
+//! use soteriafl_core::sampling::Sampling;
+//! use soteriafl_core::simulate::{EvaluationPlan, Simulation};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let source: Synthetic = "8000x20".parse()?;

@@ -12,13 +12,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use common::*;
-use soteria_core::compress::CompressorKind;
-use soteria_core::data::Dataset;
-use soteria_core::estimator::Clipping;
-use soteria_core::linalg::{Matrix, matmul};
-use soteria_core::objective::{Objective, Regularizer};
-use soteria_core::protocol::{EstimatorPlan, Server, shift_step};
-use soteria_core::sampling::{Coins, Sampling};
+use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::data::Dataset;
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::linalg::{Matrix, matmul};
+use soteriafl_core::objective::{Objective, Regularizer};
+use soteriafl_core::protocol::{EstimatorPlan, Server, shift_step};
+use soteriafl_core::sampling::{Coins, Sampling};
 
 type Storage = fn(&[Vec<f32>], &[u32], usize) -> Dataset;
 

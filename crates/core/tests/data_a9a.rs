@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use soteria_core::data::{
+use soteriafl_core::data::{
     self, DataDirectories, Dataset, Features, Partition, Scale, Schema, Source, SparseRows,
 };
 

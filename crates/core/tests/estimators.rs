@@ -6,16 +6,16 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use soteria_core::compress::{Compressor, CompressorKind};
-use soteria_core::data::Dataset;
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Activation, Network, Objective, Regularizer};
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{
+use soteriafl_core::compress::{Compressor, CompressorKind};
+use soteriafl_core::data::Dataset;
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Activation, Network, Objective, Regularizer};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{
     Client, Equalizing, EstimatorPlan, ParameterBlock, Schedule, Smoothing, shift_step,
 };
-use soteria_core::random::{PublicSeed, SecretKey};
-use soteria_core::sampling::{Coins, Sampling};
+use soteriafl_core::random::{PublicSeed, SecretKey};
+use soteriafl_core::sampling::{Coins, Sampling};
 
 /// The objectives, with data for three clients of different sizes.
 #[derive(Clone, Copy, Debug)]

@@ -5,15 +5,15 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use soteria_core::compress::{Compressor, CompressorKind, DecodeError, Update};
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Objective, Regularizer};
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{
+use soteriafl_core::compress::{Compressor, CompressorKind, DecodeError, Update};
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Objective, Regularizer};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{
     Client, ClientError, ClientPlan, EstimatorPlan, RoundScratch, Server, ServerError, shift_step,
 };
-use soteria_core::random::{ClientKeys, SecretKey};
-use soteria_core::sampling::{Coins, Sampling};
+use soteriafl_core::random::{ClientKeys, SecretKey};
+use soteriafl_core::sampling::{Coins, Sampling};
 
 const POISSON: Sampling = Sampling::Poisson {
     batch: 3.0,

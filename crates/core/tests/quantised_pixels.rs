@@ -2,8 +2,8 @@
 //! over all weights, and the same to the bit however the pixels were kept and whoever laid them
 //! out.
 
-use soteria_core::data::{DataDirectories, Dataset, Source};
-use soteria_core::objective::{
+use soteriafl_core::data::{DataDirectories, Dataset, Source};
+use soteriafl_core::objective::{
     Activation, Coordinates, Gradients, Network, Objective, Records, Workspace,
 };
 

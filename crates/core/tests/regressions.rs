@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use soteria_core::compress::{Compressor, CompressorKind};
-use soteria_core::data::{Dataset, DenseRows, Features, LARGEST_VALUE, SparseRows};
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Activation, Coordinates, Logistic, Network, Objective};
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch};
-use soteria_core::random::{PublicSeed, SecretKey};
-use soteria_core::sampling::{Coins, Sampling};
+use soteriafl_core::compress::{Compressor, CompressorKind};
+use soteriafl_core::data::{Dataset, DenseRows, Features, LARGEST_VALUE, SparseRows};
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Activation, Coordinates, Logistic, Network, Objective};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch};
+use soteriafl_core::random::{PublicSeed, SecretKey};
+use soteriafl_core::sampling::{Coins, Sampling};
 
 fn plan(
     objective: Arc<dyn Objective>,

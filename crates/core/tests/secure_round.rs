@@ -8,15 +8,15 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use soteria_core::compress::CompressorKind;
-use soteria_core::data::Dataset;
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Coordinates, Explicit, Objective};
-use soteria_core::privacy::Noise;
-use soteria_core::privacy::secure::{GridPlan, TermBound};
-use soteria_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
-use soteria_core::random::{IndexSeed, Purpose, SecretKey};
-use soteria_core::sampling::{Coins, Sampling};
+use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::data::Dataset;
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Coordinates, Explicit, Objective};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::privacy::secure::{GridPlan, TermBound};
+use soteriafl_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
+use soteriafl_core::random::{IndexSeed, Purpose, SecretKey};
+use soteriafl_core::sampling::{Coins, Sampling};
 
 const KEY: (u64, u32) = (5, 1);
 

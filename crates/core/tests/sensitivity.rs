@@ -16,13 +16,13 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use soteria_core::compress::CompressorKind;
-use soteria_core::data::Dataset;
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Activation, Coordinates, Explicit, Network, Objective};
-use soteria_core::protocol::{Client, ClientPlan, EstimatorPlan, Round};
-use soteria_core::random::{Purpose, SecretKey};
-use soteria_core::sampling::{Coins, Sampling};
+use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::data::Dataset;
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Activation, Coordinates, Explicit, Network, Objective};
+use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, Round};
+use soteriafl_core::random::{Purpose, SecretKey};
+use soteriafl_core::sampling::{Coins, Sampling};
 
 const RECORDS: usize = 12;
 const BATCH: f64 = 3.0;

@@ -9,15 +9,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::*;
-use soteria_core::compress::{Compressor, CompressorKind};
-use soteria_core::data::Dataset;
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Explicit, Objective, Outcome, RecordLoss, Regularizer, RowView};
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{EstimatorPlan, Server, shift_step};
-use soteria_core::sampling::{Coins, Sampling};
-use soteria_core::simulate::{BLOCK, EvaluationPlan, Progress, Simulation};
-use soteria_core::wire;
+use soteriafl_core::compress::{Compressor, CompressorKind};
+use soteriafl_core::data::Dataset;
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Explicit, Objective, Outcome, RecordLoss, Regularizer, RowView};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{EstimatorPlan, Server, shift_step};
+use soteriafl_core::sampling::{Coins, Sampling};
+use soteriafl_core::simulate::{BLOCK, EvaluationPlan, Progress, Simulation};
+use soteriafl_core::wire;
 
 const ROUNDS: u32 = 7;
 

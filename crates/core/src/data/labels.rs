@@ -323,6 +323,7 @@ mod tests {
         assert!(taken(331, |row| format!("c{}", 25 + row * 9 % 322)));
         let names: Vec<String> = (0..200).map(|value| value.to_string()).collect();
         let schema = Schema {
+            feature_names: None,
             columns: None,
             label_names: Some(names.into()),
         };

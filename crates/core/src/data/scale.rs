@@ -434,8 +434,8 @@ pub fn squared_columns(data: &Dataset) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Features;
     use super::super::singular_value::tests::{dense, sparse};
+    use super::super::{DenseRows, Features};
     use super::*;
 
     const VALUES: [f32; 12] = [1.0, 0.0, 3.0, 0.0, 2.0, 5.0, 0.0, 0.0, 0.0, 0.0, 3.0, -4.0];

@@ -12,7 +12,7 @@ use crate::linalg;
 /// A loss of one record with its gradient: all that [`Explicit`] needs.
 ///
 /// ```
-/// use soteria_core::objective::{Outcome, RecordLoss, RowView};
+/// use soteriafl_core::objective::{Outcome, RecordLoss, RowView};
 ///
 /// /// `(<a, x> - y)^2 / 2` with `y` the number of the class.
 /// struct Squares(usize);

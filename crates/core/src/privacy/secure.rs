@@ -27,7 +27,7 @@
 //! ```
 //! use chacha20::ChaCha20Rng;
 //! use rand::SeedableRng;
-//! use soteria_core::privacy::secure::{GridPlan, TermBound};
+//! use soteriafl_core::privacy::secure::{GridPlan, TermBound};
 //!
 //! // Two coordinates, records clipped to norm 1, an expected batch of 50, noise 0.08 on the mean.
 //! let plan = GridPlan::new(0.08, 2, &[TermBound { clip: 1.0, divisor: 50.0 }])?;
@@ -46,7 +46,7 @@
 //! let mut estimate = vec![0.0; 2];
 //! grid.to_f64(&sum, &mut estimate);
 //! # assert!(estimate.iter().all(|value: &f64| value.abs() < 1.0));
-//! # Ok::<(), soteria_core::privacy::secure::NoiseError>(())
+//! # Ok::<(), soteriafl_core::privacy::secure::NoiseError>(())
 //! ```
 
 mod big_integer;

@@ -6,19 +6,19 @@ mod reference;
 
 use std::sync::Arc;
 
-use soteria_core::compress::{Compressor, CompressorKind, Update};
-use soteria_core::data::{Dataset, DenseRows, Features, SparseRows};
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{
+use soteriafl_core::compress::{Compressor, CompressorKind, Update};
+use soteriafl_core::data::{Dataset, DenseRows, Features, SparseRows};
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, RecordLoss, RowView,
 };
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{
     Client, ClientPlan, EstimatorPlan, Round, RoundScratch, Schedule, Server, ServerPlan,
 };
-use soteria_core::random::{PublicSeed, SecretKey};
-use soteria_core::sampling::Sampling;
-use soteria_core::wire;
+use soteriafl_core::random::{PublicSeed, SecretKey};
+use soteriafl_core::sampling::Sampling;
+use soteriafl_core::wire;
 
 pub use reference::*;
 

@@ -3,13 +3,13 @@
 //! shares nothing with the product but the plan and the random numbers, which it draws for itself
 //! from the same keys.
 
-use soteria_core::compress::Selection;
-use soteria_core::estimator::Clipping;
-use soteria_core::objective::{Activation, Coordinates, Regularizer};
-use soteria_core::privacy::Noise;
-use soteria_core::protocol::{Equalizing, EstimatorPlan, Round, Schedule, Smoothing};
-use soteria_core::random::{IndexSeed, Purpose, SecretKey, fill_standard_normal, unit};
-use soteria_core::sampling::Sampling;
+use soteriafl_core::compress::Selection;
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Activation, Coordinates, Regularizer};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{Equalizing, EstimatorPlan, Round, Schedule, Smoothing};
+use soteriafl_core::random::{IndexSeed, Purpose, SecretKey, fill_standard_normal, unit};
+use soteriafl_core::sampling::Sampling;
 
 use super::Setting;
 

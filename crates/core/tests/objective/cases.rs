@@ -1,7 +1,7 @@
 //! Objectives with their losses written naively in `f64`, and data in every form of storage.
 
-use soteria_core::data::{Dataset, DenseRows, Features, SparseRows};
-use soteria_core::objective::{
+use soteriafl_core::data::{Dataset, DenseRows, Features, SparseRows};
+use soteriafl_core::objective::{
     Activation, Coordinates, Explicit, Gradients, Logistic, Network, Objective, Outcome,
     RecordLoss, Records, RowView, Workspace,
 };

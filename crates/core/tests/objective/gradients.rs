@@ -1,6 +1,6 @@
 //! Losses, predicted classes and gradients against the naive loss and its slope.
 
-use soteria_core::objective::{Coordinates, Gradients};
+use soteriafl_core::objective::{Coordinates, Gradients};
 
 use super::cases::{Storage, Stream, assert_close, cases, larger_cases, storages};
 

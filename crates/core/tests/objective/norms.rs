@@ -1,7 +1,7 @@
 //! Norms of gradients and of differences against explicit gradients.
 
-use soteria_core::data::{Dataset, DenseRows, Features, SparseRows};
-use soteria_core::objective::{
+use soteriafl_core::data::{Dataset, DenseRows, Features, SparseRows};
+use soteriafl_core::objective::{
     Activation, Coordinates, Gradients, Logistic, Network, Objective, Records, Workspace,
 };
 

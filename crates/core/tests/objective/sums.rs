@@ -1,8 +1,8 @@
 //! Weighted sums of gradients, and the guarantee that every form of storage and batch gives the
 //! same bits.
 
-use soteria_core::data::{Dataset, Features, SparseRows};
-use soteria_core::objective::{
+use soteriafl_core::data::{Dataset, Features, SparseRows};
+use soteriafl_core::objective::{
     Activation, Coordinates, Gradients, Logistic, Outcome, Records, Workspace,
 };
 

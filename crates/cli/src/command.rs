@@ -1,0 +1,311 @@
+//! The commands, one file each, and what they share.
+
+pub mod account;
+pub mod bench;
+pub mod compare;
+pub mod completions;
+pub mod data;
+mod digits;
+pub mod evaluate;
+pub mod join;
+pub mod keys;
+pub mod ledger;
+pub mod plan;
+pub mod report;
+pub mod reproduce;
+pub mod serve;
+pub mod train;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::logs;
+use soteriafl::accounting::PrivacyError;
+use soteriafl::config::ConfigError;
+use soteriafl::output::{OutputError, write_whole};
+use soteriafl::problem::ProblemError;
+use soteriafl::report::Figure;
+use soteriafl::words::counted;
+use soteriafl_core::data::{DataError, Source};
+use soteriafl_deploy::net::term::{Standing, Term};
+
+/// What goes wrong in a command, by its exit code.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed (1).
+    Failed(String),
+    /// The command line or the configuration is wrong (2).
+    Usage {
+        /// What is wrong.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// The privacy budget does not allow it, or its ledger is in doubt (3).
+    Refused(String),
+}
+
+impl Failure {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) => 1,
+            Failure::Usage { .. } => 2,
+            Failure::Refused(_) => 3,
+        }
+    }
+
+    /// What went wrong; more errors and hints may follow on lines of their own, which begin with
+    /// `error: ` and `hint: `.
+    pub fn message(&self) -> &str {
+        match self {
+            Failure::Failed(message) | Failure::Refused(message) => message,
+            Failure::Usage { message, .. } => message,
+        }
+    }
+
+    /// The command line or the configuration is wrong.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Failure::Usage {
+            message: message.into(),
+            hint: None,
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Failure::Usage {
+            message: error.to_string(),
+            hint: error.hint().map(str::to_string),
+        }
+    }
+}
+
+impl From<ProblemError> for Failure {
+    fn from(error: ProblemError) -> Self {
+        match error {
+            ProblemError::Config(error) => error.into(),
+            ProblemError::Data(error) => error.into(),
+            other => Failure::usage(other.to_string()),
+        }
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        // Records are private: what stands in them is quoted to a person who has the file, not in a
+        // log that may be sent away.
+        let message = error.lines(!logs::for_machines()).join("\nerror: ");
+        match error {
+            // A file that is not what the configuration says makes the configuration wrong: trying
+            // again does not help.
+            DataError::Choice { .. }
+            | DataError::Table(_)
+            | DataError::Foreign { .. }
+            | DataError::Quantity { .. } => {
+                let hint = error.advice();
+                Failure::Usage { message, hint }
+            }
+            _ => Failure::Failed(message),
+        }
+    }
+}
+
+impl From<PrivacyError> for Failure {
+    fn from(error: PrivacyError) -> Self {
+        Failure::usage(digits::shortened(&error.to_string()))
+    }
+}
+
+impl From<OutputError> for Failure {
+    fn from(error: OutputError) -> Self {
+        match error {
+            OutputError::NotEmpty(path) => Failure::Usage {
+                message: format!("{} exists and is not empty", path.display()),
+                hint: Some("give another --out, or --force to overwrite".to_string()),
+            },
+            error => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Looks at the term of one's own certificate: over, it is an error; soon over, a warning, now and
+/// every day. `hint` says how to get another one. To be called where there is a runtime.
+fn watch_certificate(
+    directory: &Path,
+    name: &str,
+    hint: String,
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    let wrong = |error: soteriafl_deploy::net::tls::TlsError| Failure::usage(error.to_string());
+    let term = Term::of(directory, name).map_err(wrong)?;
+    match term.now() {
+        Standing::Good => {}
+        Standing::Warning(text) => verbosity.warn(format!("{text}; {hint}")),
+        Standing::Over(message) => {
+            let hint = Some(hint);
+            return Err(Failure::Usage { message, hint });
+        }
+    }
+    tokio::spawn(term.watch(hint));
+    Ok(())
+}
+
+/// Writes to stdout, where results go. A reader that has gone away (`| head`) has what it wanted.
+///
+/// # Errors
+/// When stdout cannot be written for another reason.
+pub fn print(text: &str) -> Result<(), Failure> {
+    write_stdout(text.as_bytes()).map_err(|error| Failure::Failed(format!("stdout: {error}")))
+}
+
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Writes a line to stderr; if nobody can read it, nothing is lost that a panic would save.
+pub fn complain(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A flag that Ctrl-C sets. A second Ctrl-C ends the program at once. Without a handler the default applies.
+pub(crate) fn watch_interrupts() -> Arc<AtomicBool> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let _ = ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(1);
+        }
+    });
+    interrupted
+}
+
+/// The directory of `--data-dir`, whose other name `--data` is that of a source elsewhere
+/// (`evaluate`, `join`): taken for a directory, a source would be passed over without a word, and
+/// something else be trained on.
+pub(crate) fn data_directory(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if text.parse::<Source>().is_ok() && !path.is_dir() {
+        return Err(format!(
+            "this is a source of data, not a directory; give it as --set data.source={text}"
+        ));
+    }
+    Ok(path)
+}
+
+/// How many threads this machine can run at a time.
+fn all_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Makes the directory of an experiment, or takes one that an earlier call has begun. Any other with files in it is refused.
+fn experiment_directory(path: &Path) -> Result<(), Failure> {
+    let wrap = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+    if !path.join("jobs").is_dir() {
+        match soteriafl::output::check_empty(path, false) {
+            Err(OutputError::NotEmpty(_)) => {
+                return Err(Failure::Usage {
+                    message: format!("{} exists and holds something else", path.display()),
+                    hint: Some("give another --out".to_string()),
+                });
+            }
+            other => other?,
+        }
+        std::fs::create_dir_all(path.join("jobs")).map_err(wrap)?;
+    }
+    Ok(())
+}
+
+/// Says that some runs of an experiment were finished by an earlier call.
+fn resumed(found: usize, all: usize) -> String {
+    let are = if all == 1 { "is" } else { "are" };
+    format!("going on: {found} of {} {are} there", counted(all, "run"))
+}
+
+/// Writes a figure as SVG and as a picture of twice its size.
+fn write_figure(folder: &Path, name: &str, figure: &Figure) -> Result<(), Failure> {
+    let picture = figure
+        .to_png(2.0)
+        .map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+    for (ending, bytes) in [("svg", figure.to_svg().as_bytes()), ("png", &picture)] {
+        let path = folder.join(format!("{name}.{ending}"));
+        write_whole(&path, bytes)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// How much is said on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verbosity {
+    /// Nothing but errors, and results that were asked for.
+    pub quiet: bool,
+    /// More.
+    pub verbose: bool,
+}
+
+impl Verbosity {
+    /// A line for people, unless quiet; an event of the log where that is for machines.
+    pub fn say(&self, line: impl AsRef<str>) {
+        if logs::for_machines() {
+            tracing::info!("{}", line.as_ref());
+        } else if !self.quiet {
+            complain(format_args!("{}", line.as_ref()));
+        }
+    }
+
+    /// A warning, unless quiet.
+    pub fn warn(&self, line: impl AsRef<str>) {
+        if logs::for_machines() {
+            tracing::warn!("{}", line.as_ref());
+        } else if !self.quiet {
+            complain(format_args!(
+                "{} {}",
+                console::style("warning:").yellow().bold().for_stderr(),
+                line.as_ref()
+            ));
+        }
+    }
+
+    /// What a command that leaves files says about them at its end, on stdout: unless quiet, for
+    /// then the files are enough.
+    ///
+    /// # Errors
+    /// When stdout cannot be written.
+    pub fn conclude(&self, text: &str) -> Result<(), Failure> {
+        if self.quiet { Ok(()) } else { print(text) }
+    }
+
+    /// A progress bar over so many rounds, where somebody can see it.
+    pub fn bar(&self, rounds: u64) -> indicatif::ProgressBar {
+        let terminal = io::IsTerminal::is_terminal(&io::stderr());
+        let visible = terminal && !self.quiet && !logs::for_machines();
+        let target = if visible {
+            indicatif::ProgressDrawTarget::stderr()
+        } else {
+            indicatif::ProgressDrawTarget::hidden()
+        };
+        let bar = indicatif::ProgressBar::with_draw_target(Some(rounds), target);
+        let style = indicatif::ProgressStyle::with_template(
+            "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {eta:.dim} left",
+        );
+        bar.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()));
+        bar
+    }
+
+    /// A line for the curious.
+    pub fn detail(&self, line: impl AsRef<str>) {
+        if logs::for_machines() {
+            tracing::debug!("{}", line.as_ref());
+        } else if self.verbose && !self.quiet {
+            complain(format_args!("{}", line.as_ref()));
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! `soteria compare`: algorithms side by side on the user's problem.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use soteriafl_core::data::{DataDirectories, Partition, Source};
+
+use super::{
+    Failure, Verbosity, all_cores, experiment_directory, print, resumed, watch_interrupts,
+    write_figure,
+};
+use soteriafl::comparison::{Comparison, Contender, TUNING};
+use soteriafl::config::{Config, Document, Preset};
+use soteriafl::experiment::{Curve, Job, Measure, Outcome, Pool, Setting, Statistic};
+use soteriafl::output::write_whole;
+use soteriafl::problem::Problem;
+use soteriafl::reproduce::figures::Horizontal;
+use soteriafl::words::counted;
+
+/// The step sizes of the paper's experiments.
+const GRID: &str = "0.01,0.03,0.06,0.1,0.3,0.6,1";
+
+/// Compare algorithms on your own problem
+///
+/// Runs every algorithm for every seed, several at a time, and tells who is ahead against rounds
+/// and against bits, and whether that is more than chance. A step size that --tune chose by the
+/// records leaves no privacy claim, here and in the written settings. Writes report.html, figures
+/// (SVG and PNG), curves.csv and summary.json. Finished runs are kept: the same command goes on
+/// after an interruption.
+///
+/// Example: soteria compare --algorithms ldp-sgd,cdp-sgd,soteriafl-sgd,auto --seeds 0..5 --out comparison
+#[derive(clap::Args, Debug)]
+pub struct Options {
+    /// What the algorithms share (TOML) [default: the defaults of `soteria train`]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Override a key, e.g. privacy.epsilon=5
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Presets to compare, e.g. cdp-sgd,soteriafl-sgd,auto
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
+    algorithms: Vec<String>,
+    /// Seeds: a range (the end is not part of it) or one seed
+    #[arg(long, value_name = "RANGE", default_value = "0..5", value_parser = seeds)]
+    seeds: Range<u64>,
+    /// Try step sizes and use each algorithm's best, without a claim [without a list:
+    /// 0.01,0.03,0.06,0.1,0.3,0.6,1]
+    #[arg(long, value_name = "GRID", num_args = 0..=1, default_missing_value = GRID, value_parser = grid)]
+    tune: Option<Grid>,
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = super::data_directory
+    )]
+    data_dir: Option<PathBuf>,
+    /// Runs at a time; results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Output directory; one with finished runs is gone on with
+    #[arg(long, value_name = "DIR", default_value = "runs/compare")]
+    out: PathBuf,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Step sizes to try.
+#[derive(Clone, Debug)]
+struct Grid(Vec<f64>);
+
+fn grid(text: &str) -> Result<Grid, String> {
+    let step = |part: &str| match part.trim().parse::<f64>() {
+        Ok(step) if step > 0.0 && step.is_finite() => Ok(step),
+        _ => Err(format!("`{part}` is not a positive number")),
+    };
+    text.split(',')
+        .map(step)
+        .collect::<Result<Vec<_>, _>>()
+        .map(Grid)
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let number = |part: &str| {
+        part.trim()
+            .parse::<u64>()
+            .map_err(|_| "expected a range like 0..5, or one seed".to_string())
+    };
+    let range = match text.split_once("..") {
+        Some((from, to)) => number(from)?..number(to)?,
+        None => {
+            let one = number(text)?;
+            one..one.saturating_add(1)
+        }
+    };
+    match range.end.saturating_sub(range.start) {
+        0 => Err("the range has no seed in it".to_string()),
+        1..=1000 => Ok(range),
+        _ => Err("more than 1000 seeds".to_string()),
+    }
+}
+
+/// Keys that a preset fills: given in the base they would make all algorithms one.
+const PRESET_KEYS: [&str; 4] = [
+    "algorithm.preset",
+    "algorithm.estimator",
+    "algorithm.compressor",
+    "algorithm.shift",
+];
+
+/// Runs the command.
+///
+/// # Errors
+/// When the configuration or the data do not allow it, or the run is interrupted.
+pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
+    let start = Instant::now();
+    let interrupted = watch_interrupts();
+    let base = base(options, verbosity)?;
+    let settings = settings(options, &base, verbosity)?;
+    experiment_directory(&options.out)?;
+    let jobs: Vec<Job> = settings.iter().map(|tried| tried.job.clone()).collect();
+    let kept = options.out.join("jobs");
+    let pool = Pool {
+        threads: options.threads.unwrap_or_else(all_cores),
+        directory: &kept,
+        interrupted: &interrupted,
+        show_progress: !verbosity.quiet,
+    };
+    let outcomes = pool.run(&jobs, |found| {
+        if found > 0 {
+            verbosity.say(resumed(found, jobs.len()));
+        }
+    })?;
+    let comparison = gather(options, &settings, outcomes);
+    let summary = comparison.summary();
+    write_everything(options, &comparison, &settings, &summary)?;
+    if options.json {
+        return print(&format!("{summary:#}\n"));
+    }
+    let mut text = comparison.table().to_text();
+    if let Some(tuning) = comparison.tuning() {
+        text += &format!("\n{}", tuning.to_text());
+        text += &format!("{TUNING}\n");
+    }
+    text += &format!("\n{}\n", comparison.sentences().join("\n"));
+    text += &format!(
+        "\n{} in {:.1} s\nreport: {}\n",
+        counted(jobs.len(), "run"),
+        start.elapsed().as_secs_f64(),
+        options.out.join("report.html").display()
+    );
+    verbosity.conclude(&text)
+}
+
+fn base(options: &Options, verbosity: Verbosity) -> Result<Document, Failure> {
+    let mut document = match &options.config {
+        Some(path) => Document::from_file(path)?,
+        None => Document::default(),
+    };
+    for assignment in &options.set {
+        document.set(assignment)?;
+    }
+    for key in PRESET_KEYS {
+        if document.remove(key) {
+            verbosity.warn(format!("`{key}` is ignored: each algorithm has its own"));
+        }
+    }
+    if options.tune.is_some() && document.remove("algorithm.step_size") {
+        verbosity.warn("`algorithm.step_size` is ignored: --tune chooses it");
+    }
+    document.remove("run.seed");
+    Ok(document)
+}
+
+/// One run and what it is a run of.
+struct Tried {
+    algorithm: usize,
+    job: Job,
+}
+
+fn settings(
+    options: &Options,
+    base: &Document,
+    verbosity: Verbosity,
+) -> Result<Vec<Tried>, Failure> {
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+    // The system's own choice may write records in another basis than the named algorithms.
+    let mut problems: BTreeMap<(u64, bool), Arc<Problem>> = BTreeMap::new();
+    let steps: Vec<Option<f64>> = match &options.tune {
+        Some(Grid(steps)) => steps.iter().copied().map(Some).collect(),
+        None => vec![None],
+    };
+    let mut said = Vec::new();
+    let mut all = Vec::new();
+    for (algorithm, name) in options.algorithms.iter().enumerate() {
+        for step in &steps {
+            let mut shared: Option<Arc<Setting>> = None;
+            for seed in options.seeds.clone() {
+                let mut document = base.clone();
+                document.set(&format!("algorithm.preset={}", name.trim()))?;
+                document.set(&format!("run.seed={seed}"))?;
+                if let Some(step) = step {
+                    document.set(&format!("algorithm.step_size={step}"))?;
+                    // Whichever is used is used because of the records.
+                    document.set("algorithm.step_size_from_data=true")?;
+                }
+                let config = Config::read(&document)?;
+                let own = data_depends_on_seed(&config);
+                let setting = match shared.as_ref().filter(|_| !own) {
+                    Some(setting) => Arc::clone(setting),
+                    None => {
+                        let key = (if own { seed } else { 0 }, config.preset == Preset::Auto);
+                        let problem = match problems.get(&key) {
+                            Some(problem) => Arc::clone(problem),
+                            None => {
+                                let problem = Arc::new(Problem::load(&config, &directories)?);
+                                problems.insert(key, Arc::clone(&problem));
+                                problem
+                            }
+                        };
+                        let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
+                        for warning in warnings {
+                            if !said.contains(&warning) {
+                                verbosity.warn(&warning);
+                                said.push(warning);
+                            }
+                        }
+                        let step = resolved.step_size;
+                        Setting::new(format!("{}-step-{step}", name.trim()), resolved, problem)
+                    }
+                };
+                shared = Some(Arc::clone(&setting));
+                all.push(Tried {
+                    algorithm,
+                    job: Job { setting, seed },
+                });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether another seed deals or makes other records.
+fn data_depends_on_seed(config: &Config) -> bool {
+    config.partition != Partition::Sorted || matches!(config.source, Source::Synthetic { .. })
+}
+
+fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comparison {
+    let mut contenders = Vec::new();
+    let mut outcomes = outcomes.into_iter();
+    let seeds = options.seeds.clone().count();
+    for (algorithm, name) in options.algorithms.iter().enumerate() {
+        let mine = settings.iter().filter(|tried| tried.algorithm == algorithm);
+        let steps: Vec<f64> = mine
+            .map(|tried| tried.job.setting.resolved.step_size)
+            .step_by(seeds)
+            .collect();
+        let curves: Vec<(f64, Curve)> = steps
+            .into_iter()
+            .map(|step| {
+                let runs = outcomes.by_ref().take(seeds).collect();
+                (step, Curve { runs })
+            })
+            .collect();
+        let losses: Vec<(f64, Statistic)> = curves
+            .iter()
+            .map(|(step, curve)| (*step, curve.last(Measure::Loss)))
+            .collect();
+        // What is not a number is no candidate.
+        let key = |(_, curve): &(f64, Curve)| {
+            let loss = curve.last(Measure::Loss).mean;
+            if loss.is_nan() { f64::INFINITY } else { loss }
+        };
+        let best = curves.into_iter().min_by(|a, b| key(a).total_cmp(&key(b)));
+        let Some((step_size, curve)) = best else {
+            continue;
+        };
+        contenders.push(Contender {
+            name: name.trim().to_string(),
+            step_size,
+            curve,
+            tried: if options.tune.is_some() {
+                losses
+            } else {
+                Vec::new()
+            },
+        });
+    }
+    let problem = settings.first().map_or_else(String::new, |tried| {
+        let resolved = &tried.job.setting.resolved;
+        let clients = counted(resolved.clients, "client");
+        format!("{} on {clients}", resolved.source)
+    });
+    Comparison {
+        problem,
+        contenders,
+    }
+}
+
+fn write_everything(
+    options: &Options,
+    comparison: &Comparison,
+    settings: &[Tried],
+    summary: &serde_json::Value,
+) -> Result<(), Failure> {
+    let out = &options.out;
+    let write = |name: &str, bytes: &[u8]| {
+        let path = out.join(name);
+        write_whole(&path, bytes)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+    };
+    let folder = out.join("settings");
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| Failure::Failed(format!("{}: {error}", folder.display())))?;
+    for tried in settings.iter().step_by(options.seeds.clone().count()) {
+        let setting = &tried.job.setting;
+        let name = format!("settings/{}.toml", setting.name);
+        write(&name, setting.resolved.to_toml().as_bytes())?;
+    }
+    for (name, horizontal) in [
+        ("against-rounds", Horizontal::Rounds),
+        ("against-bits", Horizontal::Bits),
+    ] {
+        write_figure(out, name, &comparison.figure(horizontal))?;
+    }
+    write("curves.csv", comparison.csv().as_bytes())?;
+    write("summary.json", format!("{summary:#}\n").as_bytes())?;
+    write("report.html", comparison.story().to_html().as_bytes())
+}

@@ -1,0 +1,477 @@
+//! `soteria join`: one client with its own records. `agree` decides whether to take part, `cost`
+//! shows what that costs, and asks; `progress` shows how it goes.
+
+mod agree;
+mod consent;
+mod progress;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use soteriafl_accountant::SMALLEST_DELTA;
+use soteriafl_core::data::{DataDirectories, Share};
+use soteriafl_core::protocol::{Client, ClientId, Server};
+use soteriafl_core::random::SecretKey;
+
+use super::{Failure, Verbosity, print};
+use crate::logs::{self, LogOptions};
+use agree::Agreed;
+use progress::Progress;
+use soteriafl::problem::weights;
+use soteriafl::run as setup;
+use soteriafl::words::readable;
+use soteriafl_deploy::budget::Refusal;
+use soteriafl_deploy::description::Description;
+use soteriafl_deploy::net::client::{self, Caller, FollowError, Patience};
+use soteriafl_deploy::net::connect::{Security, Target};
+use soteriafl_deploy::net::tls;
+use soteriafl_deploy::participant::{
+    Participant, ParticipantError, Parts, checkpoint_every, fresh_secrets,
+};
+use soteriafl_deploy::records::{self, LoadError, Records};
+use soteriafl_deploy::schema_pin::ShapeError;
+use soteriafl_deploy::sqlite::ClientSqlite;
+use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
+use soteriafl_deploy::{hex, printable};
+
+/// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
+/// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
+const FORGOTTEN: &str = "
+hint: nothing more was sent, and the state is as it was
+hint: if it was restored from a copy, put the newest one back; if that is lost, leave this run, and count all of it as spent
+hint: if it is the newest for certain, this is not the server that it has spoken to: see who answers at that address (without TLS \
+any process of this machine may), and start again when the right one does";
+
+/// The same for a client that finds out by its message: both have left this client's machines, and the ledger of each knows of one.
+const TWICE: &str = "
+hint: both messages have left; if the other is of a copy of this state, count what both ledgers say
+hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; if it has gone on, its state is the newer one: keep that
+hint: if there is none, somebody has sent as this client: see who has its key (without TLS any process of this machine may)";
+
+/// How long a client whose last run is over looks for a server with another one, which may have been started with it.
+const AFTER_THE_END: Duration = Duration::from_secs(4);
+
+/// Take part in a run with one's own records
+///
+/// Shows what the run will cost and what the records of this state have spent before anything is
+/// sent, and refuses with exit code 3 above --max-epsilon, which holds at a delta of the client's
+/// own: a tenth of one over its records, at most 0.001. At a delta a thousand times smaller twice
+/// the limit plus 2 must hold, so that no server can buy whole records with a large delta. Without a
+/// limit it asks at a terminal; elsewhere it warns and joins, and the run's own epsilon is the only
+/// limit. Tries again until the server answers; stopped or killed, it goes on when started again
+/// with the same --state.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// The server, e.g. https://127.0.0.1:7443
+    #[arg(long, value_name = "URL")]
+    server: String,
+    /// Which client this is, from 0
+    #[arg(long, value_name = "N")]
+    client: ClientId,
+    /// Directory with ca.pem and this client's certificate and key
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "insecure",
+        conflicts_with = "insecure"
+    )]
+    tls: Option<PathBuf>,
+    /// Plain text, on this machine only
+    #[arg(long)]
+    insecure: bool,
+    /// Where this client keeps its ledger and what it needs to go on
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// The records: a source as in data.source, or one part of it, e.g. a9a:0/10
+    #[arg(long, value_name = "SPEC")]
+    data: String,
+    /// Refuse if all that this state has spent, this run included, exceeds E, or if nobody can say
+    #[arg(long, value_name = "E")]
+    max_epsilon: Option<f64>,
+    /// Largest delta that a run may name, and the delta at which the limit is judged
+    /// [default: 0.001 and, for the limit, a tenth of one over the records if that is less]
+    #[arg(long, value_name = "D")]
+    max_delta: Option<f64>,
+    /// Check limits under this adjacency instead of the run's own
+    #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
+    adjacency: Option<String>,
+    /// Do not count what other data sets of this state have spent: if no record is in two of them
+    #[arg(long)]
+    disjoint_data_sets: bool,
+    /// What is done anyway: accepted, so that older command lines still work
+    #[arg(long, hide = true, conflicts_with = "disjoint_data_sets")]
+    count_all: bool,
+    /// Join a test run under --max-epsilon although nobody can say what it costs
+    #[arg(long)]
+    accept_unknown_cost: bool,
+    /// Do not ask, and do not warn that there is no limit
+    #[arg(long)]
+    yes: bool,
+    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
+    #[arg(long, value_name = "N")]
+    test_seed: Option<u64>,
+    /// Permit this shape (named in the refusal) besides the one fixed first
+    #[arg(long, value_name = "NAME")]
+    shape: Option<String>,
+    /// Where data sets are looked for first
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Print the ending as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    logs: LogOptions,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the run is refused, the server refuses, or the state cannot be kept.
+pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
+    options.logs.init(verbosity);
+    let share: Share = options.data.parse()?;
+    if let Some(limit) = options.max_epsilon
+        && !(limit >= 0.0 && limit.is_finite())
+    {
+        return Err(Failure::usage(format!(
+            "--max-epsilon expects a number >= 0, found {}",
+            readable(limit)
+        )));
+    }
+    if let Some(delta) = options.max_delta
+        && !(SMALLEST_DELTA..1.0).contains(&delta)
+    {
+        return Err(Failure::usage(format!(
+            "--max-delta expects a number from {SMALLEST_DELTA:e} to below 1, found {}",
+            readable(delta)
+        )));
+    }
+    let security = match &options.tls {
+        Some(directory) => Security::Tls(
+            tls::client(directory, options.client)
+                .map_err(|error| Failure::usage(error.to_string()))?,
+        ),
+        None => Security::Plain,
+    };
+    let target = Target::new(&options.server, &security)
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let target = match options.test_seed {
+        Some(_) if !target.is_loopback() => {
+            return Err(Failure::usage(
+                "--test-seed is for a server on this machine",
+            ));
+        }
+        // Its name says so; its address will have to.
+        Some(_) => target.only_loopback(),
+        None => target,
+    };
+    let store = ClientSqlite::open(&options.state)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
+    runtime.block_on(async {
+        // On the thread that the connection lives on, too: every average and every message would otherwise wake another.
+        let part = tokio::spawn(take_part(options.clone(), share, target, store, verbosity));
+        tokio::select! {
+            result = part => match result {
+                Ok(result) => result,
+                Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+            },
+            code = super::serve::stop_signal() => match code {
+                0 => {
+                    verbosity.say("stopped; started again with the same --state it goes on");
+                    Ok(())
+                }
+                _ => Err(Failure::Failed(
+                    "interrupted; started again with the same --state it goes on".to_string(),
+                )),
+            },
+        }
+    })
+}
+
+async fn take_part(
+    options: Options,
+    share: Share,
+    target: Target,
+    mut store: ClientSqlite,
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    let options = &options;
+    if let Some(directory) = &options.tls {
+        let client = options.client;
+        let hint = format!(
+            "`soteria keys add KEYS --client {client} --force`, where ca.key is, makes another one; \
+             it is read at the next start"
+        );
+        super::watch_certificate(directory, &format!("client-{client}"), hint, verbosity)?;
+    }
+    let mut caller = Caller::new(&target, options.client);
+    let known = store.runs()?;
+    // Before the server can say anything about them.
+    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+    let own = records::source_digest(&share.source, &directories)?;
+    let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
+        return ended(options, known.last(), verbosity);
+    };
+    let outline = agree::outline(options, &text)?;
+    let mut caller = caller.for_run(
+        Bytes::copy_from_slice(&outline.run_id()),
+        outline.dimension(),
+    );
+    let joined = agree::joined(options, &share, &outline, &known)?;
+    if let Some(over) = joined
+        && over.finished
+    {
+        acknowledge(&mut caller).await?;
+        return ended(options, Some(over), verbosity);
+    }
+    let Agreed {
+        description,
+        records,
+        run,
+    } = Agreed::reach(
+        options, &share, own, &outline, &known, &mut store, verbosity,
+    )?;
+    let (hash, rows) = (run.hash, records.data.rows() as u64);
+    let mut patience = Patience::default();
+    enter(&mut caller, rows, &mut patience).await?;
+    // Not before the server has taken this client: a number that it refuses binds nothing.
+    if run.messages == 0 {
+        store.begin(&run)?;
+    }
+    let mut participant = participant(store, &description, &records, run.price.sigma, options)?;
+    let mut progress = Progress::new(description.resolved.rounds, verbosity);
+    loop {
+        progress.connected();
+        match client::follow(&mut caller, &mut participant, &mut progress).await {
+            Ok(()) => break,
+            Err(FollowError::Passing(reason)) => progress.cut_off(&reason),
+            Err(error) => return Err(error.into()),
+        }
+        patience.pause().await;
+        enter(&mut caller, rows, &mut patience).await?;
+    }
+    progress.finish();
+    acknowledge(&mut caller).await?;
+    let runs = participant.store().runs()?;
+    let ending = runs.iter().find(|known| known.hash == hash);
+    ended(options, ending, verbosity)
+}
+
+/// Joins, as often as it takes.
+async fn enter(caller: &mut Caller, rows: u64, patience: &mut Patience) -> Result<(), Failure> {
+    loop {
+        match caller.join(rows).await {
+            Ok(()) => {
+                patience.reset();
+                return Ok(());
+            }
+            Err(FollowError::Passing(reason)) => tracing::debug!(reason, "trying again"),
+            Err(error) => return Err(error.into()),
+        }
+        patience.pause().await;
+    }
+}
+
+/// The run that the server coordinates; `None` if there is no server and nothing left to do.
+async fn describe(
+    caller: &mut Caller,
+    last: Option<&LedgerRun>,
+    verbosity: Verbosity,
+) -> Result<Option<String>, Failure> {
+    let over = last.is_some_and(|run| run.finished);
+    let (start, mut patience, mut said) = (Instant::now(), Patience::default(), false);
+    loop {
+        match caller.describe().await {
+            Ok(text) => return Ok(Some(text)),
+            Err(FollowError::Passing(reason)) if over && start.elapsed() > AFTER_THE_END => {
+                verbosity.say(format!(
+                    "no answer ({reason}), and nothing left to do: the last run of this state is over"
+                ));
+                return Ok(None);
+            }
+            Err(FollowError::Passing(reason)) => {
+                if !std::mem::replace(&mut said, true) {
+                    verbosity.say(format!(
+                        "no answer yet ({reason}); trying until there is one"
+                    ));
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        patience.pause().await;
+    }
+}
+
+/// The server may be gone already: it waits for this, but not forever.
+async fn acknowledge(caller: &mut Caller) -> Result<(), Failure> {
+    let mut patience = Patience::default();
+    for _ in 0..6 {
+        match caller.acknowledge().await {
+            Ok(()) => return Ok(()),
+            Err(FollowError::Passing(_)) => patience.pause().await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn participant(
+    store: ClientSqlite,
+    description: &Description,
+    records: &Records,
+    sigma: f64,
+    options: &Options,
+) -> Result<Participant<ClientSqlite>, Failure> {
+    let resolved = &description.resolved;
+    let plan = Arc::new(setup::plan_for(resolved, &description.model.objective())?);
+    // Replaced before every message.
+    let first = SecretKey::from_operating_system().map_err(failed)?;
+    let client = Client::new(
+        options.client,
+        Arc::clone(&plan),
+        Arc::clone(&records.data),
+        setup::sampling(resolved),
+        sigma,
+        first,
+    )
+    .map_err(failed)?;
+    let start = description.compute_start();
+    let awaits_start = start.is_none().then_some(description.start);
+    let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
+    // Weights are the server's business: a replica is given averages.
+    let server_plan =
+        setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
+    let (test_seed, id) = (options.test_seed, options.client);
+    Participant::new(Parts {
+        store,
+        run: *description.hash(),
+        client,
+        compressor: plan.compressor.clone(),
+        replica: Server::new(server_plan, start),
+        awaits_start,
+        secrets: Box::new(move |_, purpose| match test_seed {
+            Some(seed) => Ok(SecretKey::simulated(seed, id).into()),
+            None => fresh_secrets(purpose),
+        }),
+        checkpoint_every: checkpoint_every(&plan.compressor),
+    })
+    .map_err(|error| FollowError::from(error).into())
+}
+
+fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Result<(), Failure> {
+    let Some(run) = run else { return Ok(()) };
+    if options.json {
+        let price = &run.price;
+        let ending = serde_json::json!({
+            "run": hex(&run.hash),
+            "client": run.client,
+            "messages": run.messages,
+            "epsilon": price.cost(price.zero_out, price.delta)?,
+            "delta": price.delta,
+            "claim": price.claim,
+        });
+        return print(&format!("{ending:#}\n"));
+    }
+    verbosity.say(format!(
+        "run {} is over; `soteria ledger --state {}` shows what was spent",
+        &hex(&run.hash)[..16],
+        options.state.display()
+    ));
+    Ok(())
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+fn unusable(error: impl std::fmt::Display) -> Failure {
+    let error = printable(&error.to_string());
+    Failure::Failed(format!("the server's run cannot be joined: {error}"))
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// Why records cannot take part. Where columns only stand in another order, the hint says in which
+/// one they should.
+fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
+    let hint = match (error, names) {
+        (LoadError::Names(difference), Some(names)) if difference.reordered => Some(format!(
+            "nothing was spent or sent; the file has the same columns in another order: write them in that of the run ({})",
+            some_of(names)
+        )),
+        (LoadError::Names(_), _) => Some(
+            "nothing was spent or sent; rename the columns if they are the run's, or ask who runs it which ones it means"
+                .to_string(),
+        ),
+        _ => None,
+    };
+    let message = match error {
+        // What was taken for a header may be a record.
+        LoadError::Names(difference) if logs::for_machines() => format!(
+            "feature {} of these records is called otherwise than in the run",
+            difference.number
+        ),
+        error => error.to_string(),
+    };
+    Failure::Usage { message, hint }
+}
+
+/// The first names of a list, as a server gave them, and how many there are more.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 12;
+    let short = |name: &String| printable(&name.chars().take(40).collect::<String>());
+    let shown: Vec<String> = names.iter().take(SHOWN).map(short).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{}, and {more} more", shown.join(", ")),
+    }
+}
+
+impl From<ShapeError> for Failure {
+    fn from(error: ShapeError) -> Self {
+        let message = error.to_string();
+        match error {
+            ShapeError::Store(error) => error.into(),
+            ShapeError::Other { name, .. } => Failure::Usage {
+                message,
+                hint: Some(format!(
+                    "ask why; if your records are of that kind now, --shape {name} permits it"
+                )),
+            },
+            _ => Failure::usage(message),
+        }
+    }
+}
+
+impl From<FollowError> for Failure {
+    fn from(error: FollowError) -> Self {
+        match error {
+            // For a person to look at: started again, it would go on beside its copy.
+            FollowError::Twice(_) => Failure::Refused(format!("{error}{TWICE}")),
+            FollowError::Participant(ParticipantError::Forgotten { .. }) => {
+                Failure::Failed(format!("{error}{FORGOTTEN}"))
+            }
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(error: Refusal) -> Self {
+        match error {
+            Refusal::Privacy(error) => error.into(),
+            Refusal::Ledger(_) => Failure::Failed(error.to_string()),
+            _ => Failure::Refused(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What joining costs: shown before anything has left, and agreed to.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use soteriafl_accountant::round_up;
+
+use super::super::{Failure, Verbosity};
+use crate::logs;
+use soteriafl::words::readable;
+use soteriafl_deploy::budget::{Counted, Limits, Refusal, Spent, adjacency_name, strict_limit};
+use soteriafl_deploy::description::Description;
+use soteriafl_deploy::store::LedgerRun;
+use soteriafl_deploy::{hex, printable};
+
+/// What a run costs, alone and with what was spent before.
+pub(super) struct Cost<'a> {
+    run: &'a LedgerRun,
+    limits: Limits,
+    /// All runs that count, with all of this one.
+    pub(super) counted: Counted<'a>,
+    /// What they cost at the delta of the limit.
+    pub(super) total: Spent,
+    /// And at the stricter one.
+    pub(super) strict: Spent,
+    /// Without this run.
+    before: Spent,
+    /// On other data sets, where those are not counted.
+    others: Spent,
+}
+
+impl<'a> Cost<'a> {
+    /// Adds up. Every run of the state counts, as if each record had been in all of them, unless
+    /// data sets are `disjoint`.
+    pub(super) fn of(
+        run: &'a LedgerRun,
+        known: &'a [LedgerRun],
+        limits: &Limits,
+        disjoint: bool,
+    ) -> Result<Self, Refusal> {
+        let earlier = known.iter().filter(|known| known.hash != run.hash);
+        let (counted, apart): (Vec<_>, Vec<_>) =
+            earlier.partition(|earlier| !disjoint || earlier.data == run.data);
+        let before = Counted::new(counted.iter().copied(), None, limits.replace_one);
+        let apart = Counted::new(apart, None, limits.replace_one);
+        let counted = Counted::new(counted, Some(run), limits.replace_one);
+        Ok(Self {
+            run,
+            limits: *limits,
+            total: limits.spent(&counted)?,
+            strict: limits.strictly_spent(&counted)?,
+            before: limits.spent(&before)?,
+            others: limits.spent(&apart)?,
+            counted,
+        })
+    }
+
+    /// Shows it, to people or to machines.
+    pub(super) fn show(&self, description: &Description, verbosity: Verbosity) {
+        if logs::for_machines() {
+            self.log();
+        } else {
+            for line in self.lines(description) {
+                verbosity.say(line);
+            }
+        }
+        for warning in &description.warnings {
+            verbosity.warn(printable(warning));
+        }
+        if self.others.runs > 0 {
+            verbosity.warn(format!(
+                "--disjoint-data-sets: {} on other data sets spent {}, which is not counted here; \
+                 that is right only if no record is in two of them",
+                runs(self.others.runs),
+                epsilon_text(self.others.epsilon),
+            ));
+        }
+    }
+
+    /// For people.
+    fn lines(&self, description: &Description) -> Vec<String> {
+        let Self { run, limits, .. } = self;
+        let price = &run.price;
+        let mut lines = vec![format!(
+            "run {}: {} with {} parameters, client {} of {}, {} records, {} messages",
+            &hex(&run.hash)[..16],
+            description.resolved.algorithm(),
+            description.dimension(),
+            run.client,
+            description.resolved.clients,
+            price.records,
+            price.rounds,
+        )];
+        let beside = if price.zero_out {
+            let replaced = price.cost(false, price.delta).unwrap_or(None);
+            format!("; {} replace-one", epsilon_text(replaced))
+        } else {
+            String::new()
+        };
+        lines.push(format!(
+            "this run costs {} at delta {:e}, {}{beside} (claim: {})",
+            epsilon_text(price.epsilon),
+            price.delta,
+            adjacency_name(price.zero_out),
+            price.claim
+        ));
+        if run.messages > 0 {
+            lines.push(format!(
+                "this run goes on: {} of its {} messages were made, and all of them are counted",
+                run.messages, price.rounds
+            ));
+        }
+        lines.push(match self.before.runs {
+            0 => "before this run nothing was spent".to_string(),
+            count => format!(
+                "before this run {} spent {} at delta {:e}, {}",
+                runs(count),
+                epsilon_text(self.before.epsilon),
+                self.before.delta,
+                adjacency_name(self.before.zero_out)
+            ),
+        });
+        let allowed = |limit: Option<f64>| {
+            limit.map_or(String::new(), |limit| {
+                format!(" (limit {})", round_up(limit, 4))
+            })
+        };
+        lines.push(format!(
+            "with all of this run {} at delta {:e}{}, {} at delta {:e}{}, {}",
+            epsilon_text(self.total.epsilon),
+            self.total.delta,
+            allowed(limits.epsilon),
+            epsilon_text(self.strict.epsilon),
+            self.strict.delta,
+            allowed(limits.epsilon.map(strict_limit)),
+            adjacency_name(self.total.zero_out),
+        ));
+        lines
+    }
+
+    /// For machines, all in one event.
+    fn log(&self) {
+        let (price, total, strict) = (&self.run.price, &self.total, &self.strict);
+        tracing::info!(
+            run = hex(&self.run.hash),
+            client = self.run.client,
+            records = price.records,
+            messages = price.rounds,
+            messages_made = self.run.messages,
+            epsilon = price.epsilon,
+            epsilon_replace_one = price.cost(false, price.delta).unwrap_or(None),
+            delta = price.delta,
+            adjacency = adjacency_name(price.zero_out),
+            claim = price.claim,
+            spent = self.before.epsilon,
+            runs_before = self.before.runs,
+            total = total.epsilon,
+            total_delta = total.delta,
+            strict = strict.epsilon,
+            strict_delta = strict.delta,
+            total_adjacency = adjacency_name(total.zero_out),
+            "cost"
+        );
+    }
+
+    /// Where there is no limit: what would be refused under one that is the run's own epsilon is
+    /// said aloud.
+    ///
+    /// # Errors
+    /// When the run cannot be accounted.
+    pub(super) fn warn_of_whole_records(&self, verbosity: Verbosity) -> Result<(), Refusal> {
+        let price = &self.run.price;
+        let Some(claimed) = price.epsilon else {
+            return Ok(());
+        };
+        let alone = Counted::new([], Some(self.run), self.limits.replace_one);
+        let strict = self.limits.strictly_spent(&alone)?;
+        if strict.epsilon.unwrap_or(f64::INFINITY) <= strict_limit(claimed) {
+            return Ok(());
+        }
+        loudly(
+            verbosity,
+            format!(
+                "this run can publish whole records: it names epsilon {} at delta {:e}, and costs {} at delta {:e}; \
+                 under a limit of that epsilon it would be refused",
+                round_up(claimed, 4),
+                price.delta,
+                epsilon_text(strict.epsilon),
+                strict.delta,
+            ),
+        );
+        Ok(())
+    }
+}
+
+fn runs(count: usize) -> String {
+    match count {
+        1 => "1 run".to_string(),
+        _ => format!("{count} runs"),
+    }
+}
+
+fn epsilon_text(epsilon: Option<f64>) -> String {
+    match epsilon {
+        Some(epsilon) if epsilon.is_finite() => {
+            format!("epsilon {}", readable(round_up(epsilon, 4)))
+        }
+        Some(_) => "more than any accountant can say".to_string(),
+        None => "nobody can say how much".to_string(),
+    }
+}
+
+/// A warning that is heard even if nothing else is said.
+fn loudly(verbosity: Verbosity, warning: String) {
+    if logs::for_machines() && verbosity.quiet {
+        // The one level that is left.
+        tracing::error!("{warning}");
+    } else {
+        let loud = Verbosity {
+            quiet: false,
+            ..verbosity
+        };
+        loud.warn(warning);
+    }
+}
+
+/// Asks a person. Without one the run's own epsilon is the only limit, which is said even if
+/// nothing else is.
+pub(super) fn ask(total: &Spent, verbosity: Verbosity) -> Result<(), Failure> {
+    let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
+    if !(stdin.is_terminal() && stderr.is_terminal()) {
+        loudly(
+            verbosity,
+            format!(
+                "no limit was given, so the run's own epsilon is the only one: these records will have spent {} in all; --max-epsilon E sets a limit, --yes silences this",
+                epsilon_text(total.epsilon)
+            ),
+        );
+        return Ok(());
+    }
+    let _ = write!(stderr.lock(), "Take part? [y/N] ");
+    let mut answer = String::new();
+    let read = stdin.lock().read_line(&mut answer);
+    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
+        Ok(())
+    } else {
+        Err(Failure::Refused(
+            "refused by you; nothing has been sent".to_string(),
+        ))
+    }
+}

@@ -1,0 +1,300 @@
+//! What a server coordinates: configuration and data, resolved; and its description, which for a state that holds a run must
+//! be that run's.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use soteriafl_core::data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
+use soteriafl_core::random::SecretKey;
+
+use super::super::{Failure, Verbosity};
+use super::Options;
+use soteriafl::accounting;
+use soteriafl::advice;
+use soteriafl::config::resolve::{Resolved, Shape};
+use soteriafl::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName};
+use soteriafl::output::TestSet;
+use soteriafl::problem::{self, Model, Problem, ProblemError, constant_feature, image_side};
+use soteriafl::record_shape::RecordShape;
+use soteriafl_deploy::description::Description;
+
+/// Everything that follows from configuration and data.
+pub(super) struct Plan {
+    pub(super) resolved: Resolved,
+    pub(super) shape: RecordShape,
+    pub(super) model: Model,
+    pub(super) test: Option<Arc<Dataset>>,
+    pub(super) basis: Option<Cosine>,
+    pub(super) intercept: f64,
+    /// Records of each client, as far as the server knows before they join.
+    records: Vec<usize>,
+    /// Whether scaling constants were computed from records.
+    data_dependent: bool,
+}
+
+impl Plan {
+    pub(super) fn make(options: &Options, verbosity: Verbosity) -> Result<Self, Failure> {
+        let mut document = match &options.config {
+            Some(file) => Document::from_file(file)?,
+            None => Document::default(),
+        };
+        for assignment in &options.set {
+            document.set(assignment)?;
+        }
+        if let Some(seed) = options.test_seed {
+            document.set(&format!("run.seed={seed}"))?;
+        }
+        let mut config = Config::read(&document)?;
+        if config.noise == Auto::Auto && options.test_seed.is_none() {
+            config.noise = Auto::Given(NoiseName::Secure);
+        }
+        // A server has no records to standardise by.
+        config.standardize = Auto::Given(config.standardize.or(false));
+        let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+        if config.source == Source::Clients && config.records.is_none() {
+            return Err(ConfigError::with_hint(
+                "`data.source = \"clients\"` says that the server owns no records, but not how many the clients have",
+                "give deployment.records: how many the smallest client has",
+            )
+            .into());
+        }
+        let (plan, warnings) = if config.records.is_some() {
+            Self::without_records(&config, &directories)?
+        } else {
+            Self::with_records(&config, &directories)?
+        };
+        for warning in warnings.iter().chain(&plan.advice()?) {
+            verbosity.warn(warning);
+        }
+        Ok(plan)
+    }
+
+    /// What can be foreseen from public quantities and the server's own test set.
+    fn advice(&self) -> Result<Vec<String>, Failure> {
+        let dimension = self.model.objective().dimension();
+        let sigmas = self
+            .records
+            .iter()
+            .map(|&records| accounting::noise(&self.resolved, dimension, records))
+            .collect::<Result<Vec<f64>, _>>()?;
+        let weights = problem::weights(&self.resolved, &self.records);
+        let ratio = advice::signal_to_noise(&self.resolved, dimension, &sigmas, &weights);
+        let noise = advice::noise(ratio, dimension);
+        Ok(noise.into_iter().chain(self.columns()).collect())
+    }
+
+    /// Whether the columns of the server's own test set are far out of scale.
+    pub(super) fn columns(&self) -> Option<String> {
+        let test = self.test.as_deref().filter(|_| self.basis.is_none())?;
+        let constant = advice::has_constant(&self.model);
+        advice::columns([test], constant, "the server's own test set")
+    }
+
+    /// The server can load what the clients have: a public set, or a simulation on one machine.
+    fn with_records(
+        config: &Config,
+        directories: &DataDirectories,
+    ) -> Result<(Self, Vec<String>), Failure> {
+        let problem = Problem::load(config, directories).map_err(|error| match error {
+            ProblemError::Data(error) => configured(error),
+            error => error.into(),
+        })?;
+        let (resolved, warnings) = config.resolve(&problem.shape(config)?)?;
+        let intercept = matches!(
+            problem.model,
+            Model::Logistic {
+                intercept: true,
+                ..
+            }
+        );
+        let records = &problem.shards[0];
+        let data_dependent = problem.data_dependent();
+        let plan = Self {
+            resolved,
+            shape: RecordShape {
+                features: problem.features() - usize::from(intercept),
+                names: problem.feature_names,
+                labels: label_names(records),
+            },
+            model: problem.model,
+            test: problem.test.map(Arc::new),
+            basis: problem.basis,
+            intercept: problem.intercept,
+            records: problem.shards.iter().map(|shard| shard.rows()).collect(),
+            data_dependent,
+        };
+        Ok((plan, warnings))
+    }
+
+    /// The server owns no records: the configuration, or the test set, says what they look like.
+    fn without_records(
+        config: &Config,
+        directories: &DataDirectories,
+    ) -> Result<(Self, Vec<String>), Failure> {
+        let given = config.features.as_ref();
+        let schema = Schema {
+            columns: given.map(FeatureList::count),
+            feature_names: given.and_then(|list| list.names().map(Into::into)),
+            label_names: config.labels.clone().map(Into::into),
+        };
+        let test = match &config.test {
+            None => None,
+            Some(source) => {
+                let loaded = source.load_as(&schema, directories, config.seed);
+                let loaded = loaded.map_err(configured)?;
+                Some(loaded.test.unwrap_or(loaded.train))
+            }
+        };
+        let names = || Some(test.as_ref()?.feature_names()?.to_vec());
+        let features = given
+            .map(FeatureList::count)
+            .or(test.as_ref().map(Dataset::columns));
+        let labels = config
+            .labels
+            .clone()
+            .or_else(|| test.as_ref().map(label_names));
+        let (Some(features), Some(labels)) = (features, labels) else {
+            return Err(ConfigError::with_hint(
+                "`deployment.records` says that the server owns no records, but not what they look like",
+                "give deployment.features and deployment.labels, or a test set in data.test",
+            )
+            .into());
+        };
+        let shape = RecordShape {
+            features,
+            names: given
+                .and_then(FeatureList::names)
+                .map(<[String]>::to_vec)
+                .or_else(names),
+            labels,
+        };
+        let kind = config.model_for(shape.labels.len())?;
+        let model = shape.model(config, kind)?;
+        let basis = shape.basis(config, kind)?;
+        let records = config.records.unwrap_or(1);
+        let (mut resolved, warnings) = config.resolve(&Shape {
+            dimension: model.objective().dimension(),
+            records: vec![records; config.clients()?],
+            model: kind,
+            image: basis.is_none() && image_side(shape.features).is_some(),
+            basis,
+            whole: model.whole(basis),
+            smoothness: None,
+        })?;
+        // What was found in the test set is written down: another one cannot change what was
+        // agreed.
+        let count = FeatureList::Count(shape.features);
+        resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
+        resolved.labels = Some(shape.labels.clone());
+        let mut plan = Self {
+            resolved,
+            shape,
+            model,
+            test: None,
+            basis,
+            intercept: 0.0,
+            records: vec![records; config.clients()?],
+            data_dependent: false,
+        };
+        // The description knows the constants, or that there are none.
+        let start = plan.model.start(&plan.resolved)?;
+        let (shape, resolved) = (plan.shape.clone(), &plan.resolved);
+        let outline = Description::new(resolved, shape, &plan.model, &start, None, [0; 16])?;
+        let scaling = outline.scaling()?;
+        if outline.intercept() {
+            plan.intercept = constant_feature(&scaling, plan.shape.features + 1);
+        }
+        if let Some(mut test) = test {
+            if outline.intercept() {
+                test = test.with_intercept();
+            }
+            test = scaling.apply(test)?;
+            if let Some(basis) = basis {
+                test = basis.apply(test)?;
+            }
+            plan.test = Some(Arc::new(test));
+        }
+        Ok((plan, warnings))
+    }
+
+    /// The file `config.toml`.
+    pub(super) fn config_toml(&self, options: &Options) -> String {
+        self.resolved.to_deployed_toml(options.test_seed)
+    }
+
+    /// What the server measures on.
+    pub(super) fn test_set(&self) -> Option<TestSet> {
+        let test = self.test.as_ref()?;
+        let source = self.resolved.test.as_ref();
+        Some(TestSet {
+            // A public set may bring its own.
+            source: source.unwrap_or(&self.resolved.source).to_string(),
+            records: test.rows(),
+        })
+    }
+
+    /// The description of a new run, or of the stored one, which must be this configuration's.
+    pub(super) fn describe(
+        &self,
+        options: &Options,
+        stored: Option<&str>,
+    ) -> Result<Description, Failure> {
+        if self.data_dependent {
+            return Err(Failure::usage(
+                "deployment takes scaling constants only: give data.center and data.factor, or data.scale = \"none\"",
+            ));
+        }
+        let mut nonce = [0; 16];
+        match stored {
+            Some(text) => {
+                let line = text.lines().find_map(|line| line.strip_prefix("nonce = "));
+                let found = line.and_then(|line| soteriafl_deploy::unhex(line.trim_matches('"')));
+                nonce = found.unwrap_or_default();
+            }
+            None => {
+                let key = SecretKey::from_operating_system()
+                    .map_err(|error| Failure::Failed(error.to_string()))?;
+                nonce.copy_from_slice(&key.expose()[..16]);
+            }
+        }
+        let description = Description::new(
+            &self.resolved,
+            self.shape.clone(),
+            &self.model,
+            &self.model.start(&self.resolved)?,
+            options.test_seed,
+            nonce,
+        )?;
+        match stored {
+            Some(text) if text != description.text() => Err(Failure::Usage {
+                message: format!(
+                    "{} holds a run with another configuration",
+                    options.state.display()
+                ),
+                hint: Some("give the configuration it was started with, or another --state".into()),
+            }),
+            _ => Ok(description),
+        }
+    }
+}
+
+/// A file that the configuration names and that is not there makes the configuration wrong: whoever starts servers should not
+/// try it again, as it does what merely failed.
+fn configured(error: DataError) -> Failure {
+    match &error {
+        DataError::File { error: reason, .. } if reason.kind() == ErrorKind::NotFound => {
+            Failure::Usage {
+                message: error.to_string(),
+                hint: Some(
+                    "data.source and data.test are looked for from where the server runs: give the whole path"
+                        .to_string(),
+                ),
+            }
+        }
+        _ => error.into(),
+    }
+}
+
+fn label_names(data: &Dataset) -> Vec<String> {
+    data.label_names().to_vec()
+}

@@ -1,0 +1,296 @@
+//! What a run costs this client, what its records have paid already, and whether it may join.
+//!
+//! The client believes nobody: it computes the noise for its own number of records from the
+//! description, and the cost of the whole run from the noise. What is stored beside a run, a
+//! [`Priced`], is one message's release as plain data, so that a ledger can be added up years
+//! later, at any delta, without a number that somebody wrote down then.
+//!
+//! - `budget.rs`: the price of one run ([`price`]), and what it costs at some delta
+//!   ([`Priced::cost`]);
+//! - [`spent`]: what several runs cost together ([`Counted`]);
+//! - [`limits`]: at which deltas a client judges, and what it refuses ([`check_limits`]).
+
+mod limits;
+mod spent;
+
+use serde::{Deserialize, Serialize};
+use soteriafl_accountant::{
+    AccountError, Adjacency, Method, Question, RandomK, Release, ShiftMixture,
+};
+
+use super::description::Description;
+pub use limits::{Deltas, Limits, MAX_DELTA, STRICTER, check_limits, strict_limit};
+use soteriafl::accounting::{self, Privacy, PrivacyError};
+use soteriafl::config::{NoiseName, NoiseTarget};
+pub use spent::{Counted, Spent};
+
+/// One message of a run as the accountant sees it, and what all of them cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Priced {
+    /// The client's records.
+    pub records: u64,
+    /// How far one record can move the estimate.
+    pub shifts: Vec<f64>,
+    /// With which probability.
+    pub probabilities: Vec<f64>,
+    /// The noise.
+    pub sigma: f64,
+    /// Random-k: `k/d`, and how many record vectors are masked together (zero-out, replace-one).
+    pub masked: Option<(f64, u32, u32)>,
+    /// Messages of the whole run.
+    pub rounds: u64,
+    /// The run's delta.
+    pub delta: f64,
+    /// Whether neighbours differ by a record set to zero instead of a replaced one.
+    pub zero_out: bool,
+    /// What the whole run was said to cost when it was joined; `None` where nobody can say. Whether
+    /// it is known is what counts later, not the number: see [`Priced::cost`].
+    pub epsilon: Option<f64>,
+    /// `"proved"`, or why there is no claim.
+    pub claim: String,
+}
+
+impl Priced {
+    /// What all messages of the run cost at `delta`, from the release alone: infinite where no
+    /// accountant can vouch for a number, `None` where there is no claim at all.
+    ///
+    /// # Errors
+    /// When the release makes no sense.
+    pub fn cost(&self, zero_out: bool, delta: f64) -> Result<Option<f64>, Refusal> {
+        let Some(release) = self.release()? else {
+            return Ok(None);
+        };
+        let question = Question::new(release, self.rounds, delta, adjacency(zero_out));
+        let mut least = f64::INFINITY;
+        // Both are bounds, so the smaller one holds. The first is nearly always the smaller; the
+        // second answers where the first cannot.
+        for method in [Method::Pld, Method::Rdp] {
+            match question.clone().by(method).cost(self.sigma) {
+                Ok(cost) => least = least.min(cost.epsilon),
+                Err(AccountError::Unresolved { .. } | AccountError::NoiseTooSmall { .. }) => {}
+                Err(error) => return Err(Refusal::Ledger(error.to_string())),
+            }
+        }
+        Ok(Some(least))
+    }
+
+    /// Whether there is a claim, hence a cost.
+    pub fn is_known(&self) -> bool {
+        matches!(self.release(), Ok(Some(_)))
+    }
+
+    /// One message as the accountant sees it; `None` where there is no claim.
+    fn release(&self) -> Result<Option<Release>, Refusal> {
+        if self.epsilon.is_none() || self.claim != PROVED {
+            return Ok(None);
+        }
+        if !(self.sigma > 0.0 && self.sigma.is_finite()) {
+            return Err(Refusal::Ledger(format!("its noise is {}", self.sigma)));
+        }
+        let shifts = ShiftMixture::new(&self.shifts, &self.probabilities)
+            .map_err(|error| Refusal::Ledger(error.to_string()))?;
+        let random_k = |(fraction, vectors_zero_out, vectors_replace_one)| RandomK {
+            fraction,
+            vectors_zero_out,
+            vectors_replace_one,
+        };
+        Ok(Some(Release {
+            shifts,
+            random_k: self.masked.map(random_k),
+        }))
+    }
+
+    /// What differs between the release that was paid for and another one, in words.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let differ = |name: &str, one: &dyn std::fmt::Debug, other: &dyn std::fmt::Debug| {
+            Some(format!("{name} {one:?}, now {other:?}"))
+        };
+        // To the last bit: noise is drawn by these numbers.
+        if self.sigma != other.sigma {
+            differ("sigma", &self.sigma, &other.sigma)
+        } else if self.shifts != other.shifts {
+            differ("shifts", &self.shifts, &other.shifts)
+        } else if self.probabilities != other.probabilities {
+            differ("probabilities", &self.probabilities, &other.probabilities)
+        } else if self.masked != other.masked {
+            differ("masks", &self.masked, &other.masked)
+        } else if (self.records, self.rounds) != (other.records, other.rounds) {
+            let (one, other) = ((self.records, self.rounds), (other.records, other.rounds));
+            differ("records and messages", &one, &other)
+        } else if (self.delta, self.zero_out) != (other.delta, other.zero_out) {
+            let (one, other) = ((self.delta, self.zero_out), (other.delta, other.zero_out));
+            differ("delta and adjacency", &one, &other)
+        } else {
+            None
+        }
+    }
+}
+
+/// The claim of a run that has one.
+const PROVED: &str = "proved";
+
+fn adjacency(zero_out: bool) -> Adjacency {
+    if zero_out {
+        Adjacency::ZeroOut
+    } else {
+        Adjacency::ReplaceOne
+    }
+}
+
+/// Why a client does not join.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The run uses what no proof covers.
+    #[error("refused: this run proves nothing ({0}); nothing has been sent")]
+    Unproved(String),
+    /// It would cost too much.
+    #[error(
+        "refused: with this run these records would have spent {}, {adjacency}, more than --max-epsilon {limit}; nothing has been sent\
+         \nhint: {hint}",
+        at(*total, *delta)
+    )]
+    Budget {
+        /// What the records would have spent.
+        total: f64,
+        /// At which delta.
+        delta: f64,
+        /// For which neighbours.
+        adjacency: &'static str,
+        /// What was allowed.
+        limit: f64,
+        /// What to do.
+        hint: String,
+    },
+    /// It is cheap at one delta only.
+    #[error(
+        "refused: at the smaller delta {delta:e} these records would have spent {}, {adjacency}, where --max-epsilon {limit} allows {allowed}: a run this much \
+         cheaper at a larger delta can publish whole records; nothing has been sent\
+         \nhint: ask the coordinator for more noise: larger minibatches, more rounds at the same epsilon, or a smaller privacy.epsilon",
+        at(*total, *delta)
+    )]
+    Strict {
+        /// What the records would have spent.
+        total: f64,
+        /// At the stricter delta.
+        delta: f64,
+        /// For which neighbours.
+        adjacency: &'static str,
+        /// What was given.
+        limit: f64,
+        /// What that allows there.
+        allowed: f64,
+    },
+    /// Its epsilon would mean little.
+    #[error(
+        "refused: epsilon at delta {delta:e} ({adjacency}) lets a record be published with that probability, more than --max-delta {limit:e}; nothing has been sent"
+    )]
+    Delta {
+        /// The run's delta.
+        delta: f64,
+        /// For which neighbours.
+        adjacency: &'static str,
+        /// What was allowed.
+        limit: f64,
+    },
+    /// Nobody can say what it costs.
+    #[error(
+        "refused: --max-epsilon {limit} is given, and nobody can say what {what} costs; nothing has been sent\nhint: {hint}"
+    )]
+    Unknown {
+        /// What was given.
+        limit: f64,
+        /// Which run.
+        what: &'static str,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The noise is not the one that was paid for.
+    #[error(
+        "refused: messages of this run were paid for with {0}; nothing more has been sent\
+         \nhint: go on with the version of the program that began this run, or leave the run: what it was to cost stays spent"
+    )]
+    Noise(String),
+    /// The noise cannot be computed.
+    #[error(transparent)]
+    Privacy(#[from] PrivacyError),
+    /// A sum cannot be computed.
+    #[error("the ledger cannot be added up: {0}")]
+    Ledger(String),
+}
+
+/// An epsilon at a delta, in words, rounded up.
+fn at(epsilon: f64, delta: f64) -> String {
+    if epsilon.is_finite() {
+        let epsilon = soteriafl_accountant::round_up(epsilon, 4);
+        format!("epsilon {epsilon} at delta {delta:e}")
+    } else {
+        format!("more than any accountant can say at delta {delta:e}")
+    }
+}
+
+/// The name of an adjacency.
+pub fn adjacency_name(zero_out: bool) -> &'static str {
+    if zero_out { "zero-out" } else { "replace-one" }
+}
+
+/// The price of a run for a client with `records` records. Noise from a test seed hides nothing:
+/// such a run has no epsilon, and the ledger counts it as unknown.
+///
+/// # Errors
+/// When the run has no noise level.
+pub fn price(description: &Description, records: usize) -> Result<Priced, Refusal> {
+    let run = &description.resolved;
+    let dimension = description.dimension();
+    let privacy = Privacy::settle(run, dimension, &[records], false)?;
+    let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
+    let release = accounting::mechanism(run, dimension, records)
+        .release()
+        .ok()
+        .filter(|_| sigma > 0.0 && sigma.is_finite());
+    let (shifts, probabilities) = release.as_ref().map_or_else(Default::default, |release| {
+        release.shifts.parts().iter().copied().unzip()
+    });
+    let masked = release
+        .and_then(|release| release.random_k)
+        .filter(|_| accounting::may_amplify(run))
+        .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
+    let secret = description.test_seed.is_none();
+    let mut priced = Priced {
+        records: records as u64,
+        shifts,
+        probabilities,
+        sigma,
+        masked,
+        rounds: u64::from(run.rounds),
+        delta: run.delta,
+        zero_out: run.zero_out,
+        epsilon: privacy.epsilon.filter(|_| secret),
+        claim: match privacy.claim.as_str() {
+            PROVED if !secret => "test seed".to_string(),
+            _ => privacy.claim,
+        },
+    };
+    // By the client's own account, whichever accountant the server has chosen.
+    priced.epsilon = priced.cost(priced.zero_out, priced.delta)?;
+    Ok(priced)
+}
+
+/// Refuses a run that proves nothing, unless it is a test whose seed the client was told.
+///
+/// # Errors
+/// When it does.
+pub fn check_claim(description: &Description, price: &Priced) -> Result<(), Refusal> {
+    if description.test_seed.is_some() {
+        return Ok(());
+    }
+    let run = &description.resolved;
+    let reason = if price.claim != PROVED || price.epsilon.is_none() {
+        price.claim.clone()
+    } else if run.noise != NoiseName::Secure || run.noise_target == NoiseTarget::None {
+        "its noise is floating point, not secure".to_string()
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Unproved(reason))
+}

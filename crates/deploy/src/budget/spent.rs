@@ -1,0 +1,165 @@
+//! What several runs cost together.
+//!
+//! **One run** costs what the accountant says for its whole schedule, which was fixed before its
+//! first message. **Several runs** may have been chosen by looking at earlier ones, so their
+//! schedules were not fixed together: from the second run on the cost is that of a Renyi filter.
+//! Renyi divergences add up at every order, whoever chose the next mechanism; the orders are fixed
+//! here, and each is given its share of delta, so that the best one may be taken afterwards:
+//!
+//! `epsilon = min over a of  sum of D_a + ln(K/delta)/(a - 1)`, `K` orders.
+//!
+//! **Every run counts in full** from its first message on, also one that was left: only then was it
+//! decided before the first message of all whether a second run will ever be admitted, and with it
+//! which of the two costs applies (`docs/privacy.md`, Proposition 13).
+
+use soteriafl_accountant::rdp::{RdpCurve, orders};
+
+use super::super::Hash;
+use super::super::store::LedgerRun;
+use super::{Priced, Refusal, adjacency};
+
+/// The orders at which costs of several runs are added up. Fixed: never to be chosen by what was
+/// seen.
+const ORDERS: [f64; 12] = [
+    1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0,
+];
+
+/// Runs that are counted together, as if one record had been in all of them.
+#[derive(Clone, Debug)]
+pub struct Counted<'a> {
+    runs: Vec<&'a LedgerRun>,
+    zero_out: bool,
+}
+
+/// What some records have spent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spent {
+    /// The bound; infinite where no accountant gives one, `None` where there is no claim.
+    pub epsilon: Option<f64>,
+    /// At which delta.
+    pub delta: f64,
+    /// Under zero-out if all runs are, else under replace-one.
+    pub zero_out: bool,
+    /// How it was added up.
+    pub method: &'static str,
+    /// Over how many runs.
+    pub runs: usize,
+}
+
+impl<'a> Counted<'a> {
+    /// Those of `runs` of which a message exists, and `whole`, whether its messages were made or
+    /// not. Neighbours differ by a replaced record if `replace_one` says so or any of the runs
+    /// speaks of such.
+    pub fn new(
+        runs: impl IntoIterator<Item = &'a LedgerRun>,
+        whole: Option<&'a LedgerRun>,
+        replace_one: bool,
+    ) -> Self {
+        let mut runs: Vec<&LedgerRun> = runs
+            .into_iter()
+            .filter(|run| run.messages > 0 && whole.is_none_or(|whole| whole.hash != run.hash))
+            .collect();
+        runs.extend(whole);
+        let zero_out =
+            !runs.is_empty() && !replace_one && runs.iter().all(|run| run.price.zero_out);
+        Self { runs, zero_out }
+    }
+
+    /// How many records have been in some message of these runs, at most.
+    pub fn records(&self) -> u64 {
+        let mut sources: Vec<&Hash> = self.runs.iter().map(|run| &run.data).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        let of = |source: &Hash| {
+            let runs = self.runs.iter().filter(|run| run.data == *source);
+            let (mut whole, mut dealt, mut all) = (0, 0_u64, 0);
+            for run in runs {
+                let records = run.price.records;
+                match run.part {
+                    None => whole = whole.max(records),
+                    // Parts may be dealt anew in every run, but there are no more than all records.
+                    Some((_, parts)) => {
+                        dealt = dealt.saturating_add(records);
+                        all = all.max((records + 1).saturating_mul(parts as u64));
+                    }
+                }
+            }
+            whole.max(dealt.min(all))
+        };
+        let sum = |sum: u64, source: &Hash| sum.saturating_add(of(source));
+        sources.into_iter().fold(0, sum)
+    }
+
+    /// The delta that the newest run names. Not the smallest of all: one run with a tiny delta would
+    /// make every later one dearer.
+    pub fn named_delta(&self) -> Option<f64> {
+        self.runs.last().map(|run| run.price.delta)
+    }
+
+    /// Whether every run has a claim.
+    pub fn is_known(&self) -> bool {
+        self.runs.iter().all(|run| run.price.is_known())
+    }
+
+    /// What all of these runs cost at `delta`.
+    ///
+    /// # Errors
+    /// When some mechanism cannot be accounted.
+    pub fn at(&self, delta: f64) -> Result<Spent, Refusal> {
+        let (epsilon, method) = match self.runs[..] {
+            [] => (Some(0.0), "nothing sent"),
+            // A schedule that was fixed beforehand; one that stopped early costs no more than all
+            // of it.
+            [run] => (
+                run.price.cost(self.zero_out, delta)?,
+                "exact, the whole run",
+            ),
+            _ => (self.filter(delta)?, "renyi filter, every run in full"),
+        };
+        Ok(Spent {
+            epsilon,
+            delta,
+            zero_out: self.zero_out,
+            method,
+            runs: self.runs.len(),
+        })
+    }
+
+    /// The Renyi filter's epsilon.
+    fn filter(&self, delta: f64) -> Result<Option<f64>, Refusal> {
+        let mut sum = RdpCurve::zero();
+        for run in &self.runs {
+            let Some(curve) = curve(&run.price, self.zero_out)? else {
+                return Ok(None);
+            };
+            sum = sum.plus(&curve.times(run.price.rounds));
+        }
+        let share = (ORDERS.len() as f64 / delta).ln();
+        let at = |order: f64| {
+            let position = orders()
+                .iter()
+                .position(|known| (known - order).abs() < 1e-9)?;
+            Some(sum.values()[position] + share / (order - 1.0))
+        };
+        let epsilon = ORDERS.into_iter().filter_map(at);
+        Ok(Some(epsilon.fold(f64::INFINITY, f64::min)))
+    }
+}
+
+/// The Renyi curve of one message.
+fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
+    let Some(release) = price.release()? else {
+        return Ok(None);
+    };
+    let by = |zero_out: bool| {
+        let curve = release.rdp_curve(price.sigma, adjacency(zero_out));
+        curve.map_err(|error| Refusal::Ledger(error.to_string()))
+    };
+    let replaced = by(false)?;
+    if !zero_out {
+        return Ok(Some(replaced));
+    }
+    // A zeroed record is a replaced one, so what bounds these bounds those; taken at every order,
+    // no run is cheaper beside one that speaks of replaced records than alone.
+    Ok(Some(by(true)?.tighter(&replaced)))
+}

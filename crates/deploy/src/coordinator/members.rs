@@ -1,0 +1,153 @@
+//! Who takes part: clients join with their numbers of records, the run begins when the last one has, and at the end each
+//! says that it knows. What was said first stands, and is durable before it is answered.
+//!
+//! Weights, noise and rules for messages follow from the numbers of records. Computing them takes the accountant's time, so
+//! a coordinator that answers others meanwhile leaves it to its owner ([`Coordinator::settled_elsewhere`]).
+
+use std::time::Duration;
+
+use soteriafl_core::compress::Update;
+use soteriafl_core::protocol::ClientId;
+
+use super::super::calibration_cache::{Settled, Size};
+use super::super::message_bounds::Rule;
+use super::super::store::{Member, ServerStore, Sums};
+use super::{Coordinator, CoordinatorError, Running};
+use soteriafl::problem::weights;
+use soteriafl::run;
+
+impl<S: ServerStore> Coordinator<S> {
+    /// Once, when everybody has joined: the numbers of records for which [`settle`](super::super::calibration_cache::Sizes::settle) is to be called.
+    pub fn to_settle(&mut self) -> Option<Vec<usize>> {
+        std::mem::take(&mut self.unsettled).then(|| self.records())
+    }
+
+    /// A client joins, or comes back.
+    ///
+    /// # Errors
+    /// When it is none of this run's, or says something else than before.
+    pub fn join(
+        &mut self,
+        client: ClientId,
+        records: u64,
+        now: Duration,
+    ) -> Result<(), CoordinatorError> {
+        self.check(client)?;
+        if let Some(member) = &self.members[client as usize] {
+            return if member.records == records {
+                Ok(())
+            } else {
+                Err(CoordinatorError::Records {
+                    client,
+                    known: member.records,
+                    found: records,
+                })
+            };
+        }
+        let size = match self.elsewhere {
+            true => self.sizes.look_up(records),
+            false => self.sizes.compute(records),
+        };
+        match size {
+            Size::Noise(_) => {}
+            Size::Unknown => return Err(CoordinatorError::Uncalibrated(records)),
+            Size::Refused(reason) => {
+                return Err(CoordinatorError::BadRecords {
+                    client,
+                    found: records,
+                    reason,
+                });
+            }
+        }
+        self.failed = true;
+        self.store.join(client, records)?;
+        self.members[client as usize] = Some(Member {
+            records,
+            ..Member::default()
+        });
+        self.joined += 1;
+        if self.joined == self.members.len() {
+            self.unsettled = true;
+            if !self.elsewhere {
+                self.settle(now)?;
+            }
+        }
+        self.failed = false;
+        Ok(())
+    }
+
+    /// A client knows the end.
+    ///
+    /// # Errors
+    /// When there is no end yet, or it cannot be stored.
+    pub fn acknowledge(&mut self, client: ClientId) -> Result<(), CoordinatorError> {
+        self.check(client)?;
+        let finished = self.finished();
+        let open = self.round();
+        match &mut self.members[client as usize] {
+            None => Err(CoordinatorError::NotJoined(client)),
+            Some(_) if !finished => Err(CoordinatorError::Early {
+                found: self.description.resolved.rounds,
+                open,
+            }),
+            Some(member) if member.done => Ok(()),
+            Some(member) => {
+                self.store.acknowledge(client)?;
+                member.done = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Clients' numbers of records, once everybody has joined.
+    fn records(&self) -> Vec<usize> {
+        let members = self.members.iter().flatten();
+        members.map(|member| member.records as usize).collect()
+    }
+
+    pub(super) fn settle(&mut self, now: Duration) -> Result<(), CoordinatorError> {
+        match self.to_settle() {
+            Some(records) => self.begin(self.sizes.settle(&records), now),
+            None => Ok(()),
+        }
+    }
+
+    /// Everybody is there: weights, noise and rules follow from the numbers of records.
+    ///
+    /// # Errors
+    /// When there is no noise for one of them.
+    pub fn begin(&mut self, settled: Settled, now: Duration) -> Result<(), CoordinatorError> {
+        if self.begun() || self.joined < self.members.len() {
+            return Ok(());
+        }
+        let records = self.records();
+        let Settled { sigmas, privacy } = settled;
+        let resolved = &self.description.resolved;
+        let sampling = run::sampling(resolved);
+        let (clients, rounds) = (records.len(), resolved.rounds);
+        let mut rules = Vec::with_capacity(clients);
+        for (client, (&records, sigma)) in records.iter().zip(sigmas).enumerate() {
+            let sigma = sigma.map_err(|reason| CoordinatorError::BadRecords {
+                client: client as ClientId,
+                found: records as u64,
+                reason,
+            })?;
+            rules.push(Rule::new(
+                &self.plan, &sampling, records, sigma, clients, rounds,
+            ));
+        }
+        self.running = Some(Running {
+            server: self.server(weights(resolved, &records)),
+            rules,
+            open: vec![None; records.len()],
+            names: vec![None; records.len()],
+            last_names: vec![None; records.len()],
+            received: 0,
+            opened: now,
+            update: Update::default(),
+            privacy,
+        });
+        self.announce(Sums::default(), 0, 0.0, 0);
+        Ok(())
+    }
+}

@@ -1,0 +1,382 @@
+//! The run as both sides see it: one canonical text, whose hash names the run in every message.
+//!
+//! The text has two parts. The head says what a client cannot know without the server's files: the
+//! shape of the records (with the names of features, where they have some), the digest of the
+//! start, whether secrets are derived from a test seed, and a nonce, so that the same configuration
+//! started anew is another run. The rest is a resolved configuration, as in `config.toml`, without
+//! file names. Reading it back resolves it again and must give the same text, so nothing in it can
+//! be left to choice.
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use soteriafl_core::data::{Constants, Cosine, DataError, Scaling, Schema, Source};
+
+use super::{Hash, digest, hex, unhex};
+use soteriafl::config::resolve::{Resolved, Shape, StepSizeOrigin};
+use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, ScaleChoice};
+use soteriafl::problem::{Model, ProblemError, image_side};
+use soteriafl::record_shape::RecordShape;
+
+/// Bytes of the run's name in messages.
+pub const RUN_ID_LEN: usize = 16;
+
+/// Most parameters that a client holds in memory for a server (1 GB a vector).
+pub const LARGEST_MODEL: usize = 1 << 28;
+
+/// Most clients of a run.
+pub const MOST_CLIENTS: usize = 1 << 24;
+
+/// Largest scaling constant, and the inverse of the smallest factor.
+const LARGEST_CONSTANT: f64 = (1u64 << 62) as f64;
+
+/// Longest text that a client reads.
+pub const LONGEST: usize = 1 << 20;
+
+const FIRST_LINE: &str = "# SoteriaFL run description, version 2";
+const ANY_VERSION: &str = "# SoteriaFL run description, version ";
+const DIVIDER: &str = "---\n";
+
+/// Why a text describes no run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DescriptionError {
+    /// The text is not one of ours, or of another version.
+    #[error("the run description is not understood: {0}")]
+    Malformed(String),
+    /// The configuration in it is wrong.
+    #[error("the run description: {0}")]
+    Config(#[from] ConfigError),
+    /// The model cannot be built.
+    #[error("the run description: {0}")]
+    Problem(#[from] ProblemError),
+    /// Only constants are taken for scaling.
+    #[error("deployment takes scaling constants only, not `data.scale = \"{0}\"`")]
+    Scale(&'static str),
+    /// Numbers that only records can give.
+    #[error("deployment does not standardise columns by their records (`data.standardize`)")]
+    Standardize,
+    /// Scaling constants that no features need.
+    #[error("the run description scales by constants beyond 2^62")]
+    Constants,
+    /// Clients would not read it.
+    #[error(
+        "the run description has {0} bytes, of at most {LONGEST}: features or classes have too many or too long names"
+    )]
+    TooLong(usize),
+    /// Names that cannot be read back.
+    #[error("names of features and classes cannot have line breaks")]
+    Names,
+    /// It names a file.
+    #[error("the run description names a file or folder, which is refused")]
+    Path,
+    /// The step size depends on somebody's records.
+    #[error(
+        "deployment needs a step size that no record decided: a number, not \"theory\", and no `algorithm.step_size_from_data = true`"
+    )]
+    StepSize,
+}
+
+/// A run that was agreed on.
+#[derive(Clone, Debug)]
+pub struct Description {
+    text: String,
+    hash: Hash,
+    /// The configuration, for a client with the number of records that it was resolved for.
+    pub resolved: Resolved,
+    /// The records' shape.
+    pub shape: RecordShape,
+    /// The model.
+    pub model: Model,
+    /// Digest of the start.
+    pub start: Hash,
+    /// The seed of all secrets in a test; such a run claims nothing.
+    pub test_seed: Option<u64>,
+    /// What its reader should hear, e.g. of a large delta.
+    pub warnings: Vec<String>,
+}
+
+impl Description {
+    /// Describes a run. `start` is the model it starts from, `nonce` makes it one of its kind.
+    ///
+    /// # Errors
+    /// When the configuration uses what deployment does not take.
+    pub fn new(
+        resolved: &Resolved,
+        shape: RecordShape,
+        model: &Model,
+        start: &[f32],
+        test_seed: Option<u64>,
+        nonce: [u8; 16],
+    ) -> Result<Self, DescriptionError> {
+        if resolved.step_size_origin != StepSizeOrigin::Public {
+            return Err(DescriptionError::StepSize);
+        }
+        let mut resolved = resolved.clone();
+        if resolved.standardize {
+            return Err(DescriptionError::Standardize);
+        }
+        resolved.scale = constants(resolved.scale, &resolved.source)?;
+        resolved.source = without_folder(&resolved.source);
+        resolved.test = None;
+        // The head says it, for every run.
+        (resolved.features, resolved.labels) = (None, None);
+        if matches!(resolved.init, Init::File(_)) {
+            // The start travels as numbers; its digest is what counts.
+            resolved.init = Init::Zeros;
+        }
+        let dimension = start.len();
+        let start = digest(start);
+        let text = text(&resolved, &shape, dimension, &start, test_seed, nonce);
+        if text.len() > LONGEST {
+            return Err(DescriptionError::TooLong(text.len()));
+        }
+        // A name with line breaks could look like the end of the head.
+        if shape_of(&text).as_ref() != Some(&shape) {
+            return Err(DescriptionError::Names);
+        }
+        Ok(Self {
+            hash: Sha256::digest(text.as_bytes()).into(),
+            text,
+            resolved,
+            shape,
+            model: model.clone(),
+            start,
+            test_seed,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Reads a text, for a client with `records` records (or, at the server, any number).
+    ///
+    /// # Errors
+    /// When it is none, or does not fit that many records.
+    pub fn parse(text: &str, records: usize) -> Result<Self, DescriptionError> {
+        let malformed = |reason: &str| DescriptionError::Malformed(reason.to_string());
+        if text.len() > LONGEST {
+            return Err(malformed("it is too long"));
+        }
+        if text.starts_with(ANY_VERSION) && text.lines().next() != Some(FIRST_LINE) {
+            return Err(malformed("it is of another version of the program"));
+        }
+        let (head, rest) = text
+            .split_once(DIVIDER)
+            .filter(|_| text.starts_with(FIRST_LINE))
+            .ok_or_else(|| malformed("it begins differently"))?;
+        let head: toml::Table = head.parse().map_err(|_| malformed("its head is no TOML"))?;
+        let number = |key: &str| head.get(key).and_then(toml::Value::as_integer);
+        let string = |key: &str| head.get(key).and_then(toml::Value::as_str);
+        let size = |key: &str| number(key).and_then(|value| usize::try_from(value).ok());
+        let (Some(shape), Some(dimension), Some(start), Some(nonce)) = (
+            shape_of(text),
+            size("dimension"),
+            string("start").and_then(unhex::<32>),
+            string("nonce").and_then(unhex::<16>),
+        ) else {
+            return Err(malformed("its head lacks something"));
+        };
+        let test_seed = string("test_seed").and_then(|seed| seed.parse().ok());
+        let document = Document::from_text(rest, "run description")?;
+        let config = Config::read(&document)?;
+        let model_kind = config.model_for(shape.labels.len())?;
+        let clients = config.clients()?;
+        let model = shape.model(&config, model_kind)?;
+        let basis = shape.basis(&config, model_kind)?;
+        // Before anything of this size is made.
+        if model.objective().dimension() != dimension
+            || dimension > LARGEST_MODEL
+            || clients > MOST_CLIENTS
+        {
+            return Err(malformed("its numbers contradict each other"));
+        }
+        let (resolved, warnings) = config.resolve(&Shape {
+            dimension,
+            records: vec![records; clients],
+            model: model_kind,
+            image: basis.is_none() && image_side(shape.features).is_some(),
+            basis,
+            whole: model.whole(basis),
+            smoothness: None,
+        })?;
+        let again =
+            super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
+        if again != text {
+            return Err(malformed("it is not canonical"));
+        }
+        if resolved.step_size_origin != StepSizeOrigin::Public {
+            return Err(DescriptionError::StepSize);
+        }
+        if resolved.standardize {
+            return Err(DescriptionError::Standardize);
+        }
+        match resolved.scale {
+            ScaleChoice::None => {}
+            // Judged as they are written; what they do to a record must not be heard of.
+            ScaleChoice::Constant { center, factor }
+                if center.abs() <= LARGEST_CONSTANT
+                    && (1.0 / LARGEST_CONSTANT..=LARGEST_CONSTANT).contains(&factor) => {}
+            ScaleChoice::Constant { .. } => return Err(DescriptionError::Constants),
+            _ => return Err(DescriptionError::Scale("that of this run")),
+        }
+        // A server has no business with files of its clients.
+        if matches!(resolved.init, Init::File(_))
+            || resolved.test.is_some()
+            || without_folder(&resolved.source) != resolved.source
+        {
+            return Err(DescriptionError::Path);
+        }
+        Ok(Self {
+            text: again,
+            hash: Sha256::digest(text.as_bytes()).into(),
+            resolved,
+            shape,
+            model,
+            start,
+            test_seed,
+            // Every key is given in a resolved configuration, whether it is used or not.
+            warnings: warnings
+                .into_iter()
+                .filter(|warning| !warning.contains("is ignored"))
+                .collect(),
+        })
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its SHA-256 digest: the run's name.
+    pub fn hash(&self) -> &Hash {
+        &self.hash
+    }
+
+    /// What stands for it in messages: the digest's first half.
+    pub fn run_id(&self) -> [u8; RUN_ID_LEN] {
+        let mut id = [0; RUN_ID_LEN];
+        id.copy_from_slice(&self.hash[..RUN_ID_LEN]);
+        id
+    }
+
+    /// Parameters of the model.
+    pub fn dimension(&self) -> usize {
+        self.model.objective().dimension()
+    }
+
+    /// How features are scaled: by constants, or not at all.
+    ///
+    /// # Errors
+    /// When the constants are none.
+    pub fn scaling(&self) -> Result<Scaling, DataError> {
+        match self.resolved.scale {
+            ScaleChoice::Constant { center, factor } => {
+                Scaling::constants(Constants::Same(center), Constants::Same(factor))
+            }
+            _ => Ok(Scaling::identity()),
+        }
+    }
+
+    /// The basis that scaled records are written in.
+    ///
+    /// # Errors
+    /// When it is not for them.
+    pub fn basis(&self) -> Result<Option<Cosine>, DataError> {
+        let frequencies = self.resolved.basis;
+        frequencies
+            .map(|frequencies| Cosine::new(self.shape.features, frequencies))
+            .transpose()
+    }
+
+    /// Whether records get a constant feature.
+    pub fn intercept(&self) -> bool {
+        self.resolved.model == ModelKind::Logistic && self.resolved.intercept
+    }
+
+    /// What records must look like.
+    pub fn schema(&self) -> Schema {
+        Schema {
+            columns: Some(self.shape.features),
+            feature_names: self.shape.names.clone().map(Into::into),
+            label_names: Some(self.shape.labels.clone().into()),
+        }
+    }
+
+    /// The start, if the description is enough to compute it; otherwise it must be asked for.
+    pub fn compute_start(&self) -> Option<Vec<f32>> {
+        let start = self.model.start(&self.resolved).ok()?;
+        (digest(&start) == self.start).then_some(start)
+    }
+}
+
+/// The shape of records that a description's text names.
+pub fn shape_of(text: &str) -> Option<RecordShape> {
+    let head: toml::Table = text.split_once(DIVIDER)?.0.parse().ok()?;
+    let strings = |value: &toml::Value| {
+        let strings = value.as_array()?.iter();
+        let strings = strings.map(|text| text.as_str().map(str::to_string));
+        strings.collect::<Option<Vec<_>>>()
+    };
+    let features = usize::try_from(head.get("features")?.as_integer()?).ok()?;
+    let names = match head.get("names") {
+        Some(names) => Some(strings(names).filter(|names| names.len() == features)?),
+        None => None,
+    };
+    Some(RecordShape {
+        features,
+        names,
+        labels: strings(head.get("labels")?)?,
+    })
+}
+
+fn text(
+    resolved: &Resolved,
+    shape: &RecordShape,
+    dimension: usize,
+    start: &Hash,
+    test_seed: Option<u64>,
+    nonce: [u8; 16],
+) -> String {
+    let seed = test_seed.map_or(String::new(), |seed| format!("test_seed = \"{seed}\"\n"));
+    format!(
+        "{FIRST_LINE}\nnonce = \"{}\"\n{}dimension = {dimension}\nstart = \"{}\"\n{seed}{DIVIDER}{}",
+        hex(&nonce),
+        super::schema_pin::text(shape),
+        hex(start),
+        resolved.sections(),
+    )
+}
+
+/// The same scaling by constants that depend on nobody's records.
+fn constants(scale: ScaleChoice, source: &Source) -> Result<ScaleChoice, DescriptionError> {
+    match scale {
+        ScaleChoice::None | ScaleChoice::Constant { .. } => Ok(scale),
+        ScaleChoice::Standard => match source.public_scaling() {
+            Some(scaling) => Ok(ScaleChoice::Constant {
+                center: scaling.center().at(0),
+                factor: scaling.factor().at(0),
+            }),
+            None => Err(DescriptionError::Scale("standard")),
+        },
+        ScaleChoice::Spectral => Err(DescriptionError::Scale("spectral")),
+        ScaleChoice::PerFeature => Err(DescriptionError::Scale("per-feature")),
+    }
+}
+
+/// Where the server keeps its files is nobody's business.
+fn without_folder(source: &Source) -> Source {
+    let name = |path: &Path| PathBuf::from(path.file_name().unwrap_or_default());
+    match source {
+        Source::Libsvm { path, features } => Source::Libsvm {
+            path: name(path),
+            features: *features,
+        },
+        Source::Csv { path, format } => Source::Csv {
+            path: name(path),
+            format: format.clone(),
+        },
+        Source::Idx { directory } => Source::Idx {
+            directory: name(directory),
+        },
+        other => other.clone(),
+    }
+}

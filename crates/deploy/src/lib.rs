@@ -1,0 +1,119 @@
+//! A run over a network, without the network: what is agreed, what is kept, and what follows from what.
+//!
+//! ```text
+//!   serve                                                           join
+//!   Description --- text, whose hash stands in every message --->   Description
+//!   Coordinator <-- joins, messages, the clock ---                  Budget: what does it cost, may it?
+//!       |       --- closed rounds, snapshots --->                   Participant
+//!   ServerStore (one transaction a round)                           ClientStore (one row before a message leaves)
+//! ```
+//!
+//! [`Coordinator`](coordinator::Coordinator) and [`Participant`](participant::Participant) wrap the
+//! server and the client of `soteriafl_core::protocol`; time, randomness and storage come in as
+//! arguments, so that crashes at every storage step and every fault of a network can be played
+//! through in one thread. `docs/protocol.md` says what is durable when, and why nothing is lost.
+
+pub mod averaging;
+pub mod budget;
+pub mod calibration_cache;
+pub mod coordinator;
+pub mod dashboard;
+pub mod description;
+pub mod log_quota;
+pub mod memory;
+pub mod message_bounds;
+pub mod net;
+pub mod participant;
+pub mod records;
+pub mod schema_pin;
+pub mod sqlite;
+pub mod store;
+
+use sha2::{Digest, Sha256};
+
+/// A digest: SHA-256 where others see it.
+pub type Hash = [u8; 32];
+
+/// The digest of a model: the bytes of its numbers.
+pub fn digest(values: &[f32]) -> Hash {
+    let mut hasher = Sha256::new();
+    in_pieces(values, |bytes| hasher.update(bytes));
+    hasher.finalize().into()
+}
+
+/// Numbers as bytes, some at a time.
+fn in_pieces(values: &[f32], mut take: impl FnMut(&[u8])) {
+    let mut buffer = [0; 1 << 14];
+    for chunk in values.chunks(buffer.len() / 4) {
+        for (bytes, value) in buffer.as_chunks_mut::<4>().0.iter_mut().zip(chunk) {
+            *bytes = value.to_le_bytes();
+        }
+        take(&buffer[..4 * chunk.len()]);
+    }
+}
+
+/// Numbers as bytes, for a store or the wire.
+pub fn to_bytes(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 4 * values.len()];
+    for (bytes, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+        *bytes = value.to_le_bytes();
+    }
+    bytes
+}
+
+/// The numbers that [`to_bytes`] wrote; a rest of fewer than four bytes is no number.
+pub fn from_bytes(bytes: &[u8]) -> Option<Vec<f32>> {
+    let (chunks, rest) = bytes.as_chunks::<4>();
+    rest.is_empty().then(|| {
+        chunks
+            .iter()
+            .map(|&chunk| f32::from_le_bytes(chunk))
+            .collect()
+    })
+}
+
+/// Another party's words as they may be shown: control characters, with which a terminal could be
+/// steered, and characters that turn the direction of writing are escaped.
+pub fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || turns(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes behind hexadecimal digits.
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_cannot_steer_a_terminal() {
+        let shown = printable("a\u{1b}[2Jb\r\n\u{9b}c\u{202e}d\u{7f} e\u{e9}");
+        assert_eq!(
+            shown,
+            "a\\u{1b}[2Jb\\u{d}\\u{a}\\u{9b}c\\u{202e}d\\u{7f} e\u{e9}"
+        );
+    }
+}

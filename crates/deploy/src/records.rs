@@ -1,0 +1,240 @@
+//! A client's own records: loaded as the run wants them, and known by a digest that no run can change.
+//!
+//! The digest names the data set in the ledger. It is taken of the whole source before the server has
+//! said anything: of every record the nonzero values with their places and the label, each record hashed
+//! alone and the hashes sorted. The order of rows and the file format do not change it; and nothing in a
+//! description can: not the number of features, the spelling of classes, the scaling, the limit on rows,
+//! nor the seed that deals the parts of `SOURCE:i/n`, whose ledger is that of the whole source. Synthetic
+//! records, which are nobody's, are known by their source's name.
+//!
+//! What it cannot see: a data set with one row added, changed or taken away is another one to it,
+//! although nearly everything in it has been spent before. That is why all data sets of a state are
+//! counted together, unless a person says that they share no record (`--disjoint-data-sets`).
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use soteriafl_core::data::{
+    DataDirectories, DataError, Dataset, Features, OtherName, Partition, Share, Source,
+};
+
+use super::Hash;
+use super::description::Description;
+use soteriafl::config::NoiseName;
+use soteriafl::problem::needs_dense_rows;
+
+/// Most values of rows that have to be dense.
+const LARGEST_DENSE: usize = 1 << 29;
+
+/// Records ready to train on.
+pub struct Records {
+    /// Scaled, with the constant feature where the model has one.
+    pub data: Arc<Dataset>,
+    /// Digest of the source that they are from.
+    pub digest: Hash,
+    /// Whether the source names its features, so that their order was compared with the run's, if
+    /// it names any.
+    pub named: bool,
+}
+
+/// The digest of all records of a source, as its owner has them.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn source_digest(source: &Source, directories: &DataDirectories) -> Result<Hash, DataError> {
+    match source {
+        Source::Synthetic(_) => Ok(Sha256::digest(source.to_string().as_bytes()).into()),
+        _ => Ok(digest(&source.load(directories, 0)?.train)),
+    }
+}
+
+/// Why records cannot take part. After a server has spoken nothing is said about any record: which
+/// descriptions fail would tell about it, and so would a log.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The records are of another kind.
+    #[error(
+        "these records do not have the features and classes that the run's description names, or cannot be dealt as it says"
+    )]
+    Unfit,
+    /// The features are called otherwise. Names are no records: they may be spoken of.
+    #[error(
+        "these records do not have the columns that the run names: {}",
+        .0.beside("the run")
+    )]
+    Names(OtherName),
+    /// The files have changed.
+    #[error("the records have changed since they were read first")]
+    Changed,
+}
+
+/// Loads `share`, whose source has the digest `own`, as `description` asks.
+///
+/// # Errors
+/// When the records do not have the run's features, by number, name and order, and classes, or have
+/// changed.
+pub fn load(
+    share: &Share,
+    own: Hash,
+    description: &Description,
+    directories: &DataDirectories,
+) -> Result<Records, LoadError> {
+    let unfit = |_: DataError| LoadError::Unfit;
+    let run = &description.resolved;
+    let loaded = share
+        .source
+        .load_as(&description.schema(), directories, run.seed);
+    let mut whole = loaded
+        .map_err(|error| match error {
+            DataError::Names { difference, .. } => LoadError::Names(difference),
+            _ => LoadError::Unfit,
+        })?
+        .train;
+    let named = whole.feature_names().is_some();
+    // Files can change under one's hands; the ledger must know what is trained on.
+    if !matches!(share.source, Source::Synthetic(_)) && digest(&whole) != own {
+        return Err(LoadError::Changed);
+    }
+    if let (Some(_), Some(rows)) = (share.part, run.rows)
+        && rows < whole.rows()
+    {
+        whole = whole.select(&(0..rows as u32).collect::<Vec<_>>());
+    }
+    if description.intercept() {
+        whole = whole.with_intercept();
+    }
+    let scaling = description.scaling().map_err(unfit)?;
+    if run.noise == NoiseName::Secure && needs_dense_rows(&share.source, &scaling) {
+        reserve(whole.rows().saturating_mul(whole.columns()))?;
+        whole = whole.dense().map_err(unfit)?;
+    }
+    whole = scaling.apply_clamped(whole).map_err(unfit)?;
+    if let Some((part, parts)) = share.part {
+        // Dealing by labels, one record would move others from part to part; a run that claims nothing may do it.
+        let partition = match description.test_seed {
+            Some(_) => run.partition,
+            None => Partition::Iid,
+        };
+        let dealt = partition.part(&whole, part, parts, run.seed);
+        whole = dealt.map_err(unfit)?;
+    }
+    if let Some(basis) = description.basis().map_err(unfit)? {
+        whole = basis.apply(whole).map_err(unfit)?;
+    }
+    Ok(Records {
+        data: Arc::new(whole),
+        digest: own,
+        named,
+    })
+}
+
+/// Whether dense rows fit: by their size alone, which is public, the memory is there or it is not.
+fn reserve(values: usize) -> Result<(), LoadError> {
+    let mut memory: Vec<f32> = Vec::new();
+    if values > LARGEST_DENSE || memory.try_reserve_exact(values).is_err() {
+        return Err(LoadError::Unfit);
+    }
+    // Written, for some systems promise memory that they do not have.
+    memory.resize(values, 1.0);
+    std::hint::black_box(&memory);
+    Ok(())
+}
+
+/// The digest of unscaled records, whatever their columns and classes were fixed to.
+pub fn digest(data: &Dataset) -> Hash {
+    let names: Vec<Vec<u8>> = data
+        .label_names()
+        .iter()
+        .map(|name| canonical(name))
+        .collect();
+    let mut rows: Vec<Hash> = (0..data.rows())
+        .map(|row| {
+            let mut hasher = Sha256::new();
+            let mut put = |index: usize, value: f32| {
+                if value != 0.0 {
+                    hasher.update((index as u64).to_le_bytes());
+                    hasher.update(value.to_le_bytes());
+                }
+            };
+            match data.features() {
+                Features::Dense(dense) => {
+                    let values = dense.row(row).iter().enumerate();
+                    values.for_each(|(index, &value)| put(index, value));
+                }
+                Features::Sparse(sparse) => {
+                    let sparse = sparse.row(row);
+                    let values = sparse.indices.iter().zip(sparse.values);
+                    values.for_each(|(&index, &value)| put(index as usize, value));
+                }
+            }
+            let label = data.labels()[row] as usize;
+            hasher.update(u64::MAX.to_le_bytes());
+            hasher.update(names.get(label).map_or(&[][..], Vec::as_slice));
+            hasher.finalize().into()
+        })
+        .collect();
+    rows.sort_unstable();
+    let mut hasher = Sha256::new();
+    rows.iter().for_each(|row| hasher.update(row));
+    hasher.finalize().into()
+}
+
+/// The digest of records as a run trains on them, in their order, scaled, with their offset: what a message depends on.
+pub fn trained_on(data: &Dataset) -> Hash {
+    let mut hasher = Sha256::new();
+    let mut put = |name: &[u8], values: &mut dyn Iterator<Item = [u8; 4]>| {
+        hasher.update(name);
+        let mut buffer = Vec::with_capacity(4096);
+        let mut count = 0u64;
+        for value in values {
+            buffer.extend_from_slice(&value);
+            count += 1;
+            if buffer.len() == 4096 {
+                hasher.update(&buffer);
+                buffer.clear();
+            }
+        }
+        hasher.update(&buffer);
+        hasher.update(count.to_le_bytes());
+    };
+    put(
+        b"columns",
+        &mut [(data.columns() as u32).to_le_bytes()].into_iter(),
+    );
+    put(
+        b"labels",
+        &mut data.labels().iter().map(|label| label.to_le_bytes()),
+    );
+    if let Some(offset) = data.offset() {
+        put(b"offset", &mut floats(offset));
+    }
+    match data.features() {
+        Features::Dense(dense) => put(b"dense", &mut floats(dense.values())),
+        Features::Sparse(sparse) => {
+            let lengths = sparse.starts().windows(2);
+            put(
+                b"lengths",
+                &mut lengths.map(|pair| ((pair[1] - pair[0]) as u32).to_le_bytes()),
+            );
+            put(
+                b"indices",
+                &mut sparse.indices().iter().map(|index| index.to_le_bytes()),
+            );
+            put(b"values", &mut floats(sparse.values()));
+        }
+    }
+    hasher.finalize().into()
+}
+
+fn floats(values: &[f32]) -> impl Iterator<Item = [u8; 4]> {
+    values.iter().map(|value| value.to_le_bytes())
+}
+
+/// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.
+fn canonical(name: &str) -> Vec<u8> {
+    match name.parse::<f64>() {
+        Ok(value) if value.is_finite() => [&b"number "[..], &(value + 0.0).to_le_bytes()].concat(),
+        _ => [b"text ", name.as_bytes()].concat(),
+    }
+}

@@ -1,0 +1,237 @@
+//! What a client's state leaves on disk, and who can read it.
+
+use std::path::Path;
+
+use soteriafl_core::protocol::{ClientState, ServerState};
+use soteriafl_deploy::sqlite::{ClientSqlite, ServerSqlite};
+use soteriafl_deploy::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
+
+use crate::harness::World;
+
+/// Whether any file of the state holds these bytes.
+fn on_disk(directory: &Path, bytes: &[u8]) -> bool {
+    let files = std::fs::read_dir(directory).unwrap();
+    files
+        .map(|entry| std::fs::read(entry.unwrap().path()).unwrap())
+        .any(|content| content.windows(bytes.len()).any(|window| window == bytes))
+}
+
+fn secret(round: u32) -> [u8; 32] {
+    std::array::from_fn(|at| (round as u8).wrapping_mul(89) ^ (at as u8).wrapping_mul(151) ^ 0x5a)
+}
+
+fn checkpoint(round: u32) -> Checkpoint {
+    Checkpoint {
+        server: ServerState {
+            round,
+            model: vec![0.0; 3],
+            shift: vec![0.0; 3],
+            velocity: Vec::new(),
+        },
+        client: ClientState::default(),
+    }
+}
+
+fn fill(store: &mut ClientSqlite, world: &World, rounds: std::ops::Range<u32>) {
+    for round in rounds {
+        let row = Row {
+            round,
+            message: vec![1; 100],
+            coins: Some(secret(round)),
+            model: [0; 32],
+            accepted: None,
+        };
+        store.pay(world.description.hash(), &row, None).unwrap();
+    }
+}
+
+/// A secret is gone from all files after the checkpoint that erases it, log included; and if the process died
+/// before it could cut the log, once the state is opened again.
+#[test]
+fn checkpoints_remove_secrets_from_the_log() {
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    store.begin(&world.ledger_run(0)).unwrap();
+    fill(&mut store, &world, 0..6);
+    assert!((0..6).all(|round| on_disk(directory.path(), &secret(round))));
+    store
+        .checkpoint(world.description.hash(), &checkpoint(4), None)
+        .unwrap();
+    for round in 0..6 {
+        assert_eq!(
+            on_disk(directory.path(), &secret(round)),
+            round >= 4,
+            "round {round}"
+        );
+    }
+    // A reader in the middle of its work keeps the log; the next change after it cuts it.
+    let reader = rusqlite::Connection::open(directory.path().join("client.sqlite")).unwrap();
+    reader
+        .execute_batch("BEGIN; SELECT count(*) FROM runs;")
+        .unwrap();
+    reader
+        .query_row("SELECT count(*) FROM runs", [], |_| Ok(()))
+        .unwrap();
+    store.impatient();
+    store
+        .checkpoint(world.description.hash(), &checkpoint(5), None)
+        .unwrap();
+    assert!(on_disk(directory.path(), &secret(4)));
+    drop(reader);
+    fill(&mut store, &world, 6..7);
+    assert!(!on_disk(directory.path(), &secret(4)));
+}
+
+/// Of SAGA's secrets only the coins are written down; nobody who gets the state later can compute the noise again.
+#[test]
+fn what_noise_is_made_of_is_never_on_disk() {
+    let mut world = World::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+    world.split = true;
+    let directory = tempfile::tempdir().unwrap();
+    let store = ClientSqlite::open(directory.path()).unwrap();
+    let keys = world.keys(0);
+    let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
+    let participant = world.participant_over(store, 0, secrets).unwrap();
+    let (_, message) = participant.unwrap().message().unwrap().unwrap();
+    let keys = world.keys(0);
+    assert!(on_disk(directory.path(), &message));
+    assert!(on_disk(directory.path(), keys.coins.expose()));
+    assert!(!on_disk(directory.path(), keys.noise.expose()));
+}
+
+/// A state of the first version named records in another way: read as one of today it would have spent nothing.
+#[test]
+fn states_of_another_version_are_refused_and_left_alone() {
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    store.begin(&world.ledger_run(0)).unwrap();
+    drop(store);
+    let file = directory.path().join("client.sqlite");
+    let version = |version: i64| {
+        let database = rusqlite::Connection::open(&file).unwrap();
+        database.pragma_update(None, "user_version", version)
+    };
+    for other in [1, 2, 3, 5] {
+        version(other).unwrap();
+        for opened in [
+            ClientSqlite::open(directory.path()),
+            ClientSqlite::open_to_read(directory.path()),
+        ] {
+            let error = opened.err().unwrap();
+            assert!(matches!(error, StoreError::Version { found, known: 4, .. } if found == other));
+            assert!(error.to_string().contains("stays spent"), "{error}");
+        }
+    }
+    version(4).unwrap();
+    assert_eq!(
+        ClientSqlite::open(directory.path())
+            .unwrap()
+            .runs()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+/// An empty file in the place of a ledger would say that nothing was ever spent.
+#[test]
+fn an_emptied_ledger_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(ClientSqlite::open(directory.path()).unwrap());
+    drop(ClientSqlite::open(directory.path()).unwrap());
+    let file = directory.path().join("client.sqlite");
+    for emptied in [true, false] {
+        if emptied {
+            std::fs::write(&file, "").unwrap();
+        } else {
+            std::fs::remove_file(&file).unwrap();
+        }
+        let error = ClientSqlite::open(directory.path()).err().unwrap();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+    }
+    // Another database beside it is another matter, and where none was finished there is nothing to miss.
+    ServerSqlite::open(directory.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("client.sqlite"), "").unwrap();
+    std::fs::write(directory.path().join("lock"), "").unwrap();
+    ClientSqlite::open(directory.path()).unwrap();
+}
+
+/// What a run was joined with comes back as it was.
+#[test]
+fn runs_are_read_as_they_were_written() {
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    let run = |number: u8, part| LedgerRun {
+        hash: [number; 32],
+        part,
+        ..world.ledger_run(0)
+    };
+    let runs = [run(0, None), run(1, Some((0, 2))), run(2, Some((11, 12)))];
+    for run in &runs {
+        store.begin(run).unwrap();
+    }
+    assert_eq!(store.runs().unwrap(), runs);
+}
+
+/// How many messages were taken is counted over the whole run, also before the last checkpoint.
+#[test]
+fn messages_that_were_taken_are_counted_over_the_whole_run() {
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    let (hash, other) = (*world.description.hash(), [9; 32]);
+    store.begin(&world.ledger_run(0)).unwrap();
+    let run = world.ledger_run(0);
+    store.begin(&LedgerRun { hash: other, ..run }).unwrap();
+    for round in 0..6 {
+        let row = Row {
+            round,
+            message: vec![1; 100],
+            coins: None,
+            model: [0; 32],
+            accepted: None,
+        };
+        let before = round.checked_sub(1).map(|before| (before, before != 1));
+        store.pay(&hash, &row, before).unwrap();
+        store
+            .pay(&other, &row, before.map(|(before, _)| (before, true)))
+            .unwrap();
+    }
+    assert_eq!((store.taken(&hash), store.taken(&other)), (Ok(4), Ok(5)));
+    store
+        .checkpoint(&hash, &checkpoint(4), Some((5, true)))
+        .unwrap();
+    drop(store);
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    assert_eq!((store.taken(&hash), store.taken(&other)), (Ok(5), Ok(5)));
+    assert_eq!(store.taken(&[8; 32]), Ok(0));
+}
+
+/// Nobody else can read the files, in whatever directory they are.
+#[cfg(unix)]
+#[test]
+fn files_are_private_in_an_open_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open.clone()).unwrap();
+    // One of the files is there already, and open.
+    std::fs::write(directory.path().join("lock"), "").unwrap();
+    std::fs::set_permissions(directory.path().join("lock"), open).unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    store.begin(&world.ledger_run(0)).unwrap();
+    fill(&mut store, &world, 0..1);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+        names.push(entry.file_name());
+    }
+    assert_eq!(names.len(), 4, "{names:?}");
+}

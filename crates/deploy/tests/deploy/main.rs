@@ -1,0 +1,15 @@
+//! Networked runs without a network: crashes at every storage step, every fault of a network, every
+//! lie of a server, all in one thread and repeatable.
+
+mod budget;
+mod consent;
+mod crashes;
+mod faults;
+mod files;
+mod harness;
+mod malicious_clients;
+mod malicious_server;
+mod records;
+mod shapes;
+mod stale_state;
+mod streams;

@@ -1,0 +1,393 @@
+//! The ledger's name for records does not depend on what a server says.
+
+use std::path::Path;
+
+use soteriafl::config::{Config, Document};
+use soteriafl::record_shape::RecordShape;
+use soteriafl_core::data::{DataDirectories, Features, Share};
+use soteriafl_deploy::Hash;
+use soteriafl_deploy::description::{Description, DescriptionError};
+use soteriafl_deploy::records::{self, LoadError, Records};
+
+/// A description as some server might write it, for a logistic model without intercept.
+pub fn describe(features: usize, labels: [&str; 2], more: &[&str]) -> Description {
+    describe_named(features, None, labels, more)
+}
+
+/// The same with names of features.
+pub fn describe_named(
+    features: usize,
+    names: Option<&[&str]>,
+    labels: [&str; 2],
+    more: &[&str],
+) -> Description {
+    try_describe(features, names, labels, more).unwrap()
+}
+
+/// The same where it may be refused.
+pub fn try_describe(
+    features: usize,
+    names: Option<&[&str]>,
+    labels: [&str; 2],
+    more: &[&str],
+) -> Result<Description, DescriptionError> {
+    let text = "[data]\nsource = \"libsvm:d.txt\"\nclients = 2\n[model]\nkind = \"logistic\"\nintercept = false\n[algorithm]\npreset = \"soteriafl-sgd\"\nbatch = 2\nrounds = 3\n[privacy]\nsigma = 0.5\nclip = 1.0\n";
+    let mut document = Document::from_text(text, "server").unwrap();
+    for assignment in more {
+        document.set(assignment).unwrap();
+    }
+    let config = Config::read(&document).unwrap();
+    let shape = RecordShape {
+        features,
+        names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
+        labels: labels.map(str::to_string).to_vec(),
+    };
+    let kind = config.model_for(2).unwrap();
+    let model = shape.model(&config, kind).unwrap();
+    let dimension = model.objective().dimension();
+    let (resolved, _) = config
+        .resolve(&soteriafl::config::resolve::Shape {
+            dimension,
+            records: vec![4; 2],
+            model: kind,
+            image: false,
+            basis: None,
+            whole: dimension,
+            smoothness: None,
+        })
+        .unwrap();
+    let start = vec![0.0; dimension];
+    Description::new(&resolved, shape, &model, &start, None, [3; 16])
+}
+
+pub const ROWS: &str =
+    "+1 1:0.5 3:2\n-1 2:1.5\n+1 1:3 2:0\n-1 3:-1\n1 2:7\n-1.0 1:4\n+1 3:9\n-1 2:2 3:2\n";
+
+fn read(path: &Path, part: &str, description: &Description) -> Records {
+    let share: Share = format!("libsvm:{}{part}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let own = records::source_digest(&share.source, &directories).unwrap();
+    records::load(&share, own, description, &directories).unwrap()
+}
+
+/// One file, told by a server to have more features, classes spelled otherwise, other seeds, partitions,
+/// limits and scalings: it is one data set in the ledger.
+#[test]
+fn no_description_makes_another_data_set_of_the_same_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let labels = ["-1", "+1"];
+    let descriptions = [
+        (describe(3, labels, &[]), ""),
+        (describe(11, labels, &[]), ""),
+        (describe(3, ["-1", "1.0"], &[]), ""),
+        (describe(3, ["1", "-1"], &[]), ""),
+        (describe(3, labels, &["run.seed=1"]), ":0/2"),
+        (describe(3, labels, &["run.seed=2"]), ":0/2"),
+        (describe(3, labels, &["run.seed=3"]), ":1/2"),
+        (describe(3, labels, &["data.partition=sorted"]), ":0/2"),
+        (describe(3, labels, &["data.rows=4"]), ":0/2"),
+    ];
+    let digests: Vec<Hash> = descriptions
+        .iter()
+        .map(|(description, part)| read(&path, part, description).digest)
+        .collect();
+    assert!(digests.iter().all(|digest| *digest == digests[0]));
+    // Nor does the order of rows; another record or label does.
+    let turned: Vec<&str> = ROWS.lines().rev().collect();
+    let other = directory.path().join("other.txt");
+    std::fs::write(&other, turned.join("\n")).unwrap();
+    assert_eq!(read(&other, "", &descriptions[0].0).digest, digests[0]);
+    for changed in [ROWS.replace("2:7", "2:8"), ROWS.replace("+1 3:9", "-1 3:9")] {
+        std::fs::write(&other, changed).unwrap();
+        assert_ne!(read(&other, "", &descriptions[0].0).digest, digests[0]);
+    }
+}
+
+/// What is trained on is what the ledger knows.
+#[test]
+fn records_that_change_after_the_ledger_was_asked_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let share: Share = format!("libsvm:{}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let own = records::source_digest(&share.source, &directories).unwrap();
+    std::fs::write(&path, ROWS.replace("2:7", "2:8")).unwrap();
+    let description = describe(3, ["-1", "+1"], &[]);
+    let found = records::load(&share, own, &description, &directories).err();
+    assert_eq!(found, Some(LoadError::Changed));
+}
+
+/// Scaling by any constants that a description may name succeeds on any records: joining tells nothing
+/// about how large they are.
+#[test]
+fn no_scaling_constant_makes_records_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, format!("{ROWS}-1 1:1e19\n")).unwrap();
+    for power in [1, 20, 40, 61, 62] {
+        let factor = format!("data.factor={}", 2f64.powi(power));
+        for center in ["data.center=0", "data.center=-3.5e18"] {
+            let description = describe(3, ["-1", "+1"], &["data.scale=constant", &factor, center]);
+            Description::parse(description.text(), 9).unwrap();
+            assert_eq!(read(&path, "", &description).data.rows(), 9);
+        }
+    }
+    for (factor, center) in [
+        ("1e19", "0"),
+        ("1e-19", "0"),
+        ("1", "1e19"),
+        ("1", "-1e300"),
+    ] {
+        let (factor, center) = (
+            format!("data.factor={factor}"),
+            format!("data.center={center}"),
+        );
+        let description = describe(3, ["-1", "+1"], &["data.scale=constant", &factor, &center]);
+        assert!(
+            Description::parse(description.text(), 9).is_err(),
+            "{factor} {center}"
+        );
+    }
+}
+
+/// Records that do not have a run's features or classes say nothing about themselves.
+#[test]
+fn records_that_do_not_fit_are_not_spoken_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let share: Share = format!("libsvm:{}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let digest = records::source_digest(&share.source, &directories).unwrap();
+    for other in [
+        describe(2, ["-1", "+1"], &[]),
+        describe(3, ["-1", "2"], &[]),
+    ] {
+        let error = records::load(&share, digest, &other, &directories)
+            .err()
+            .unwrap();
+        assert_eq!(error, LoadError::Unfit);
+        assert!(
+            !error.to_string().contains(|c: char| c.is_ascii_digit()),
+            "{error}"
+        );
+    }
+}
+
+/// Tables must have the columns that a run names. Their names are no records and may be spoken of;
+/// the ledger's name for the records does not know them, and neither does a run that names none.
+#[test]
+fn columns_are_those_that_the_run_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.csv");
+    let share: Share = format!("csv:{}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let rows = "0.5,0,2,+1\n1,1.5,0,-1\n3,0,0,+1\n0,0,-1,-1\n";
+    let load = |header: &str, names: Option<&[&str]>| {
+        std::fs::write(&path, format!("{header}{rows}")).unwrap();
+        let own = records::source_digest(&share.source, &directories).unwrap();
+        let description = describe_named(3, names, ["-1", "+1"], &[]);
+        let parsed = Description::parse(description.text(), 4).unwrap();
+        assert_eq!(parsed.shape, description.shape);
+        records::load(&share, own, &parsed, &directories)
+    };
+    let agreed: Option<&[&str]> = Some(&["a", "b", "c"]);
+    let first = load("a,b,c,label\n", agreed).unwrap();
+    assert!(first.named);
+    for (header, names) in [("", agreed), ("c,b,a,label\n", None), ("", None)] {
+        let other = load(header, names).unwrap();
+        assert_eq!(other.digest, first.digest);
+        assert_eq!(other.named, !header.is_empty());
+    }
+    for (header, number, reordered) in [
+        ("c,b,a,label\n", 1, true),
+        ("a,b,C,label\n", 3, false),
+        ("a,b,\"\",label\n", 3, false),
+    ] {
+        match load(header, agreed).err() {
+            Some(LoadError::Names(difference)) => {
+                let found = (difference.number, difference.reordered);
+                assert_eq!(found, (number, reordered), "{header}");
+            }
+            other => panic!("{header}: {other:?}"),
+        }
+    }
+}
+
+/// A description that names a file of the client is refused before anything is opened.
+#[test]
+fn descriptions_name_no_files() {
+    let good = describe(3, ["-1", "+1"], &[]);
+    Description::parse(good.text(), 8).unwrap();
+    for (from, to) in [
+        ("init = \"zeros\"", "init = \"file:/etc/hostname\""),
+        ("libsvm:d.txt", "libsvm:/etc/hostname"),
+        ("libsvm:d.txt", "libsvm:../d.txt"),
+    ] {
+        let text = good.text().replace(from, to);
+        assert_ne!(text, good.text(), "{from}");
+        let error = Description::parse(&text, 8).unwrap_err();
+        assert!(matches!(error, DescriptionError::Path), "{to}: {error}");
+    }
+}
+
+/// One record decides neither how the others are stored nor what they are: sums over sparse and over dense rows round
+/// differently, and a server that chooses the model could make that difference as large as it likes.
+#[test]
+fn no_record_decides_how_the_others_are_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    let secure = "privacy.noise=secure";
+    for center in ["0", "1", "-2.5"] {
+        let center = format!("data.center={center}");
+        let more = [secure, "data.scale=constant", "data.factor=3", &center];
+        let description = describe(3, ["-1", "+1"], &more);
+        let mut seen: Option<Vec<(bool, Vec<u64>)>> = None;
+        // On either centre, on none, far away, and empty.
+        for record in ["1:1 2:1 3:1", "1:-2.5 2:-2.5 3:-2.5", "1:7", "3:1e9", ""] {
+            std::fs::write(&path, format!("{ROWS}+1 {record}\n")).unwrap();
+            let data = read(&path, "", &description).data;
+            let sparse = matches!(data.features(), Features::Sparse(_));
+            let others = (0..8).map(|row| {
+                let values = data.full_row(row);
+                (sparse, values.iter().map(|value| value.to_bits()).collect())
+            });
+            let others: Vec<_> = others.collect();
+            assert_eq!(data.offset(), None);
+            assert_eq!(
+                *seen.get_or_insert(others.clone()),
+                others,
+                "{center}: {record}"
+            );
+        }
+    }
+}
+
+/// Nor who else is in a part of a file: a description that asks for dealing by labels does not get it.
+#[test]
+fn no_label_decides_who_else_is_in_a_part() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    for partition in ["sorted", "iid", "dirichlet"] {
+        let partition = format!("data.partition={partition}");
+        let description = describe(3, ["-1", "+1"], &["privacy.noise=secure", &partition]);
+        let parts = [ROWS.to_string(), ROWS.replace("+1 1:0.5", "-1 1:0.5")].map(|rows| {
+            std::fs::write(&path, rows).unwrap();
+            [":0/2", ":1/2"].map(|part| {
+                let data = read(&path, part, &description).data;
+                (0..data.rows())
+                    .map(|row| data.full_row(row))
+                    .collect::<Vec<_>>()
+            })
+        });
+        assert_eq!(parts[0], parts[1], "{partition}");
+    }
+}
+
+/// The same for pictures, of which more or fewer than half of the pixels may be dark.
+#[test]
+fn no_picture_decides_how_the_others_are_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let share: Share = format!("idx:{}", directory.path().display())
+        .parse()
+        .unwrap();
+    let directories = DataDirectories::default();
+    let write = |name: &str, header: &[u32], bytes: &[u8]| {
+        let header = header.iter().flat_map(|word| word.to_be_bytes());
+        let content: Vec<u8> = header.chain(bytes.iter().copied()).collect();
+        std::fs::write(directory.path().join(name), content).unwrap();
+    };
+    for center in ["0", "0.25"] {
+        let center = format!("data.center={center}");
+        let more = [
+            "privacy.noise=secure",
+            "data.scale=constant",
+            "data.factor=3",
+            &center,
+        ];
+        let description = describe(4, ["0", "1"], &more);
+        let mut seen: Option<Vec<u64>> = None;
+        for last in [[0; 4], [9; 4]] {
+            let pixels = [[0, 0, 7, 255], [1, 0, 3, 0], last].concat();
+            for set in ["train", "t10k"] {
+                write(
+                    &format!("{set}-images-idx3-ubyte"),
+                    &[2051, 3, 2, 2],
+                    &pixels,
+                );
+                write(&format!("{set}-labels-idx1-ubyte"), &[2049, 3], &[0, 1, 1]);
+            }
+            let own = records::source_digest(&share.source, &directories).unwrap();
+            let data = records::load(&share, own, &description, &directories)
+                .unwrap()
+                .data;
+            let others = (0..2).flat_map(|row| data.full_row(row)).map(f64::to_bits);
+            let others: Vec<u64> = others.collect();
+            assert!(matches!(data.features(), Features::Dense(_)) && data.offset().is_none());
+            assert_eq!(*seen.get_or_insert(others.clone()), others, "{center}");
+        }
+    }
+}
+
+/// A centre makes rows dense. What that takes depends on the size of the records alone, so that running out of memory
+/// tells nothing about them.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_for_a_centre_depends_on_the_size_alone() {
+    let peak = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM"));
+        let digits: String = line.unwrap().chars().filter(char::is_ascii_digit).collect();
+        digits.parse::<usize>().unwrap() << 10
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    // 3,000 rows of 20,000 features, nearly all zero, far from the centre: 240 MB.
+    let rows = "+1 1:1\n-1 2:1\n".repeat(1500);
+    std::fs::write(&path, rows).unwrap();
+    let more = [
+        "privacy.noise=secure",
+        "data.scale=constant",
+        "data.factor=1",
+        "data.center=1",
+    ];
+    let centred = describe(20_000, ["-1", "+1"], &more);
+    let read = read(&path, "", &centred);
+    assert!(read.data.offset().is_none(), "the offset is in the rows");
+    assert!(peak() > 240_000_000, "{}", peak());
+}
+
+/// The digest of what is trained on knows the order of rows, their values, labels and offset.
+#[test]
+fn what_is_trained_on_has_a_digest_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    let labels = ["-1", "+1"];
+    let turned: Vec<&str> = ROWS.lines().rev().collect();
+    let mut seen = Vec::new();
+    let plain: &[&str] = &[];
+    let centred: &[&str] = &["data.scale=constant", "data.factor=1", "data.center=0.5"];
+    for (rows, part, more) in [
+        (ROWS.to_string(), "", plain),
+        (turned.join("\n"), "", plain),
+        (ROWS.replace("2:7", "2:8"), "", plain),
+        (ROWS.replace("2:7", "3:7"), "", plain),
+        (ROWS.replace("+1 3:9", "-1 3:9"), "", plain),
+        (ROWS.to_string(), ":0/2", plain),
+        (ROWS.to_string(), ":1/2", plain),
+        (ROWS.to_string(), "", centred),
+    ] {
+        std::fs::write(&path, rows).unwrap();
+        let description = describe(3, labels, more);
+        let found = records::trained_on(&read(&path, part, &description).data);
+        assert_eq!(
+            found,
+            records::trained_on(&read(&path, part, &description).data)
+        );
+        assert!(!seen.contains(&found), "{part} {more:?}");
+        seen.push(found);
+    }
+}

@@ -1,0 +1,480 @@
+//! What a run costs and what may be claimed for it.
+//!
+//! The one way from a configuration to a sigma or an epsilon: every command that starts from a
+//! configuration asks [`Privacy::settle`], [`level`] or [`noise`], which share all their steps.
+//!
+//! Every client calibrates its own noise from its own number of records. A claim needs the whole
+//! chain: records clipped one by one, Poisson coins, proved accounting, and no constant computed
+//! from the records on the way. Where a link is missing there is no epsilon, and [`Privacy::claim`]
+//! says which.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
+use soteriafl_accountant::{
+    AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
+};
+use soteriafl_core::compress::CompressorKind;
+
+use crate::config::resolve::{Resolved, StepSizeOrigin};
+use crate::config::{AccountantName, EstimatorName, NoiseTarget, Preset, Scope};
+
+/// Noise and cost of a run, client by client.
+#[derive(Clone, Debug)]
+pub struct Privacy {
+    /// Standard deviation of each client's noise.
+    pub sigmas: Vec<f64>,
+    /// `"proved"`, or why there is no claim.
+    pub claim: String,
+    /// The largest epsilon of any client, where there is a claim.
+    pub epsilon: Option<f64>,
+    /// The same without random-k amplification.
+    pub epsilon_unamplified: Option<f64>,
+    /// Whether amplification was used.
+    pub amplified: bool,
+    /// What the noise really gives where the mechanism is sound but the claim is not made (the
+    /// paper's calibration).
+    pub epsilon_exact: Option<f64>,
+    /// The sigma that the paper's formula asks for, for comparison.
+    pub paper_sigma: Option<f64>,
+    /// Premises of the paper's theorem that this run breaks, in words, where the paper's formula set
+    /// the noise.
+    pub broken_premises: Vec<String>,
+    /// Which accountant decided.
+    pub accountant: &'static str,
+    /// Epsilon after every round, where there is a claim.
+    pub odometer: Option<Spending>,
+}
+
+/// Why there is no noise level.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrivacyError {
+    /// The accountant refuses.
+    #[error("privacy: {0}")]
+    Account(#[from] AccountError),
+}
+
+impl Privacy {
+    /// Sets every client's noise and says what it costs. `records` are the clients' numbers of
+    /// records, `data_dependent_scaling` whether features were scaled by constants computed from them.
+    ///
+    /// # Errors
+    /// When no noise reaches the target, or the accountant cannot vouch.
+    pub fn settle(
+        resolved: &Resolved,
+        dimension: usize,
+        records: &[usize],
+        data_dependent_scaling: bool,
+    ) -> Result<Self, PrivacyError> {
+        let mut obstacles = obstacles(resolved, data_dependent_scaling);
+        let clients = Clients::settle(resolved, dimension, records)?;
+        if obstacles.is_empty() && !clients.all_have_a_cost() {
+            obstacles.push("too little noise for any accountant");
+        }
+        let worst = |value: fn(&Cost) -> f64| clients.worst(value);
+        let exact = worst(|cost| cost.epsilon);
+        let claimed = obstacles.is_empty();
+        let odometer = if claimed {
+            Spending::new(resolved, dimension, &clients.by_size)?
+        } else {
+            None
+        };
+        Ok(Self {
+            sigmas: clients.sigmas(records),
+            claim: obstacles.first().unwrap_or(&"proved").to_string(),
+            epsilon: exact.filter(|_| claimed),
+            epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
+            amplified: claimed && clients.amplified(),
+            // Of every client, or of none.
+            epsilon_exact: exact.filter(|_| obstacles == [PAPER] && clients.all_have_a_cost()),
+            paper_sigma: clients
+                .by_size
+                .values()
+                .filter_map(|settled| settled.paper_sigma)
+                .reduce(f64::max),
+            broken_premises: broken_premises(resolved, records),
+            accountant: match resolved.accountant {
+                AccountantName::Pld => "pld",
+                AccountantName::Rdp => "rdp",
+                AccountantName::Paper => "paper",
+            },
+            odometer,
+        })
+    }
+}
+
+/// Noise and cost of what a run's clients do, whatever else stands between the run and a claim.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// The largest standard deviation of any client's noise. A run in which all clients have it
+    /// costs no more.
+    pub sigma: f64,
+    /// The largest epsilon of any client.
+    pub epsilon: f64,
+    /// Whether random-k amplification is part of it.
+    pub amplified: bool,
+}
+
+/// The noise of a run and what it costs: by the very steps of [`Privacy::settle`], without what
+/// only a run needs. `None` where no epsilon follows (no noise, too little of it, or records that
+/// are not bounded one by one).
+///
+/// # Errors
+/// When no noise reaches the target, or the accountant cannot vouch.
+pub fn level(
+    resolved: &Resolved,
+    dimension: usize,
+    records: &[usize],
+) -> Result<Option<Level>, PrivacyError> {
+    let clients = Clients::settle(resolved, dimension, records)?;
+    let epsilon = clients.worst(|cost| cost.epsilon);
+    Ok(epsilon
+        .filter(|_| clients.all_have_a_cost())
+        .map(|epsilon| Level {
+            sigma: clients.sigmas(records).into_iter().fold(0.0, f64::max),
+            epsilon,
+            amplified: clients.amplified(),
+        }))
+}
+
+/// The standard deviation of the noise of a client with `records` records, and nothing about its cost.
+///
+/// # Errors
+/// When no noise reaches the target, or the accountant cannot vouch.
+pub fn noise(resolved: &Resolved, dimension: usize, records: usize) -> Result<f64, PrivacyError> {
+    match resolved.noise_target {
+        NoiseTarget::None => Ok(0.0),
+        NoiseTarget::Sigma(sigma) => Ok(sigma),
+        NoiseTarget::Epsilon(_) => {
+            let sound = mechanism_is_sound(resolved);
+            settle_one(resolved, dimension, records, sound).map(|settled| settled.sigma)
+        }
+    }
+}
+
+/// A number of records, at most `RATIO` times smaller, with at least as much noise: one of few, so that it is
+/// computed once for many clients. The same number where noise need not grow as records become fewer.
+pub fn with_more_noise(resolved: &Resolved, records: usize) -> usize {
+    let Some(batch) = resolved.batch.filter(|_| monotone(resolved)) else {
+        return records;
+    };
+    let steps = ((records.max(1) as f64).ln() / RATIO.ln()).floor();
+    let below = RATIO.powf(steps).floor() as usize;
+    below.max(batch.ceil() as usize).min(records)
+}
+
+/// Every client's noise and cost, computed once for clients of the same size.
+struct Clients {
+    /// Under which size a number of records is accounted.
+    account_as: BTreeMap<usize, usize>,
+    by_size: BTreeMap<usize, Settled>,
+}
+
+impl Clients {
+    fn settle(
+        resolved: &Resolved,
+        dimension: usize,
+        records: &[usize],
+    ) -> Result<Self, PrivacyError> {
+        let sound = mechanism_is_sound(resolved);
+        let account_as = representatives(resolved, records);
+        let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
+        for size in account_as.values() {
+            if let Entry::Vacant(entry) = by_size.entry(*size) {
+                entry.insert(settle_one(resolved, dimension, *size, sound)?);
+            }
+        }
+        Ok(Self {
+            account_as,
+            by_size,
+        })
+    }
+
+    fn sigmas(&self, records: &[usize]) -> Vec<f64> {
+        let size = |records: &usize| self.by_size[&self.account_as[records]].sigma;
+        records.iter().map(size).collect()
+    }
+
+    fn all_have_a_cost(&self) -> bool {
+        self.by_size.values().all(|settled| settled.cost.is_some())
+    }
+
+    /// The largest value of any client that has a cost.
+    fn worst(&self, value: fn(&Cost) -> f64) -> Option<f64> {
+        let costs = self.by_size.values().filter_map(|s| s.cost.as_ref());
+        costs.map(value).reduce(f64::max)
+    }
+
+    fn amplified(&self) -> bool {
+        let mut costs = self.by_size.values().filter_map(|s| s.cost.as_ref());
+        costs.any(|cost| cost.amplified())
+    }
+}
+
+struct Settled {
+    sigma: f64,
+    cost: Option<Cost>,
+    paper_sigma: Option<f64>,
+}
+
+fn settle_one(
+    resolved: &Resolved,
+    dimension: usize,
+    records: usize,
+    sound: bool,
+) -> Result<Settled, PrivacyError> {
+    let paper_sigma = match resolved.noise_target {
+        NoiseTarget::Epsilon(epsilon) => {
+            Some(paper_formula(resolved, records).sigma(epsilon, resolved.delta))
+        }
+        _ => None,
+    };
+    let mechanism = mechanism(resolved, dimension, records);
+    let question = question(resolved, &mechanism)?;
+    let (sigma, cost) = match resolved.noise_target {
+        NoiseTarget::None => (0.0, None),
+        NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
+        NoiseTarget::Sigma(sigma) => match question.cost(sigma) {
+            // An infinite epsilon claims nothing.
+            Ok(cost) => (sigma, Some(cost).filter(|cost| cost.epsilon.is_finite())),
+            // A user who fixes the noise gets the run; it is the claim that is missing.
+            Err(AccountError::NoiseTooSmall { .. } | AccountError::Unresolved { .. }) => {
+                (sigma, None)
+            }
+            Err(error) => return Err(error.into()),
+        },
+        NoiseTarget::Epsilon(_) if resolved.accountant == AccountantName::Paper => {
+            let sigma = paper_sigma.unwrap_or_default();
+            (
+                sigma,
+                if sound {
+                    question.cost(sigma).ok()
+                } else {
+                    None
+                },
+            )
+        }
+        // Without a sound mechanism the target means nothing, but noise must come from somewhere:
+        // the sound mechanism's is used, and nothing is claimed.
+        NoiseTarget::Epsilon(epsilon) => {
+            let cost = question.calibrate(epsilon)?;
+            (cost.sigma, sound.then_some(cost))
+        }
+    };
+    Ok(Settled {
+        sigma,
+        cost,
+        paper_sigma,
+    })
+}
+
+/// Whether random-k amplification may be counted. Shared coordinates are known beforehand: nothing is
+/// hidden (A12).
+pub fn may_amplify(resolved: &Resolved) -> bool {
+    resolved.amplification && !resolved.shared_coordinates
+}
+
+fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
+    let rounds = u64::from(resolved.rounds);
+    let question = mechanism
+        .question(rounds, resolved.delta, adjacency(resolved))
+        .map_err(AccountError::from)?;
+    let method = match resolved.accountant {
+        AccountantName::Rdp => Method::Rdp,
+        AccountantName::Pld | AccountantName::Paper => Method::Pld,
+    };
+    Ok(question.by(method).amplification(may_amplify(resolved)))
+}
+
+/// The ratio of the series of sizes for which noise is computed where there are many.
+const RATIO: f64 = 1.05;
+
+/// Whether fewer records never need less noise.
+fn monotone(resolved: &Resolved) -> bool {
+    let two_terms = matches!(
+        resolved.estimator,
+        EstimatorName::Svrg | EstimatorName::Saga
+    );
+    // The pair without a difference clip, (2 - q) G/b, grows with the number of records.
+    let pair = two_terms && resolved.difference_clip.is_none();
+    !pair && resolved.accountant != AccountantName::Paper
+}
+
+/// Sizes for which noise is computed: every size, or, where there are many, the next smaller one of
+/// a geometric series. Fewer records cost more, so the noise errs on the safe side.
+fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, usize> {
+    const MANY: usize = 16;
+    let sizes: BTreeSet<usize> = records.iter().copied().collect();
+    let exact = sizes.len() <= MANY || !monotone(resolved) || resolved.batch.is_none();
+    let smallest = sizes.first().copied().unwrap_or(1).max(1);
+    sizes
+        .into_iter()
+        .map(|size| {
+            let steps = ((size as f64 / smallest as f64).ln() / RATIO.ln()).floor();
+            let below = (smallest as f64 * RATIO.powf(steps)).floor() as usize;
+            (
+                size,
+                if exact {
+                    size
+                } else {
+                    below.clamp(smallest, size)
+                },
+            )
+        })
+        .collect()
+}
+
+/// What has been spent after each round, by whichever client has spent most.
+#[derive(Clone, Debug)]
+pub struct Spending {
+    odometers: Vec<Odometer>,
+}
+
+impl Spending {
+    /// The largest epsilon of any client after `rounds` rounds; never too low.
+    pub fn after(&self, rounds: u64) -> f64 {
+        self.odometers
+            .iter()
+            .map(|odometer| odometer.after(rounds))
+            .fold(0.0, f64::max)
+    }
+
+    /// Clients of every size: they reach the same target on different paths.
+    fn new(
+        resolved: &Resolved,
+        dimension: usize,
+        by_size: &BTreeMap<usize, Settled>,
+    ) -> Result<Option<Self>, PrivacyError> {
+        let checkpoints = match by_size.len() {
+            0..=4 => 36,
+            5..=24 => 12,
+            _ => 6,
+        };
+        let odometers = by_size
+            .iter()
+            .filter(|(_, settled)| settled.cost.is_some())
+            .map(|(size, settled)| {
+                let mechanism = mechanism(resolved, dimension, *size);
+                Ok(question(resolved, &mechanism)?.odometer(settled.sigma, checkpoints)?)
+            })
+            .collect::<Result<Vec<_>, PrivacyError>>()?;
+        Ok(if odometers.is_empty() {
+            None
+        } else {
+            Some(Self { odometers })
+        })
+    }
+}
+
+/// What the paper's theorem asks for and the smallest client does not have.
+fn broken_premises(resolved: &Resolved, records: &[usize]) -> Vec<String> {
+    let (AccountantName::Paper, NoiseTarget::Epsilon(epsilon)) =
+        (resolved.accountant, resolved.noise_target)
+    else {
+        return Vec::new();
+    };
+    let smallest = records.iter().copied().min().unwrap_or(1);
+    let formula = paper_formula(resolved, smallest);
+    let sigma = formula.sigma(epsilon, resolved.delta);
+    let violated = formula.violated_conditions(sigma, epsilon, resolved.delta);
+    violated.iter().map(ToString::to_string).collect()
+}
+
+/// What one client does, in the accountant's words.
+pub fn mechanism(resolved: &Resolved, dimension: usize, records: usize) -> Mechanism {
+    let difference_clip = resolved.difference_clip;
+    Mechanism {
+        estimator: match resolved.estimator {
+            EstimatorName::Gd => Estimator::Gd,
+            EstimatorName::Sgd => Estimator::Sgd,
+            EstimatorName::Svrg => Estimator::Svrg { difference_clip },
+            EstimatorName::Saga => Estimator::Saga { difference_clip },
+        },
+        records: records as u64,
+        batch: resolved.batch.unwrap_or(records as f64),
+        clip: resolved.clip,
+        clip_scope: if resolved.clip_scope == Scope::Selected {
+            ClipScope::Selected
+        } else {
+            ClipScope::Record
+        },
+        rand_k: match resolved.compressor {
+            CompressorKind::RandK { k } => Some(k as f64 / dimension as f64),
+            _ => None,
+        },
+    }
+}
+
+/// The run's adjacency.
+pub fn adjacency(resolved: &Resolved) -> Adjacency {
+    if resolved.zero_out {
+        Adjacency::ZeroOut
+    } else {
+        Adjacency::ReplaceOne
+    }
+}
+
+/// Whether each record's share of a message is bounded and its coins are Poisson.
+fn mechanism_is_sound(resolved: &Resolved) -> bool {
+    resolved.clip_scope != Scope::Estimate
+        && !(resolved.with_replacement && resolved.batch.is_some())
+}
+
+const PAPER: &str = "paper calibration";
+
+/// `"proved"`, or what stands between a run by constants and a claim.
+pub fn claim(resolved: &Resolved) -> &'static str {
+    let obstacles = obstacles(resolved, false);
+    obstacles.first().copied().unwrap_or("proved")
+}
+
+/// What stands between this run and a claim, the weightiest first.
+fn obstacles(resolved: &Resolved, data_dependent_scaling: bool) -> Vec<&'static str> {
+    let checks = [
+        (resolved.noise_target == NoiseTarget::None, "no noise"),
+        (resolved.accountant == AccountantName::Paper, PAPER),
+        (
+            resolved.clip_scope == Scope::Estimate,
+            "whole estimates are clipped, not records",
+        ),
+        (
+            resolved.with_replacement && resolved.batch.is_some(),
+            "sampling with replacement",
+        ),
+        (data_dependent_scaling, "data-dependent scaling"),
+        (
+            resolved.step_size_origin == StepSizeOrigin::Theory,
+            "data-dependent step size",
+        ),
+        (
+            resolved.step_size_origin == StepSizeOrigin::Records,
+            "step size tuned on the records",
+        ),
+    ];
+    checks
+        .into_iter()
+        .filter(|(applies, _)| *applies)
+        .map(|(_, reason)| reason)
+        .collect()
+}
+
+fn paper_formula(resolved: &Resolved, records: usize) -> PaperFormula {
+    let clip = resolved.clip;
+    let theorem = match (resolved.preset, resolved.estimator) {
+        (
+            Preset::CdpSgd | Preset::Ldp(EstimatorName::Sgd),
+            EstimatorName::Sgd | EstimatorName::Gd,
+        ) => PaperTheorem::Direct { clip },
+        (_, EstimatorName::Gd | EstimatorName::Sgd) => PaperTheorem::sgd(clip),
+        (_, EstimatorName::Svrg | EstimatorName::Saga) => PaperTheorem::variance_reduced(clip),
+    };
+    let batch = resolved.batch.unwrap_or(records as f64);
+    PaperFormula {
+        theorem,
+        records: records as u64,
+        batch,
+        rounds: u64::from(resolved.rounds),
+    }
+}

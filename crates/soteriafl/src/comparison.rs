@@ -1,0 +1,472 @@
+//! Algorithms side by side on one problem: who is ahead, against rounds and against bits.
+//!
+//! Every algorithm has one curve per seed. *Against rounds* compares them after as many rounds as the shortest run has,
+//! *against bits* within as many bits as the thriftiest run sends. A lead is called clear when the means are more
+//! than three standard errors apart; for independent normal means that happens by chance with probability 0.0027.
+
+use serde_json::{Value, json};
+
+use crate::experiment::{Curve, Measure, Statistic};
+use crate::report::{Figure, Panel, Part, Series, Story, Table};
+use crate::reproduce::figures::{self, Horizontal};
+use crate::reproduce::tables::{final_json, plus_minus, quantity, statistic_json};
+use crate::words::counted;
+
+/// One algorithm's runs.
+pub struct Contender {
+    /// Its preset.
+    pub name: String,
+    /// The step size that was used.
+    pub step_size: f64,
+    /// What came out, seed by seed.
+    pub curve: Curve,
+    /// Every step size that was tried with the training loss it ended at; empty without tuning.
+    pub tried: Vec<(f64, Statistic)>,
+}
+
+/// All of them.
+pub struct Comparison {
+    /// What they were run on.
+    pub problem: String,
+    /// The algorithms, in the order that was asked for.
+    pub contenders: Vec<Contender>,
+}
+
+/// Who is ahead in something.
+pub struct Lead {
+    /// In what.
+    pub measure: Measure,
+    /// At how many rounds or bits, in words.
+    pub at: String,
+    /// From the best to the worst.
+    pub ranking: Vec<(String, Statistic)>,
+    /// Standard errors between the first two; not a number where there is no spread.
+    pub distance: f64,
+}
+
+impl Lead {
+    /// Whether the first is ahead beyond the spread.
+    pub fn is_clear(&self) -> bool {
+        self.distance.abs() > 3.0
+    }
+
+    /// One sentence.
+    pub fn sentence(&self) -> String {
+        let Some((first, best)) = self.ranking.first() else {
+            return format!("{}: nothing to compare.", self.at);
+        };
+        let mut text = format!(
+            "{}: {first} has the best {} ({})",
+            self.at,
+            self.measure.name(),
+            plus_minus(best)
+        );
+        if let Some((second, next)) = self.ranking.get(1) {
+            text += &format!(", before {second} ({})", plus_minus(next));
+            text += &if self.is_clear() {
+                format!(
+                    "; the lead is clear, {:.1} standard errors",
+                    self.distance.abs()
+                )
+            } else if self.distance.is_nan() {
+                "; one seed cannot say whether that is more than chance".to_string()
+            } else {
+                format!(
+                    "; that is within the spread ({:.1} standard errors), so neither is shown to be better",
+                    self.distance.abs()
+                )
+            };
+        }
+        text + "."
+    }
+}
+
+impl Comparison {
+    /// Accuracy where there is a test set, else the loss.
+    pub fn measure(&self) -> Measure {
+        let known =
+            |contender: &Contender| contender.curve.last(Measure::Accuracy).mean.is_finite();
+        if self.contenders.iter().all(known) {
+            Measure::Accuracy
+        } else {
+            Measure::Loss
+        }
+    }
+
+    fn measures(&self) -> Vec<Measure> {
+        let mut measures = vec![Measure::Utility, Measure::Loss];
+        if self.measure() == Measure::Accuracy {
+            measures.push(Measure::Accuracy);
+        }
+        measures
+    }
+
+    /// Who is ahead against rounds.
+    pub fn against_rounds(&self, measure: Measure) -> Lead {
+        let rounds = self.contenders.iter().map(|c| c.curve.rounds()).min();
+        let rounds = rounds.unwrap_or(0);
+        self.lead(
+            measure,
+            format!("After {}", counted(rounds, "round")),
+            |curve| curve.until(rounds, measure),
+        )
+    }
+
+    /// Who is ahead against bits.
+    pub fn against_bits(&self, measure: Measure) -> Lead {
+        let bits = self.contenders.iter().map(|c| c.curve.bits()).min();
+        let bits = bits.unwrap_or(0);
+        self.lead(measure, format!("Within {}", quantity(bits)), |curve| {
+            curve.within(bits, measure)
+        })
+    }
+
+    fn lead(
+        &self,
+        measure: Measure,
+        at: String,
+        value: impl Fn(&Curve) -> Option<Statistic>,
+    ) -> Lead {
+        let mut ranking: Vec<(String, Statistic)> = self
+            .contenders
+            .iter()
+            .filter_map(|contender| Some((contender.name.clone(), value(&contender.curve)?)))
+            .collect();
+        // What is not a number comes last.
+        let key = |statistic: &Statistic| match (statistic.mean, measure.more_is_better()) {
+            (mean, _) if mean.is_nan() => f64::INFINITY,
+            (mean, true) => -mean,
+            (mean, false) => mean,
+        };
+        ranking.sort_by(|(_, a), (_, b)| key(a).total_cmp(&key(b)));
+        let distance = match ranking.as_slice() {
+            [(_, first), (_, second), ..] => first.against(second).standard_errors(),
+            _ => f64::NAN,
+        };
+        Lead {
+            measure,
+            at,
+            ranking,
+            distance,
+        }
+    }
+
+    /// The summary in sentences.
+    pub fn sentences(&self) -> Vec<String> {
+        let measure = self.measure();
+        let mut text = vec![
+            self.against_rounds(measure).sentence(),
+            self.against_bits(measure).sentence(),
+        ];
+        let utility = Measure::Utility;
+        for (lead, main) in [
+            (self.against_rounds(utility), self.against_rounds(measure)),
+            (self.against_bits(utility), self.against_bits(measure)),
+        ] {
+            let winner = |lead: &Lead| lead.ranking.first().map(|(name, _)| name.clone());
+            if winner(&lead) != winner(&main) {
+                text.push(format!(
+                    "By the mean squared gradient norm it is another. {}",
+                    lead.sentence()
+                ));
+            }
+        }
+        text
+    }
+
+    /// One row for each algorithm.
+    pub fn table(&self) -> Table {
+        let rows = self.contenders.iter().map(|contender| {
+            let curve = &contender.curve;
+            let run = curve.runs.first();
+            let epsilon = run.and_then(|run| run.epsilon);
+            vec![
+                contender.name.clone(),
+                contender.step_size.to_string(),
+                curve.rounds().to_string(),
+                quantity(curve.bits()),
+                epsilon.map_or_else(
+                    || {
+                        format!(
+                            "- no claim: {}",
+                            run.map_or("no run", |run| run.claim.as_str())
+                        )
+                    },
+                    |epsilon| format!("+ {}", soteriafl_accountant::round_up(epsilon, 4)),
+                ),
+                plus_minus(&curve.last(Measure::Utility)),
+                plus_minus(&curve.last(Measure::Loss)),
+                plus_minus(&curve.last(Measure::Accuracy)),
+            ]
+        });
+        Table {
+            columns: [
+                "algorithm",
+                "step size",
+                "rounds",
+                "bits",
+                "proved ε",
+                "utility",
+                "training loss",
+                "test accuracy",
+            ]
+            .map(str::to_string)
+            .to_vec(),
+            rows: rows.collect(),
+        }
+    }
+
+    /// All measures against rounds, or against bits.
+    pub fn figure(&self, horizontal: Horizontal) -> Figure {
+        let against = match horizontal {
+            Horizontal::Rounds => "rounds",
+            Horizontal::Bits => "bits",
+        };
+        Figure {
+            title: format!("{}, against {against}", self.problem),
+            panels: self
+                .measures()
+                .into_iter()
+                .map(|measure| Panel {
+                    series: self
+                        .contenders
+                        .iter()
+                        .map(|contender| Series {
+                            label: contender.name.clone(),
+                            ..figures::curve(&contender.curve, measure, horizontal)
+                        })
+                        .collect(),
+                    ..figures::panel(measure, horizontal)
+                })
+                .collect(),
+        }
+    }
+
+    /// Every curve, a row for each evaluated round.
+    pub fn csv(&self) -> String {
+        let mut out = String::from(
+            "algorithm,step_size,runs,round,paper_bits,uplink_bytes,utility_mean,utility_sd,loss_mean,loss_sd,accuracy_mean,accuracy_sd\n",
+        );
+        for contender in &self.contenders {
+            let curve = &contender.curve;
+            for (at, point) in curve.points().iter().enumerate() {
+                out += &format!(
+                    "{},{},{},{},{},{}",
+                    contender.name,
+                    contender.step_size,
+                    curve.runs.len(),
+                    point.round,
+                    point.paper_bits,
+                    point.uplink_bytes
+                );
+                for measure in [Measure::Utility, Measure::Loss, Measure::Accuracy] {
+                    let statistic = curve.at(at, measure);
+                    for value in [statistic.mean, statistic.deviation] {
+                        out.push(',');
+                        if value.is_finite() {
+                            out += &value.to_string();
+                        }
+                    }
+                }
+                out.push('\n');
+            }
+        }
+        out
+    }
+
+    /// Everything that is not a curve.
+    pub fn summary(&self) -> Value {
+        let lead = |lead: Lead| {
+            let ranking: Vec<Value> = lead
+                .ranking
+                .iter()
+                .map(|(name, statistic)| json!({ "algorithm": name, "value": statistic_json(statistic) }))
+                .collect();
+            json!({
+                "at": lead.at, "measure": lead.measure.name(), "ranking": ranking,
+                "standard_errors": lead.distance.is_finite().then_some(lead.distance.abs()),
+                "clear": lead.is_clear(),
+            })
+        };
+        let measure = self.measure();
+        let algorithms: Vec<Value> = self.contenders.iter().map(contender_json).collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "problem": self.problem,
+            "algorithms": algorithms,
+            "against_rounds": lead(self.against_rounds(measure)),
+            "against_bits": lead(self.against_bits(measure)),
+            "summary": self.sentences(),
+            "tuned": self.contenders.iter().any(|contender| !contender.tried.is_empty()),
+        })
+    }
+
+    /// The report.
+    pub fn story(&self) -> Story {
+        let runs = self.contenders.first().map_or(0, |c| c.curve.runs.len());
+        let mut parts = vec![Part::Heading("Who is ahead".to_string())];
+        parts.extend(self.sentences().into_iter().map(Part::Text));
+        parts.push(Part::Table(self.table()));
+        if let Some(table) = self.tuning() {
+            parts.push(Part::Subheading("Step sizes that were tried".to_string()));
+            parts.push(Part::Note(TUNING.to_string()));
+            parts.push(Part::Table(table));
+        }
+        for (title, horizontal) in [
+            ("Against rounds", Horizontal::Rounds),
+            ("Against bits", Horizontal::Bits),
+        ] {
+            parts.push(Part::Heading(title.to_string()));
+            parts.push(Part::Figure {
+                figure: Box::new(self.figure(horizontal)),
+                shown: Vec::new(),
+            });
+        }
+        parts.push(Part::Note(
+            "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom out. Bands are one standard deviation \
+             over seeds. Loss, accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every claim. \
+             Choosing an algorithm by them costs privacy too, unless the data is public."
+                .to_string(),
+        ));
+        Story {
+            kicker: "Comparison".to_string(),
+            title: self.problem.clone(),
+            subtitle: format!(
+                "{}, {}",
+                counted(self.contenders.len(), "algorithm"),
+                counted(runs, "seed")
+            ),
+            cards: Vec::new(),
+            parts,
+        }
+    }
+
+    /// Every step size that was tried.
+    pub fn tuning(&self) -> Option<Table> {
+        let mut rows = Vec::new();
+        for contender in &self.contenders {
+            for (step, loss) in &contender.tried {
+                rows.push(vec![
+                    contender.name.clone(),
+                    step.to_string(),
+                    plus_minus(loss),
+                    if *step == contender.step_size {
+                        "+ used"
+                    } else {
+                        ""
+                    }
+                    .to_string(),
+                ]);
+            }
+        }
+        (!rows.is_empty()).then(|| Table {
+            columns: ["algorithm", "step size", "training loss", ""]
+                .map(str::to_string)
+                .to_vec(),
+            rows,
+        })
+    }
+}
+
+/// What tuning means for a claim.
+pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is computed from the records. On private data every run that is \
+looked at costs budget, and no accounting covers the choice: nothing is claimed for these runs, nor for one that repeats their \
+settings. A claim needs a step size that was fixed beforehand, or tuned on public data.";
+
+fn contender_json(contender: &Contender) -> Value {
+    let run = contender.curve.runs.first();
+    let tried: Vec<Value> = contender
+        .tried
+        .iter()
+        .map(|(step, loss)| json!({ "step_size": step, "loss": statistic_json(loss) }))
+        .collect();
+    json!({
+        "algorithm": contender.name,
+        "step_size": contender.step_size,
+        "rounds": contender.curve.rounds(),
+        "paper_bits": contender.curve.bits(),
+        "sigma": run.map(|run| run.sigma),
+        "claim": run.map(|run| run.claim.clone()),
+        "epsilon": run.and_then(|run| run.epsilon),
+        "final": final_json(&contender.curve),
+        "tried": tried,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Outcome, Point};
+
+    fn contender(name: &str, bits_per_round: u64, accuracies: &[[f64; 3]]) -> Contender {
+        let run = |values: &[f64; 3]| Outcome {
+            points: (0..3)
+                .map(|round| Point {
+                    round,
+                    paper_bits: u64::from(round) * bits_per_round,
+                    uplink_bytes: 0,
+                    loss: 1.0 - values[round as usize],
+                    grad_norm_sq: 1.0,
+                    utility: 1.0,
+                    test_accuracy: Some(values[round as usize]),
+                })
+                .collect(),
+            sigma: 0.1,
+            claim: "proved".to_string(),
+            epsilon: Some(1.0),
+            amplified: false,
+        };
+        Contender {
+            name: name.to_string(),
+            step_size: 0.1,
+            curve: Curve {
+                runs: accuracies.iter().map(run).collect(),
+            },
+            tried: Vec::new(),
+        }
+    }
+
+    /// The dense one wins against rounds; against bits it has not yet left the start.
+    #[test]
+    fn leads_depend_on_the_axis() {
+        let comparison = Comparison {
+            problem: "a problem".to_string(),
+            contenders: vec![
+                contender("dense", 1000, &[[0.5, 0.8, 0.90], [0.5, 0.8, 0.91]]),
+                contender("sparse", 50, &[[0.5, 0.6, 0.70], [0.5, 0.6, 0.71]]),
+            ],
+        };
+        assert_eq!(comparison.measure(), Measure::Accuracy);
+        let rounds = comparison.against_rounds(Measure::Accuracy);
+        assert_eq!(rounds.ranking[0].0, "dense");
+        assert!(rounds.is_clear());
+        let bits = comparison.against_bits(Measure::Accuracy);
+        assert_eq!(
+            (bits.ranking[0].0.as_str(), bits.ranking[1].1.mean),
+            ("sparse", 0.5)
+        );
+        assert!(
+            bits.sentence()
+                .starts_with("Within 100 bit: sparse has the best test accuracy")
+        );
+    }
+
+    #[test]
+    fn one_seed_decides_nothing() {
+        let comparison = Comparison {
+            problem: String::new(),
+            contenders: vec![
+                contender("a", 1, &[[0.5, 0.6, 0.7]]),
+                contender("b", 1, &[[0.5, 0.6, 0.8]]),
+            ],
+        };
+        let lead = comparison.against_rounds(Measure::Loss);
+        assert_eq!(lead.ranking[0].0, "b");
+        assert!(!lead.is_clear());
+        assert!(
+            lead.sentence().contains("one seed cannot say"),
+            "{}",
+            lead.sentence()
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! What `preset = "auto"` chooses: the best run that is proved.
+//!
+//! Every rule is a formula of public quantities (model, dimension, epsilon, how many values may
+//! travel); none looks at records, so choosing costs no privacy. Where the numbers in them come from is said in
+//! `docs/best-proved.md`.
+//!
+//! Full gradients, because a sampled minibatch needs nearly as much noise for less signal. Each record clipped
+//! on the coordinates that travel, which is exact where amplification is a bound. For networks all
+//! clients send the same coordinates, so that clients that differ (one digit each) do not add their
+//! differences to the error of random-k; the server's momentum then fills the gaps between a coordinate's visits, and no
+//! shift is needed. Convex models keep the shift: there the differences between clients are
+//! small, and a hundred coordinates are soon learnt.
+//! The privacy noise that a run ends with depends on the product of clip, step size and rounds, which is also what progress
+//! is made of; so steps and clips grow with epsilon, and what a public preconditioner
+//! ([smoothing](soteriafl_core::protocol::Smoothing)) takes off the noise is pure gain.
+
+use soteriafl_core::compress::{Compressor, CompressorKind};
+use soteriafl_core::data::Cosine;
+use soteriafl_core::objective::Activation;
+
+use super::document::ConfigError;
+use super::plain;
+use super::resolve::{Resolved, Shape};
+use super::{Auto, Config, EstimatorName, ModelKind, NoiseTarget, Preset, Scope, Theory};
+use crate::words::readable;
+
+/// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
+const FREQUENCIES: usize = 10;
+
+/// Size of a singular value of the direction, averaged over some rounds, that counts fully.
+const FLOOR: f64 = 0.002;
+
+/// The step that goes with it in a short run.
+const STEP: f64 = 0.3;
+
+/// The momentum that goes with it: longer memory makes a quieter direction, but an older one.
+const EQUALIZED_MOMENTUM: f64 = 0.6;
+
+/// Momentum of other networks.
+const MOMENTUM: f64 = 0.8;
+
+/// Standard deviation of a network's start in a basis, whose features are few, and on others.
+const STARTS: (f64, f64) = (0.1, 0.05);
+
+/// Units of a hidden layer whose direction is still equalised: eigenvectors cost their third power.
+const WIDEST: usize = 512;
+
+impl Config {
+    /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
+    pub(super) fn budget(&self, shape: &Shape) -> usize {
+        let messages = match (shape.model, self.noise_target) {
+            (ModelKind::Logistic, _) => 300.0,
+            // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
+            // epsilon 1, 500 at 8, 1000 at 16.
+            (_, NoiseTarget::Epsilon(epsilon)) => {
+                let epsilon = epsilon.min(16.0);
+                100.0 + 50.0 * epsilon + 12.5 * (epsilon - 8.0).max(0.0)
+            }
+            _ => 150.0,
+        };
+        self.values
+            .or_else(|| messages as usize * share(0.05, shape.whole))
+    }
+
+    /// How many coordinates travel in a message when nobody says.
+    ///
+    /// Noise does not care: with the clip at `sqrt(k/d)` of the whole one, a coordinate's noise over the run depends on
+    /// the number of values alone, however they are dealt to rounds. Many small messages make many
+    /// steps, which is what training lacks; but random-k needs some rounds until every coordinate
+    /// was seen, so that few values are better spent on few large messages.
+    pub(super) fn message_size(&self, shape: &Shape) -> usize {
+        let dimension = shape.dimension;
+        if self.preset != Preset::Auto {
+            return share(0.05, dimension);
+        }
+        let values = self.budget(shape);
+        let whole = self.whole_gradients(shape);
+        let rounds = match (self.rounds, self.values) {
+            (Auto::Given(Theory::Given(rounds)), Auto::Given(_)) => rounds as usize,
+            (Auto::Given(_), _) if whole => return dimension,
+            (Auto::Given(_), _) => return share(0.05, dimension),
+            (Auto::Auto, _) if whole => return values.clamp(1, dimension),
+            (Auto::Auto, _) => {
+                let passes = values as f64 / dimension as f64;
+                let enough = if shape.model == ModelKind::Logistic {
+                    10.0
+                } else {
+                    2.8
+                };
+                values / share((enough / passes.powi(2)).clamp(0.05, 1.0), dimension)
+            }
+        };
+        (values / rounds.max(1)).clamp(1, dimension)
+    }
+
+    /// Whether all clients send the same coordinates.
+    pub(super) fn sharing_rule(&self, model: ModelKind, scope: Scope) -> bool {
+        self.preset == Preset::Auto && model == ModelKind::Mlp && scope == Scope::Selected
+    }
+
+    /// The basis that records of `columns` features are written in.
+    ///
+    /// # Errors
+    /// When one is given that is not for these records or this model.
+    pub fn basis_for(
+        &self,
+        model: ModelKind,
+        columns: usize,
+    ) -> Result<Option<Cosine>, ConfigError> {
+        match self.basis {
+            Auto::Given(None) => Ok(None),
+            Auto::Given(Some(frequencies)) => {
+                if model == ModelKind::Logistic {
+                    return Err(ConfigError::with_hint(
+                        format!(
+                            "`data.basis = \"cosine:{frequencies}\"` needs a softmax or mlp model"
+                        ),
+                        "leave it out, or set it to \"none\"",
+                    ));
+                }
+                let basis = Cosine::new(columns, frequencies);
+                basis.map(Some).map_err(|error| {
+                    ConfigError::with_hint(
+                        format!("`data.basis`: {error}"),
+                        "leave it out, or set it to \"none\"",
+                    )
+                })
+            }
+            Auto::Auto => Ok(Cosine::new(columns, FREQUENCIES)
+                .ok()
+                .filter(|_| self.preset == Preset::Auto && model == ModelKind::Mlp)
+                .filter(|_| self.source.is_images())),
+        }
+    }
+
+    /// The activation of hidden units. A network of tanh units computes what one of sigmoid units does
+    /// (`tanh(z) = 2 sigmoid(2z) - 1`), but its units are centred, which a short run notices.
+    pub fn activation_for(&self, basis: bool) -> Activation {
+        self.activation.or(if self.preset == Preset::Auto && basis {
+            Activation::Tanh
+        } else {
+            Activation::Sigmoid
+        })
+    }
+
+    /// The floor down to which singular values of the direction are equalised; 0 is the plain step.
+    pub(super) fn equalizing(&self, shape: &Shape) -> Result<f64, ConfigError> {
+        let network = self.whole_gradients(shape) || self.plain(shape);
+        let floor = self.equalize.or(if network { FLOOR } else { 0.0 });
+        let widest = self.hidden.iter().copied().max().unwrap_or(0);
+        if floor > 0.0 && (shape.model != ModelKind::Mlp || widest > WIDEST) {
+            if self.equalize == Auto::Auto {
+                return Ok(0.0);
+            }
+            return Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.equalize` is {}, but it needs an mlp with hidden layers of at most {WIDEST} units",
+                    readable(floor)
+                ),
+                "leave it out, or set it to 0",
+            ));
+        }
+        Ok(floor)
+    }
+
+    /// Whether the best run is one of few whole gradients: in a basis of few numbers they fit into messages.
+    pub(super) fn whole_gradients(&self, shape: &Shape) -> bool {
+        self.preset == Preset::Auto && shape.basis.is_some() && shape.model == ModelKind::Mlp
+    }
+
+    /// The server's momentum, where all clients send the same coordinates.
+    pub(super) fn momentum_rule(&self, shape: &Shape) -> f64 {
+        if self.plain(shape) {
+            plain::MOMENTUM
+        } else if self.whole_gradients(shape) {
+            EQUALIZED_MOMENTUM
+        } else {
+            MOMENTUM
+        }
+    }
+
+    /// Standard deviation of a network's start.
+    pub(super) fn start_rule(&self, shape: &Shape) -> f64 {
+        if self.whole_gradients(shape) {
+            STARTS.0
+        } else {
+            STARTS.1
+        }
+    }
+
+    /// How often the first layer's direction is smoothed.
+    pub(super) fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
+        let network = shape.model != ModelKind::Logistic;
+        let passes = self.smoothing.or(
+            if self.preset == Preset::Auto
+                && network
+                && shape.image
+                && self.source.is_images()
+                && !self.plain(shape)
+            {
+                3
+            } else {
+                0
+            },
+        );
+        if passes > 0 && !(network && shape.image) {
+            return Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.smoothing` is {passes}, but it needs a softmax or mlp model that reads the pixels of square images"
+                ),
+                "leave it out, or set it to 0",
+            ));
+        }
+        Ok(passes)
+    }
+
+    /// What the clip bounds.
+    pub(super) fn scope(&self, estimator: EstimatorName, compressor: CompressorKind) -> Scope {
+        let minibatch = matches!(estimator, EstimatorName::Gd | EstimatorName::Sgd);
+        match (self.preset, compressor) {
+            (Preset::Auto, CompressorKind::RandK { .. }) if minibatch => Scope::Selected,
+            _ => Scope::Record,
+        }
+    }
+
+    /// The bound on each record.
+    pub(super) fn clip_rule(&self, shape: &Shape, scope: Scope, compressor: &Compressor) -> f64 {
+        let model = shape.model;
+        if self.preset != Preset::Auto {
+            return if model == ModelKind::Logistic {
+                0.5
+            } else {
+                1.0
+            };
+        }
+        let whole = match model {
+            ModelKind::Logistic => 2.0,
+            ModelKind::Softmax => 0.2,
+            ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
+            ModelKind::Mlp => 0.2 * self.clip_growth(),
+        };
+        match (scope, compressor.fraction()) {
+            // A gradient that is spread over its coordinates shows this share of its norm.
+            (Scope::Selected, Some(fraction)) => whole * fraction.sqrt(),
+            _ => whole,
+        }
+    }
+
+    /// The step size.
+    pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
+        match (self.preset, shape.model) {
+            _ if self.plain(shape) => plain::step_rule(floor),
+            // Below the floor an equalised step is a plain one of this size.
+            (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
+                let step = match self.noise_target {
+                    // With epsilon runs get longer, and steps shorter.
+                    NoiseTarget::Epsilon(epsilon) => STEP / (1.0 + epsilon.min(16.0) / 100.0),
+                    _ => STEP,
+                };
+                if floor > 0.0 {
+                    step
+                } else {
+                    (1.0 - EQUALIZED_MOMENTUM) * step / FLOOR
+                }
+            }
+            (Preset::Auto, ModelKind::Logistic) => 0.7,
+            // Gradients of networks are as long as they are: the other step is for short ones.
+            (Preset::Auto, _) if self.unclipped() => 1.0,
+            (Preset::Auto, _) => 12.0,
+            _ => 0.3,
+        }
+    }
+
+    /// By how much a network's clip exceeds the one at epsilon 1. The noise that the model ends with is proportional to
+    /// clip times step times rounds over (nearly) `epsilon^0.8`. Rounds grow by `epsilon^0.65` or so, which leaves a little
+    /// for a clip that hears more of the records that are still wrong.
+    fn clip_growth(&self) -> f64 {
+        match self.noise_target {
+            NoiseTarget::Epsilon(epsilon) => epsilon.clamp(0.05, 20.0).powf(0.3),
+            _ => 1.0,
+        }
+    }
+
+    /// As many rounds as the values that may travel allow.
+    pub(super) fn rounds_rule(&self, shape: &Shape, compressor: &Compressor) -> u32 {
+        if self.plain(shape) {
+            return plain::ROUNDS;
+        }
+        let limited = matches!(self.values, Auto::Given(_));
+        let values = match (self.preset, compressor.fraction()) {
+            _ if limited => compressor.values(),
+            (Preset::Auto, Some(_)) => compressor.values(),
+            // What travels is not chosen by the number of values: as many rounds as at 5%.
+            (Preset::Auto, None) => share(0.05, shape.dimension),
+            _ => return 100,
+        };
+        (self.budget(shape) / values).clamp(1, u32::MAX as usize) as u32
+    }
+
+    /// Refuses rounds and messages that together send more than `algorithm.values`.
+    pub(super) fn check_values(
+        &self,
+        resolved: &Resolved,
+        dimension: usize,
+    ) -> Result<(), ConfigError> {
+        let Auto::Given(allowed) = self.values else {
+            return Ok(());
+        };
+        let each = match resolved.compressor {
+            CompressorKind::RandK { k } => k,
+            _ => dimension,
+        };
+        let all = each as u128 * u128::from(resolved.rounds);
+        if all > allowed as u128 {
+            return Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.values` allows {allowed} values, but {} rounds of {each} are {all}",
+                    resolved.rounds
+                ),
+                "leave `algorithm.rounds` or `algorithm.fraction` to \"auto\", or allow more",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A share of the coordinates, rounded down, at least one.
+pub(super) fn share(fraction: f64, dimension: usize) -> usize {
+    ((fraction * dimension as f64).floor() as usize).max(1)
+}

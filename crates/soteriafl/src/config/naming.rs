@@ -1,0 +1,68 @@
+//! What a run is called: in the terminal, in `summary.json`, in the name of its directory and in
+//! its report.
+//!
+//! The names are those of the table of presets, so that whoever reads one finds it there.
+
+use soteriafl_core::compress::CompressorKind;
+
+use super::read::{ESTIMATORS, PRESETS, name};
+use super::resolve::Resolved;
+use super::{EstimatorName, Preset, ShiftChoice};
+use crate::output::compressor_text;
+
+impl Resolved {
+    /// What runs, by a name of the table of presets: that of the row whose slots it fills; where
+    /// there is none, `auto` if they are what the system chooses, else `custom`.
+    pub fn algorithm(&self) -> String {
+        let named = self.row();
+        if PRESETS.iter().any(|(known, _)| *known == named) {
+            return named;
+        }
+        // Without a shift the system chooses only full gradients on coordinates that all clients
+        // share.
+        let chosen = self.preset == Preset::Auto
+            && self.estimator == EstimatorName::Gd
+            && self.shared_coordinates
+            && matches!(self.compressor, CompressorKind::RandK { .. });
+        if chosen { "auto" } else { "custom" }.to_string()
+    }
+
+    /// The same for people, who want to know what is behind a name that does not tell: `auto (gd,
+    /// all 7114 coordinates)`.
+    pub fn algorithm_text(&self, dimension: usize) -> String {
+        let name = self.algorithm();
+        if name == self.row() {
+            return name;
+        }
+        // Every row with a shift is in the table, so that there is none here.
+        let travels = compressor_text(self.compressor, dimension);
+        format!("{name} ({}, {travels})", name_of(self.estimator))
+    }
+
+    /// What the system chose, in short: `auto (soteriafl-gd)`, or `auto (gd)` where the table has
+    /// no row for it.
+    pub fn chosen(&self) -> String {
+        match self.algorithm().as_str() {
+            "auto" => format!("auto ({})", name_of(self.estimator)),
+            named => format!("auto ({named})"),
+        }
+    }
+
+    /// Family and estimator, whether or not the table has them.
+    fn row(&self) -> String {
+        let estimator = name_of(self.estimator);
+        let compressed = self.compressor != CompressorKind::Identity;
+        let shifted = matches!(self.shift, ShiftChoice::Step(_));
+        let family = match (compressed, shifted, self.clients) {
+            (_, true, _) => "soteriafl",
+            (true, false, _) => "cdp",
+            (false, false, 1) => "dp",
+            (false, false, _) => "ldp",
+        };
+        format!("{family}-{estimator}")
+    }
+}
+
+fn name_of(estimator: EstimatorName) -> &'static str {
+    name(ESTIMATORS, estimator)
+}

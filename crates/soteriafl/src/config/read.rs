@@ -1,0 +1,439 @@
+//! From what was typed to what it means.
+
+use std::str::FromStr;
+
+use soteriafl_core::data::{Partition, Source};
+use soteriafl_core::objective::Activation;
+use soteriafl_core::protocol::Schedule;
+use toml::Value;
+
+use super::document::{ConfigError, Document, KEYS};
+use super::{
+    AccountantName, Auto, CompressorName, Config, EstimatorName, FeatureList, Init, ModelKind,
+    NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+};
+
+impl Config {
+    /// Reads every key.
+    ///
+    /// # Errors
+    /// When a value is of the wrong type, out of range, or contradicts another.
+    pub fn read(document: &Document) -> Result<Self, ConfigError> {
+        let d = document;
+        refuse_biased(d)?;
+        let alpha = d.read("data.alpha", 0.3, positive)?;
+        Ok(Self {
+            source: source(d, "data.source")?.unwrap_or_else(|| source_without_name(d)),
+            test: source(d, "data.test")?,
+            rows: d.read(
+                "data.rows",
+                None,
+                word_or("all", None, |value| count(value).map(Some)),
+            )?,
+            clients: d.read("data.clients", Auto::Auto, |value| {
+                count(value).map(Auto::Given)
+            })?,
+            partition: d.read("data.partition", Partition::Sorted, |value| {
+                Partition::from_name(value.as_str()?, alpha).ok()
+            })?,
+            scale: scale(d)?,
+            basis: d.read("data.basis", Auto::Auto, auto(basis))?,
+            standardize: d.read("data.standardize", Auto::Auto, auto(Value::as_bool))?,
+            equal_weights: d.read(
+                "data.weighting",
+                false,
+                choice(&[("records", false), ("equal", true)]),
+            )?,
+            model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
+            hidden: d.read("model.hidden", vec![64], |value| {
+                value.as_array()?.iter().map(count).collect()
+            })?,
+            activation: d.read("model.activation", Auto::Auto, auto(choice(ACTIVATIONS)))?,
+            intercept: d.read("model.intercept", true, Value::as_bool)?,
+            regularizer: d.read("model.regularizer", Auto::Auto, auto(choice(REGULARIZERS)))?,
+            lambda: d.read("model.lambda", 0.001, not_negative)?,
+            regularizer_at_client: d.read(
+                "model.regularizer_at",
+                false,
+                choice(&[("server", false), ("client", true)]),
+            )?,
+            init: d.read("model.init", Auto::Auto, auto(init))?,
+            preset: d.read("algorithm.preset", Preset::Auto, choice(PRESETS))?,
+            estimator: d.read("algorithm.estimator", Auto::Auto, auto(choice(ESTIMATORS)))?,
+            batch: d.read("algorithm.batch", Auto::Auto, auto(positive))?,
+            snapshot_probability: d.read(
+                "algorithm.snapshot_probability",
+                Auto::Auto,
+                auto(probability),
+            )?,
+            compressor: d.read(
+                "algorithm.compressor",
+                Auto::Auto,
+                auto(choice(COMPRESSORS)),
+            )?,
+            fraction: d.read("algorithm.fraction", Auto::Auto, auto(probability))?,
+            k: d.read("algorithm.k", Auto::Auto, auto(count))?,
+            values: d.read("algorithm.values", Auto::Auto, auto(count))?,
+            shared_coordinates: d.read(
+                "algorithm.coordinates",
+                Auto::Auto,
+                auto(choice(COORDINATES)),
+            )?,
+            levels: d.read("algorithm.levels", 16, |value| {
+                count(value)?.try_into().ok()
+            })?,
+            shift: d.read(
+                "algorithm.shift",
+                Auto::Auto,
+                auto(word_or("off", ShiftChoice::Off, |value| {
+                    not_negative(value).map(ShiftChoice::Step)
+                })),
+            )?,
+            step_size: d.read(
+                "algorithm.step_size",
+                Auto::Auto,
+                auto(word_or("theory", Theory::Theory, |value| {
+                    positive(value).map(Theory::Given)
+                })),
+            )?,
+            step_size_from_data: d.read("algorithm.step_size_from_data", false, Value::as_bool)?,
+            schedule: d.read("algorithm.schedule", Auto::Auto, auto(choice(SCHEDULES)))?,
+            momentum: d.read(
+                "algorithm.momentum",
+                Auto::Auto,
+                auto(|value| not_negative(value).filter(|m| *m < 1.0)),
+            )?,
+            smoothing: d.read(
+                "algorithm.smoothing",
+                Auto::Auto,
+                auto(|value| {
+                    not_negative(value)
+                        .filter(|n| n.fract() == 0.0 && *n <= 64.0)
+                        .map(|n| n as u32)
+                }),
+            )?,
+            equalize: d.read("algorithm.equalize", Auto::Auto, auto(not_negative))?,
+            rounds: d.read(
+                "algorithm.rounds",
+                Auto::Auto,
+                auto(word_or("theory", Theory::Theory, |value| {
+                    Some(Theory::Given(count(value)?.try_into().ok()?))
+                })),
+            )?,
+            participation: d.read("algorithm.participation", 1.0, probability)?,
+            noise_target: noise_target(d)?,
+            delta: d.read("privacy.delta", 1e-5, |value| {
+                probability(value).filter(|delta| *delta < 1.0)
+            })?,
+            zero_out: d.read(
+                "privacy.adjacency",
+                false,
+                choice(&[("replace-one", false), ("zero-out", true)]),
+            )?,
+            clip: d.read(
+                "privacy.clip",
+                Auto::Auto,
+                auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
+            clip_scope: d.read("privacy.clip_scope", Auto::Auto, auto(choice(SCOPES)))?,
+            with_replacement: d.read(
+                "privacy.sampling",
+                false,
+                choice(&[("poisson", false), ("with-replacement", true)]),
+            )?,
+            difference_clip: d.read(
+                "privacy.difference_clip",
+                Auto::Auto,
+                auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
+            accountant: d.read(
+                "privacy.accountant",
+                AccountantName::Pld,
+                choice(ACCOUNTANTS),
+            )?,
+            amplification: d.read(
+                "privacy.amplification",
+                true,
+                choice(&[("auto", true), ("off", false)]),
+            )?,
+            noise: d.read("privacy.noise", Auto::Auto, auto(choice(NOISES)))?,
+            quorum: d.read(
+                "deployment.quorum",
+                None,
+                word_or("all", None, |value| count(value).map(Some)),
+            )?,
+            deadline: d.read(
+                "deployment.deadline",
+                None,
+                word_or("none", None, |value| positive(value).map(Some)),
+            )?,
+            features: d.read("deployment.features", None, |value| {
+                let counted = count(value).map(FeatureList::Count);
+                let named = || {
+                    names(value)
+                        .filter(|names| !names.is_empty())
+                        .map(FeatureList::Names)
+                };
+                counted.or_else(named).map(Some)
+            })?,
+            labels: d.read("deployment.labels", None, |value| names(value).map(Some))?,
+            records: d.read("deployment.records", None, |value| count(value).map(Some))?,
+            most_records: d.read("deployment.most_records", None, |value| {
+                count(value).map(Some)
+            })?,
+            seed: d.read("run.seed", 0, |value| value.as_integer()?.try_into().ok())?,
+            eval_every: d.read("run.eval_every", 1, |value| {
+                value.as_integer()?.try_into().ok()
+            })?,
+            given: KEYS
+                .iter()
+                .filter(|(key, _)| d.has(key))
+                .map(|(key, _)| (*key).to_string())
+                .collect(),
+        })
+    }
+}
+
+pub(super) const MODELS: &[(&str, ModelKind)] = &[
+    ("logistic", ModelKind::Logistic),
+    ("softmax", ModelKind::Softmax),
+    ("mlp", ModelKind::Mlp),
+];
+pub(super) const ACTIVATIONS: &[(&str, Activation)] = &[
+    ("sigmoid", Activation::Sigmoid),
+    ("tanh", Activation::Tanh),
+    ("relu", Activation::Relu),
+];
+pub(super) const REGULARIZERS: &[(&str, RegularizerKind)] = &[
+    ("none", RegularizerKind::None),
+    ("l2", RegularizerKind::L2),
+    ("nonconvex", RegularizerKind::Nonconvex),
+];
+pub(super) const PRESETS: &[(&str, Preset)] = &[
+    ("auto", Preset::Auto),
+    ("soteriafl-gd", Preset::Soteria(EstimatorName::Gd)),
+    ("soteriafl-sgd", Preset::Soteria(EstimatorName::Sgd)),
+    ("soteriafl-svrg", Preset::Soteria(EstimatorName::Svrg)),
+    ("soteriafl-saga", Preset::Soteria(EstimatorName::Saga)),
+    ("cdp-sgd", Preset::CdpSgd),
+    ("ldp-sgd", Preset::Ldp(EstimatorName::Sgd)),
+    ("ldp-svrg", Preset::Ldp(EstimatorName::Svrg)),
+    ("dp-gd", Preset::Dp(EstimatorName::Gd)),
+    ("dp-sgd", Preset::Dp(EstimatorName::Sgd)),
+];
+pub(super) const ESTIMATORS: &[(&str, EstimatorName)] = &[
+    ("gd", EstimatorName::Gd),
+    ("sgd", EstimatorName::Sgd),
+    ("svrg", EstimatorName::Svrg),
+    ("saga", EstimatorName::Saga),
+];
+pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
+    ("identity", CompressorName::Identity),
+    ("rand-k", CompressorName::RandK),
+    ("qsgd", CompressorName::Qsgd),
+    ("natural", CompressorName::Natural),
+];
+pub(super) const COORDINATES: &[(&str, bool)] = &[("own", false), ("shared", true)];
+pub(super) const SCHEDULES: &[(&str, Schedule)] = &[
+    ("constant", Schedule::Constant),
+    ("cosine", Schedule::Cosine),
+    ("inverse-sqrt", Schedule::InverseSqrt),
+];
+pub(super) const SCOPES: &[(&str, Scope)] = &[
+    ("record", Scope::Record),
+    ("selected", Scope::Selected),
+    ("estimate", Scope::Estimate),
+];
+pub(super) const ACCOUNTANTS: &[(&str, AccountantName)] = &[
+    ("pld", AccountantName::Pld),
+    ("rdp", AccountantName::Rdp),
+    ("paper", AccountantName::Paper),
+];
+pub(super) const NOISES: &[(&str, NoiseName)] =
+    &[("float", NoiseName::Float), ("secure", NoiseName::Secure)];
+
+/// The name under which a choice is written.
+pub(super) fn name<T: PartialEq>(choices: &[(&'static str, T)], value: T) -> &'static str {
+    choices
+        .iter()
+        .find(|(_, choice)| *choice == value)
+        .map_or("", |(name, _)| name)
+}
+
+fn choice<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&Value) -> Option<T> {
+    move |value| {
+        choices
+            .iter()
+            .find(|(name, _)| value.as_str() == Some(name))
+            .map(|(_, choice)| *choice)
+    }
+}
+
+fn auto<T>(parse: impl Fn(&Value) -> Option<T>) -> impl Fn(&Value) -> Option<Auto<T>> {
+    move |value| match value.as_str() {
+        Some("auto") => Some(Auto::Auto),
+        _ => parse(value).map(Auto::Given),
+    }
+}
+
+fn word_or<T: Copy>(
+    word: &'static str,
+    meaning: T,
+    parse: impl Fn(&Value) -> Option<T>,
+) -> impl Fn(&Value) -> Option<T> {
+    move |value| {
+        if value.as_str() == Some(word) {
+            Some(meaning)
+        } else {
+            parse(value)
+        }
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    let number = value
+        .as_float()
+        .or_else(|| value.as_integer().map(|integer| integer as f64))?;
+    number.is_finite().then_some(number)
+}
+
+fn positive(value: &Value) -> Option<f64> {
+    number(value).filter(|number| *number > 0.0)
+}
+
+fn not_negative(value: &Value) -> Option<f64> {
+    number(value).filter(|number| *number >= 0.0)
+}
+
+fn probability(value: &Value) -> Option<f64> {
+    positive(value).filter(|number| *number <= 1.0)
+}
+
+fn count(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_integer()?)
+        .ok()
+        .filter(|count| *count > 0)
+}
+
+fn names(value: &Value) -> Option<Vec<String>> {
+    let names = value.as_array()?.iter();
+    names.map(|name| Some(name.as_str()?.to_string())).collect()
+}
+
+fn basis(value: &Value) -> Option<Option<usize>> {
+    let text = value.as_str()?;
+    match text.split_once(':') {
+        None if text == "none" => Some(None),
+        Some(("cosine", frequencies)) => {
+            let frequencies = frequencies.parse().ok().filter(|count| *count > 0);
+            frequencies.map(Some)
+        }
+        _ => None,
+    }
+}
+
+fn init(value: &Value) -> Option<Init> {
+    let text = value.as_str()?;
+    match text.split_once(':') {
+        None if text == "zeros" => Some(Init::Zeros),
+        None if text == "glorot" => Some(Init::Glorot),
+        Some(("normal", deviation)) => deviation
+            .parse()
+            .ok()
+            .filter(|d: &f64| d.is_finite() && *d >= 0.0)
+            .map(Init::Normal),
+        Some(("file", path)) if !path.is_empty() => Some(Init::File(path.to_string())),
+        _ => None,
+    }
+}
+
+/// What is trained on if nobody says: the built-in records, but never where a server says that it
+/// owns none.
+fn source_without_name(document: &Document) -> Source {
+    if document.has("deployment.records") {
+        Source::Clients
+    } else {
+        Source::A9a
+    }
+}
+
+fn source(document: &Document, key: &str) -> Result<Option<Source>, ConfigError> {
+    let text = document.read(key, None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
+    match text {
+        None => Ok(None),
+        Some(text) => match Source::from_str(&text) {
+            Ok(source) => Ok(Some(source)),
+            Err(error) => Err(ConfigError::conflict(format!("`{key}`: {error}"))),
+        },
+    }
+}
+
+fn scale(document: &Document) -> Result<Auto<ScaleChoice>, ConfigError> {
+    let center = document.read("data.center", None, |value| number(value).map(Some))?;
+    let factor = document.read("data.factor", None, |value| positive(value).map(Some))?;
+    let named = document.read("data.scale", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
+    match (named.as_deref(), center.is_some() || factor.is_some()) {
+        (None | Some("constant"), true) => Ok(Auto::Given(ScaleChoice::Constant {
+            center: center.unwrap_or(0.0),
+            factor: factor.unwrap_or(1.0),
+        })),
+        (Some("constant"), false) => Err(ConfigError::conflict(
+            "`data.scale = \"constant\"` needs `data.center` or `data.factor`",
+        )),
+        (Some(_), true) => Err(ConfigError::conflict(
+            "`data.center` and `data.factor` go with `data.scale = \"constant\"` only",
+        )),
+        (None | Some("auto"), false) => Ok(Auto::Auto),
+        (Some("none"), false) => Ok(Auto::Given(ScaleChoice::None)),
+        (Some("spectral"), false) => Ok(Auto::Given(ScaleChoice::Spectral)),
+        (Some("standard"), false) => Ok(Auto::Given(ScaleChoice::Standard)),
+        (Some("per-feature"), false) => Ok(Auto::Given(ScaleChoice::PerFeature)),
+        _ => Err(document.refuse("data.scale")),
+    }
+}
+
+fn noise_target(document: &Document) -> Result<NoiseTarget, ConfigError> {
+    let sigma = document.read("privacy.sigma", None, |value| not_negative(value).map(Some))?;
+    let default = NoiseTarget::Epsilon(1.0);
+    let epsilon = document.read(
+        "privacy.epsilon",
+        default,
+        word_or("none", NoiseTarget::None, |value| {
+            positive(value).map(NoiseTarget::Epsilon)
+        }),
+    )?;
+    match sigma {
+        None => Ok(epsilon),
+        Some(_) if document.has("privacy.epsilon") => Err(ConfigError::with_hint(
+            "`privacy.sigma` and `privacy.epsilon` are both given, but one follows from the other",
+            "leave one of them out",
+        )),
+        Some(0.0) => Ok(NoiseTarget::None),
+        Some(sigma) => Ok(NoiseTarget::Sigma(sigma)),
+    }
+}
+
+/// Biased operators are refused with the reason, not as unknown names.
+fn refuse_biased(document: &Document) -> Result<(), ConfigError> {
+    let name = document.read("algorithm.compressor", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
+    let chosen = match name.as_deref() {
+        Some("top-k" | "top_k" | "topk") => {
+            ", and coordinates chosen by the size of a gradient leak it"
+        }
+        Some("sign" | "signsgd" | "rank-k" | "rank_k" | "powersgd") => "",
+        _ => return Ok(()),
+    };
+    Err(ConfigError::with_hint(
+        format!(
+            "`algorithm.compressor = \"{}\"` is biased: the theory of shifted compression needs E C(x) = x{chosen}",
+            name.unwrap_or_default()
+        ),
+        "use rand-k, qsgd or natural",
+    ))
+}

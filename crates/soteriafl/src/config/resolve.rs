@@ -1,0 +1,555 @@
+//! Every `"auto"` replaced by what was chosen, and what does not go together refused.
+//!
+//! Under a named preset `auto` follows the paper: batch and snapshot probability from its
+//! corollaries (with `L = 1`, so that no private data decides), its shift step, 5% of the
+//! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
+//! most for (`best.rs`).
+
+use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
+use soteriafl_core::data::{Cosine, Partition, Source};
+use soteriafl_core::objective::Activation;
+use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
+use soteriafl_core::theory;
+
+use super::automatic::share;
+use super::document::ConfigError;
+use super::{
+    AccountantName, Auto, CompressorName, Config, EstimatorName, FeatureList, Init, ModelKind,
+    NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+};
+use crate::words::{counted, readable};
+
+/// A configuration that can run: nothing left to choose.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // The fields are the keys of the file, explained in `docs/configuration.md`.
+pub struct Resolved {
+    pub source: Source,
+    pub test: Option<Source>,
+    pub rows: Option<usize>,
+    pub clients: usize,
+    pub partition: Partition,
+    pub scale: ScaleChoice,
+    /// Frequencies of a cosine basis.
+    pub basis: Option<usize>,
+    /// Whether columns are standardised by their records, and the saved model reads them as they
+    /// are.
+    pub standardize: bool,
+    pub equal_weights: bool,
+    pub model: ModelKind,
+    pub hidden: Vec<usize>,
+    pub activation: Activation,
+    pub intercept: bool,
+    pub regularizer: RegularizerKind,
+    pub lambda: f64,
+    pub regularizer_at_client: bool,
+    pub init: Init,
+    pub preset: Preset,
+    pub estimator: EstimatorName,
+    pub batch: Option<f64>,
+    pub snapshot_probability: f64,
+    pub compressor: CompressorKind,
+    pub shift: ShiftChoice,
+    pub step_size: f64,
+    pub schedule: Schedule,
+    pub momentum: f64,
+    pub smoothing: u32,
+    pub equalize: f64,
+    pub shared_coordinates: bool,
+    pub rounds: u32,
+    pub participation: f64,
+    pub noise_target: NoiseTarget,
+    pub delta: f64,
+    pub zero_out: bool,
+    pub clip: f64,
+    /// Whether it is applied: always with noise, without it only if it was asked for.
+    pub clipped: bool,
+    pub clip_scope: Scope,
+    pub with_replacement: bool,
+    pub difference_clip: Option<f64>,
+    pub accountant: AccountantName,
+    pub amplification: bool,
+    pub noise: NoiseName,
+    pub quorum: Option<usize>,
+    pub deadline: Option<f64>,
+    pub features: Option<FeatureList>,
+    pub labels: Option<Vec<String>>,
+    pub records: Option<usize>,
+    pub most_records: Option<usize>,
+    pub seed: u64,
+    pub eval_every: u32,
+    pub step_size_origin: StepSizeOrigin,
+}
+
+/// What decided the step size. Only a step that no record decided leaves the claim as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepSizeOrigin {
+    /// A number that was fixed beforehand, or the system's rule of public quantities.
+    Public,
+    /// Computed from the records (`step_size = "theory"`).
+    Theory,
+    /// A number that somebody chose by looking at the records (`step_size_from_data = true`).
+    Records,
+}
+
+/// What resolving needs to know about data and model.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Parameters.
+    pub dimension: usize,
+    /// Every client's number of records.
+    pub records: Vec<usize>,
+    /// The chosen model.
+    pub model: ModelKind,
+    /// Smoothness of the loss on these records, where it is known.
+    pub smoothness: Option<f64>,
+    /// Whether the model reads as many features as a square image has pixels.
+    pub image: bool,
+    /// The basis that records are written in.
+    pub basis: Option<Cosine>,
+    /// Parameters that the model would have without the basis; what may travel is measured by them.
+    pub whole: usize,
+}
+
+impl Config {
+    /// The number of clients.
+    ///
+    /// # Errors
+    /// When a single-client preset meets several clients.
+    pub fn clients(&self) -> Result<usize, ConfigError> {
+        match (self.preset, self.clients) {
+            (Preset::Dp(_), Auto::Given(clients)) if clients > 1 => Err(ConfigError::with_hint(
+                format!("dp-gd and dp-sgd have one client, but `data.clients` is {clients}"),
+                "use ldp-sgd for several clients without compression",
+            )),
+            (Preset::Dp(_), _) => Ok(1),
+            (_, clients) => Ok(clients.or(10)),
+        }
+    }
+
+    /// The model family for data with `classes` classes.
+    ///
+    /// # Errors
+    /// When logistic regression meets more than two classes.
+    pub fn model_for(&self, classes: usize) -> Result<ModelKind, ConfigError> {
+        let model = self.model.or(if classes == 2 {
+            ModelKind::Logistic
+        } else {
+            ModelKind::Mlp
+        });
+        if model == ModelKind::Logistic && classes != 2 {
+            return Err(ConfigError::with_hint(
+                format!("logistic regression needs two classes, the data has {classes}"),
+                "use model.kind = \"softmax\" or \"mlp\"",
+            ));
+        }
+        Ok(model)
+    }
+
+    /// The regularizer for `model`.
+    pub fn regularizer_for(&self, model: ModelKind) -> RegularizerKind {
+        self.regularizer.or(if model == ModelKind::Logistic {
+            RegularizerKind::Nonconvex
+        } else {
+            RegularizerKind::None
+        })
+    }
+
+    /// The scaling for this source.
+    pub fn scale_choice(&self) -> ScaleChoice {
+        self.scale.or(if self.source.is_images() {
+            ScaleChoice::Standard
+        } else {
+            ScaleChoice::None
+        })
+    }
+
+    /// Chooses everything that is left to choose, and lists what the user should know.
+    ///
+    /// # Errors
+    /// When values do not go together.
+    pub fn resolve(&self, shape: &Shape) -> Result<(Resolved, Vec<String>), ConfigError> {
+        let d = shape.dimension;
+        let smallest = shape.records.iter().copied().min().unwrap_or(0);
+        let estimator = self.estimator.or(match self.preset {
+            Preset::Auto => EstimatorName::Gd,
+            Preset::Soteria(estimator) | Preset::Ldp(estimator) | Preset::Dp(estimator) => {
+                estimator
+            }
+            Preset::CdpSgd => EstimatorName::Sgd,
+        });
+        let compressor = self.compressor_kind(shape)?;
+        let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
+            let key = match error {
+                CompressError::Count { .. } => "algorithm.k",
+                CompressError::Levels(_) => "algorithm.levels",
+                CompressError::Participation(_) => "algorithm.participation",
+                _ => "algorithm.compressor",
+            };
+            ConfigError::conflict(format!("`{key}`: {error}"))
+        })?;
+        let omega = checked.omega();
+        let clip_scope = self
+            .clip_scope
+            .or_else(|| self.scope(estimator, compressor));
+        let clip = match self.clip {
+            Auto::Given(Some(clip)) => clip,
+            _ => self.clip_rule(shape, clip_scope, &checked),
+        };
+        // Without noise nothing is protected, so nothing is clipped unless it is asked for.
+        let clipped = match self.clip {
+            Auto::Given(clip) => clip.is_some(),
+            Auto::Auto => self.noise_target != NoiseTarget::None,
+        };
+        if !clipped && self.noise_target != NoiseTarget::None {
+            return Err(ConfigError::with_hint(
+                "`privacy.clip = \"none\"` goes with `privacy.epsilon = \"none\"` only: noise hides no more than what is bounded",
+                "give a clip, or leave it out",
+            ));
+        }
+        let shared = self
+            .shared_coordinates
+            .or_else(|| self.sharing_rule(shape.model, clip_scope));
+        let shift = self.shift.or(match self.preset {
+            // Coordinates that all clients share leave no difference between clients to learn.
+            Preset::Auto if shared || self.plain(shape) => ShiftChoice::Off,
+            Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
+            _ => ShiftChoice::Off,
+        });
+        let smoothing = self.smoothing(shape)?;
+        let equalize = self.equalizing(shape)?;
+        let problem = theory::Problem {
+            clients: shape.records.len() as f64,
+            records: smallest as f64,
+            dimension: d as f64,
+            omega,
+            smoothness: 1.0,
+            clip,
+            epsilon: match self.noise_target {
+                NoiseTarget::Epsilon(epsilon) => epsilon,
+                _ => 1.0,
+            },
+            delta: self.delta,
+        };
+        let theory_estimator = theory_name(estimator);
+        let batch = self.batch_size(estimator, &problem, smallest)?;
+        let (snapshot_probability, difference_clip) =
+            self.references(estimator, clip_scope, clip, batch, smallest);
+        let b = batch.unwrap_or(smallest as f64);
+        let origin = if self.step_size_from_data {
+            StepSizeOrigin::Records
+        } else {
+            StepSizeOrigin::Public
+        };
+        let (step_size, step_size_origin) = match self
+            .step_size
+            .or_else(|| Theory::Given(self.step_rule(shape, equalize)))
+        {
+            Theory::Given(step) => (step, origin),
+            Theory::Theory => match shape.smoothness {
+                Some(smoothness) => {
+                    let problem = theory::Problem {
+                        smoothness,
+                        ..problem
+                    };
+                    (
+                        problem.step_size(theory_estimator, b, snapshot_probability),
+                        StepSizeOrigin::Theory,
+                    )
+                }
+                None => {
+                    return Err(ConfigError::with_hint(
+                        "`algorithm.step_size = \"theory\"` needs a known smoothness, which only logistic regression has",
+                        "give a number",
+                    ));
+                }
+            },
+        };
+        let rounds = match self
+            .rounds
+            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
+        {
+            Theory::Given(rounds) => rounds,
+            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
+            Theory::Theory => problem
+                .rounds(theory_estimator, b, snapshot_probability, 1.0)
+                .ceil()
+                .clamp(1.0, 1e7) as u32,
+        };
+        let resolved = Resolved {
+            source: self.source.clone(),
+            test: self.test.clone(),
+            rows: self.rows,
+            clients: shape.records.len(),
+            partition: self.partition,
+            scale: self.scale_choice(),
+            basis: shape.basis.map(|basis| basis.frequencies()),
+            standardize: self.standardizes(),
+            equal_weights: self.equal_weights,
+            model: shape.model,
+            hidden: self.hidden.clone(),
+            activation: self.activation_for(shape.basis.is_some()),
+            intercept: self.intercept,
+            regularizer: self.regularizer_for(shape.model),
+            lambda: self.lambda,
+            regularizer_at_client: self.regularizer_at_client,
+            init: self.init.clone().or_else(|| match shape.model {
+                ModelKind::Mlp => Init::Normal(self.start_rule(shape)),
+                _ => Init::Zeros,
+            }),
+            preset: self.preset,
+            estimator,
+            batch,
+            snapshot_probability,
+            compressor,
+            shift,
+            step_size,
+            schedule: self
+                .schedule
+                .or(if shared || (self.plain(shape) && equalize > 0.0) {
+                    Schedule::Cosine
+                } else {
+                    Schedule::Constant
+                }),
+            momentum: self.momentum.or(if shared || self.plain(shape) {
+                self.momentum_rule(shape)
+            } else {
+                0.0
+            }),
+            smoothing,
+            equalize,
+            shared_coordinates: shared,
+            rounds,
+            participation: self.participation,
+            noise_target: self.noise_target,
+            delta: self.delta,
+            zero_out: self.zero_out,
+            clip,
+            clipped,
+            clip_scope,
+            with_replacement: self.with_replacement,
+            difference_clip,
+            accountant: self.accountant,
+            amplification: self.amplification,
+            noise: self.noise.or(NoiseName::Float),
+            quorum: self.quorum,
+            deadline: self.deadline,
+            features: self.features.clone(),
+            labels: self.labels.clone(),
+            records: self.records,
+            most_records: self.most_records,
+            seed: self.seed,
+            eval_every: self.eval_every,
+            step_size_origin,
+        };
+        self.check_values(&resolved, d)?;
+        resolved.check(smallest)?;
+        let warnings = self.warnings(&resolved, smallest);
+        Ok((resolved, warnings))
+    }
+
+    fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
+        let dimension = shape.dimension;
+        let name = self.compressor.or(match self.preset {
+            _ if self.plain(shape) => CompressorName::Identity,
+            Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
+            Preset::Ldp(_) | Preset::Dp(_) => CompressorName::Identity,
+        });
+        Ok(match name {
+            CompressorName::Identity => CompressorKind::Identity,
+            CompressorName::Qsgd => CompressorKind::Qsgd {
+                levels: self.levels,
+            },
+            CompressorName::Natural => CompressorKind::Natural,
+            CompressorName::RandK => match (self.k, self.fraction) {
+                (Auto::Given(_), Auto::Given(_)) => {
+                    return Err(ConfigError::with_hint(
+                        "`algorithm.k` and `algorithm.fraction` are both given",
+                        "leave one of them out",
+                    ));
+                }
+                (Auto::Given(k), Auto::Auto) => CompressorKind::RandK { k },
+                (Auto::Auto, Auto::Given(fraction)) => CompressorKind::RandK {
+                    k: share(fraction, dimension),
+                },
+                (Auto::Auto, Auto::Auto) => CompressorKind::RandK {
+                    k: self.message_size(shape),
+                },
+            },
+        })
+    }
+
+    fn batch_size(
+        &self,
+        estimator: EstimatorName,
+        problem: &theory::Problem,
+        smallest: usize,
+    ) -> Result<Option<f64>, ConfigError> {
+        if estimator == EstimatorName::Gd {
+            return Ok(None);
+        }
+        let batch = self.batch.or_else(|| {
+            problem
+                .batch(theory_name(estimator))
+                .floor()
+                .clamp(1.0, smallest as f64)
+        });
+        if batch > smallest as f64 {
+            return Err(ConfigError::with_hint(
+                format!(
+                    "`algorithm.batch` is {batch}, but the smallest client has {}",
+                    counted(smallest, "record")
+                ),
+                format!("use a batch of at most {smallest}, or the estimator gd"),
+            ));
+        }
+        if self.with_replacement && batch.fract() != 0.0 {
+            return Err(ConfigError::conflict(
+                "`privacy.sampling = \"with-replacement\"` needs a whole number as batch",
+            ));
+        }
+        Ok(Some(batch))
+    }
+
+    fn warnings(&self, resolved: &Resolved, smallest: usize) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut unused = |keys: &[&str], reason: &str| {
+            for key in keys {
+                if self.given.iter().any(|given| given == key) {
+                    warnings.push(format!("`{key}` is ignored: {reason}"));
+                }
+            }
+        };
+        if !matches!(resolved.compressor, CompressorKind::RandK { .. }) {
+            unused(
+                &["algorithm.fraction", "algorithm.k", "algorithm.coordinates"],
+                "only rand-k has it",
+            );
+        }
+        if !matches!(resolved.compressor, CompressorKind::Qsgd { .. }) {
+            unused(&["algorithm.levels"], "only qsgd has it");
+        }
+        if resolved.estimator == EstimatorName::Gd {
+            unused(&["algorithm.batch"], "gd uses all records");
+        }
+        if resolved.estimator != EstimatorName::Svrg {
+            unused(&["algorithm.snapshot_probability"], "only svrg has it");
+        }
+        if matches!(resolved.estimator, EstimatorName::Gd | EstimatorName::Sgd) {
+            unused(&["privacy.difference_clip"], "only svrg and saga have it");
+        }
+        if resolved.noise_target == NoiseTarget::None {
+            unused(&["privacy.accountant"], "there is no noise");
+        }
+        if !resolved.clipped {
+            let keys = ["privacy.clip_scope", "privacy.difference_clip"];
+            unused(
+                &keys,
+                "nothing is clipped without noise, unless `privacy.clip` is given",
+            );
+        }
+        if resolved.regularizer == RegularizerKind::None {
+            let keys = ["model.lambda", "model.regularizer_at"];
+            unused(&keys, "there is no regularizer");
+        }
+        if !matches!(resolved.partition, Partition::Dirichlet { .. }) {
+            unused(&["data.alpha"], "only the dirichlet partition has it");
+        }
+        if resolved.model != ModelKind::Mlp {
+            unused(&["model.hidden", "model.activation"], "only mlp has it");
+        }
+        if resolved.model != ModelKind::Logistic {
+            unused(&["model.intercept"], "networks have biases");
+        }
+        if resolved.noise_target != NoiseTarget::None && resolved.delta > 1.0 / smallest as f64 {
+            warnings.push(format!(
+                "`privacy.delta` = {} is above 1/records = {:.1e}: it allows a record to be published in full with that probability",
+                readable(resolved.delta),
+                1.0 / smallest as f64
+            ));
+        }
+        warnings
+    }
+}
+
+impl Resolved {
+    fn check(&self, smallest: usize) -> Result<(), ConfigError> {
+        let two_terms = matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga);
+        if two_terms && self.clip_scope == Scope::Selected {
+            return Err(ConfigError::with_hint(
+                "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
+                "use clip_scope = \"record\" with svrg and saga",
+            ));
+        }
+        let random_k = matches!(self.compressor, CompressorKind::RandK { .. });
+        if self.shared_coordinates
+            && random_k
+            && self.amplification
+            && self.clip_scope != Scope::Selected
+            && self.noise_target != NoiseTarget::None
+        {
+            // Amplification needs coordinates that the client draws itself, after it has the model.
+            return Err(ConfigError::with_hint(
+                "`algorithm.coordinates = \"shared\"` rules out random-k amplification",
+                "use privacy.clip_scope = \"selected\" (gd and sgd), or privacy.amplification = \"off\"",
+            ));
+        }
+        let theory = self.step_size_origin == StepSizeOrigin::Theory;
+        if self.shared_coordinates && random_k && theory {
+            return Err(ConfigError::conflict(
+                "`algorithm.step_size = \"theory\"` rests on clients that draw their coordinates independently, not on `algorithm.coordinates = \"shared\"`",
+            ));
+        }
+        if self.accountant == AccountantName::Paper
+            && matches!(self.noise_target, NoiseTarget::Sigma(_))
+        {
+            return Err(ConfigError::conflict(
+                "`privacy.accountant = \"paper\"` sets sigma from epsilon, but `privacy.sigma` is given",
+            ));
+        }
+        let secure = self.noise == NoiseName::Secure && self.noise_target != NoiseTarget::None;
+        if secure && (self.clip_scope == Scope::Estimate || self.with_replacement) {
+            return Err(ConfigError::conflict(
+                "`privacy.noise = \"secure\"` needs clipped records and Poisson sampling",
+            ));
+        }
+        let clips = [
+            ("privacy.clip", Some(self.clip)),
+            ("privacy.difference_clip", self.difference_clip),
+        ];
+        for (key, clip) in clips {
+            if let Some(clip) = clip.filter(|&clip| secure && !suits_secure_noise(clip)) {
+                return Err(ConfigError::conflict(format!(
+                    "`{key}` = {clip:e} is outside of [2^-40, 2^40], where `privacy.noise = \"secure\"` has a proof"
+                )));
+            }
+        }
+        if secure && two_terms && self.difference_clip.is_none() {
+            return Err(ConfigError::conflict(
+                "`privacy.noise = \"secure\"` with svrg or saga needs a `privacy.difference_clip`",
+            ));
+        }
+        if let Some(quorum) = self.quorum
+            && quorum > self.clients
+        {
+            return Err(ConfigError::conflict(format!(
+                "`deployment.quorum` is {quorum}, and the number of clients {}",
+                self.clients
+            )));
+        }
+        if smallest == 0 {
+            return Err(ConfigError::conflict(
+                "every client needs at least one record",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn theory_name(estimator: EstimatorName) -> theory::Estimator {
+    match estimator {
+        EstimatorName::Gd => theory::Estimator::Gd,
+        EstimatorName::Sgd => theory::Estimator::Sgd,
+        EstimatorName::Svrg => theory::Estimator::Svrg,
+        EstimatorName::Saga => theory::Estimator::Saga,
+    }
+}

@@ -1,0 +1,300 @@
+//! A resolved configuration as TOML, to be read back by `--config`.
+
+use std::fmt::Write;
+
+use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::data::{Partition, Source};
+
+use super::read::{
+    ACCOUNTANTS, ACTIVATIONS, COORDINATES, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS,
+    SCHEDULES, SCOPES, name,
+};
+use super::resolve::{Resolved, StepSizeOrigin};
+use super::{
+    EstimatorName, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
+    ShiftChoice,
+};
+
+impl Resolved {
+    /// The file `config.toml` of a simulated run. Reading it back gives the same run.
+    pub fn to_toml(&self) -> String {
+        let head =
+            "# Everything resolved: `soteria train --config` with this file repeats the run.\n";
+        format!("{head}{}", self.sections())
+    }
+
+    /// The file `config.toml` of a deployment. `soteria serve` starts the same one with it.
+    pub fn to_deployed_toml(&self, test_seed: Option<u64>) -> String {
+        let mut head = String::from("# Everything resolved, as a server coordinated it.\n");
+        head += &match test_seed {
+            None => "# `soteria serve --config` with this file starts the same deployment: a new run, whose clients draw new secrets.\n\
+                     # `run.seed` settles what is public: the start of the model, shared coordinates, and which records a part SOURCE:i/n has.\n"
+                .to_string(),
+            Some(seed) => format!(
+                "# `soteria serve --test-seed {seed} --config` with this file repeats the run if the clients join with the same records.\n"
+            ),
+        };
+        head += match (&self.source, self.records, test_seed) {
+            (Source::Clients, ..) => {
+                "# The records are the clients' own: `soteria train` has none for it, and says so.\n"
+            }
+            (_, Some(_), _) => {
+                "# The records were the clients' own, and `data.source` was not read: `soteria train` with this file is another run, on it.\n"
+            }
+            (_, None, None) => {
+                "# The records were the clients' own: `soteria train` with this file is a simulation, on `data.source` as it is here.\n"
+            }
+            (_, None, Some(_)) => {
+                "# With the parts of `data.source` that a partition deals, `soteria train --config` gives the same model.\n"
+            }
+        };
+        format!("{head}{}", self.sections())
+    }
+
+    /// All keys with their values.
+    pub fn sections(&self) -> String {
+        let mut toml = String::new();
+        let mut section = |title: &str, lines: Vec<(&str, String)>| {
+            let _ = writeln!(toml, "\n[{title}]");
+            for (key, value) in lines {
+                let _ = writeln!(toml, "{key} = {value}");
+            }
+        };
+        section("data", self.data_lines());
+        section("model", self.model_lines());
+        section("algorithm", self.algorithm_lines());
+        section("privacy", self.privacy_lines());
+        let mut deployment = vec![
+            (
+                "quorum",
+                self.quorum.map_or(text("all"), |quorum| quorum.to_string()),
+            ),
+            ("deadline", self.deadline.map_or(text("none"), number)),
+        ];
+        match &self.features {
+            Some(FeatureList::Count(count)) => deployment.push(("features", count.to_string())),
+            Some(FeatureList::Names(names)) => deployment.push(("features", list(names))),
+            None => {}
+        }
+        if let Some(labels) = &self.labels {
+            deployment.push(("labels", list(labels)));
+        }
+        if let Some(records) = self.records {
+            deployment.push(("records", records.to_string()));
+        }
+        if let Some(most) = self.most_records {
+            deployment.push(("most_records", most.to_string()));
+        }
+        section("deployment", deployment);
+        section(
+            "run",
+            vec![
+                ("seed", self.seed.to_string()),
+                ("eval_every", self.eval_every.to_string()),
+            ],
+        );
+        toml
+    }
+
+    fn data_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("source", text(&self.source.to_string()))];
+        if let Some(test) = &self.test {
+            lines.push(("test", text(&test.to_string())));
+        }
+        lines.push((
+            "rows",
+            self.rows.map_or(text("all"), |rows| rows.to_string()),
+        ));
+        lines.push(("clients", self.clients.to_string()));
+        match self.partition {
+            Partition::Dirichlet { alpha } => {
+                lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))])
+            }
+            Partition::Iid => lines.push(("partition", text("iid"))),
+            _ => lines.push(("partition", text("sorted"))),
+        }
+        match self.scale {
+            ScaleChoice::None => lines.push(("scale", text("none"))),
+            ScaleChoice::Spectral => lines.push(("scale", text("spectral"))),
+            ScaleChoice::Standard => lines.push(("scale", text("standard"))),
+            ScaleChoice::PerFeature => lines.push(("scale", text("per-feature"))),
+            ScaleChoice::Constant { center, factor } => {
+                lines.extend([
+                    ("scale", text("constant")),
+                    ("center", number(center)),
+                    ("factor", number(factor)),
+                ]);
+            }
+        }
+        lines.push((
+            "basis",
+            text(&self.basis.map_or("none".to_string(), |frequencies| {
+                format!("cosine:{frequencies}")
+            })),
+        ));
+        // With noise it would end the claim: there it is written only if it was asked for.
+        if self.standardize || self.noise_target == NoiseTarget::None {
+            lines.push(("standardize", self.standardize.to_string()));
+        }
+        lines.push((
+            "weighting",
+            text(if self.equal_weights {
+                "equal"
+            } else {
+                "records"
+            }),
+        ));
+        lines
+    }
+
+    fn model_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("kind", text(name(MODELS, self.model)))];
+        match self.model {
+            ModelKind::Mlp => {
+                lines.push(("hidden", format!("{:?}", self.hidden)));
+                lines.push(("activation", text(name(ACTIVATIONS, self.activation))));
+            }
+            ModelKind::Logistic => lines.push(("intercept", self.intercept.to_string())),
+            ModelKind::Softmax => {}
+        }
+        lines.push(("regularizer", text(name(REGULARIZERS, self.regularizer))));
+        if self.regularizer != RegularizerKind::None {
+            lines.push(("lambda", number(self.lambda)));
+            lines.push((
+                "regularizer_at",
+                text(if self.regularizer_at_client {
+                    "client"
+                } else {
+                    "server"
+                }),
+            ));
+        }
+        lines.push((
+            "init",
+            text(&match &self.init {
+                Init::Zeros => "zeros".to_string(),
+                Init::Normal(deviation) => format!("normal:{deviation}"),
+                Init::Glorot => "glorot".to_string(),
+                Init::File(path) => format!("file:{path}"),
+            }),
+        ));
+        lines
+    }
+
+    fn algorithm_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![
+            ("preset", text(name(PRESETS, self.preset))),
+            ("estimator", text(name(ESTIMATORS, self.estimator))),
+        ];
+        if let Some(batch) = self.batch {
+            lines.push(("batch", number(batch)));
+        }
+        if self.estimator == EstimatorName::Svrg {
+            lines.push(("snapshot_probability", number(self.snapshot_probability)));
+        }
+        match self.compressor {
+            CompressorKind::Identity => lines.push(("compressor", text("identity"))),
+            CompressorKind::RandK { k } => lines.extend([
+                ("compressor", text("rand-k")),
+                ("k", k.to_string()),
+                (
+                    "coordinates",
+                    text(name(COORDINATES, self.shared_coordinates)),
+                ),
+            ]),
+            CompressorKind::Qsgd { levels } => {
+                lines.extend([("compressor", text("qsgd")), ("levels", levels.to_string())])
+            }
+            CompressorKind::Natural => lines.push(("compressor", text("natural"))),
+        }
+        lines.push((
+            "shift",
+            match self.shift {
+                ShiftChoice::Off => text("off"),
+                ShiftChoice::Step(step) => number(step),
+            },
+        ));
+        // A step size from the records stays a rule, so that reading it back keeps the claim honest.
+        lines.push((
+            "step_size",
+            if self.step_size_origin == StepSizeOrigin::Theory {
+                text("theory")
+            } else {
+                number(self.step_size)
+            },
+        ));
+        if self.step_size_origin == StepSizeOrigin::Records {
+            lines.push(("step_size_from_data", true.to_string()));
+        }
+        lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
+        lines.push(("momentum", number(self.momentum)));
+        lines.push(("smoothing", self.smoothing.to_string()));
+        lines.push(("equalize", number(self.equalize)));
+        lines.push(("rounds", self.rounds.to_string()));
+        lines.push(("participation", number(self.participation)));
+        lines
+    }
+
+    fn privacy_lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![match self.noise_target {
+            NoiseTarget::Epsilon(epsilon) => ("epsilon", number(epsilon)),
+            NoiseTarget::Sigma(sigma) => ("sigma", number(sigma)),
+            NoiseTarget::None => ("epsilon", text("none")),
+        }];
+        lines.extend([
+            ("delta", number(self.delta)),
+            (
+                "adjacency",
+                text(if self.zero_out {
+                    "zero-out"
+                } else {
+                    "replace-one"
+                }),
+            ),
+        ]);
+        if self.clipped {
+            lines.push(("clip", number(self.clip)));
+            lines.push(("clip_scope", text(name(SCOPES, self.clip_scope))));
+        } else {
+            lines.push(("clip", text("none")));
+        }
+        lines.push((
+            "sampling",
+            text(if self.with_replacement {
+                "with-replacement"
+            } else {
+                "poisson"
+            }),
+        ));
+        let two_terms = matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga);
+        if two_terms && self.clipped {
+            lines.push((
+                "difference_clip",
+                self.difference_clip.map_or(text("none"), number),
+            ));
+        }
+        if self.noise_target != NoiseTarget::None {
+            lines.push(("accountant", text(name(ACCOUNTANTS, self.accountant))));
+        }
+        lines.push((
+            "amplification",
+            text(if self.amplification { "auto" } else { "off" }),
+        ));
+        lines.push(("noise", text(name(NOISES, self.noise))));
+        lines
+    }
+}
+
+fn list(values: &[String]) -> String {
+    let values: Vec<String> = values.iter().map(|value| text(value)).collect();
+    format!("[{}]", values.join(", "))
+}
+
+fn text(value: &str) -> String {
+    toml::Value::String(value.to_string()).to_string()
+}
+
+/// The shortest text that reads back as the same number, always recognisable as a float.
+fn number(value: f64) -> String {
+    toml::Value::Float(value).to_string()
+}

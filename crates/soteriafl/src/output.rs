@@ -1,0 +1,518 @@
+//! The files of a run, and how they are written: whole or not at all, except `rounds.csv`, which
+//! grows a row at a time so that an interrupted run leaves what it has.
+
+mod deployed;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::simulate::{Clock, Metrics, Traffic};
+
+use crate::accounting::Privacy;
+use crate::config::resolve::Resolved;
+use crate::config::{NoiseName, NoiseTarget};
+use crate::report::{self, RunFiles};
+
+pub use deployed::{Deployed, TestSet};
+
+/// The header of `rounds.csv`.
+pub const COLUMNS: &str =
+    "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
+
+/// The last column of `rounds.csv` in a deployment, whose server measures the loss of its test set.
+const TEST_LOSS: &str = "test_loss";
+
+/// What a finished run has, in the order in which the files are written: with the last one it is complete.
+pub const FILES: [&str; 5] = [
+    "config.toml",
+    "rounds.csv",
+    "model.safetensors",
+    "report.html",
+    "summary.json",
+];
+
+/// Whether what is in a directory, if anything, is of the run with this `config.toml`.
+pub fn belongs(path: &Path, config: &str) -> bool {
+    match fs::read_to_string(path.join("config.toml")) {
+        Ok(text) => text == config,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether a run's directory has all of its files, and nothing half written beside them.
+pub fn is_complete(path: &Path) -> bool {
+    FILES.iter().all(|name| {
+        let temporary = path.join(format!("{name}.tmp"));
+        path.join(name).is_file() && !temporary.exists()
+    })
+}
+
+/// Before files are written anew: what an earlier run said at its end goes, that it is complete first, and so does what was left half
+/// written. Files of two runs never stand side by side.
+fn reopen(path: &Path) -> Result<(), OutputError> {
+    let ends = [
+        "summary.json",
+        "report.html",
+        "curves.svg",
+        "model.safetensors",
+    ];
+    let temporary = FILES.iter().map(|name| format!("{name}.tmp"));
+    for name in ends.map(str::to_string).into_iter().chain(temporary) {
+        let file = path.join(name);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(OutputError::Io { path: file, error });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file whole or not at all.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".tmp");
+    let temporary = path.with_file_name(name);
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// A run's directory, open for writing.
+pub struct RunDirectory {
+    path: PathBuf,
+    rounds: BufWriter<File>,
+    utility: f64,
+    rows: u64,
+    start_loss: Option<f64>,
+}
+
+/// The last evaluated round of an interrupted run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LastRow {
+    /// The round.
+    pub round: u32,
+    /// What it achieved.
+    pub metrics: Metrics,
+    /// The utility up to it.
+    pub utility: f64,
+}
+
+impl LastRow {
+    fn parse(line: &str) -> Option<Self> {
+        let cells: Vec<&str> = line.split(',').collect();
+        if cells.len() != COLUMNS.split(',').count() {
+            return None;
+        }
+        let metrics = Metrics {
+            loss: cells[4].parse().ok()?,
+            grad_norm_sq: cells[5].parse().ok()?,
+            test_accuracy: if cells[7].is_empty() {
+                None
+            } else {
+                Some(cells[7].parse().ok()?)
+            },
+        };
+        Some(Self {
+            round: cells[0].parse().ok()?,
+            metrics,
+            utility: cells[6].parse().ok()?,
+        })
+    }
+}
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// It has files in it.
+    #[error("{0} is not empty")]
+    NotEmpty(PathBuf),
+    /// The file system refuses.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Refuses a directory with files in it, unless `force`.
+///
+/// # Errors
+/// When it has files or cannot be read.
+pub fn check_empty(path: &Path, force: bool) -> Result<(), OutputError> {
+    let wrap = |error| OutputError::Io {
+        path: path.to_path_buf(),
+        error,
+    };
+    match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(wrap(error)),
+        Ok(_) if force => Ok(()),
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(OutputError::NotEmpty(path.to_path_buf())),
+        },
+    }
+}
+
+impl RunDirectory {
+    /// Creates the directory with `config.toml` and an empty table of rounds. What an earlier run said at its end goes first, so
+    /// that files of two runs never stand side by side.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn create(path: &Path, resolved: &Resolved) -> Result<Self, OutputError> {
+        Self::begin(path, &resolved.to_toml(), COLUMNS)
+    }
+
+    /// The same for a deployment with this `config.toml`.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn create_deployed(path: &Path, config: &str) -> Result<Self, OutputError> {
+        Self::begin(path, config, &format!("{COLUMNS},{TEST_LOSS}"))
+    }
+
+    fn begin(path: &Path, config: &str, columns: &str) -> Result<Self, OutputError> {
+        let wrap = |error| OutputError::Io {
+            path: path.to_path_buf(),
+            error,
+        };
+        fs::create_dir_all(path).map_err(wrap)?;
+        reopen(path)?;
+        write_whole(&path.join("config.toml"), config.as_bytes()).map_err(wrap)?;
+        let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
+        writeln!(rounds, "{columns}").map_err(wrap)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            rounds,
+            utility: 0.0,
+            rows: 0,
+            start_loss: None,
+        })
+    }
+
+    /// The loss of the model that the run started from, once it is known.
+    pub fn start_loss(&self) -> Option<f64> {
+        self.start_loss
+    }
+
+    /// Opens the directory of an interrupted run: complete rows stay, a torn last one goes. Returns
+    /// the last row, if there is one.
+    ///
+    /// # Errors
+    /// When the table cannot be read or is not one of ours.
+    pub fn resume(path: &Path) -> Result<(Self, Option<LastRow>), OutputError> {
+        let file = path.join("rounds.csv");
+        let wrap = |error| OutputError::Io {
+            path: file.clone(),
+            error,
+        };
+        let text = match fs::read_to_string(&file) {
+            // It died before its first row: nothing is known.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(wrap)?,
+        };
+        let mut kept = format!("{COLUMNS}\n");
+        let (mut rows, mut utility, mut last, mut start_loss) = (0u64, 0.0, None, None);
+        for line in text
+            .split_inclusive('\n')
+            .skip(1)
+            .filter(|line| line.ends_with('\n'))
+        {
+            let row = LastRow::parse(line.trim_end()).ok_or_else(|| {
+                wrap(io::Error::other(format!(
+                    "row {} is not one of a run",
+                    rows + 1
+                )))
+            })?;
+            if row.round == 0 {
+                start_loss = Some(row.metrics.loss);
+            }
+            rows += 1;
+            utility += (row.metrics.grad_norm_sq - utility) / rows as f64;
+            kept += line;
+            last = Some(LastRow { utility, ..row });
+        }
+        write_whole(&file, kept.as_bytes()).map_err(wrap)?;
+        let rounds = BufWriter::new(File::options().append(true).open(&file).map_err(wrap)?);
+        Ok((
+            Self {
+                path: path.to_path_buf(),
+                rounds,
+                utility,
+                rows,
+                start_loss,
+            },
+            last,
+        ))
+    }
+
+    /// Appends an evaluated round and returns the utility so far.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn row(
+        &mut self,
+        round: u32,
+        traffic: Traffic,
+        metrics: &Metrics,
+        epsilon: Option<f64>,
+    ) -> Result<f64, OutputError> {
+        if round == 0 {
+            self.start_loss = Some(metrics.loss);
+        }
+        self.rows += 1;
+        self.utility += (metrics.grad_norm_sq - self.utility) / self.rows as f64;
+        let optional =
+            |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let Traffic {
+            paper_bits,
+            uplink_bytes,
+            downlink_bytes,
+        } = traffic;
+        writeln!(
+            self.rounds,
+            "{round},{paper_bits},{uplink_bytes},{downlink_bytes},{},{},{},{},{}",
+            metrics.loss,
+            metrics.grad_norm_sq,
+            self.utility,
+            optional(metrics.test_accuracy),
+            optional(epsilon),
+        )
+        .and_then(|()| self.rounds.flush())
+        .map_err(|error| OutputError::Io {
+            path: self.path.join("rounds.csv"),
+            error,
+        })?;
+        Ok(self.utility)
+    }
+
+    /// Appends a round of a deployment: what only the clients' records could tell stays empty.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn measured_row(
+        &mut self,
+        round: u32,
+        traffic: Traffic,
+        (test_loss, test_accuracy): (Option<f64>, Option<f64>),
+        epsilon: Option<f64>,
+    ) -> Result<(), OutputError> {
+        let optional =
+            |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        writeln!(
+            self.rounds,
+            "{round},{},{},{},,,,{},{},{}",
+            traffic.paper_bits,
+            traffic.uplink_bytes,
+            traffic.downlink_bytes,
+            optional(test_accuracy),
+            optional(epsilon),
+            optional(test_loss),
+        )
+        .and_then(|()| self.rounds.flush())
+        .map_err(|error| OutputError::Io {
+            path: self.path.join("rounds.csv"),
+            error,
+        })
+    }
+
+    /// Writes everything that can be said at the end.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn finish(mut self, summary: &Value, model: &[u8]) -> Result<(), OutputError> {
+        let io = |name: &str, path: &Path, result: io::Result<()>| {
+            result.map_err(|error| OutputError::Io {
+                path: path.join(name),
+                error,
+            })
+        };
+        io("rounds.csv", &self.path, self.rounds.flush())?;
+        io(
+            "model.safetensors",
+            &self.path,
+            write_whole(&self.path.join("model.safetensors"), model),
+        )?;
+        let text = format!("{summary:#}\n");
+        let page = match RunFiles::read_with(&self.path, &text) {
+            Ok(files) => report::html(&files),
+            Err(error) => {
+                let error = io::Error::other(error.to_string());
+                return Err(OutputError::Io {
+                    path: self.path.join("report.html"),
+                    error,
+                });
+            }
+        };
+        io(
+            "report.html",
+            &self.path,
+            write_whole(&self.path.join("report.html"), page.as_bytes()),
+        )?;
+        // The last one: whoever finds it finds the others.
+        io(
+            "summary.json",
+            &self.path,
+            write_whole(&self.path.join("summary.json"), text.as_bytes()),
+        )
+    }
+}
+
+/// What a run has come to.
+pub struct Ending<'a> {
+    /// What ran.
+    pub resolved: &'a Resolved,
+    /// Every client's number of records.
+    pub records: &'a [usize],
+    /// Parameters.
+    pub dimension: usize,
+    /// Noise and cost.
+    pub privacy: &'a Privacy,
+    /// Rounds done.
+    pub rounds: u32,
+    /// Metrics at the end.
+    pub metrics: Metrics,
+    /// Utility at the end.
+    pub utility: f64,
+    /// Traffic.
+    pub traffic: Traffic,
+    /// Time in rounds and metrics.
+    pub clock: Clock,
+    /// Time altogether.
+    pub total_seconds: f64,
+    /// Whether it was stopped before the end.
+    pub interrupted: bool,
+    /// What a server knows of a deployment; `None` for a simulation, which knows everything.
+    pub deployed: Option<Deployed<'a>>,
+    /// What always answering the most common class would reach on the test set.
+    pub majority_accuracy: Option<f64>,
+    /// The longest way of the signal over the length of the noise ([`advice`](crate::advice)).
+    pub signal_to_noise: Option<f64>,
+    /// What a reader must know before anything else, in sentences.
+    pub warnings: Vec<String>,
+}
+
+impl Ending<'_> {
+    /// Whether the model has left the range of numbers.
+    pub fn diverged(&self) -> bool {
+        if let Some(deployed) = &self.deployed {
+            return deployed.diverged();
+        }
+        let metrics = self.metrics;
+        !(metrics.loss.is_finite() && metrics.grad_norm_sq.is_finite())
+    }
+
+    /// The file `summary.json`.
+    pub fn summary(&self) -> Value {
+        let resolved = self.resolved;
+        let noise = match (resolved.noise_target, resolved.noise) {
+            (NoiseTarget::None, _) => "none",
+            (_, NoiseName::Float) => "float (simulated)",
+            (_, NoiseName::Secure) => "secure",
+        };
+        let mut summary = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "kind": "simulation",
+            "algorithm": resolved.algorithm(),
+            "dataset": resolved.source.to_string(),
+            "clients": self.records.len(),
+            "samples_per_client": self.records,
+            "dimension": self.dimension,
+            "rounds": self.rounds,
+            "seed": resolved.seed,
+            "secrets": "the seed",
+            "privacy": {
+                "epsilon": self.privacy.epsilon,
+                "delta": resolved.delta,
+                "adjacency": if resolved.zero_out { "zero-out" } else { "replace-one" },
+                "sigma": self.privacy.sigmas.iter().copied().fold(0.0, f64::max),
+                "sigmas": self.privacy.sigmas,
+                "noise": noise,
+                "accountant": self.privacy.accountant,
+                "amplified": self.privacy.amplified,
+                "epsilon_unamplified": self.privacy.epsilon_unamplified,
+                "claim": self.privacy.claim,
+                "signal_to_noise": self.signal_to_noise,
+            },
+            "final": {
+                "loss": finite(self.metrics.loss),
+                "grad_norm_sq": finite(self.metrics.grad_norm_sq),
+                "utility": finite(self.utility),
+                "test_accuracy": self.metrics.test_accuracy,
+                "majority_accuracy": self.majority_accuracy,
+            },
+            "warnings": self.warnings,
+            "traffic": {
+                "paper_bits": self.traffic.paper_bits,
+                "uplink_bytes": self.traffic.uplink_bytes,
+                "downlink_bytes": self.traffic.downlink_bytes,
+            },
+            "seconds": {
+                "total": self.total_seconds,
+                "training": self.clock.training.as_secs_f64(),
+                "evaluation": self.clock.evaluation.as_secs_f64(),
+            },
+        });
+        if !self.privacy.broken_premises.is_empty() {
+            summary["privacy"]["broken_premises"] = json!(self.privacy.broken_premises);
+        }
+        if let Some(epsilon) = self.privacy.epsilon_exact {
+            summary["privacy"]["epsilon_exact"] = json!(epsilon);
+        }
+        if let Some(deployed) = &self.deployed {
+            deployed.describe(&mut summary);
+        }
+        if self.diverged() {
+            summary["diverged"] = json!(true);
+        }
+        if self.interrupted {
+            summary["interrupted"] = json!(true);
+            summary["rounds_planned"] = json!(resolved.rounds);
+            // The claim stays that of the whole schedule: stopping by what one sees is not covered
+            // by the smaller number, which is for information.
+            if let Some(spending) = &self.privacy.odometer {
+                summary["privacy"]["epsilon_spent"] = json!(spending.after(u64::from(self.rounds)));
+            }
+        }
+        summary
+    }
+}
+
+/// Numbers that JSON cannot hold become null.
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+/// One line on what travels.
+pub fn compressor_text(compressor: CompressorKind, dimension: usize) -> String {
+    match compressor {
+        CompressorKind::Identity => format!("all {dimension} coordinates"),
+        CompressorKind::RandK { k } if k == dimension => format!("all {dimension} coordinates"),
+        CompressorKind::RandK { k } => {
+            format!(
+                "random-k, {k} of {dimension} coordinates ({:.1}%)",
+                100.0 * k as f64 / dimension as f64
+            )
+        }
+        CompressorKind::Qsgd { levels } => format!("qsgd, {levels} levels"),
+        CompressorKind::Natural => "natural compression, 9 bits a coordinate".to_string(),
+    }
+}

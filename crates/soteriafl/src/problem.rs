@@ -1,0 +1,504 @@
+//! Data and model of a run: loaded, scaled, dealt to clients.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+use rand_distr::{Distribution, StandardNormal};
+use soteriafl_core::data::{
+    Constants, Cosine, DataDirectories, DataError, Dataset, Scale, Scaling, Source,
+};
+use soteriafl_core::objective::{Logistic, Network, Objective, Regularizer};
+use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
+use soteriafl_core::random::{PublicPurpose, PublicSeed};
+
+use crate::config::resolve::{Resolved, Shape};
+use crate::config::{
+    Auto, Config, ConfigError, Init, ModelKind, NoiseName, RegularizerKind, ScaleChoice,
+};
+use crate::model_file;
+use crate::words::counted;
+
+/// Why a run cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProblemError {
+    /// The configuration does not fit.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The model cannot be built.
+    #[error("{0}")]
+    Model(String),
+}
+
+/// Data and model, ready to run.
+pub struct Problem {
+    /// Every client's records.
+    pub shards: Vec<Arc<Dataset>>,
+    /// The test set.
+    pub test: Option<Dataset>,
+    /// The loss.
+    pub objective: Arc<dyn Objective>,
+    /// The loss, by kind.
+    pub model: Model,
+    /// How features were scaled.
+    pub scaling: Scaling,
+    /// What features are called in the source, if it says so.
+    pub feature_names: Option<Vec<String>>,
+    /// How scaled features were standardised by their records; the saved model knows nothing of it.
+    pub standardizing: Option<Scaling>,
+    /// The basis that scaled features were written in.
+    pub basis: Option<Cosine>,
+    /// Value of the constant feature after scaling, before it was standardised.
+    pub intercept: f64,
+}
+
+/// The loss, by kind.
+#[derive(Clone, Debug)]
+pub enum Model {
+    /// Logistic regression.
+    Logistic {
+        /// Features, the constant included.
+        features: usize,
+        /// Whether the last feature is the constant.
+        intercept: bool,
+    },
+    /// A network.
+    Network(Network),
+}
+
+impl Problem {
+    /// Loads what `config` asks for.
+    ///
+    /// # Errors
+    /// When data, model or numbers of clients do not fit.
+    pub fn load(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
+        let loaded = match &config.test {
+            None => config.source.load(directories, config.seed)?,
+            Some(test) => config
+                .source
+                .load_with_test(test, directories, config.seed)?,
+        };
+        let mut train = loaded.train;
+        let feature_names = train.feature_names().map(<[String]>::to_vec);
+        if let Some(rows) = config.rows {
+            if rows > train.rows() {
+                return Err(ConfigError::conflict(format!(
+                    "`data.rows` is {rows}, but the data has {}",
+                    counted(train.rows(), "row")
+                ))
+                .into());
+            }
+            train = train.select(&(0..rows as u32).collect::<Vec<_>>());
+        }
+        let mut test = loaded.test;
+        let kind = config.model_for(train.classes())?;
+        let intercept = kind == ModelKind::Logistic && config.intercept;
+        if intercept {
+            train = train.with_intercept();
+            test = test.map(Dataset::with_intercept);
+        }
+        let scaling = scaling(config.scale_choice(), &config.source, &train)?;
+        let value = constant_feature(&scaling, train.columns());
+        if config.noise == Auto::Given(NoiseName::Secure)
+            && needs_dense_rows(&config.source, &scaling)
+        {
+            train = train.dense()?;
+        }
+        train = scaling.apply(train)?;
+        test = test.map(|test| scaling.apply(test)).transpose()?;
+        let standardizing = if config.standardizes() {
+            // Without an intercept a centre would be one.
+            let centred = kind != ModelKind::Logistic || intercept;
+            let found = Scaling::standardizing(&train, centred)?;
+            train = found.apply(train)?;
+            test = test.map(|test| found.apply(test)).transpose()?;
+            Some(found)
+        } else {
+            None
+        };
+        let basis = config.basis_for(kind, train.columns())?;
+        if standardizing.is_some() && basis.is_some() {
+            return Err(ConfigError::with_hint(
+                "`data.standardize` does not go with a basis",
+                "set data.basis = \"none\", or leave data.standardize out",
+            )
+            .into());
+        }
+        let model = build_model(
+            config,
+            kind,
+            train.columns(),
+            basis,
+            train.classes(),
+            intercept,
+        )?;
+        if let Some(basis) = basis {
+            train = basis.apply(train)?;
+            test = test.map(|test| basis.apply(test)).transpose()?;
+        }
+        let shards = config
+            .partition
+            .split(&train, config.clients()?, config.seed)?;
+        Ok(Self {
+            shards: shards.into_iter().map(Arc::new).collect(),
+            test,
+            objective: model.objective(),
+            model,
+            scaling,
+            feature_names,
+            standardizing,
+            basis,
+            intercept: if intercept { value } else { 0.0 },
+        })
+    }
+
+    /// Features of a record as it was read, the constant included.
+    pub fn features(&self) -> usize {
+        self.basis
+            .map_or(self.shards[0].columns(), |basis| basis.pixels())
+    }
+
+    /// Whether features were scaled by numbers that were computed from records.
+    pub fn data_dependent(&self) -> bool {
+        self.scaling.data_dependent() || self.standardizing.is_some()
+    }
+
+    /// The model file of these parameters.
+    ///
+    /// # Errors
+    /// When it cannot be encoded.
+    pub fn model_file(&self, parameters: &[f32]) -> Result<Vec<u8>, String> {
+        let (parameters, intercept) = match &self.standardizing {
+            None => (Cow::Borrowed(parameters), self.intercept),
+            Some(standardizing) => (
+                Cow::Owned(self.model.absorb(parameters, standardizing, self.intercept)),
+                // The bias is the last parameter as it is.
+                1.0,
+            ),
+        };
+        let names = self.feature_names.as_deref();
+        model_file::to_bytes(&self.model, &parameters, self.basis, intercept, names)
+    }
+
+    /// What resolving the configuration needs to know.
+    ///
+    /// # Errors
+    /// When logistic regression meets more than two classes, or the configuration asks for another basis than
+    /// the records were loaded in.
+    pub fn shape(&self, config: &Config) -> Result<Shape, ConfigError> {
+        let model = config.model_for(self.shards[0].classes())?;
+        if config.basis_for(model, self.features())? != self.basis {
+            return Err(ConfigError::conflict(
+                "`data.basis` is not the one that the records were loaded in",
+            ));
+        }
+        let regularizer = regularizer(config.regularizer_for(model), config.lambda);
+        let smoothness = match &self.model {
+            Model::Logistic { features, .. } => {
+                let logistic = Logistic::new(*features);
+                let largest = self
+                    .shards
+                    .iter()
+                    .filter_map(|shard| logistic.smoothness(shard))
+                    .fold(0.0, f64::max);
+                Some(largest + regularizer.smoothness())
+            }
+            Model::Network(_) => None,
+        };
+        let records = self.shards.iter().map(|shard| shard.rows()).collect();
+        Ok(Shape {
+            dimension: self.objective.dimension(),
+            records,
+            model,
+            smoothness,
+            image: self.basis.is_none() && image_side(self.features()).is_some(),
+            basis: self.basis,
+            whole: self.model.whole(self.basis),
+        })
+    }
+
+    /// Client weights in the objective, summing to one.
+    pub fn weights(&self, resolved: &Resolved) -> Vec<f64> {
+        let records: Vec<usize> = self.shards.iter().map(|shard| shard.rows()).collect();
+        weights(resolved, &records)
+    }
+
+    /// The model to start from.
+    ///
+    /// # Errors
+    /// When a start file cannot be read or does not fit.
+    pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
+        self.model.start(resolved)
+    }
+}
+
+/// Whether rows of `source` have to be dense under secure noise, before they are scaled.
+///
+/// Sums over sparse and over dense rows round differently. Where the records themselves decide how they are stored
+/// (pictures by how many pixels are dark, rows with a centre by how near they come to it), one record would change how all
+/// others are rounded, by as much as a server that chooses the model likes; clipping cannot bound that. So the form follows
+/// from the kind of the source and from the run alone.
+pub fn needs_dense_rows(source: &Source, scaling: &Scaling) -> bool {
+    source.is_images()
+        || scaling
+            .center()
+            .as_slice()
+            .iter()
+            .any(|&center| center != 0.0)
+}
+
+/// Client weights in the objective for clients of these sizes, summing to one.
+pub fn weights(resolved: &Resolved, records: &[usize]) -> Vec<f64> {
+    let total: usize = records.iter().sum();
+    records
+        .iter()
+        .map(|&rows| {
+            if resolved.equal_weights {
+                1.0 / records.len() as f64
+            } else {
+                rows as f64 / total as f64
+            }
+        })
+        .collect()
+}
+
+/// Value of the constant feature, the last of `columns`, after scaling.
+pub fn constant_feature(scaling: &Scaling, columns: usize) -> f64 {
+    let constant = columns.saturating_sub(1);
+    (1.0 - scaling.center().at(constant)) * scaling.factor().at(constant)
+}
+
+impl Model {
+    /// The model to start from.
+    ///
+    /// # Errors
+    /// When a start file cannot be read or does not fit.
+    pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
+        let dimension = self.objective().dimension();
+        let mut rng = PublicSeed(resolved.seed).stream(PublicPurpose::Start, 0);
+        let mut normal = |deviation: f64| {
+            let standard: f64 = StandardNormal.sample(&mut rng);
+            (deviation * standard) as f32
+        };
+        Ok(match &resolved.init {
+            Init::Zeros => vec![0.0; dimension],
+            Init::Normal(deviation) => (0..dimension).map(|_| normal(*deviation)).collect(),
+            Init::Glorot => match self {
+                Model::Logistic { features, .. } => {
+                    let deviation = (2.0 / (features + 1) as f64).sqrt();
+                    (0..dimension).map(|_| normal(deviation)).collect()
+                }
+                Model::Network(network) => {
+                    let mut start = vec![0.0; dimension];
+                    for layer in network.layers() {
+                        let deviation = (2.0 / (layer.inputs + layer.outputs) as f64).sqrt();
+                        start[layer.weights]
+                            .iter_mut()
+                            .for_each(|weight| *weight = normal(deviation));
+                    }
+                    start
+                }
+            },
+            Init::File(path) => read_start(Path::new(path), dimension)?,
+        })
+    }
+}
+
+impl Model {
+    /// The parameters that give for features `x` what `parameters` give for `(x - center) *
+    /// factor`: the map becomes part of the first layer. `constant` is the value of the constant
+    /// feature of a logistic model with an intercept; its parameter becomes the bias itself.
+    fn absorb(&self, parameters: &[f32], map: &Scaling, constant: f64) -> Vec<f32> {
+        let mut absorbed = parameters.to_vec();
+        let (center, factor) = (map.center(), map.factor());
+        match self {
+            Model::Logistic {
+                features,
+                intercept,
+            } => {
+                let inputs = features - usize::from(*intercept);
+                let mut bias = 0.0;
+                for column in 0..inputs {
+                    let weight = f64::from(parameters[column]) * factor.at(column);
+                    absorbed[column] = weight as f32;
+                    bias -= weight * center.at(column);
+                }
+                if *intercept {
+                    let value = (constant - center.at(inputs)) * factor.at(inputs);
+                    absorbed[inputs] = (bias + f64::from(parameters[inputs]) * value) as f32;
+                }
+            }
+            Model::Network(network) => {
+                let layers = network.layers();
+                let first = &layers[0];
+                let mut biases: Vec<f64> = parameters[first.biases.clone()]
+                    .iter()
+                    .map(|&bias| f64::from(bias))
+                    .collect();
+                let weights = &mut absorbed[first.weights.clone()];
+                for (column, row) in weights.chunks_exact_mut(first.outputs).enumerate() {
+                    for (weight, bias) in row.iter_mut().zip(&mut biases) {
+                        let scaled = f64::from(*weight) * factor.at(column);
+                        *weight = scaled as f32;
+                        *bias -= scaled * center.at(column);
+                    }
+                }
+                for (slot, bias) in absorbed[first.biases.clone()].iter_mut().zip(biases) {
+                    *slot = bias as f32;
+                }
+            }
+        }
+        absorbed
+    }
+
+    /// The smoothing of the first layer, where it reads square images and `passes` is not zero.
+    pub fn smoothing(&self, passes: u32) -> Option<Smoothing> {
+        let Model::Network(network) = self else {
+            return None;
+        };
+        let first = network.layers().into_iter().next()?;
+        let side = image_side(first.inputs).filter(|_| passes > 0)?;
+        Some(Smoothing {
+            rows: side,
+            columns: side,
+            units: first.outputs,
+            passes,
+        })
+    }
+
+    /// The layers whose direction is equalised down to `floor`; none at 0.
+    pub fn equalizing(&self, floor: f64) -> Option<Equalizing> {
+        let Model::Network(network) = self else {
+            return None;
+        };
+        let blocks = network.layers().into_iter().flat_map(|layer| {
+            let weights = ParameterBlock {
+                start: layer.weights.start,
+                rows: layer.inputs,
+                columns: layer.outputs,
+            };
+            let biases = ParameterBlock {
+                start: layer.biases.start,
+                rows: layer.outputs,
+                columns: 1,
+            };
+            [weights, biases]
+        });
+        let blocks = blocks.collect();
+        (floor > 0.0).then_some(Equalizing { blocks, floor })
+    }
+
+    /// How many parameters it would have if it read features as they are, not written in `basis`.
+    pub fn whole(&self, basis: Option<Cosine>) -> usize {
+        let dimension = self.objective().dimension();
+        match (self, basis) {
+            (Model::Network(network), Some(basis)) => {
+                let units = network.layers().first().map_or(0, |layer| layer.outputs);
+                dimension + (basis.pixels() - basis.coefficients()) * units
+            }
+            _ => dimension,
+        }
+    }
+
+    /// The loss behind this model.
+    pub fn objective(&self) -> Arc<dyn Objective> {
+        match self {
+            Model::Logistic { features, .. } => Arc::new(Logistic::new(*features)),
+            Model::Network(network) => Arc::new(network.clone()),
+        }
+    }
+}
+
+/// The side of square images with this many pixels.
+pub fn image_side(pixels: usize) -> Option<usize> {
+    let side = pixels.isqrt();
+    (side * side == pixels).then_some(side)
+}
+
+/// The regularizer of this form.
+pub fn regularizer(kind: RegularizerKind, lambda: f64) -> Regularizer {
+    let lambda = lambda as f32;
+    match kind {
+        RegularizerKind::None => Regularizer::None,
+        RegularizerKind::L2 => Regularizer::L2 { lambda },
+        RegularizerKind::Nonconvex => Regularizer::Nonconvex { lambda },
+    }
+}
+
+fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scaling, DataError> {
+    match choice {
+        ScaleChoice::None => Ok(Scaling::identity()),
+        ScaleChoice::Spectral => Scale::Spectral.fit(train),
+        // Published constants where there are some: they depend on nobody's records.
+        ScaleChoice::Standard => match source.public_scaling() {
+            Some(published) => Ok(published),
+            None => Scale::Standard.fit(train),
+        },
+        ScaleChoice::PerFeature => Scale::PerFeature.fit(train),
+        ScaleChoice::Constant { center, factor } => {
+            Scaling::constants(Constants::Same(center), Constants::Same(factor))
+        }
+    }
+}
+
+/// The model for records of `columns` features, the constant included, before they are written in `basis`.
+///
+/// # Errors
+/// When the sizes do not make a model.
+pub fn build_model(
+    config: &Config,
+    kind: ModelKind,
+    columns: usize,
+    basis: Option<Cosine>,
+    classes: usize,
+    intercept: bool,
+) -> Result<Model, ProblemError> {
+    let hidden: &[usize] = match kind {
+        ModelKind::Logistic => {
+            return Ok(Model::Logistic {
+                features: columns,
+                intercept,
+            });
+        }
+        ModelKind::Softmax => &[],
+        ModelKind::Mlp => &config.hidden,
+    };
+    let inputs = basis.map_or(columns, |basis| basis.coefficients());
+    let activation = config.activation_for(basis.is_some());
+    Network::new(inputs, hidden, classes, activation)
+        .map(Model::Network)
+        .map_err(|error| ProblemError::Model(format!("`model`: {error}")))
+}
+
+fn read_start(path: &Path, dimension: usize) -> Result<Vec<f32>, ProblemError> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ProblemError::Model(format!("{name}: {error}")))?;
+    let mut start = Vec::with_capacity(dimension.min(text.len()));
+    for (line, number) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+    {
+        match number.trim().parse::<f64>() {
+            Ok(number) if (number as f32).is_finite() => start.push(number as f32),
+            _ => {
+                let line = line + 1;
+                return Err(ProblemError::Model(format!(
+                    "{name}:{line}: expected a finite number, found `{number}`"
+                )));
+            }
+        }
+    }
+    if start.len() != dimension {
+        let found = start.len();
+        return Err(ProblemError::Model(format!(
+            "{name}: expected {dimension} numbers, one per parameter, found {found}"
+        )));
+    }
+    Ok(start)
+}
