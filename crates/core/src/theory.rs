@@ -10,6 +10,8 @@
 mod bounds;
 mod tables;
 
+use soteriafl_accountant::EstimatorKind;
+
 pub use bounds::{Choice, DIRECT_NOISE_CONSTANT};
 pub use tables::{ResultRow, Tables};
 
@@ -37,19 +39,6 @@ pub struct Problem {
     pub delta: f64,
 }
 
-/// The four estimators, as the corollaries number them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Estimator {
-    /// Corollary 1 with `b = m`.
-    Gd,
-    /// Corollary 1.
-    Sgd,
-    /// Corollary 2.
-    Svrg,
-    /// Corollary 3.
-    Saga,
-}
-
 impl Problem {
     /// `tau`.
     pub fn tau(&self) -> f64 {
@@ -57,48 +46,52 @@ impl Problem {
     }
 
     /// Expected minibatch size, not rounded.
-    pub fn batch(&self, estimator: Estimator) -> f64 {
+    pub fn batch(&self, estimator: EstimatorKind) -> f64 {
         let m = self.records;
         match estimator {
-            Estimator::Gd => m,
-            Estimator::Sgd => {
+            EstimatorKind::Gd => m,
+            EstimatorKind::Sgd => {
                 let beta = self.tau() / (2.0 * (1.0 + self.omega));
                 let log = (1.0 / self.delta).ln();
                 let spread = ((1.0 + self.omega) * self.smoothness * self.dimension * log).sqrt();
                 (m * self.epsilon * self.clip * beta.sqrt() / spread).min(m)
             }
-            Estimator::Svrg => m.powf(2.0 / 3.0) / 4.0,
-            Estimator::Saga => (3.0 * m.powf(2.0 / 3.0)).min(m),
+            EstimatorKind::Svrg => m.powf(2.0 / 3.0) / 4.0,
+            EstimatorKind::Saga => (3.0 * m.powf(2.0 / 3.0)).min(m),
         }
     }
 
     /// Largest step size that the corollary allows, for the batch `b` and snapshot probability `p`.
-    pub fn step_size(&self, estimator: Estimator, batch: f64, probability: f64) -> f64 {
+    pub fn step_size(&self, estimator: EstimatorKind, batch: f64, probability: f64) -> f64 {
         let slow = (1.0 / self.tau()).min(1.0);
         match estimator {
-            Estimator::Gd | Estimator::Sgd => 1.0 / ((1.0 + 2.0 * self.tau()) * self.smoothness),
-            Estimator::Svrg => {
+            EstimatorKind::Gd | EstimatorKind::Sgd => {
+                1.0 / ((1.0 + 2.0 * self.tau()) * self.smoothness)
+            }
+            EstimatorKind::Svrg => {
                 probability.powf(2.0 / 3.0) * batch.powf(1.0 / 3.0) * slow / (2.0 * self.smoothness)
             }
-            Estimator::Saga => slow / (3.0 * self.smoothness),
+            EstimatorKind::Saga => slow / (3.0 * self.smoothness),
         }
     }
 
     /// `beta` of the corollary.
-    pub fn beta(&self, estimator: Estimator, batch: f64, probability: f64) -> f64 {
+    pub fn beta(&self, estimator: EstimatorKind, batch: f64, probability: f64) -> f64 {
         let fast = (1.0 / self.tau().powi(2)).min(1.0);
         let square = (1.0 + self.omega).powi(2) / self.clients;
         match estimator {
-            Estimator::Gd | Estimator::Sgd => self.tau() / (2.0 * (1.0 + self.omega)),
-            Estimator::Svrg => probability.powf(4.0 / 3.0) * batch.powf(2.0 / 3.0) * square * fast,
-            Estimator::Saga => square * fast / 3.0,
+            EstimatorKind::Gd | EstimatorKind::Sgd => self.tau() / (2.0 * (1.0 + self.omega)),
+            EstimatorKind::Svrg => {
+                probability.powf(4.0 / 3.0) * batch.powf(2.0 / 3.0) * square * fast
+            }
+            EstimatorKind::Saga => square * fast / 3.0,
         }
     }
 
     /// Number of rounds of equation (choice-T), for a start whose potential `Phi_0` is `potential`.
     pub fn rounds(
         &self,
-        estimator: Estimator,
+        estimator: EstimatorKind,
         batch: f64,
         probability: f64,
         potential: f64,
@@ -114,11 +107,11 @@ impl Problem {
     }
 
     /// `G_A^2/4 + G_B^2` of Lemma 1.
-    pub fn bounds(&self, estimator: Estimator) -> f64 {
+    pub fn bounds(&self, estimator: EstimatorKind) -> f64 {
         let square = self.clip.powi(2);
         match estimator {
-            Estimator::Gd | Estimator::Sgd => square / 4.0,
-            Estimator::Svrg | Estimator::Saga => 2.0 * square,
+            EstimatorKind::Gd | EstimatorKind::Sgd => square / 4.0,
+            EstimatorKind::Svrg | EstimatorKind::Saga => 2.0 * square,
         }
     }
 }
@@ -145,10 +138,10 @@ mod tests {
     /// The batches of the paper's a9a figures: 10, 51, 103 and 54.
     #[test]
     fn batches_of_the_figures() {
-        let floor = |epsilon| a9a(epsilon).batch(Estimator::Sgd).floor();
+        let floor = |epsilon| a9a(epsilon).batch(EstimatorKind::Sgd).floor();
         assert_eq!([floor(1.0), floor(5.0), floor(10.0)], [10.0, 51.0, 103.0]);
-        assert_eq!(a9a(1.0).batch(Estimator::Svrg).floor(), 54.0);
-        assert_eq!(a9a(1e9).batch(Estimator::Sgd), 3256.0);
+        assert_eq!(a9a(1.0).batch(EstimatorKind::Svrg).floor(), 54.0);
+        assert_eq!(a9a(1e9).batch(EstimatorKind::Sgd), 3256.0);
     }
 
     /// Every step size satisfies the two conditions of Theorem 2 for its corollary's `beta`.
@@ -163,10 +156,10 @@ mod tests {
                     ..a9a(1.0)
                 };
                 for estimator in [
-                    Estimator::Gd,
-                    Estimator::Sgd,
-                    Estimator::Svrg,
-                    Estimator::Saga,
+                    EstimatorKind::Gd,
+                    EstimatorKind::Sgd,
+                    EstimatorKind::Svrg,
+                    EstimatorKind::Saga,
                 ] {
                     check(problem, estimator);
                 }
@@ -174,7 +167,7 @@ mod tests {
         }
     }
 
-    fn check(problem: Problem, estimator: Estimator) {
+    fn check(problem: Problem, estimator: EstimatorKind) {
         let batch = problem.batch(estimator);
         let choice = Choice {
             batch,

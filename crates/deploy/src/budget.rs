@@ -21,6 +21,7 @@ use soteriafl_accountant::{
 use super::description::Description;
 pub use limits::{Deltas, Limits, MAX_DELTA, STRICTER, check_limits, strict_limit};
 use soteriafl::accounting::{self, Privacy, PrivacyError};
+use soteriafl::claim::{Claim, Reason};
 use soteriafl::config::{NoiseName, NoiseTarget};
 pub use spent::{Counted, Spent};
 
@@ -240,7 +241,7 @@ pub fn adjacency_name(zero_out: bool) -> &'static str {
 /// # Errors
 /// When the run has no noise level.
 pub fn price(description: &Description, records: usize) -> Result<Priced, Refusal> {
-    let run = &description.resolved;
+    let run = &description.resolved.specification();
     let dimension = description.dimension();
     let privacy = Privacy::settle(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
@@ -253,7 +254,7 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
     });
     let masked = release
         .and_then(|release| release.random_k)
-        .filter(|_| accounting::may_amplify(run))
+        .filter(|_| run.may_amplify())
         .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
     let secret = description.test_seed.is_none();
     let mut priced = Priced {
@@ -264,11 +265,11 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         masked,
         rounds: u64::from(run.rounds),
         delta: run.delta,
-        zero_out: run.zero_out,
+        zero_out: run.adjacency == Adjacency::ZeroOut,
         epsilon: privacy.epsilon.filter(|_| secret),
-        claim: match privacy.claim.as_str() {
-            PROVED if !secret => "test seed".to_string(),
-            _ => privacy.claim,
+        claim: match privacy.claim {
+            Claim::Proved if !secret => Claim::Withheld(Reason::TestSeed).to_string(),
+            claim => claim.to_string(),
         },
     };
     // By the client's own account, whichever accountant the server has chosen.

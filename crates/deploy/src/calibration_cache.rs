@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use soteriafl::accounting::{self, Privacy};
-use soteriafl::config::resolve::Resolved;
+use soteriafl::specification::Specification;
 
 /// Records that a client can have where `deployment.most_records` does not say.
 pub const MOST_RECORDS: u64 = 10_000_000;
@@ -34,16 +34,19 @@ pub enum Size {
 
 /// The sizes of a run's clients.
 pub struct Sizes {
-    run: Resolved,
+    run: Specification,
+    /// The most records that a client may have.
+    most_records: Option<usize>,
     dimension: usize,
     known: Mutex<BTreeMap<usize, Option<f64>>>,
 }
 
 impl Sizes {
     /// Of a run with so many parameters.
-    pub fn new(run: &Resolved, dimension: usize) -> Self {
+    pub fn new(run: Specification, most_records: Option<usize>, dimension: usize) -> Self {
         Self {
-            run: run.clone(),
+            run,
+            most_records,
             dimension,
             known: Mutex::default(),
         }
@@ -51,7 +54,7 @@ impl Sizes {
 
     /// What is known of a number of records; answers at once.
     pub fn look_up(&self, records: u64) -> Size {
-        let most = self.run.most_records;
+        let most = self.most_records;
         let most = most.map_or(MOST_RECORDS, |most| (most as u64).min(BELIEVABLE));
         if records == 0 || records > most {
             return Size::Refused("expected at least one, and at most deployment.most_records");

@@ -152,7 +152,11 @@ impl<S: ServerStore> Coordinator<S> {
             outcomes: BTreeMap::new(),
             snapshots: vec![0],
             recent: VecDeque::new(),
-            sizes: Arc::new(Sizes::new(&description.resolved, description.dimension())),
+            sizes: Arc::new(Sizes::new(
+                description.resolved.specification(),
+                description.resolved.most_records,
+                description.dimension(),
+            )),
             elsewhere: false,
             unsettled: false,
             taken: vec![0; clients],

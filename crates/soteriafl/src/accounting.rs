@@ -1,7 +1,7 @@
 //! What a run costs and what may be claimed for it.
 //!
 //! The one way from a configuration to a sigma or an epsilon: every command that starts from a
-//! configuration asks [`Privacy::settle`], [`level`] or [`noise`], which share all their steps.
+//! configuration, and the library, ask [`Privacy::settle`], [`level`] or [`noise`], which share all their steps.
 //!
 //! Every client calibrates its own noise from its own number of records. A claim needs the whole
 //! chain: records clipped one by one, Poisson coins, proved accounting, and no constant computed
@@ -13,20 +13,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_accountant::{
-    AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
+    AccountError, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
 };
 use soteriafl_core::compress::CompressorKind;
 
-use crate::config::resolve::{Resolved, StepSizeOrigin};
-use crate::config::{AccountantName, EstimatorName, NoiseTarget, Preset, Scope};
+use crate::claim::{Claim, Reason};
+use crate::specification::{AccountantName, Clip, NoiseTarget, Specification, StepSizeOrigin};
 
 /// Noise and cost of a run, client by client.
 #[derive(Clone, Debug)]
 pub struct Privacy {
     /// Standard deviation of each client's noise.
     pub sigmas: Vec<f64>,
-    /// `"proved"`, or why there is no claim.
-    pub claim: String,
+    /// Whether anything is claimed, or why not.
+    pub claim: Claim,
     /// The largest epsilon of any client, where there is a claim.
     pub epsilon: Option<f64>,
     /// The same without random-k amplification.
@@ -63,39 +63,40 @@ impl Privacy {
     /// # Errors
     /// When no noise reaches the target, or the accountant cannot vouch.
     pub fn settle(
-        resolved: &Resolved,
+        run: &Specification,
         dimension: usize,
         records: &[usize],
         data_dependent_scaling: bool,
     ) -> Result<Self, PrivacyError> {
-        let mut obstacles = obstacles(resolved, data_dependent_scaling);
-        let clients = Clients::settle(resolved, dimension, records)?;
+        let mut obstacles = obstacles(run, data_dependent_scaling);
+        let clients = Clients::settle(run, dimension, records)?;
         if obstacles.is_empty() && !clients.all_have_a_cost() {
-            obstacles.push("too little noise for any accountant");
+            obstacles.push(Reason::TooLittleNoise);
         }
         let worst = |value: fn(&Cost) -> f64| clients.worst(value);
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
         let odometer = if claimed {
-            Spending::new(resolved, dimension, &clients.by_size)?
+            Spending::new(run, dimension, &clients.by_size)?
         } else {
             None
         };
         Ok(Self {
             sigmas: clients.sigmas(records),
-            claim: obstacles.first().unwrap_or(&"proved").to_string(),
+            claim: claim_despite(&obstacles),
             epsilon: exact.filter(|_| claimed),
             epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
             amplified: claimed && clients.amplified(),
             // Of every client, or of none.
-            epsilon_exact: exact.filter(|_| obstacles == [PAPER] && clients.all_have_a_cost()),
+            epsilon_exact: exact
+                .filter(|_| obstacles == [Reason::PaperCalibration] && clients.all_have_a_cost()),
             paper_sigma: clients
                 .by_size
                 .values()
                 .filter_map(|settled| settled.paper_sigma)
                 .reduce(f64::max),
-            broken_premises: broken_premises(resolved, records),
-            accountant: match resolved.accountant {
+            broken_premises: broken_premises(run, records),
+            accountant: match run.accountant {
                 AccountantName::Pld => "pld",
                 AccountantName::Rdp => "rdp",
                 AccountantName::Paper => "paper",
@@ -124,11 +125,11 @@ pub struct Level {
 /// # Errors
 /// When no noise reaches the target, or the accountant cannot vouch.
 pub fn level(
-    resolved: &Resolved,
+    run: &Specification,
     dimension: usize,
     records: &[usize],
 ) -> Result<Option<Level>, PrivacyError> {
-    let clients = Clients::settle(resolved, dimension, records)?;
+    let clients = Clients::settle(run, dimension, records)?;
     let epsilon = clients.worst(|cost| cost.epsilon);
     Ok(epsilon
         .filter(|_| clients.all_have_a_cost())
@@ -143,21 +144,21 @@ pub fn level(
 ///
 /// # Errors
 /// When no noise reaches the target, or the accountant cannot vouch.
-pub fn noise(resolved: &Resolved, dimension: usize, records: usize) -> Result<f64, PrivacyError> {
-    match resolved.noise_target {
+pub fn noise(run: &Specification, dimension: usize, records: usize) -> Result<f64, PrivacyError> {
+    match run.target {
         NoiseTarget::None => Ok(0.0),
         NoiseTarget::Sigma(sigma) => Ok(sigma),
         NoiseTarget::Epsilon(_) => {
-            let sound = mechanism_is_sound(resolved);
-            settle_one(resolved, dimension, records, sound).map(|settled| settled.sigma)
+            let sound = run.bounds_records();
+            settle_one(run, dimension, records, sound).map(|settled| settled.sigma)
         }
     }
 }
 
 /// A number of records, at most `RATIO` times smaller, with at least as much noise: one of few, so that it is
 /// computed once for many clients. The same number where noise need not grow as records become fewer.
-pub fn with_more_noise(resolved: &Resolved, records: usize) -> usize {
-    let Some(batch) = resolved.batch.filter(|_| monotone(resolved)) else {
+pub fn with_more_noise(run: &Specification, records: usize) -> usize {
+    let Some(batch) = run.batch.filter(|_| monotone(run)) else {
         return records;
     };
     let steps = ((records.max(1) as f64).ln() / RATIO.ln()).floor();
@@ -174,16 +175,16 @@ struct Clients {
 
 impl Clients {
     fn settle(
-        resolved: &Resolved,
+        run: &Specification,
         dimension: usize,
         records: &[usize],
     ) -> Result<Self, PrivacyError> {
-        let sound = mechanism_is_sound(resolved);
-        let account_as = representatives(resolved, records);
+        let sound = run.bounds_records();
+        let account_as = representatives(run, records);
         let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
         for size in account_as.values() {
             if let Entry::Vacant(entry) = by_size.entry(*size) {
-                entry.insert(settle_one(resolved, dimension, *size, sound)?);
+                entry.insert(settle_one(run, dimension, *size, sound)?);
             }
         }
         Ok(Self {
@@ -220,20 +221,20 @@ struct Settled {
 }
 
 fn settle_one(
-    resolved: &Resolved,
+    run: &Specification,
     dimension: usize,
     records: usize,
     sound: bool,
 ) -> Result<Settled, PrivacyError> {
-    let paper_sigma = match resolved.noise_target {
+    let paper_sigma = match run.target {
         NoiseTarget::Epsilon(epsilon) => {
-            Some(paper_formula(resolved, records).sigma(epsilon, resolved.delta))
+            Some(paper_formula(run, records).sigma(epsilon, run.delta))
         }
         _ => None,
     };
-    let mechanism = mechanism(resolved, dimension, records);
-    let question = question(resolved, &mechanism)?;
-    let (sigma, cost) = match resolved.noise_target {
+    let mechanism = mechanism(run, dimension, records);
+    let question = question(run, &mechanism)?;
+    let (sigma, cost) = match run.target {
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
         NoiseTarget::Sigma(sigma) => match question.cost(sigma) {
@@ -245,7 +246,7 @@ fn settle_one(
             }
             Err(error) => return Err(error.into()),
         },
-        NoiseTarget::Epsilon(_) if resolved.accountant == AccountantName::Paper => {
+        NoiseTarget::Epsilon(_) if run.accountant == AccountantName::Paper => {
             let sigma = paper_sigma.unwrap_or_default();
             (
                 sigma,
@@ -270,44 +271,41 @@ fn settle_one(
     })
 }
 
-/// Whether random-k amplification may be counted. Shared coordinates are known beforehand: nothing is
-/// hidden (A12).
-pub fn may_amplify(resolved: &Resolved) -> bool {
-    resolved.amplification && !resolved.shared_coordinates
-}
-
-fn question(resolved: &Resolved, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
-    let rounds = u64::from(resolved.rounds);
+fn question(run: &Specification, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
+    let rounds = u64::from(run.rounds);
     let question = mechanism
-        .question(rounds, resolved.delta, adjacency(resolved))
+        .question(rounds, run.delta, run.adjacency)
         .map_err(AccountError::from)?;
-    let method = match resolved.accountant {
+    let method = match run.accountant {
         AccountantName::Rdp => Method::Rdp,
         AccountantName::Pld | AccountantName::Paper => Method::Pld,
     };
-    Ok(question.by(method).amplification(may_amplify(resolved)))
+    Ok(question.by(method).amplification(run.may_amplify()))
 }
 
 /// The ratio of the series of sizes for which noise is computed where there are many.
 const RATIO: f64 = 1.05;
 
 /// Whether fewer records never need less noise.
-fn monotone(resolved: &Resolved) -> bool {
-    let two_terms = matches!(
-        resolved.estimator,
-        EstimatorName::Svrg | EstimatorName::Saga
-    );
+fn monotone(run: &Specification) -> bool {
     // The pair without a difference clip, (2 - q) G/b, grows with the number of records.
-    let pair = two_terms && resolved.difference_clip.is_none();
-    !pair && resolved.accountant != AccountantName::Paper
+    let pair = matches!(
+        run.estimator,
+        Estimator::Svrg {
+            difference_clip: None
+        } | Estimator::Saga {
+            difference_clip: None
+        }
+    );
+    !pair && run.accountant != AccountantName::Paper
 }
 
 /// Sizes for which noise is computed: every size, or, where there are many, the next smaller one of
 /// a geometric series. Fewer records cost more, so the noise errs on the safe side.
-fn representatives(resolved: &Resolved, records: &[usize]) -> BTreeMap<usize, usize> {
+fn representatives(run: &Specification, records: &[usize]) -> BTreeMap<usize, usize> {
     const MANY: usize = 16;
     let sizes: BTreeSet<usize> = records.iter().copied().collect();
-    let exact = sizes.len() <= MANY || !monotone(resolved) || resolved.batch.is_none();
+    let exact = sizes.len() <= MANY || !monotone(run) || run.batch.is_none();
     let smallest = sizes.first().copied().unwrap_or(1).max(1);
     sizes
         .into_iter()
@@ -343,7 +341,7 @@ impl Spending {
 
     /// Clients of every size: they reach the same target on different paths.
     fn new(
-        resolved: &Resolved,
+        run: &Specification,
         dimension: usize,
         by_size: &BTreeMap<usize, Settled>,
     ) -> Result<Option<Self>, PrivacyError> {
@@ -356,8 +354,8 @@ impl Spending {
             .iter()
             .filter(|(_, settled)| settled.cost.is_some())
             .map(|(size, settled)| {
-                let mechanism = mechanism(resolved, dimension, *size);
-                Ok(question(resolved, &mechanism)?.odometer(settled.sigma, checkpoints)?)
+                let mechanism = mechanism(run, dimension, *size);
+                Ok(question(run, &mechanism)?.odometer(settled.sigma, checkpoints)?)
             })
             .collect::<Result<Vec<_>, PrivacyError>>()?;
         Ok(if odometers.is_empty() {
@@ -369,112 +367,85 @@ impl Spending {
 }
 
 /// What the paper's theorem asks for and the smallest client does not have.
-fn broken_premises(resolved: &Resolved, records: &[usize]) -> Vec<String> {
-    let (AccountantName::Paper, NoiseTarget::Epsilon(epsilon)) =
-        (resolved.accountant, resolved.noise_target)
+fn broken_premises(run: &Specification, records: &[usize]) -> Vec<String> {
+    let (AccountantName::Paper, NoiseTarget::Epsilon(epsilon)) = (run.accountant, run.target)
     else {
         return Vec::new();
     };
     let smallest = records.iter().copied().min().unwrap_or(1);
-    let formula = paper_formula(resolved, smallest);
-    let sigma = formula.sigma(epsilon, resolved.delta);
-    let violated = formula.violated_conditions(sigma, epsilon, resolved.delta);
+    let formula = paper_formula(run, smallest);
+    let sigma = formula.sigma(epsilon, run.delta);
+    let violated = formula.violated_conditions(sigma, epsilon, run.delta);
     violated.iter().map(ToString::to_string).collect()
 }
 
 /// What one client does, in the accountant's words.
-pub fn mechanism(resolved: &Resolved, dimension: usize, records: usize) -> Mechanism {
-    let difference_clip = resolved.difference_clip;
+pub fn mechanism(run: &Specification, dimension: usize, records: usize) -> Mechanism {
+    // Without a clip there is no noise, and nobody asks what it costs. Where whole estimates are
+    // clipped nothing is claimed, and noise is set as if records were.
+    let (clip, clip_scope) = match run.clip {
+        Some(clip) if clip.scope == ClipScope::Selected => (clip.bound, ClipScope::Selected),
+        Some(clip) => (clip.bound, ClipScope::Record),
+        None => (1.0, ClipScope::Record),
+    };
     Mechanism {
-        estimator: match resolved.estimator {
-            EstimatorName::Gd => Estimator::Gd,
-            EstimatorName::Sgd => Estimator::Sgd,
-            EstimatorName::Svrg => Estimator::Svrg { difference_clip },
-            EstimatorName::Saga => Estimator::Saga { difference_clip },
-        },
+        estimator: run.estimator,
         records: records as u64,
-        batch: resolved.batch.unwrap_or(records as f64),
-        clip: resolved.clip,
-        clip_scope: if resolved.clip_scope == Scope::Selected {
-            ClipScope::Selected
-        } else {
-            ClipScope::Record
-        },
-        rand_k: match resolved.compressor {
+        batch: run.batch.unwrap_or(records as f64),
+        clip,
+        clip_scope,
+        rand_k: match run.compressor {
             CompressorKind::RandK { k } => Some(k as f64 / dimension as f64),
             _ => None,
         },
     }
 }
 
-/// The run's adjacency.
-pub fn adjacency(resolved: &Resolved) -> Adjacency {
-    if resolved.zero_out {
-        Adjacency::ZeroOut
-    } else {
-        Adjacency::ReplaceOne
-    }
+/// What may be claimed for a run whose features are scaled by public constants.
+pub fn claim(run: &Specification) -> Claim {
+    claim_despite(&obstacles(run, false))
 }
 
-/// Whether each record's share of a message is bounded and its coins are Poisson.
-fn mechanism_is_sound(resolved: &Resolved) -> bool {
-    resolved.clip_scope != Scope::Estimate
-        && !(resolved.with_replacement && resolved.batch.is_some())
-}
-
-const PAPER: &str = "paper calibration";
-
-/// `"proved"`, or what stands between a run by constants and a claim.
-pub fn claim(resolved: &Resolved) -> &'static str {
-    let obstacles = obstacles(resolved, false);
-    obstacles.first().copied().unwrap_or("proved")
+fn claim_despite(obstacles: &[Reason]) -> Claim {
+    let weightiest = obstacles.first().cloned();
+    weightiest.map_or(Claim::Proved, Claim::Withheld)
 }
 
 /// What stands between this run and a claim, the weightiest first.
-fn obstacles(resolved: &Resolved, data_dependent_scaling: bool) -> Vec<&'static str> {
+fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
+    let whole = |clip: Clip| clip.scope == ClipScope::Estimate;
+    let origin = run.step_size_origin;
     let checks = [
-        (resolved.noise_target == NoiseTarget::None, "no noise"),
-        (resolved.accountant == AccountantName::Paper, PAPER),
+        (run.target == NoiseTarget::None, Reason::NoNoise),
         (
-            resolved.clip_scope == Scope::Estimate,
-            "whole estimates are clipped, not records",
+            run.accountant == AccountantName::Paper,
+            Reason::PaperCalibration,
         ),
+        (run.clip.is_some_and(whole), Reason::WholeEstimates),
+        (run.draws_with_replacement(), Reason::WithReplacement),
+        (data_dependent_scaling, Reason::DataDependentScaling),
         (
-            resolved.with_replacement && resolved.batch.is_some(),
-            "sampling with replacement",
+            origin == StepSizeOrigin::Theory,
+            Reason::DataDependentStepSize,
         ),
-        (data_dependent_scaling, "data-dependent scaling"),
-        (
-            resolved.step_size_origin == StepSizeOrigin::Theory,
-            "data-dependent step size",
-        ),
-        (
-            resolved.step_size_origin == StepSizeOrigin::Records,
-            "step size tuned on the records",
-        ),
+        (origin == StepSizeOrigin::Records, Reason::TunedStepSize),
     ];
-    checks
-        .into_iter()
-        .filter(|(applies, _)| *applies)
-        .map(|(_, reason)| reason)
-        .collect()
+    let apply = checks.into_iter().filter(|(applies, _)| *applies);
+    apply.map(|(_, reason)| reason).collect()
 }
 
-fn paper_formula(resolved: &Resolved, records: usize) -> PaperFormula {
-    let clip = resolved.clip;
-    let theorem = match (resolved.preset, resolved.estimator) {
-        (
-            Preset::CdpSgd | Preset::Ldp(EstimatorName::Sgd),
-            EstimatorName::Sgd | EstimatorName::Gd,
-        ) => PaperTheorem::Direct { clip },
-        (_, EstimatorName::Gd | EstimatorName::Sgd) => PaperTheorem::sgd(clip),
-        (_, EstimatorName::Svrg | EstimatorName::Saga) => PaperTheorem::variance_reduced(clip),
+fn paper_formula(run: &Specification, records: usize) -> PaperFormula {
+    let clip = run.clip.map_or(1.0, |clip| clip.bound);
+    let theorem = match run.estimator {
+        Estimator::Gd | Estimator::Sgd if run.direct_theorem => PaperTheorem::Direct { clip },
+        Estimator::Gd | Estimator::Sgd => PaperTheorem::sgd(clip),
+        Estimator::Svrg { .. } | Estimator::Saga { .. } => PaperTheorem::variance_reduced(clip),
     };
-    let batch = resolved.batch.unwrap_or(records as f64);
+    let batch = run.batch.unwrap_or(records as f64);
     PaperFormula {
         theorem,
         records: records as u64,
         batch,
-        rounds: u64::from(resolved.rounds),
+        rounds: u64::from(run.rounds),
     }
 }

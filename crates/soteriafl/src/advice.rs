@@ -16,7 +16,7 @@ use soteriafl_core::data::{Dataset, squared_columns};
 use soteriafl_core::simulate::Metrics;
 
 use crate::config::resolve::Resolved;
-use crate::config::{NoiseTarget, Scope};
+use crate::config::{ClipScope, NoiseTarget};
 use crate::problem::{Model, Problem};
 
 /// The ratio below which a run is called hopeless. Gradients of records that point in different
@@ -50,7 +50,7 @@ pub fn signal_to_noise(
     let compressor =
         Compressor::new(resolved.compressor, dimension, resolved.participation).ok()?;
     let clip = match (resolved.clip_scope, compressor.fraction()) {
-        (Scope::Selected, Some(fraction)) => resolved.clip / fraction.sqrt(),
+        (ClipScope::Selected, Some(fraction)) => resolved.clip / fraction.sqrt(),
         _ => resolved.clip,
     };
     let (mut way, mut squares) = (0.0, 0.0);

@@ -189,7 +189,7 @@ impl Comparison {
                     || {
                         format!(
                             "- no claim: {}",
-                            run.map_or("no run", |run| run.claim.as_str())
+                            run.map_or("no run".to_string(), |run| run.claim.to_string())
                         )
                     },
                     |epsilon| format!("+ {}", soteriafl_accountant::round_up(epsilon, 4)),
@@ -412,7 +412,7 @@ mod tests {
                 })
                 .collect(),
             sigma: 0.1,
-            claim: "proved".to_string(),
+            claim: crate::claim::Claim::Proved,
             epsilon: Some(1.0),
             amplified: false,
         };

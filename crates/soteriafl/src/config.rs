@@ -14,6 +14,8 @@ mod reference;
 pub mod resolve;
 mod write;
 
+pub use crate::specification::{AccountantName, NoiseName, NoiseTarget};
+pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
 use soteriafl_core::data::{Partition, Source};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
@@ -108,26 +110,13 @@ pub enum Preset {
     /// The system's best proved choice.
     Auto,
     /// SoteriaFL with this estimator.
-    Soteria(EstimatorName),
+    Soteria(EstimatorKind),
     /// Direct compression.
     CdpSgd,
     /// No compression, many clients.
-    Ldp(EstimatorName),
+    Ldp(EstimatorKind),
     /// No compression, one client.
-    Dp(EstimatorName),
-}
-
-/// The estimators' names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EstimatorName {
-    /// Full gradient.
-    Gd,
-    /// Minibatch.
-    Sgd,
-    /// Snapshots.
-    Svrg,
-    /// Table of last visits.
-    Saga,
+    Dp(EstimatorKind),
 }
 
 /// The compressors' names.
@@ -159,48 +148,6 @@ pub enum Theory<T> {
     Theory,
     /// Given.
     Given(T),
-}
-
-/// What the clip bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Every record's gradient.
-    Record,
-    /// Every record's gradient on the coordinates that travel.
-    Selected,
-    /// The client's whole estimate (the authors' experiments).
-    Estimate,
-}
-
-/// What the noise is set by.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum NoiseTarget {
-    /// Calibrated to this epsilon.
-    Epsilon(f64),
-    /// Fixed.
-    Sigma(f64),
-    /// None.
-    None,
-}
-
-/// Which accountant decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccountantName {
-    /// Privacy-loss distributions.
-    Pld,
-    /// Renyi.
-    Rdp,
-    /// The paper's formula: no claim.
-    Paper,
-}
-
-/// Which noise is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoiseName {
-    /// Floating point.
-    Float,
-    /// Exact, on integers.
-    Secure,
 }
 
 /// What is said about features by a server that owns no records.
@@ -253,7 +200,7 @@ pub struct Config {
     pub regularizer_at_client: bool,
     pub init: Auto<Init>,
     pub preset: Preset,
-    pub estimator: Auto<EstimatorName>,
+    pub estimator: Auto<EstimatorKind>,
     pub batch: Auto<f64>,
     pub snapshot_probability: Auto<f64>,
     pub compressor: Auto<CompressorName>,
@@ -274,9 +221,9 @@ pub struct Config {
     pub participation: f64,
     pub noise_target: NoiseTarget,
     pub delta: f64,
-    pub zero_out: bool,
+    pub adjacency: Adjacency,
     pub clip: Auto<Option<f64>>,
-    pub clip_scope: Auto<Scope>,
+    pub clip_scope: Auto<ClipScope>,
     pub with_replacement: bool,
     pub difference_clip: Auto<Option<f64>>,
     pub accountant: AccountantName,

@@ -2,6 +2,7 @@
 
 pub mod accounting;
 pub mod advice;
+pub mod claim;
 pub mod comparison;
 pub mod config;
 pub mod experiment;
@@ -13,4 +14,5 @@ pub mod record_shape;
 pub mod report;
 pub mod reproduce;
 pub mod run;
+pub mod specification;
 pub mod words;

@@ -442,7 +442,7 @@ impl Ending<'_> {
             "privacy": {
                 "epsilon": self.privacy.epsilon,
                 "delta": resolved.delta,
-                "adjacency": if resolved.zero_out { "zero-out" } else { "replace-one" },
+                "adjacency": resolved.adjacency.word(),
                 "sigma": self.privacy.sigmas.iter().copied().fold(0.0, f64::max),
                 "sigmas": self.privacy.sigmas,
                 "noise": noise,

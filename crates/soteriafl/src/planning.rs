@@ -14,14 +14,15 @@
 
 pub mod trial;
 
+use soteriafl_accountant::EstimatorKind;
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_core::compress::{Compressor, CompressorKind};
 use soteriafl_core::protocol::{Schedule, shift_step};
-use soteriafl_core::theory::{Choice, Estimator, Problem as Numbers};
+use soteriafl_core::theory::{Choice, Problem as Numbers};
 
 use crate::accounting::{self, Level, PrivacyError};
 use crate::config::resolve::{Resolved, Shape};
-use crate::config::{AccountantName, Auto, Config, ConfigError, Document, NoiseTarget, Scope};
+use crate::config::{AccountantName, Auto, ClipScope, Config, ConfigError, Document, NoiseTarget};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +146,7 @@ impl Inquiry {
     fn row(
         &self,
         name: &'static str,
-        estimator: Option<Estimator>,
+        estimator: Option<EstimatorKind>,
         gap: f64,
     ) -> Result<Row, PlanError> {
         let mut set = self.algorithm(estimator);
@@ -203,13 +204,9 @@ impl Inquiry {
     }
 
     /// What makes the configuration run this algorithm; the rest of it stays.
-    fn algorithm(&self, estimator: Option<Estimator>) -> Vec<String> {
-        let name = match estimator {
-            Some(Estimator::Gd) => "gd",
-            None | Some(Estimator::Sgd) => "sgd",
-            Some(Estimator::Svrg) => "svrg",
-            Some(Estimator::Saga) => "saga",
-        };
+    fn algorithm(&self, estimator: Option<EstimatorKind>) -> Vec<String> {
+        // Direct compression has no estimator of its own in the tables: it is SGD's.
+        let name = estimator.unwrap_or(EstimatorKind::Sgd).word();
         let shift = match estimator {
             None => "off".to_string(),
             Some(_) => shift_step(self.numbers.omega).to_string(),
@@ -231,10 +228,10 @@ impl Inquiry {
     /// The theory's rounds, batch and step size.
     fn schedule(&self, choice: &Choice) -> Vec<String> {
         let mut set = vec![format!("algorithm.rounds={}", choice.rounds)];
-        if choice.estimator != Some(Estimator::Gd) {
+        if choice.estimator != Some(EstimatorKind::Gd) {
             set.push(format!("algorithm.batch={}", choice.batch));
         }
-        if choice.estimator == Some(Estimator::Svrg) {
+        if choice.estimator == Some(EstimatorKind::Svrg) {
             let probability = choice.snapshot_probability;
             set.push(format!("algorithm.snapshot_probability={probability}"));
         }
@@ -256,7 +253,11 @@ impl Inquiry {
     }
 
     fn level(&self, run: &Resolved) -> Result<Option<Level>, PrivacyError> {
-        accounting::level(run, self.shape.dimension, &self.shape.records)
+        accounting::level(
+            &run.specification(),
+            self.shape.dimension,
+            &self.shape.records,
+        )
     }
 }
 
@@ -266,11 +267,11 @@ fn broken(numbers: &Numbers, run: &Resolved, choice: &Choice, sigma: f64) -> Vec
     let random_k = matches!(run.compressor, CompressorKind::RandK { .. });
     let beyond = [
         (
-            run.clip_scope == Scope::Selected,
+            run.clip_scope == ClipScope::Selected,
             "the clip bounds the coordinates that travel, and the theorems need a bound on whole gradients",
         ),
         (
-            run.clip_scope == Scope::Estimate,
+            run.clip_scope == ClipScope::Estimate,
             "the clip bounds each client's estimate, and the theorems need a bound on each record's gradient",
         ),
         (
@@ -292,7 +293,7 @@ fn broken(numbers: &Numbers, run: &Resolved, choice: &Choice, sigma: f64) -> Vec
     let formula = PaperFormula {
         theorem: match choice.estimator {
             None => PaperTheorem::Direct { clip },
-            Some(Estimator::Gd | Estimator::Sgd) => PaperTheorem::sgd(clip),
+            Some(EstimatorKind::Gd | EstimatorKind::Sgd) => PaperTheorem::sgd(clip),
             Some(_) => PaperTheorem::variance_reduced(clip),
         },
         records: numbers.records as u64,
@@ -314,7 +315,7 @@ pub struct Row {
     /// The clip `G`.
     pub clip: f64,
     /// What it bounds.
-    pub clip_scope: Scope,
+    pub clip_scope: ClipScope,
     /// Which coordinates travel.
     pub coordinates: Coordinates,
     /// The theorem's noise.
@@ -367,12 +368,12 @@ impl Row {
 }
 
 /// The rows; CDP-SGD compresses an SGD estimate directly.
-const ALGORITHMS: [(&str, Option<Estimator>); 5] = [
+const ALGORITHMS: [(&str, Option<EstimatorKind>); 5] = [
     ("CDP-SGD", None),
-    ("SoteriaFL-GD", Some(Estimator::Gd)),
-    ("SoteriaFL-SGD", Some(Estimator::Sgd)),
-    ("SoteriaFL-SVRG", Some(Estimator::Svrg)),
-    ("SoteriaFL-SAGA", Some(Estimator::Saga)),
+    ("SoteriaFL-GD", Some(EstimatorKind::Gd)),
+    ("SoteriaFL-SGD", Some(EstimatorKind::Sgd)),
+    ("SoteriaFL-SVRG", Some(EstimatorKind::Svrg)),
+    ("SoteriaFL-SAGA", Some(EstimatorKind::Saga)),
 ];
 
 /// More rounds are a mistake in the numbers.

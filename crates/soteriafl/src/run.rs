@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use soteriafl_core::compress::Compressor;
-use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::Objective;
-use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, Server, ServerPlan};
-use soteriafl_core::random::{PublicSeed, SecretKey};
-use soteriafl_core::sampling::{Coins, Sampling};
+use soteriafl_core::protocol::{Client, ClientPlan, Server, ServerPlan};
+use soteriafl_core::random::SecretKey;
 use soteriafl_core::simulate::Simulation;
 
 use crate::config::resolve::Resolved;
-use crate::config::{EstimatorName, NoiseName, NoiseTarget, Scope, ShiftChoice};
-use crate::problem::{Model, Problem, ProblemError, regularizer};
+use crate::config::{EstimatorKind, ShiftChoice};
+use crate::problem::{Model, Problem, ProblemError};
 
 /// What all clients of this run share.
 ///
@@ -31,50 +27,8 @@ pub fn plan_for(
     resolved: &Resolved,
     objective: &Arc<dyn Objective>,
 ) -> Result<ClientPlan, ProblemError> {
-    let dimension = objective.dimension();
-    let compressor = Compressor::new(resolved.compressor, dimension, resolved.participation)
-        .map_err(|error| ProblemError::Model(error.to_string()))?;
-    let whole = resolved.clip_scope == Scope::Estimate;
-    let clipping = match resolved.clip_scope {
-        _ if !resolved.clipped => Clipping::None,
-        Scope::Estimate => Clipping::None,
-        Scope::Record => Clipping::Record(resolved.clip),
-        Scope::Selected => Clipping::Selected(resolved.clip),
-    };
-    let difference_clip = if clipping == Clipping::None {
-        None
-    } else {
-        resolved.difference_clip
-    };
-    let estimator = match resolved.estimator {
-        EstimatorName::Gd | EstimatorName::Sgd => EstimatorPlan::Minibatch,
-        EstimatorName::Svrg => EstimatorPlan::Svrg {
-            snapshot_probability: resolved.snapshot_probability,
-            difference_clip,
-        },
-        EstimatorName::Saga => EstimatorPlan::Saga { difference_clip },
-    };
-    Ok(ClientPlan {
-        objective: Arc::clone(objective),
-        compressor,
-        estimator,
-        clipping,
-        estimate_clip: (whole && resolved.clipped).then_some(resolved.clip),
-        regularizer: resolved
-            .regularizer_at_client
-            .then(|| regularizer(resolved.regularizer, resolved.lambda)),
-        shift_step: match resolved.shift {
-            ShiftChoice::Off => None,
-            ShiftChoice::Step(step) => Some(step),
-        },
-        noise: match (resolved.noise_target, resolved.noise) {
-            (NoiseTarget::None, _) => Noise::None,
-            (_, NoiseName::Float) => Noise::Float,
-            (_, NoiseName::Secure) => Noise::Secure,
-        },
-        shared_coordinates: resolved.shared_coordinates,
-        public_seed: PublicSeed(resolved.seed),
-    })
+    let plan = resolved.specification().client_plan(objective);
+    plan.map_err(|error| ProblemError::Model(error.to_string()))
 }
 
 /// Refuses a run whose clients would not fit into memory, before anything is written. A few thousand bytes of data can ask for
@@ -84,7 +38,7 @@ fn check_memory(resolved: &Resolved, problem: &Problem) -> Result<(), ProblemErr
     const VECTORS: usize = 16;
     let two_terms = matches!(
         resolved.estimator,
-        EstimatorName::Svrg | EstimatorName::Saga
+        EstimatorKind::Svrg | EstimatorKind::Saga
     );
     let of_client = usize::from(resolved.shift != ShiftChoice::Off) + usize::from(two_terms);
     let (clients, dimension) = (problem.shards.len(), problem.objective.dimension());
@@ -97,22 +51,6 @@ fn check_memory(resolved: &Resolved, problem: &Problem) -> Result<(), ProblemErr
         Err(_) => Err(ProblemError::Model(format!(
             "{clients} clients of {dimension} parameters do not fit into the memory of this machine"
         ))),
-    }
-}
-
-/// How a client draws its batch.
-pub fn sampling(resolved: &Resolved) -> Sampling {
-    let coins = if resolved.noise == NoiseName::Secure {
-        Coins::Exact
-    } else {
-        Coins::Fast
-    };
-    match resolved.batch {
-        None => Sampling::Full,
-        Some(batch) if resolved.with_replacement => Sampling::WithReplacement {
-            batch: batch as usize,
-        },
-        Some(batch) => Sampling::Poisson { batch, coins },
     }
 }
 
@@ -137,18 +75,9 @@ pub fn server_plan(
     weights: Vec<f64>,
 ) -> ServerPlan {
     ServerPlan {
-        compressor: plan.compressor.clone(),
-        weights,
-        step_size: resolved.step_size,
-        schedule: resolved.schedule,
-        momentum: resolved.momentum,
-        shift_step: plan.shift_step,
-        regularizer: (!resolved.regularizer_at_client)
-            .then(|| regularizer(resolved.regularizer, resolved.lambda))
-            .filter(|regularizer| *regularizer != soteriafl_core::objective::Regularizer::None),
         smoothing: model.smoothing(resolved.smoothing),
         equalizing: model.equalizing(resolved.equalize),
-        rounds: resolved.rounds,
+        ..resolved.specification().server_plan(plan, weights)
     }
 }
 
@@ -176,7 +105,7 @@ pub fn simulation(
                 id,
                 Arc::clone(&plan),
                 Arc::clone(shard),
-                sampling(resolved),
+                resolved.specification().sampling(),
                 sigma,
                 key,
             )

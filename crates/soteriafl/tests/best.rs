@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use soteriafl::accounting::Privacy;
 use soteriafl::config::resolve::{Resolved, Shape};
-use soteriafl::config::{Config, Init, ModelKind, Scope, ShiftChoice};
+use soteriafl::config::{ClipScope, Config, Init, ModelKind, ShiftChoice};
 use soteriafl::config::{ConfigError, Document};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
@@ -122,7 +122,7 @@ fn networks_of_images_get_the_documented_choice() {
         assert_eq!(chosen.rounds, rounds);
         assert!(7114 * rounds <= 2544 * published);
         assert_eq!((chosen.shift, chosen.batch), (ShiftChoice::Off, None));
-        assert_eq!(chosen.clip_scope, Scope::Selected);
+        assert_eq!(chosen.clip_scope, ClipScope::Selected);
         assert_eq!((chosen.clip, chosen.equalize), (0.5, 0.002));
         assert_eq!((chosen.smoothing, chosen.momentum), (0, 0.6));
         assert_eq!(chosen.init, Init::Normal(0.1));
@@ -182,7 +182,7 @@ fn without_a_basis_images_are_smoothed() {
         assert_eq!(chosen.compressor, CompressorKind::RandK { k: 2544 });
         assert_eq!(chosen.rounds, rounds);
         assert!(chosen.shared_coordinates && chosen.shift == ShiftChoice::Off);
-        assert_eq!(chosen.clip_scope, Scope::Selected);
+        assert_eq!(chosen.clip_scope, ClipScope::Selected);
         assert_eq!((chosen.smoothing, chosen.momentum), (3, 0.8));
         assert_eq!(chosen.schedule, Schedule::Cosine);
         assert_eq!(chosen.batch, None);
@@ -274,8 +274,8 @@ fn a9a_reaches_its_goals_with_a_proof() {
         let problem = Problem::load(&config, &DataDirectories::new(Vec::new())).unwrap();
         let (mut resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
         let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
-        let privacy = Privacy::settle(&resolved, 124, &records, false).unwrap();
-        assert_eq!(privacy.claim, "proved");
+        let privacy = Privacy::settle(&resolved.specification(), 124, &records, false).unwrap();
+        assert!(privacy.claim.is_proved());
         assert!(privacy.epsilon.unwrap() <= f64::from(epsilon) && !privacy.amplified);
         let weights = problem.weights(&resolved);
         let plan = EvaluationPlan {

@@ -26,7 +26,7 @@ fn train(document: &Document) -> Result<Privacy, String> {
     let shape = problem.shape(&config).map_err(|error| error.to_string())?;
     let (resolved, _) = config.resolve(&shape).map_err(|error| error.to_string())?;
     Privacy::settle(
-        &resolved,
+        &resolved.specification(),
         problem.objective.dimension(),
         &shape.records,
         problem.scaling.data_dependent(),
@@ -140,7 +140,7 @@ fn check(settings: &[String], target: f64) -> Result<usize, TestCaseError> {
     let mut claims_no_more = |document: Document, what: String| {
         let privacy = train(&document)
             .map_err(|error| TestCaseError::fail(format!("{what} with {settings:?}: {error}")))?;
-        prop_assert_eq!(&privacy.claim, "proved", "{} with {:?}", what, settings);
+        prop_assert_eq!(privacy.claim.to_string(), "proved", "{} with {:?}", what, settings);
         let epsilon = privacy.epsilon.unwrap();
         prop_assert!(
             epsilon <= target * (1.0 + TOLERANCE),
@@ -201,7 +201,7 @@ fn rows_have_a_sigma_to_check() {
     assert_eq!(check(&selected, 1.0).unwrap(), 4);
 }
 
-/// Scope and coordinates decide whether random-k saves noise: it does not where the clip bounds
+/// ClipScope and coordinates decide whether random-k saves noise: it does not where the clip bounds
 /// what travels, and not where everybody knows the coordinates.
 #[test]
 fn random_k_saves_once() {
@@ -274,7 +274,7 @@ fn a_step_size_from_the_records_stays_one() {
         for _ in 0..2 {
             let again = Document::from_text(&text, "config.toml").unwrap();
             let privacy = train(&again).unwrap();
-            assert_eq!(privacy.claim, claim, "{more:?}");
+            assert_eq!(privacy.claim.to_string(), claim, "{more:?}");
             assert_eq!(privacy.epsilon.is_some(), claim == "proved", "{more:?}");
             text = resolved(&again).to_toml();
         }

@@ -67,7 +67,7 @@ fn run(
             entry.curve.runs[0].epsilon, None,
             "nothing is claimed for this"
         );
-        assert_eq!(entry.curve.runs[0].claim, "paper calibration");
+        assert_eq!(entry.curve.runs[0].claim.to_string(), "paper calibration");
     }
     Results { entries }
 }

@@ -133,14 +133,6 @@ impl From<AdjacencyChoice> for Adjacency {
     }
 }
 
-/// The name of an adjacency.
-pub(super) fn adjacency_name(adjacency: Adjacency) -> &'static str {
-    match adjacency {
-        Adjacency::ReplaceOne => "replace-one",
-        Adjacency::ZeroOut => "zero-out",
-    }
-}
-
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum AccountantChoice {
     Pld,

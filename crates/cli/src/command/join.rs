@@ -336,7 +336,7 @@ fn participant(
         options.client,
         Arc::clone(&plan),
         Arc::clone(&records.data),
-        setup::sampling(resolved),
+        resolved.specification().sampling(),
         sigma,
         first,
     )

@@ -177,7 +177,7 @@ impl Options {
             }
         }
         set.extend(self.adjacency.map(|adjacency| {
-            let name = super::account::adjacency_name(adjacency.into());
+            let name = soteriafl_accountant::Adjacency::from(adjacency).word();
             format!("privacy.adjacency={name}")
         }));
         set

@@ -83,7 +83,12 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
     let dimension = problem.objective.dimension();
     let calibration = Instant::now();
-    let privacy = Privacy::settle(&resolved, dimension, &records, problem.data_dependent())?;
+    let privacy = Privacy::settle(
+        &resolved.specification(),
+        dimension,
+        &records,
+        problem.data_dependent(),
+    )?;
     let calibrated = calibration.elapsed();
     let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
     announce(&resolved, &problem, &privacy, calibrated, verbosity);
@@ -425,11 +430,7 @@ fn table(ending: &Ending<'_>, path: &Path) -> String {
             "{} at delta {}, {} (proved, for secret seeds)",
             readable(soteriafl_accountant::round_up(epsilon, 4)),
             readable(resolved.delta),
-            if resolved.zero_out {
-                "zero-out"
-            } else {
-                "replace-one"
-            },
+            resolved.adjacency,
         ),
         None => format!("no claim: {}", privacy.claim),
     };

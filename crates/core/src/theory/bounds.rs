@@ -17,7 +17,7 @@
 //! `D = f(x_0) - f*`; shifts start at zero, so `Phi_0 <= D + beta G^2 / L`. Constants are kept
 //! where the proofs give them.
 
-use super::{Estimator, NOISE_CONSTANT, Problem};
+use super::{EstimatorKind, NOISE_CONSTANT, Problem};
 
 /// `c` of the theorem for CDP-SGD: following its proof as that of Theorem 1 gives `4 * 2`.
 pub const DIRECT_NOISE_CONSTANT: f64 = 8.0;
@@ -26,7 +26,7 @@ pub const DIRECT_NOISE_CONSTANT: f64 = 8.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The estimator; none for CDP-SGD, which compresses an SGD estimate directly.
-    pub estimator: Option<Estimator>,
+    pub estimator: Option<EstimatorKind>,
     /// Rounds `T`, a whole number.
     pub rounds: f64,
     /// Batch `b`, a whole number.
@@ -42,7 +42,7 @@ pub struct Choice {
 impl Problem {
     /// The schedule of a SoteriaFL algorithm, for a start that is `gap = f(x_0) - f*` above the
     /// optimum.
-    pub fn choose(&self, estimator: Estimator, gap: f64) -> Choice {
+    pub fn choose(&self, estimator: EstimatorKind, gap: f64) -> Choice {
         // Rounding must not cost a whole record: 1000^(2/3) is a little below 100.
         let batch = (self.batch(estimator) * (1.0 + 1e-12))
             .floor()
@@ -57,7 +57,7 @@ impl Problem {
                 .ceil()
                 .max(1.0),
             batch,
-            snapshot_probability: if estimator == Estimator::Svrg {
+            snapshot_probability: if estimator == EstimatorKind::Svrg {
                 probability
             } else {
                 0.0
@@ -80,7 +80,10 @@ impl Problem {
         Choice {
             estimator: None,
             rounds: first.max(budget.powi(2) / noise).ceil().max(1.0),
-            batch: self.batch(Estimator::Sgd).floor().clamp(1.0, self.records),
+            batch: self
+                .batch(EstimatorKind::Sgd)
+                .floor()
+                .clamp(1.0, self.records),
             snapshot_probability: 0.0,
             step_size: step.min(1.0 / self.smoothness),
             potential: gap,
@@ -141,7 +144,7 @@ impl Problem {
         }
         let p = choice.batch / self.records;
         match estimator {
-            Estimator::Svrg => {
+            EstimatorKind::Svrg => {
                 let product = p.powf(2.0 / 3.0) * choice.batch.cbrt();
                 if above(p, 0.25) {
                     broken.push(format!("the snapshot probability {p:.3} is above 1/4"));
@@ -150,7 +153,7 @@ impl Problem {
                     broken.push(format!("p^(2/3) b^(1/3) = {product:.3} is above 1/4"));
                 }
             }
-            Estimator::Saga if 3.0 * self.records.powf(2.0 / 3.0) > self.records => {
+            EstimatorKind::Saga if 3.0 * self.records.powf(2.0 / 3.0) > self.records => {
                 broken.push("3 m^(2/3) is above m: fewer than 27 records".to_string());
             }
             _ => {}
@@ -159,14 +162,14 @@ impl Problem {
     }
 
     /// The two upper bounds of Theorem 2 on the step size, with the constants of Lemma 1.
-    pub(super) fn step_limits(&self, choice: &Choice, estimator: Estimator) -> (f64, f64) {
+    pub(super) fn step_limits(&self, choice: &Choice, estimator: EstimatorKind) -> (f64, f64) {
         let (b, m, l, w) = (choice.batch, self.records, self.smoothness, self.omega);
         let (p, eta) = (b / m, choice.step_size);
         let beta = self.beta(estimator, b, p);
         let (c1, c3, c4, theta) = match estimator {
-            Estimator::Gd | Estimator::Sgd => (0.0, 0.0, 0.0, 1.0),
-            Estimator::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
-            Estimator::Saga => (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m)),
+            EstimatorKind::Gd | EstimatorKind::Sgd => (0.0, 0.0, 0.0, 1.0),
+            EstimatorKind::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
+            EstimatorKind::Saga => (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m)),
         };
         let alpha = 3.0 * beta * c1 / (2.0 * (1.0 + w) * theta * l * l);
         let base = 1.0 + 2.0 * alpha * c4 + 4.0 * beta * (1.0 + w);
@@ -176,9 +179,11 @@ impl Problem {
     }
 
     /// `C_2` of Lemma 1.
-    pub(super) fn variance(&self, estimator: Estimator, batch: f64) -> f64 {
+    pub(super) fn variance(&self, estimator: EstimatorKind, batch: f64) -> f64 {
         match estimator {
-            Estimator::Sgd => (self.records - batch) * self.clip.powi(2) / (self.records * batch),
+            EstimatorKind::Sgd => {
+                (self.records - batch) * self.clip.powi(2) / (self.records * batch)
+            }
             _ => 0.0,
         }
     }
@@ -202,11 +207,11 @@ impl Problem {
 mod tests {
     use super::*;
 
-    const ESTIMATORS: [Estimator; 4] = [
-        Estimator::Gd,
-        Estimator::Sgd,
-        Estimator::Svrg,
-        Estimator::Saga,
+    const ESTIMATORS: [EstimatorKind; 4] = [
+        EstimatorKind::Gd,
+        EstimatorKind::Sgd,
+        EstimatorKind::Svrg,
+        EstimatorKind::Saga,
     ];
 
     fn round_numbers() -> Problem {
@@ -235,7 +240,7 @@ mod tests {
     fn schedules_by_hand() {
         let problem = round_numbers();
         // beta = 1/8, Phi_0 = 1 + (1/8)/2, T = 500 sqrt(2*4*2*Phi_0) / sqrt(3/8 * 48 * 100 * 10/4).
-        let gd = problem.choose(Estimator::Gd, 1.0);
+        let gd = problem.choose(EstimatorKind::Gd, 1.0);
         close(gd.potential, 1.0625);
         assert_eq!(
             gd.rounds,
@@ -243,18 +248,18 @@ mod tests {
         );
         close(gd.step_size, 1.0 / (3.0 * 2.0));
         // b = 1000 * 0.5 * sqrt(1/8) / sqrt(4 * 2 * 100 * 10) = 1.976...
-        let sgd = problem.choose(Estimator::Sgd, 1.0);
+        let sgd = problem.choose(EstimatorKind::Sgd, 1.0);
         assert_eq!(sgd.batch, 1.0);
         // C_2 = 0.999, so the variance asks for 0.999 * 250000 / (48 * 100 * 10/4) = 20.8 rounds:
         // fewer than the 31 of GD.
         assert_eq!(sgd.rounds, 31.0);
-        let lucky = problem.choose(Estimator::Sgd, 0.001);
+        let lucky = problem.choose(EstimatorKind::Sgd, 0.001);
         assert_eq!(lucky.rounds, 21.0);
         // b = 100/4, p = 1/40, p^(2/3) b^(1/3) = (25/1600)^(1/3) = 1/4.
-        let svrg = problem.choose(Estimator::Svrg, 1.0);
+        let svrg = problem.choose(EstimatorKind::Svrg, 1.0);
         assert_eq!((svrg.batch, svrg.snapshot_probability), (25.0, 0.025));
         close(svrg.step_size, 0.25 / 4.0);
-        let saga = problem.choose(Estimator::Saga, 1.0);
+        let saga = problem.choose(EstimatorKind::Saga, 1.0);
         assert_eq!(saga.batch, 300.0);
         close(saga.step_size, 1.0 / 6.0);
         // CDP-SGD: c d log = 8000; T = max(500 sqrt(128)/sqrt(32000), 250000/8000).
@@ -268,7 +273,7 @@ mod tests {
     fn utilities_by_hand() {
         let problem = round_numbers();
         let choice = Choice {
-            estimator: Some(Estimator::Gd),
+            estimator: Some(EstimatorKind::Gd),
             rounds: 10.0,
             batch: 1000.0,
             snapshot_probability: 0.0,
@@ -302,7 +307,7 @@ mod tests {
                 let choice = problem.choose(estimator, 1.0);
                 let start = 2.0 * choice.potential / (choice.step_size * choice.rounds);
                 let bound = problem.utility(&choice, problem.paper_sigma(&choice));
-                let limit = if estimator == Estimator::Sgd {
+                let limit = if estimator == EstimatorKind::Sgd {
                     f64::INFINITY
                 } else {
                     3.0
@@ -325,7 +330,7 @@ mod tests {
     #[test]
     fn broken_conditions_are_named() {
         let problem = round_numbers();
-        let mut choice = problem.choose(Estimator::Gd, 1.0);
+        let mut choice = problem.choose(EstimatorKind::Gd, 1.0);
         choice.step_size *= 3.0;
         assert_eq!(problem.broken_conditions(&choice).len(), 2);
         let mut direct = problem.choose_direct(1.0);
@@ -335,7 +340,7 @@ mod tests {
             records: 20.0,
             ..problem
         };
-        let saga = few.choose(Estimator::Saga, 1.0);
+        let saga = few.choose(EstimatorKind::Saga, 1.0);
         assert!(!few.broken_conditions(&saga).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //! Communication counts values, `n d T / (1 + omega)`; gradient complexity counts gradients of one
 //! client, `b T`.
 
-use super::{Estimator, Problem};
+use super::{EstimatorKind, Problem};
 
 /// One row of Table 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub struct Tables {
     /// Table 1: utility and communication.
     pub results: Vec<ResultRow>,
     /// Table 2: gradient complexity of SoteriaFL-GD, -SGD, -SVRG and -SAGA.
-    pub gradients: [(Estimator, f64); 4],
+    pub gradients: [(EstimatorKind, f64); 4],
 }
 
 impl Problem {
@@ -118,13 +118,13 @@ impl Problem {
         Tables {
             results,
             gradients: [
-                (Estimator::Gd, k * (1.0 + tau.sqrt()) * m),
+                (EstimatorKind::Gd, k * (1.0 + tau.sqrt()) * m),
                 (
-                    Estimator::Sgd,
-                    k * (1.0 + tau.sqrt()) * self.batch(Estimator::Sgd),
+                    EstimatorKind::Sgd,
+                    k * (1.0 + tau.sqrt()) * self.batch(EstimatorKind::Sgd),
                 ),
-                (Estimator::Svrg, reduced),
-                (Estimator::Saga, reduced),
+                (EstimatorKind::Svrg, reduced),
+                (EstimatorKind::Saga, reduced),
             ],
         }
     }

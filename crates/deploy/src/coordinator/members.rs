@@ -14,7 +14,6 @@ use super::super::message_bounds::Rule;
 use super::super::store::{Member, ServerStore, Sums};
 use super::{Coordinator, CoordinatorError, Running};
 use soteriafl::problem::weights;
-use soteriafl::run;
 
 impl<S: ServerStore> Coordinator<S> {
     /// Once, when everybody has joined: the numbers of records for which [`settle`](super::super::calibration_cache::Sizes::settle) is to be called.
@@ -123,7 +122,7 @@ impl<S: ServerStore> Coordinator<S> {
         let records = self.records();
         let Settled { sigmas, privacy } = settled;
         let resolved = &self.description.resolved;
-        let sampling = run::sampling(resolved);
+        let sampling = resolved.specification().sampling();
         let (clients, rounds) = (records.len(), resolved.rounds);
         let mut rules = Vec::with_capacity(clients);
         for (client, (&records, sigma)) in records.iter().zip(sigmas).enumerate() {

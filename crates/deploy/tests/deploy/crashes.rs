@@ -278,7 +278,7 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
                 0,
                 Arc::clone(&plan),
                 Arc::clone(&world.problem.shards[0]),
-                setup::sampling(&world.resolved),
+                world.resolved.specification().sampling(),
                 world.sigmas[0],
                 key,
             )

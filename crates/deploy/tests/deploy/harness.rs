@@ -99,7 +99,8 @@ impl World {
         let (resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
         let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
         let dimension = problem.objective.dimension();
-        let privacy = Privacy::settle(&resolved, dimension, &records, false).unwrap();
+        let privacy =
+            Privacy::settle(&resolved.specification(), dimension, &records, false).unwrap();
         let start = problem.start(&resolved).unwrap();
         let shard = &problem.shards[0];
         let intercept = problem.intercept != 0.0;
@@ -236,7 +237,7 @@ impl World {
             client as u32,
             Arc::clone(&plan),
             data,
-            run::sampling(&self.resolved),
+            self.resolved.specification().sampling(),
             self.sigmas[client],
             SecretKey::simulated(0, 0),
         )

@@ -228,7 +228,7 @@ fn another_start_than_the_agreed_one_is_refused() {
         0,
         Arc::clone(&plan),
         Arc::clone(&world.problem.shards[0]),
-        run::sampling(&world.resolved),
+        world.resolved.specification().sampling(),
         world.sigmas[0],
         SecretKey::simulated(0, 0),
     )

@@ -21,7 +21,7 @@ use soteriafl_core::objective::Activation;
 use super::document::ConfigError;
 use super::plain;
 use super::resolve::{Resolved, Shape};
-use super::{Auto, Config, EstimatorName, ModelKind, NoiseTarget, Preset, Scope, Theory};
+use super::{Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory};
 use crate::words::readable;
 
 /// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
@@ -94,8 +94,8 @@ impl Config {
     }
 
     /// Whether all clients send the same coordinates.
-    pub(super) fn sharing_rule(&self, model: ModelKind, scope: Scope) -> bool {
-        self.preset == Preset::Auto && model == ModelKind::Mlp && scope == Scope::Selected
+    pub(super) fn sharing_rule(&self, model: ModelKind, scope: ClipScope) -> bool {
+        self.preset == Preset::Auto && model == ModelKind::Mlp && scope == ClipScope::Selected
     }
 
     /// The basis that records of `columns` features are written in.
@@ -215,16 +215,21 @@ impl Config {
     }
 
     /// What the clip bounds.
-    pub(super) fn scope(&self, estimator: EstimatorName, compressor: CompressorKind) -> Scope {
-        let minibatch = matches!(estimator, EstimatorName::Gd | EstimatorName::Sgd);
+    pub(super) fn scope(&self, estimator: EstimatorKind, compressor: CompressorKind) -> ClipScope {
+        let minibatch = matches!(estimator, EstimatorKind::Gd | EstimatorKind::Sgd);
         match (self.preset, compressor) {
-            (Preset::Auto, CompressorKind::RandK { .. }) if minibatch => Scope::Selected,
-            _ => Scope::Record,
+            (Preset::Auto, CompressorKind::RandK { .. }) if minibatch => ClipScope::Selected,
+            _ => ClipScope::Record,
         }
     }
 
     /// The bound on each record.
-    pub(super) fn clip_rule(&self, shape: &Shape, scope: Scope, compressor: &Compressor) -> f64 {
+    pub(super) fn clip_rule(
+        &self,
+        shape: &Shape,
+        scope: ClipScope,
+        compressor: &Compressor,
+    ) -> f64 {
         let model = shape.model;
         if self.preset != Preset::Auto {
             return if model == ModelKind::Logistic {
@@ -241,7 +246,7 @@ impl Config {
         };
         match (scope, compressor.fraction()) {
             // A gradient that is spread over its coordinates shows this share of its norm.
-            (Scope::Selected, Some(fraction)) => whole * fraction.sqrt(),
+            (ClipScope::Selected, Some(fraction)) => whole * fraction.sqrt(),
             _ => whole,
         }
     }

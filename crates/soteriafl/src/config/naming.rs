@@ -5,9 +5,9 @@
 
 use soteriafl_core::compress::CompressorKind;
 
-use super::read::{ESTIMATORS, PRESETS, name};
+use super::read::PRESETS;
 use super::resolve::Resolved;
-use super::{EstimatorName, Preset, ShiftChoice};
+use super::{EstimatorKind, Preset, ShiftChoice};
 use crate::output::compressor_text;
 
 impl Resolved {
@@ -21,7 +21,7 @@ impl Resolved {
         // Without a shift the system chooses only full gradients on coordinates that all clients
         // share.
         let chosen = self.preset == Preset::Auto
-            && self.estimator == EstimatorName::Gd
+            && self.estimator == EstimatorKind::Gd
             && self.shared_coordinates
             && matches!(self.compressor, CompressorKind::RandK { .. });
         if chosen { "auto" } else { "custom" }.to_string()
@@ -36,21 +36,21 @@ impl Resolved {
         }
         // Every row with a shift is in the table, so that there is none here.
         let travels = compressor_text(self.compressor, dimension);
-        format!("{name} ({}, {travels})", name_of(self.estimator))
+        format!("{name} ({}, {travels})", self.estimator.word())
     }
 
     /// What the system chose, in short: `auto (soteriafl-gd)`, or `auto (gd)` where the table has
     /// no row for it.
     pub fn chosen(&self) -> String {
         match self.algorithm().as_str() {
-            "auto" => format!("auto ({})", name_of(self.estimator)),
+            "auto" => format!("auto ({})", self.estimator.word()),
             named => format!("auto ({named})"),
         }
     }
 
     /// Family and estimator, whether or not the table has them.
     fn row(&self) -> String {
-        let estimator = name_of(self.estimator);
+        let estimator = self.estimator.word();
         let compressed = self.compressor != CompressorKind::Identity;
         let shifted = matches!(self.shift, ShiftChoice::Step(_));
         let family = match (compressed, shifted, self.clients) {
@@ -61,8 +61,4 @@ impl Resolved {
         };
         format!("{family}-{estimator}")
     }
-}
-
-fn name_of(estimator: EstimatorName) -> &'static str {
-    name(ESTIMATORS, estimator)
 }

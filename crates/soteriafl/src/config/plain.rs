@@ -13,7 +13,7 @@
 //! gets the rules of runs with noise; what is given always holds.
 
 use super::resolve::Shape;
-use super::{Auto, Config, EstimatorName, Init, NoiseTarget, Preset};
+use super::{Auto, Config, EstimatorKind, Init, NoiseTarget, Preset};
 
 /// Rounds: twice what every table that was tried needs for its last percent.
 pub(super) const ROUNDS: u32 = 300;
@@ -50,7 +50,7 @@ impl Config {
             && self.unclipped()
             && (self.standardizes() || self.source.is_images())
             && self.standardize != Auto::Given(false)
-            && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorName::Gd))
+            && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorKind::Gd))
             && self.compressor == Auto::Auto
             && (self.fraction, self.k, self.values) == (Auto::Auto, Auto::Auto, Auto::Auto)
             && self.participation == 1.0

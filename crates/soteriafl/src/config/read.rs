@@ -9,8 +9,9 @@ use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
 use super::{
-    AccountantName, Auto, CompressorName, Config, EstimatorName, FeatureList, Init, ModelKind,
-    NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+    AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
+    Init, ModelKind, NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, ShiftChoice,
+    Theory,
 };
 
 impl Config {
@@ -59,7 +60,11 @@ impl Config {
             )?,
             init: d.read("model.init", Auto::Auto, auto(init))?,
             preset: d.read("algorithm.preset", Preset::Auto, choice(PRESETS))?,
-            estimator: d.read("algorithm.estimator", Auto::Auto, auto(choice(ESTIMATORS)))?,
+            estimator: d.read(
+                "algorithm.estimator",
+                Auto::Auto,
+                auto(word::<EstimatorKind>),
+            )?,
             batch: d.read("algorithm.batch", Auto::Auto, auto(positive))?,
             snapshot_probability: d.read(
                 "algorithm.snapshot_probability",
@@ -125,17 +130,13 @@ impl Config {
             delta: d.read("privacy.delta", 1e-5, |value| {
                 probability(value).filter(|delta| *delta < 1.0)
             })?,
-            zero_out: d.read(
-                "privacy.adjacency",
-                false,
-                choice(&[("replace-one", false), ("zero-out", true)]),
-            )?,
+            adjacency: d.read("privacy.adjacency", Adjacency::ReplaceOne, word)?,
             clip: d.read(
                 "privacy.clip",
                 Auto::Auto,
                 auto(word_or("none", None, |value| positive(value).map(Some))),
             )?,
-            clip_scope: d.read("privacy.clip_scope", Auto::Auto, auto(choice(SCOPES)))?,
+            clip_scope: d.read("privacy.clip_scope", Auto::Auto, auto(word::<ClipScope>))?,
             with_replacement: d.read(
                 "privacy.sampling",
                 false,
@@ -211,21 +212,15 @@ pub(super) const REGULARIZERS: &[(&str, RegularizerKind)] = &[
 ];
 pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("auto", Preset::Auto),
-    ("soteriafl-gd", Preset::Soteria(EstimatorName::Gd)),
-    ("soteriafl-sgd", Preset::Soteria(EstimatorName::Sgd)),
-    ("soteriafl-svrg", Preset::Soteria(EstimatorName::Svrg)),
-    ("soteriafl-saga", Preset::Soteria(EstimatorName::Saga)),
+    ("soteriafl-gd", Preset::Soteria(EstimatorKind::Gd)),
+    ("soteriafl-sgd", Preset::Soteria(EstimatorKind::Sgd)),
+    ("soteriafl-svrg", Preset::Soteria(EstimatorKind::Svrg)),
+    ("soteriafl-saga", Preset::Soteria(EstimatorKind::Saga)),
     ("cdp-sgd", Preset::CdpSgd),
-    ("ldp-sgd", Preset::Ldp(EstimatorName::Sgd)),
-    ("ldp-svrg", Preset::Ldp(EstimatorName::Svrg)),
-    ("dp-gd", Preset::Dp(EstimatorName::Gd)),
-    ("dp-sgd", Preset::Dp(EstimatorName::Sgd)),
-];
-pub(super) const ESTIMATORS: &[(&str, EstimatorName)] = &[
-    ("gd", EstimatorName::Gd),
-    ("sgd", EstimatorName::Sgd),
-    ("svrg", EstimatorName::Svrg),
-    ("saga", EstimatorName::Saga),
+    ("ldp-sgd", Preset::Ldp(EstimatorKind::Sgd)),
+    ("ldp-svrg", Preset::Ldp(EstimatorKind::Svrg)),
+    ("dp-gd", Preset::Dp(EstimatorKind::Gd)),
+    ("dp-sgd", Preset::Dp(EstimatorKind::Sgd)),
 ];
 pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
     ("identity", CompressorName::Identity),
@@ -238,11 +233,6 @@ pub(super) const SCHEDULES: &[(&str, Schedule)] = &[
     ("constant", Schedule::Constant),
     ("cosine", Schedule::Cosine),
     ("inverse-sqrt", Schedule::InverseSqrt),
-];
-pub(super) const SCOPES: &[(&str, Scope)] = &[
-    ("record", Scope::Record),
-    ("selected", Scope::Selected),
-    ("estimate", Scope::Estimate),
 ];
 pub(super) const ACCOUNTANTS: &[(&str, AccountantName)] = &[
     ("pld", AccountantName::Pld),
@@ -267,6 +257,11 @@ fn choice<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&Value) -> Option<T
             .find(|(name, _)| value.as_str() == Some(name))
             .map(|(_, choice)| *choice)
     }
+}
+
+/// A choice that knows its own words.
+fn word<T: FromStr>(value: &Value) -> Option<T> {
+    value.as_str()?.parse().ok()
 }
 
 fn auto<T>(parse: impl Fn(&Value) -> Option<T>) -> impl Fn(&Value) -> Option<Auto<T>> {

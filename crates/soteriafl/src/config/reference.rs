@@ -10,7 +10,7 @@
 //! Both numbers are public. The proof holds for any of them (`docs/privacy.md`, Theorem 4): the
 //! reference's gradient is counted in every round, whether it moved or not.
 
-use super::{Auto, Config, EstimatorName, Scope};
+use super::{Auto, ClipScope, Config, EstimatorKind};
 
 /// How often SVRG's snapshot moves where small differences are believed: after about three rounds.
 const SNAPSHOT_PROBABILITY: f64 = 0.3;
@@ -25,18 +25,18 @@ impl Config {
     /// The probability of a snapshot in a round and the bound on differences.
     pub(super) fn references(
         &self,
-        estimator: EstimatorName,
-        scope: Scope,
+        estimator: EstimatorKind,
+        scope: ClipScope,
         clip: f64,
         batch: Option<f64>,
         smallest: usize,
     ) -> (f64, Option<f64>) {
         let rate = batch.map_or(1.0, |batch| batch / smallest as f64);
-        if matches!(estimator, EstimatorName::Gd | EstimatorName::Sgd) {
+        if matches!(estimator, EstimatorKind::Gd | EstimatorKind::Sgd) {
             return (self.snapshot_probability.or(rate), None);
         }
         // In the authors' mode nothing bounds differences, and the probability is the corollary's.
-        if scope == Scope::Estimate {
+        if scope == ClipScope::Estimate {
             return (self.snapshot_probability.or(rate), None);
         }
         let small = match self.difference_clip {
@@ -49,7 +49,7 @@ impl Config {
             rate
         });
         let renewed = match estimator {
-            EstimatorName::Svrg => probability,
+            EstimatorKind::Svrg => probability,
             _ => rate,
         };
         let bound =

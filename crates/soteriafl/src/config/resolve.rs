@@ -5,19 +5,26 @@
 //! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
 //! most for (`best.rs`).
 
+use soteriafl_accountant::Estimator;
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
 use soteriafl_core::data::{Cosine, Partition, Source};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
 
+use crate::problem::regularizer;
+use crate::specification::{Batches, Clip, Coordinates, Specification};
+
 use super::automatic::share;
 use super::document::ConfigError;
 use super::{
-    AccountantName, Auto, CompressorName, Config, EstimatorName, FeatureList, Init, ModelKind,
-    NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, Scope, ShiftChoice, Theory,
+    AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
+    Init, ModelKind, NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, ShiftChoice,
+    Theory,
 };
 use crate::words::{counted, readable};
+
+pub use crate::specification::StepSizeOrigin;
 
 /// A configuration that can run: nothing left to choose.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +51,7 @@ pub struct Resolved {
     pub regularizer_at_client: bool,
     pub init: Init,
     pub preset: Preset,
-    pub estimator: EstimatorName,
+    pub estimator: EstimatorKind,
     pub batch: Option<f64>,
     pub snapshot_probability: f64,
     pub compressor: CompressorKind,
@@ -59,11 +66,11 @@ pub struct Resolved {
     pub participation: f64,
     pub noise_target: NoiseTarget,
     pub delta: f64,
-    pub zero_out: bool,
+    pub adjacency: Adjacency,
     pub clip: f64,
     /// Whether it is applied: always with noise, without it only if it was asked for.
     pub clipped: bool,
-    pub clip_scope: Scope,
+    pub clip_scope: ClipScope,
     pub with_replacement: bool,
     pub difference_clip: Option<f64>,
     pub accountant: AccountantName,
@@ -80,15 +87,53 @@ pub struct Resolved {
     pub step_size_origin: StepSizeOrigin,
 }
 
-/// What decided the step size. Only a step that no record decided leaves the claim as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StepSizeOrigin {
-    /// A number that was fixed beforehand, or the system's rule of public quantities.
-    Public,
-    /// Computed from the records (`step_size = "theory"`).
-    Theory,
-    /// A number that somebody chose by looking at the records (`step_size_from_data = true`).
-    Records,
+impl Resolved {
+    /// What the run does to records and claims for it, without data, model and files.
+    pub fn specification(&self) -> Specification {
+        let scope = self.clip_scope;
+        let clip = Clip {
+            bound: self.clip,
+            scope,
+        };
+        Specification {
+            estimator: Estimator::new(self.estimator, self.difference_clip),
+            batch: self.batch,
+            batches: match self.with_replacement {
+                true => Batches::WithReplacement,
+                false => Batches::Poisson,
+            },
+            snapshot_probability: self.snapshot_probability,
+            clip: self.clipped.then_some(clip),
+            compressor: self.compressor,
+            participation: self.participation,
+            coordinates: match self.shared_coordinates {
+                true => Coordinates::Shared,
+                false => Coordinates::Own,
+            },
+            shift: match self.shift {
+                ShiftChoice::Off => None,
+                ShiftChoice::Step(step) => Some(step),
+            },
+            target: self.noise_target,
+            delta: self.delta,
+            adjacency: self.adjacency,
+            accountant: self.accountant,
+            direct_theorem: matches!(
+                self.preset,
+                Preset::CdpSgd | Preset::Ldp(EstimatorKind::Sgd)
+            ),
+            amplification: self.amplification,
+            noise: self.noise,
+            step_size_origin: self.step_size_origin,
+            step_size: self.step_size,
+            schedule: self.schedule,
+            momentum: self.momentum,
+            regularizer: regularizer(self.regularizer, self.lambda),
+            regularizer_at_client: self.regularizer_at_client,
+            rounds: self.rounds,
+            seed: self.seed,
+        }
+    }
 }
 
 /// What resolving needs to know about data and model.
@@ -171,11 +216,11 @@ impl Config {
         let d = shape.dimension;
         let smallest = shape.records.iter().copied().min().unwrap_or(0);
         let estimator = self.estimator.or(match self.preset {
-            Preset::Auto => EstimatorName::Gd,
+            Preset::Auto => EstimatorKind::Gd,
             Preset::Soteria(estimator) | Preset::Ldp(estimator) | Preset::Dp(estimator) => {
                 estimator
             }
-            Preset::CdpSgd => EstimatorName::Sgd,
+            Preset::CdpSgd => EstimatorKind::Sgd,
         });
         let compressor = self.compressor_kind(shape)?;
         let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
@@ -230,7 +275,6 @@ impl Config {
             },
             delta: self.delta,
         };
-        let theory_estimator = theory_name(estimator);
         let batch = self.batch_size(estimator, &problem, smallest)?;
         let (snapshot_probability, difference_clip) =
             self.references(estimator, clip_scope, clip, batch, smallest);
@@ -252,7 +296,7 @@ impl Config {
                         ..problem
                     };
                     (
-                        problem.step_size(theory_estimator, b, snapshot_probability),
+                        problem.step_size(estimator, b, snapshot_probability),
                         StepSizeOrigin::Theory,
                     )
                 }
@@ -271,7 +315,7 @@ impl Config {
             Theory::Given(rounds) => rounds,
             // The potential of the start is not public; the theory's order of magnitude is taken at 1.
             Theory::Theory => problem
-                .rounds(theory_estimator, b, snapshot_probability, 1.0)
+                .rounds(estimator, b, snapshot_probability, 1.0)
                 .ceil()
                 .clamp(1.0, 1e7) as u32,
         };
@@ -322,7 +366,7 @@ impl Config {
             participation: self.participation,
             noise_target: self.noise_target,
             delta: self.delta,
-            zero_out: self.zero_out,
+            adjacency: self.adjacency,
             clip,
             clipped,
             clip_scope,
@@ -380,19 +424,16 @@ impl Config {
 
     fn batch_size(
         &self,
-        estimator: EstimatorName,
+        estimator: EstimatorKind,
         problem: &theory::Problem,
         smallest: usize,
     ) -> Result<Option<f64>, ConfigError> {
-        if estimator == EstimatorName::Gd {
+        if estimator == EstimatorKind::Gd {
             return Ok(None);
         }
-        let batch = self.batch.or_else(|| {
-            problem
-                .batch(theory_name(estimator))
-                .floor()
-                .clamp(1.0, smallest as f64)
-        });
+        let batch = self
+            .batch
+            .or_else(|| problem.batch(estimator).floor().clamp(1.0, smallest as f64));
         if batch > smallest as f64 {
             return Err(ConfigError::with_hint(
                 format!(
@@ -428,13 +469,13 @@ impl Config {
         if !matches!(resolved.compressor, CompressorKind::Qsgd { .. }) {
             unused(&["algorithm.levels"], "only qsgd has it");
         }
-        if resolved.estimator == EstimatorName::Gd {
+        if resolved.estimator == EstimatorKind::Gd {
             unused(&["algorithm.batch"], "gd uses all records");
         }
-        if resolved.estimator != EstimatorName::Svrg {
+        if resolved.estimator != EstimatorKind::Svrg {
             unused(&["algorithm.snapshot_probability"], "only svrg has it");
         }
-        if matches!(resolved.estimator, EstimatorName::Gd | EstimatorName::Sgd) {
+        if matches!(resolved.estimator, EstimatorKind::Gd | EstimatorKind::Sgd) {
             unused(&["privacy.difference_clip"], "only svrg and saga have it");
         }
         if resolved.noise_target == NoiseTarget::None {
@@ -473,8 +514,8 @@ impl Config {
 
 impl Resolved {
     fn check(&self, smallest: usize) -> Result<(), ConfigError> {
-        let two_terms = matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga);
-        if two_terms && self.clip_scope == Scope::Selected {
+        let two_terms = matches!(self.estimator, EstimatorKind::Svrg | EstimatorKind::Saga);
+        if two_terms && self.clip_scope == ClipScope::Selected {
             return Err(ConfigError::with_hint(
                 "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
                 "use clip_scope = \"record\" with svrg and saga",
@@ -484,7 +525,7 @@ impl Resolved {
         if self.shared_coordinates
             && random_k
             && self.amplification
-            && self.clip_scope != Scope::Selected
+            && self.clip_scope != ClipScope::Selected
             && self.noise_target != NoiseTarget::None
         {
             // Amplification needs coordinates that the client draws itself, after it has the model.
@@ -507,7 +548,7 @@ impl Resolved {
             ));
         }
         let secure = self.noise == NoiseName::Secure && self.noise_target != NoiseTarget::None;
-        if secure && (self.clip_scope == Scope::Estimate || self.with_replacement) {
+        if secure && (self.clip_scope == ClipScope::Estimate || self.with_replacement) {
             return Err(ConfigError::conflict(
                 "`privacy.noise = \"secure\"` needs clipped records and Poisson sampling",
             ));
@@ -542,14 +583,5 @@ impl Resolved {
             ));
         }
         Ok(())
-    }
-}
-
-fn theory_name(estimator: EstimatorName) -> theory::Estimator {
-    match estimator {
-        EstimatorName::Gd => theory::Estimator::Gd,
-        EstimatorName::Sgd => theory::Estimator::Sgd,
-        EstimatorName::Svrg => theory::Estimator::Svrg,
-        EstimatorName::Saga => theory::Estimator::Saga,
     }
 }

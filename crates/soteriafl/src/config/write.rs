@@ -6,12 +6,11 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::{Partition, Source};
 
 use super::read::{
-    ACCOUNTANTS, ACTIVATIONS, COORDINATES, ESTIMATORS, MODELS, NOISES, PRESETS, REGULARIZERS,
-    SCHEDULES, SCOPES, name,
+    ACCOUNTANTS, ACTIVATIONS, COORDINATES, MODELS, NOISES, PRESETS, REGULARIZERS, SCHEDULES, name,
 };
 use super::resolve::{Resolved, StepSizeOrigin};
 use super::{
-    EstimatorName, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
+    EstimatorKind, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
     ShiftChoice,
 };
 
@@ -184,12 +183,12 @@ impl Resolved {
     fn algorithm_lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![
             ("preset", text(name(PRESETS, self.preset))),
-            ("estimator", text(name(ESTIMATORS, self.estimator))),
+            ("estimator", text(self.estimator.word())),
         ];
         if let Some(batch) = self.batch {
             lines.push(("batch", number(batch)));
         }
-        if self.estimator == EstimatorName::Svrg {
+        if self.estimator == EstimatorKind::Svrg {
             lines.push(("snapshot_probability", number(self.snapshot_probability)));
         }
         match self.compressor {
@@ -243,18 +242,11 @@ impl Resolved {
         }];
         lines.extend([
             ("delta", number(self.delta)),
-            (
-                "adjacency",
-                text(if self.zero_out {
-                    "zero-out"
-                } else {
-                    "replace-one"
-                }),
-            ),
+            ("adjacency", text(self.adjacency.word())),
         ]);
         if self.clipped {
             lines.push(("clip", number(self.clip)));
-            lines.push(("clip_scope", text(name(SCOPES, self.clip_scope))));
+            lines.push(("clip_scope", text(self.clip_scope.word())));
         } else {
             lines.push(("clip", text("none")));
         }
@@ -266,7 +258,7 @@ impl Resolved {
                 "poisson"
             }),
         ));
-        let two_terms = matches!(self.estimator, EstimatorName::Svrg | EstimatorName::Saga);
+        let two_terms = matches!(self.estimator, EstimatorKind::Svrg | EstimatorKind::Saga);
         if two_terms && self.clipped {
             lines.push((
                 "difference_clip",

@@ -11,8 +11,9 @@ use soteriafl_core::simulate::EvaluationPlan;
 
 use super::pool::PoolError;
 use crate::accounting::Privacy;
+use crate::claim::Claim;
 use crate::config::resolve::Resolved;
-use crate::config::{EstimatorName, Init};
+use crate::config::{EstimatorKind, Init};
 use crate::output::write_whole;
 use crate::problem::{Problem, regularizer};
 use crate::run;
@@ -47,7 +48,7 @@ impl Setting {
         let settled = self.privacy.get_or_init(|| {
             let records: Vec<usize> = self.problem.shards.iter().map(|s| s.rows()).collect();
             Privacy::settle(
-                &self.resolved,
+                &self.resolved.specification(),
                 self.problem.objective.dimension(),
                 &records,
                 self.problem.data_dependent(),
@@ -99,8 +100,8 @@ pub struct Outcome {
     pub points: Vec<Point>,
     /// The largest standard deviation of the noise.
     pub sigma: f64,
-    /// `"proved"`, or why there is no claim.
-    pub claim: String,
+    /// Whether anything is claimed, or why not.
+    pub claim: Claim,
     /// The claimed epsilon.
     pub epsilon: Option<f64>,
     /// Whether random-k amplification is part of the claim.
@@ -158,11 +159,11 @@ impl Job {
             .batch
             .map_or(records as f64, |b| b * resolved.clients as f64);
         let round = match resolved.estimator {
-            EstimatorName::Gd | EstimatorName::Sgd => per_client,
-            EstimatorName::Svrg => {
+            EstimatorKind::Gd | EstimatorKind::Sgd => per_client,
+            EstimatorKind::Svrg => {
                 2.0 * per_client + resolved.snapshot_probability * records as f64
             }
-            EstimatorName::Saga => 2.0 * per_client,
+            EstimatorKind::Saga => 2.0 * per_client,
         };
         let scale = self.setting.problem.objective.dimension() as u64;
         (
@@ -366,7 +367,7 @@ mod tests {
         let outcome = Outcome {
             points: vec![point],
             sigma: 1.0 / 3.0,
-            claim: "proved".to_string(),
+            claim: Claim::Proved,
             epsilon: Some(0.999_999_999_999_999_9),
             amplified: true,
         };

@@ -16,7 +16,7 @@ use soteriafl_core::simulate::{EvaluationPlan, Metrics};
 
 use super::{Inquiry, UNSOUND};
 use crate::config::resolve::{Resolved, StepSizeOrigin};
-use crate::config::{Config, Document, EstimatorName, NoiseName};
+use crate::config::{Config, Document, EstimatorKind, NoiseName};
 use crate::experiment::Statistic;
 use crate::problem::{Problem, regularizer};
 use crate::reproduce::tables::plus_minus;
@@ -275,8 +275,8 @@ fn records_each(
         .iter()
         .map(|(_, run, _)| {
             let passes = match run.estimator {
-                EstimatorName::Gd | EstimatorName::Sgd => 1.0,
-                EstimatorName::Svrg | EstimatorName::Saga => 2.0,
+                EstimatorKind::Gd | EstimatorKind::Sgd => 1.0,
+                EstimatorKind::Svrg | EstimatorKind::Saga => 2.0,
             };
             let batch = run.batch.unwrap_or(each as f64).max(1.0);
             f64::from(run.rounds) * passes * batch * clients as f64 * dimension as f64

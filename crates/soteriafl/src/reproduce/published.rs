@@ -292,6 +292,7 @@ pub fn goal(figure: u32) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use soteriafl_accountant::EstimatorKind;
     use soteriafl_core::theory;
 
     /// Batches are those of the corollaries, as the set-up says.
@@ -309,10 +310,10 @@ mod tests {
                 epsilon: setup.epsilon,
                 delta: DELTA,
             };
-            let svrg = problem.batch(theory::Estimator::Svrg).floor();
+            let svrg = problem.batch(EstimatorKind::Svrg).floor();
             assert_eq!(f64::from(setup.batch(Algorithm::LdpSvrg)), svrg);
             if setup.task == Task::A9a {
-                let sgd = problem.batch(theory::Estimator::Sgd).floor();
+                let sgd = problem.batch(EstimatorKind::Sgd).floor();
                 assert_eq!(f64::from(setup.batch(Algorithm::LdpSgd)), sgd);
             }
         }

@@ -317,7 +317,11 @@ pub fn noise_really_gives(
     let run = clipped_by_record(setup, algorithm, sigma, adjacency)
         .expect("the published numbers make a configuration");
     let (dimension, records) = (setup.task.dimension(), setup.task.records());
-    let level = accounting::level(&run, dimension as usize, &[records as usize]);
+    let level = accounting::level(
+        &run.specification(),
+        dimension as usize,
+        &[records as usize],
+    );
     level.ok().flatten().map(|level| level.epsilon)
 }
 

@@ -1,13 +1,11 @@
 //! A plan as text and as JSON.
 
 use serde_json::{Value, json};
-use soteriafl_accountant::round_up;
+use soteriafl_accountant::{EstimatorKind, round_up};
 use soteriafl_core::protocol::shift_step;
-use soteriafl_core::theory::{Estimator, Problem as Numbers, Tables};
+use soteriafl_core::theory::{Problem as Numbers, Tables};
 
-use super::super::account::adjacency_name;
-use soteriafl::accounting;
-use soteriafl::config::{AccountantName, Scope};
+use soteriafl::config::AccountantName;
 use soteriafl::planning::trial::{Advice, Trial};
 use soteriafl::planning::{Inquiry, Row};
 use soteriafl::report::Table;
@@ -57,7 +55,7 @@ impl Shown<'_> {
             "clients": numbers.clients, "samples": numbers.records, "dimension": numbers.dimension,
             "omega": numbers.omega, "tau": numbers.tau(), "smoothness": numbers.smoothness,
             "clip": numbers.clip, "epsilon": numbers.epsilon, "delta": numbers.delta,
-            "adjacency": adjacency_name(accounting::adjacency(terms)),
+            "adjacency": terms.adjacency.word(),
             "amplification": if terms.amplification { "auto" } else { "off" },
             "accountant": accountant(terms.accountant),
             "algorithms": algorithms, "table_1": first, "table_2": second,
@@ -134,7 +132,7 @@ impl Shown<'_> {
             readable(delta),
             self.inquiry.numbers.tau(),
             shift_step(omega),
-            adjacency_name(accounting::adjacency(terms)),
+            terms.adjacency.word(),
             accountant(terms.accountant),
         )
     }
@@ -147,7 +145,7 @@ impl Shown<'_> {
                 row.choice.rounds.to_string(),
                 row.choice.batch.to_string(),
                 format!("{:.4}", row.choice.step_size),
-                format!("{:.4} {}", row.clip, scope(row.clip_scope)),
+                format!("{:.4} {}", row.clip, row.clip_scope.word()),
                 row.coordinates.name().to_string(),
                 short(Some(row.sigma)),
                 row.epsilon_of_sigma.map_or("-".to_string(), up),
@@ -217,7 +215,7 @@ fn row_json(row: &Row, numbers: &Numbers) -> Value {
         "snapshot_probability": row.choice.snapshot_probability,
         "step_size": row.choice.step_size,
         "clip": row.clip,
-        "clip_scope": scope(row.clip_scope),
+        "clip_scope": row.clip_scope.word(),
         "coordinates": row.coordinates.name(),
         "shift_step": shifted.then(|| shift_step(numbers.omega)),
         "sigma": { "theorem": row.sigma, "exact": row.exact.map(|level| level.sigma) },
@@ -294,14 +292,6 @@ fn noise(sigma: Option<f64>) -> String {
     short(sigma.map(|sigma| round_up(sigma, 4)))
 }
 
-fn scope(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Record => "record",
-        Scope::Selected => "selected",
-        Scope::Estimate => "estimate",
-    }
-}
-
 fn accountant(name: AccountantName) -> &'static str {
     match name {
         AccountantName::Pld => "pld",
@@ -310,12 +300,12 @@ fn accountant(name: AccountantName) -> &'static str {
     }
 }
 
-fn soteria(estimator: Estimator) -> &'static str {
+fn soteria(estimator: EstimatorKind) -> &'static str {
     match estimator {
-        Estimator::Gd => "SoteriaFL-GD",
-        Estimator::Sgd => "SoteriaFL-SGD",
-        Estimator::Svrg => "SoteriaFL-SVRG",
-        Estimator::Saga => "SoteriaFL-SAGA",
+        EstimatorKind::Gd => "SoteriaFL-GD",
+        EstimatorKind::Sgd => "SoteriaFL-SGD",
+        EstimatorKind::Svrg => "SoteriaFL-SVRG",
+        EstimatorKind::Saga => "SoteriaFL-SAGA",
     }
 }
 

@@ -13,6 +13,7 @@ use super::Options;
 use super::plan::Plan;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
+use soteriafl::claim::{Claim, Reason};
 use soteriafl::model_file;
 use soteriafl::output::{Deployed, Ending, RunDirectory};
 use soteriafl::problem;
@@ -73,11 +74,16 @@ pub(super) fn finish(
     let model = model.ok_or_else(|| Failure::Failed("there is no model".to_string()))?;
     let mut privacy = match last.privacy.take() {
         Some(privacy) => privacy,
-        None => Privacy::settle(&plan.resolved, model.len(), &last.records, false)?,
+        None => Privacy::settle(
+            &plan.resolved.specification(),
+            model.len(),
+            &last.records,
+            false,
+        )?,
     };
     if options.test_seed.is_some() {
         // Whoever knows the seed knows the noise.
-        privacy.claim = "test seed".to_string();
+        privacy.claim = Claim::Withheld(Reason::TestSeed);
         (privacy.epsilon, privacy.epsilon_unamplified) = (None, None);
         (privacy.amplified, privacy.odometer) = (false, None);
     }

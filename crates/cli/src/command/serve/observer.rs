@@ -8,6 +8,7 @@ use soteriafl_core::protocol::Round;
 use super::finish::{Shared, lock};
 use super::recorder::traffic;
 use soteriafl::accounting;
+use soteriafl::claim::Claim;
 use soteriafl::config::{NoiseName, NoiseTarget};
 use soteriafl_deploy::coordinator::{Coordinator, News};
 use soteriafl_deploy::dashboard::{About, Feed, Phase, Point};
@@ -129,13 +130,17 @@ impl<S: ServerStore> Observer<S> for Watch {
 
 pub(super) fn about(description: &Description, tested: bool) -> About {
     let run = &description.resolved;
-    let (epsilon, claim) = match (accounting::claim(run), run.noise_target) {
-        _ if description.test_seed.is_some() => (None, "no claim: test seed"),
+    let (epsilon, claim) = match (accounting::claim(&run.specification()), run.noise_target) {
+        _ if description.test_seed.is_some() => (None, "no claim: test seed".to_string()),
         // What clients refuse to join is not called proved while it waits for them.
-        _ if run.noise != NoiseName::Secure => (None, "no claim: its noise is not secure"),
-        ("proved", NoiseTarget::Epsilon(epsilon)) => (Some(epsilon), "proved"),
-        ("proved", _) => (None, "each client's own"),
-        (obstacle, _) => (None, obstacle),
+        _ if run.noise != NoiseName::Secure => {
+            (None, "no claim: its noise is not secure".to_string())
+        }
+        (Claim::Proved, NoiseTarget::Epsilon(epsilon)) => {
+            (Some(epsilon), Claim::Proved.to_string())
+        }
+        (Claim::Proved, _) => (None, "each client's own".to_string()),
+        (withheld, _) => (None, withheld.to_string()),
     };
     About {
         run: hex(description.hash()),
@@ -148,7 +153,7 @@ pub(super) fn about(description: &Description, tested: bool) -> About {
         deadline: run.deadline.filter(|_| run.quorum.is_some()),
         epsilon,
         delta: run.delta,
-        claim: claim.to_string(),
+        claim,
         tested,
         version: env!("CARGO_PKG_VERSION").to_string(),
     }

@@ -72,10 +72,11 @@ impl Plan {
     /// What can be foreseen from public quantities and the server's own test set.
     fn advice(&self) -> Result<Vec<String>, Failure> {
         let dimension = self.model.objective().dimension();
+        let run = self.resolved.specification();
         let sigmas = self
             .records
             .iter()
-            .map(|&records| accounting::noise(&self.resolved, dimension, records))
+            .map(|&records| accounting::noise(&run, dimension, records))
             .collect::<Result<Vec<f64>, _>>()?;
         let weights = problem::weights(&self.resolved, &self.records);
         let ratio = advice::signal_to_noise(&self.resolved, dimension, &sigmas, &weights);

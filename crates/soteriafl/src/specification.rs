@@ -1,0 +1,237 @@
+//! What a run does to its records and what it claims for that: the one description from which the
+//! accountant's mechanism ([`accounting`](crate::accounting)) and the plans of clients and server
+//! ([`run`](crate::run)) are derived.
+//!
+//! Whoever sets up a run fills one of these: a configuration file ([`Resolved`](crate::config::resolve::Resolved)), or a program that
+//! uses the library ([`Training`](crate::training::Training)). It says nothing about where records
+//! come from, what the model is or which files are written.
+
+use std::sync::Arc;
+
+use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
+use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
+use soteriafl_core::estimator::Clipping;
+use soteriafl_core::objective::{Objective, Regularizer};
+use soteriafl_core::privacy::Noise;
+use soteriafl_core::protocol::{ClientPlan, EstimatorPlan, Schedule, ServerPlan};
+use soteriafl_core::random::PublicSeed;
+use soteriafl_core::sampling::{Coins, Sampling};
+
+/// One run, with nothing left to choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Specification {
+    /// How clients estimate their gradients, and the clip of differences.
+    pub estimator: Estimator,
+    /// The expected number of records of an estimate; `None`: all.
+    pub batch: Option<f64>,
+    /// How a batch is drawn.
+    pub batches: Batches,
+    /// SVRG: the probability with which the snapshot moves in a round.
+    pub snapshot_probability: f64,
+    /// The bound on each record; `None` only without noise.
+    pub clip: Option<Clip>,
+    /// What travels.
+    pub compressor: CompressorKind,
+    /// The probability with which a client takes part in a round.
+    pub participation: f64,
+    /// Who chooses the coordinates that travel.
+    pub coordinates: Coordinates,
+    /// Shift step; `None`: direct compression.
+    pub shift: Option<f64>,
+    /// What the noise is set by.
+    pub target: NoiseTarget,
+    /// The probability that the bound may miss.
+    pub delta: f64,
+    /// Which data sets are neighbours.
+    pub adjacency: Adjacency,
+    /// Who computes noise and cost.
+    pub accountant: AccountantName,
+    /// Whether the paper's formula is that of its theorem for direct compression.
+    pub direct_theorem: bool,
+    /// Whether random-k amplification may be counted where it is proved.
+    pub amplification: bool,
+    /// How noise is drawn.
+    pub noise: NoiseName,
+    /// Where the step size comes from.
+    pub step_size_origin: StepSizeOrigin,
+    /// The server's step.
+    pub step_size: f64,
+    /// How it changes over the rounds.
+    pub schedule: Schedule,
+    /// The server's momentum.
+    pub momentum: f64,
+    /// The public term of the objective.
+    pub regularizer: Regularizer,
+    /// Whether clients add it, as in the paper, instead of the server.
+    pub regularizer_at_client: bool,
+    /// Messages of each client.
+    pub rounds: u32,
+    /// Seed of all that is public, and in simulations of everything.
+    pub seed: u64,
+}
+
+/// The bound on what a record contributes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clip {
+    /// The norm.
+    pub bound: f64,
+    /// Of what.
+    pub scope: ClipScope,
+}
+
+/// How a batch is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batches {
+    /// Every record by a coin of its own.
+    Poisson,
+    /// So many records, some perhaps twice, as in the authors' experiments: no claim.
+    WithReplacement,
+}
+
+/// Who chooses the coordinates that travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coordinates {
+    /// Each client for itself, in secret, after it has the model.
+    Own,
+    /// The public seed, the same for all: known beforehand.
+    Shared,
+}
+
+/// What the noise is set by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NoiseTarget {
+    /// Calibrated to this epsilon.
+    Epsilon(f64),
+    /// Fixed.
+    Sigma(f64),
+    /// None.
+    None,
+}
+
+/// Which accountant decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccountantName {
+    /// Privacy-loss distributions.
+    Pld,
+    /// Rényi divergences.
+    Rdp,
+    /// The paper's formula: no claim.
+    Paper,
+}
+
+/// Which noise is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoiseName {
+    /// Floating point.
+    Float,
+    /// Exact, on integers.
+    Secure,
+}
+
+/// What decided the step size. Only a step that no record decided leaves the claim as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepSizeOrigin {
+    /// A number that was fixed beforehand, or the system's rule of public quantities.
+    Public,
+    /// Computed from the records (`step_size = "theory"`).
+    Theory,
+    /// A number that somebody chose by looking at the records (`step_size_from_data = true`).
+    Records,
+}
+
+impl Specification {
+    /// Whether random-k amplification may be counted. Shared coordinates are known beforehand:
+    /// nothing is hidden (A12).
+    pub fn may_amplify(&self) -> bool {
+        self.amplification && self.coordinates == Coordinates::Own
+    }
+
+    /// Whether each record's share of a message is bounded, and its coins are Poisson.
+    pub fn bounds_records(&self) -> bool {
+        let by_record = self
+            .clip
+            .is_none_or(|clip| clip.scope != ClipScope::Estimate);
+        by_record && !self.draws_with_replacement()
+    }
+
+    /// Whether a batch may hold a record twice.
+    pub fn draws_with_replacement(&self) -> bool {
+        self.batches == Batches::WithReplacement && self.batch.is_some()
+    }
+
+    /// What all clients of a run with this loss share.
+    ///
+    /// # Errors
+    /// When the compressor does not fit the model.
+    pub fn client_plan(&self, objective: &Arc<dyn Objective>) -> Result<ClientPlan, CompressError> {
+        let dimension = objective.dimension();
+        let (clipping, estimate_clip) = match self.clip {
+            None => (Clipping::None, None),
+            Some(Clip { bound, scope }) => match scope {
+                ClipScope::Record => (Clipping::Record(bound), None),
+                ClipScope::Selected => (Clipping::Selected(bound), None),
+                ClipScope::Estimate => (Clipping::None, Some(bound)),
+            },
+        };
+        // Where records are not clipped, neither are their differences.
+        let clipped = |clip: Option<f64>| clip.filter(|_| clipping != Clipping::None);
+        Ok(ClientPlan {
+            objective: Arc::clone(objective),
+            compressor: Compressor::new(self.compressor, dimension, self.participation)?,
+            estimator: match self.estimator {
+                Estimator::Gd | Estimator::Sgd => EstimatorPlan::Minibatch,
+                Estimator::Svrg { difference_clip } => EstimatorPlan::Svrg {
+                    snapshot_probability: self.snapshot_probability,
+                    difference_clip: clipped(difference_clip),
+                },
+                Estimator::Saga { difference_clip } => EstimatorPlan::Saga {
+                    difference_clip: clipped(difference_clip),
+                },
+            },
+            clipping,
+            estimate_clip,
+            regularizer: self.regularizer_at_client.then_some(self.regularizer),
+            shift_step: self.shift,
+            noise: match (self.target, self.noise) {
+                (NoiseTarget::None, _) => Noise::None,
+                (_, NoiseName::Float) => Noise::Float,
+                (_, NoiseName::Secure) => Noise::Secure,
+            },
+            shared_coordinates: self.coordinates == Coordinates::Shared,
+            public_seed: PublicSeed(self.seed),
+        })
+    }
+
+    /// How a client draws its batch.
+    pub fn sampling(&self) -> Sampling {
+        let coins = match self.noise {
+            NoiseName::Secure => Coins::Exact,
+            NoiseName::Float => Coins::Fast,
+        };
+        match self.batch {
+            None => Sampling::Full,
+            Some(batch) if self.draws_with_replacement() => Sampling::WithReplacement {
+                batch: batch as usize,
+            },
+            Some(batch) => Sampling::Poisson { batch, coins },
+        }
+    }
+
+    /// What the server of these clients must know: derived from their plan, so that the two cannot
+    /// disagree.
+    pub fn server_plan(&self, clients: &ClientPlan, weights: Vec<f64>) -> ServerPlan {
+        let public = (!self.regularizer_at_client).then_some(self.regularizer);
+        ServerPlan {
+            compressor: clients.compressor.clone(),
+            weights,
+            step_size: self.step_size,
+            schedule: self.schedule,
+            momentum: self.momentum,
+            shift_step: clients.shift_step,
+            regularizer: public.filter(|regularizer| *regularizer != Regularizer::None),
+            smoothing: None,
+            equalizing: None,
+            rounds: self.rounds,
+        }
+    }
+}
