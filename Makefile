@@ -29,7 +29,9 @@ doc: ## Build the API documentation, warnings are errors
 # The examples are built with the tests, so that nothing is compiled twice.
 examples: ## Build the tests and run the examples that need no input
 	$(CARGO) test --workspace --locked --no-run
-	$(TARGET_DIR)/debug/examples/own_objective > /dev/null
+	$(TARGET_DIR)/debug/examples/train > /dev/null
+	$(TARGET_DIR)/debug/examples/accountant > /dev/null
+	$(TARGET_DIR)/debug/examples/own_model > /dev/null
 
 # The dashboard's page is tested in a real browser. Root on Debian gets one; everybody else is told.
 browser: ## Look for chromium, and install it where that can be done

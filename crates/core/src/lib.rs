@@ -42,90 +42,8 @@
 //! simulate, protocol, wire, compress, estimator, privacy, objective, data, sampling, random, linalg.
 //!
 //! The crate `soteriafl-accountant` computes what a sigma costs, and which sigma meets a target; the
-//! program `soteria` combines the two.
-//!
-//! # Example
-//!
-//! SoteriaFL-GD over four clients, a quarter of the coordinates per message:
-//!
-//! ```
-//! use std::ops::ControlFlow;
-//! use std::sync::Arc;
-//!
-//! use soteriafl_core::compress::{Compressor, CompressorKind};
-//! use soteriafl_core::data::{Partition, Synthetic};
-//! use soteriafl_core::estimator::Clipping;
-//! use soteriafl_core::objective::{Logistic, Regularizer};
-//! use soteriafl_core::privacy::Noise;
-//! use soteriafl_core::protocol::{
-//!     Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step,
-//! };
-//! use soteriafl_core::random::{PublicSeed, SecretKey};
-//! use soteriafl_core::sampling::Sampling;
-//! use soteriafl_core::simulate::{EvaluationPlan, Simulation};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let source: Synthetic = "8000x20".parse()?;
-//! let (train, test) = (source.train(7)?, source.test(7)?);
-//! let shards = Partition::Iid.split(&train, 4, 7)?;
-//!
-//! // 2000 records each, clipped to 0.25, full gradients, 100 messages: by the closed form of the
-//! // Gaussian mechanism this sigma is epsilon 1 at delta 1e-5 under replace-one.
-//! let (clip, rounds, sigma) = (0.25, 100, 0.00933);
-//! let compressor = Compressor::new(CompressorKind::RandK { k: 5 }, 20, 1.0)?;
-//! let shift_step = Some(shift_step(compressor.omega()));
-//! let plan = Arc::new(ClientPlan {
-//!     objective: Arc::new(Logistic::new(20)),
-//!     compressor: compressor.clone(),
-//!     estimator: EstimatorPlan::Minibatch,
-//!     clipping: Clipping::Selected(clip),
-//!     estimate_clip: None,
-//!     regularizer: None,
-//!     shift_step,
-//!     noise: Noise::Float,
-//!     shared_coordinates: false,
-//!     public_seed: PublicSeed(7),
-//! });
-//! let clients = (0..).zip(shards).map(|(id, shard)| {
-//!     let key = SecretKey::simulated(7, id);
-//!     Client::new(id, Arc::clone(&plan), Arc::new(shard), Sampling::Full, sigma, key)
-//! });
-//! let clients = clients.collect::<Result<Vec<_>, _>>()?;
-//! let weights = vec![0.25; 4];
-//! let server = ServerPlan {
-//!     compressor,
-//!     weights: weights.clone(),
-//!     step_size: 2.0,
-//!     schedule: Schedule::Constant,
-//!     momentum: 0.0,
-//!     smoothing: None,
-//!     equalizing: None,
-//!     shift_step,
-//!     regularizer: None,
-//!     rounds,
-//! };
-//! let mut simulation = Simulation::new(Server::new(server, vec![0.0; 20]), clients);
-//! let metrics = EvaluationPlan {
-//!     objective: plan.objective.as_ref(),
-//!     regularizer: Regularizer::None,
-//!     weights: &weights,
-//!     test: Some(&test),
-//!     every: 0,
-//!     from: 0,
-//! };
-//! let mut accuracy = 0.0;
-//! simulation.run(2, &metrics, |progress, _server| {
-//!     if let Some(metrics) = progress.metrics {
-//!         accuracy = metrics.test_accuracy.unwrap_or(0.0);
-//!     }
-//!     ControlFlow::Continue(())
-//! });
-//! println!("test accuracy {accuracy:.3}");
-//! # assert!(accuracy > 0.8, "{accuracy}");
-//! # Ok(())
-//! # }
-//! ```
-//!
+//! crate `soteriafl` combines the two: a run with calibrated noise in a few lines. One client and one
+//! server by hand: `examples/one_round.rs`.
 
 pub mod compress;
 pub mod data;
@@ -139,8 +57,3 @@ pub mod sampling;
 pub mod simulate;
 pub mod theory;
 pub mod wire;
-
-/// Compiles and runs the Rust snippets of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

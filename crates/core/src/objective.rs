@@ -102,6 +102,16 @@ pub trait Objective: Send + Sync {
     /// Number of parameters `d`.
     fn dimension(&self) -> usize;
 
+    /// Whether records fit the model: their number of columns, and their classes. Objectives that
+    /// do not say take what they are given.
+    ///
+    /// # Errors
+    /// What does not fit, in words.
+    fn check(&self, data: &Dataset) -> Result<(), String> {
+        let _ = data;
+        Ok(())
+    }
+
     /// Numbers per record in factored form.
     fn factor_len(&self) -> usize;
 
@@ -148,6 +158,22 @@ pub trait Objective: Send + Sync {
         sum: &mut [f32],
         workspace: &mut Workspace,
     );
+}
+
+/// Checks records against the columns and classes that a model has.
+pub(crate) fn check_shape(data: &Dataset, columns: usize, classes: usize) -> Result<(), String> {
+    let (found, held) = (data.columns(), data.classes());
+    if found != columns {
+        return Err(format!(
+            "the model reads {columns} columns, the records have {found}"
+        ));
+    }
+    if held > classes {
+        return Err(format!(
+            "the model knows {classes} classes, the records have {held}"
+        ));
+    }
+    Ok(())
 }
 
 /// Scratch memory for one thread: buffers grow on first use and are then reused, so that a round

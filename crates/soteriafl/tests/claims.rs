@@ -140,7 +140,13 @@ fn check(settings: &[String], target: f64) -> Result<usize, TestCaseError> {
     let mut claims_no_more = |document: Document, what: String| {
         let privacy = train(&document)
             .map_err(|error| TestCaseError::fail(format!("{what} with {settings:?}: {error}")))?;
-        prop_assert_eq!(privacy.claim.to_string(), "proved", "{} with {:?}", what, settings);
+        prop_assert_eq!(
+            privacy.claim.to_string(),
+            "proved",
+            "{} with {:?}",
+            what,
+            settings
+        );
         let epsilon = privacy.epsilon.unwrap();
         prop_assert!(
             epsilon <= target * (1.0 + TOLERANCE),

@@ -14,7 +14,7 @@
 //!
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace, check_shape};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Dataset, Features, SparseRow, SparseRows};
@@ -54,6 +54,10 @@ impl Logistic {
 impl Objective for Logistic {
     fn dimension(&self) -> usize {
         self.features
+    }
+
+    fn check(&self, data: &Dataset) -> Result<(), String> {
+        check_shape(data, self.features, 2)
     }
 
     fn factor_len(&self) -> usize {

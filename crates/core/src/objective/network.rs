@@ -31,7 +31,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace, check_shape};
 use crate::data::Dataset;
 use crate::linalg::{self, kernels::padded};
 
@@ -239,6 +239,11 @@ impl Activation {
 impl Objective for Network {
     fn dimension(&self) -> usize {
         self.layers[self.layers.len() - 1].biases.end
+    }
+
+    fn check(&self, data: &Dataset) -> Result<(), String> {
+        let classes = self.layers[self.layers.len() - 1].outputs;
+        check_shape(data, self.layers[0].inputs, classes)
     }
 
     fn factor_len(&self) -> usize {

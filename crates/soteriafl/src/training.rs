@@ -1,0 +1,570 @@
+//! A private training run in a few lines: say what shall run, and it is calibrated or refused.
+//!
+//! ```
+//! use soteriafl::core::data::{Partition, Synthetic};
+//! use soteriafl::core::objective::Logistic;
+//! use soteriafl::{Adjacency, ClipScope, CompressorKind, Estimator, Target, Training};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let source: Synthetic = "8000x20".parse()?;
+//! let (train, test) = (source.train(7)?, source.test(7)?);
+//! let run = Training::new(Logistic::new(20), Partition::Iid.split(&train, 4, 7)?)
+//!     .estimator(Estimator::Gd)
+//!     .compress(CompressorKind::RandK { k: 5 })
+//!     .shifted()
+//!     .clip(0.25, ClipScope::Selected)
+//!     .private(Target::epsilon(1.0, 1e-5, Adjacency::ReplaceOne))
+//!     .rounds(100)
+//!     .step_size(2.0)
+//!     .seed(7)
+//!     .build()?;
+//! let result = run.simulate(&test)?;
+//! assert!(run.claim().is_proved() && run.epsilon() <= Some(1.0));
+//! assert!(result.test_accuracy > Some(0.8));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Training::build`] computes every client's noise from its own number of records and checks what
+//! can be checked before anything runs. What it returns, a [`Run`], holds the plans of clients and
+//! server, derived from one [`Specification`]: plans that disagree cannot be built. A claim speaks
+//! about the messages, for records that were prepared by public constants alone: whoever scales
+//! features by numbers computed from the records, or chooses settings by looking at results, has to
+//! withdraw it ([`Training::prepared_by_records`]).
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
+use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
+use soteriafl_core::data::Dataset;
+use soteriafl_core::objective::{Objective, Regularizer};
+use soteriafl_core::protocol::{
+    Client, ClientError, ClientId, ClientPlan, Round, Schedule, Server, shift_step,
+};
+use soteriafl_core::random::SecretKey;
+use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
+
+use crate::accounting::{Privacy, PrivacyError};
+use crate::claim::Claim;
+use crate::specification::{
+    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Specification,
+    StepSizeOrigin,
+};
+
+/// What the noise must achieve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    noise: NoiseTarget,
+    delta: f64,
+    adjacency: Adjacency,
+}
+
+impl Target {
+    /// Noise for this epsilon at this delta, for these neighbours.
+    pub fn epsilon(epsilon: f64, delta: f64, adjacency: Adjacency) -> Self {
+        Self {
+            noise: NoiseTarget::Epsilon(epsilon),
+            delta,
+            adjacency,
+        }
+    }
+
+    /// Noise of this standard deviation; what it costs is computed.
+    pub fn sigma(sigma: f64, delta: f64, adjacency: Adjacency) -> Self {
+        Self {
+            noise: NoiseTarget::Sigma(sigma),
+            delta,
+            adjacency,
+        }
+    }
+}
+
+/// Why a run cannot be built or simulated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainingError {
+    /// Nobody takes part.
+    #[error("there are no clients: expected at least one set of records")]
+    NoClients,
+    /// A number makes no sense.
+    #[error("{what} must be {expected}, found {found}")]
+    Number {
+        /// Which one.
+        what: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: f64,
+    },
+    /// The estimator draws batches and does not know how large.
+    #[error("{0} draws batches: say how many records by `batch`")]
+    NoBatch(&'static str),
+    /// Noise hides no more than what is bounded.
+    #[error("noise hides no more than what is bounded: give a bound on records by `clip`")]
+    NoClip,
+    /// Records, model and start do not fit each other.
+    #[error("{0}")]
+    Unfit(String),
+    /// The compressor does not fit the model.
+    #[error("the compressor: {0}")]
+    Compressor(#[from] CompressError),
+    /// The accountant does not vouch for it.
+    #[error(transparent)]
+    Privacy(#[from] PrivacyError),
+    /// A client cannot run it.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The computation left the range of numbers.
+    #[error("the run diverged after {0} rounds: try a smaller step size or shift")]
+    Diverged(Round),
+}
+
+/// A run being described. Without further words: full gradients, nothing compressed, no shift, no
+/// clip and no noise, 100 rounds of step size 1, from zero.
+#[derive(Clone)]
+pub struct Training {
+    objective: Arc<dyn Objective>,
+    shards: Vec<Arc<Dataset>>,
+    run: Specification,
+    shifted: bool,
+    prepared_by_records: bool,
+    start: Option<Vec<f32>>,
+    evaluate_every: Round,
+    threads: Option<usize>,
+}
+
+impl Training {
+    /// Of a model over the records of each client.
+    pub fn new(
+        objective: impl Objective + 'static,
+        shards: impl IntoIterator<Item = Dataset>,
+    ) -> Self {
+        Self {
+            objective: Arc::new(objective),
+            shards: shards.into_iter().map(Arc::new).collect(),
+            run: Specification {
+                estimator: Estimator::Gd,
+                batch: None,
+                batches: Batches::Poisson,
+                snapshot_probability: 0.3,
+                clip: None,
+                compressor: CompressorKind::Identity,
+                participation: 1.0,
+                coordinates: Coordinates::Own,
+                shift: None,
+                target: NoiseTarget::None,
+                delta: 1e-5,
+                adjacency: Adjacency::ReplaceOne,
+                accountant: AccountantName::Pld,
+                direct_theorem: false,
+                amplification: true,
+                noise: NoiseName::Float,
+                step_size_origin: StepSizeOrigin::Public,
+                step_size: 1.0,
+                schedule: Schedule::Constant,
+                momentum: 0.0,
+                regularizer: Regularizer::None,
+                regularizer_at_client: false,
+                rounds: 100,
+                seed: 0,
+            },
+            shifted: false,
+            prepared_by_records: false,
+            start: None,
+            evaluate_every: 0,
+            threads: None,
+        }
+    }
+
+    /// How clients estimate their gradients.
+    #[must_use]
+    pub fn estimator(mut self, estimator: Estimator) -> Self {
+        self.run.estimator = estimator;
+        self
+    }
+
+    /// The expected number of records of an estimate (SGD, SVRG, SAGA).
+    #[must_use]
+    pub fn batch(mut self, batch: f64) -> Self {
+        self.run.batch = Some(batch);
+        self
+    }
+
+    /// SVRG: the probability with which the snapshot moves in a round; 0.3 unless given.
+    #[must_use]
+    pub fn snapshot_probability(mut self, probability: f64) -> Self {
+        self.run.snapshot_probability = probability;
+        self
+    }
+
+    /// What travels.
+    #[must_use]
+    pub fn compress(mut self, compressor: CompressorKind) -> Self {
+        self.run.compressor = compressor;
+        self
+    }
+
+    /// The same coordinates at all clients, by the public seed, instead of each client's own.
+    #[must_use]
+    pub fn shared_coordinates(mut self) -> Self {
+        self.run.coordinates = Coordinates::Shared;
+        self
+    }
+
+    /// The probability with which a client takes part in a round.
+    #[must_use]
+    pub fn participation(mut self, probability: f64) -> Self {
+        self.run.participation = probability;
+        self
+    }
+
+    /// Sends differences to a shift, with the paper's step for the compressor.
+    #[must_use]
+    pub fn shifted(mut self) -> Self {
+        self.shifted = true;
+        self
+    }
+
+    /// Sends differences to a shift that moves by this step.
+    #[must_use]
+    pub fn shift_step(mut self, step: f64) -> Self {
+        (self.shifted, self.run.shift) = (false, Some(step));
+        self
+    }
+
+    /// Bounds what each record contributes.
+    #[must_use]
+    pub fn clip(mut self, bound: f64, scope: ClipScope) -> Self {
+        self.run.clip = Some(Clip { bound, scope });
+        self
+    }
+
+    /// Adds noise.
+    #[must_use]
+    pub fn private(mut self, target: Target) -> Self {
+        self.run.target = target.noise;
+        (self.run.delta, self.run.adjacency) = (target.delta, target.adjacency);
+        self
+    }
+
+    /// Draws exact integer noise, with the law that the theorems speak about, instead of floating
+    /// point.
+    #[must_use]
+    pub fn secure_noise(mut self) -> Self {
+        self.run.noise = NoiseName::Secure;
+        self
+    }
+
+    /// Says that features were scaled by numbers computed from the records, or settings chosen by
+    /// looking at results: nothing is claimed then.
+    #[must_use]
+    pub fn prepared_by_records(mut self) -> Self {
+        self.prepared_by_records = true;
+        self
+    }
+
+    /// Messages of each client.
+    #[must_use]
+    pub fn rounds(mut self, rounds: Round) -> Self {
+        self.run.rounds = rounds;
+        self
+    }
+
+    /// The server's step.
+    #[must_use]
+    pub fn step_size(mut self, step_size: f64) -> Self {
+        self.run.step_size = step_size;
+        self
+    }
+
+    /// How the step changes over the rounds.
+    #[must_use]
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.run.schedule = schedule;
+        self
+    }
+
+    /// The server's momentum.
+    #[must_use]
+    pub fn momentum(mut self, momentum: f64) -> Self {
+        self.run.momentum = momentum;
+        self
+    }
+
+    /// A public term of the objective; the server adds its gradient, exactly and for free.
+    #[must_use]
+    pub fn regularizer(mut self, regularizer: Regularizer) -> Self {
+        self.run.regularizer = regularizer;
+        self
+    }
+
+    /// The model to start from; zero unless given.
+    #[must_use]
+    pub fn start(mut self, model: Vec<f32>) -> Self {
+        self.start = Some(model);
+        self
+    }
+
+    /// The seed of everything random in a simulation. Whoever knows it knows the noise.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.run.seed = seed;
+        self
+    }
+
+    /// Measures every so many rounds; only at the start and the end unless given.
+    #[must_use]
+    pub fn evaluate_every(mut self, rounds: Round) -> Self {
+        self.evaluate_every = rounds;
+        self
+    }
+
+    /// How many threads compute; all cores unless given. The result does not depend on it.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Checks everything and calibrates every client's noise.
+    ///
+    /// # Errors
+    /// When something is missing, does not fit, or cannot be vouched for.
+    pub fn build(mut self) -> Result<Run, TrainingError> {
+        self.check_numbers()?;
+        let dimension = self.objective.dimension();
+        let compressor = Compressor::new(self.run.compressor, dimension, self.run.participation)?;
+        if self.shifted {
+            self.run.shift = Some(shift_step(compressor.omega()));
+        }
+        for (client, shard) in self.shards.iter().enumerate() {
+            let fits = self.objective.check(shard);
+            fits.map_err(|reason| TrainingError::Unfit(format!("client {client}: {reason}")))?;
+        }
+        let start = self.start.unwrap_or_else(|| vec![0.0; dimension]);
+        if start.len() != dimension {
+            let found = start.len();
+            return Err(TrainingError::Unfit(format!(
+                "the start has {found} numbers, the model {dimension} parameters"
+            )));
+        }
+        let records: Vec<usize> = self.shards.iter().map(|shard| shard.rows()).collect();
+        let privacy = Privacy::settle(&self.run, dimension, &records, self.prepared_by_records)?;
+        let total: usize = records.iter().sum();
+        let weights = records.iter().map(|&rows| rows as f64 / total as f64);
+        let run = Run {
+            plan: Arc::new(self.run.client_plan(&self.objective)?),
+            weights: weights.collect(),
+            shards: self.shards,
+            specification: self.run,
+            privacy,
+            start,
+            evaluate_every: self.evaluate_every,
+            threads: self.threads,
+        };
+        // Whatever a client refuses is found now, not when the run begins.
+        run.clients()?;
+        Ok(run)
+    }
+
+    fn check_numbers(&self) -> Result<(), TrainingError> {
+        let run = &self.run;
+        let check = |what, expected, found: f64, holds: bool| match holds && found.is_finite() {
+            true => Ok(()),
+            false => Err(TrainingError::Number {
+                what,
+                expected,
+                found,
+            }),
+        };
+        if self.shards.is_empty() {
+            return Err(TrainingError::NoClients);
+        }
+        let draws = run.estimator != Estimator::Gd;
+        match run.batch {
+            None if draws => return Err(TrainingError::NoBatch(run.estimator.kind().word())),
+            Some(batch) => check("the batch", "above 0", batch, batch > 0.0)?,
+            None => {}
+        }
+        match (run.clip, run.target) {
+            (None, NoiseTarget::Epsilon(_) | NoiseTarget::Sigma(_)) => {
+                return Err(TrainingError::NoClip);
+            }
+            (Some(clip), _) => check("the clip", "above 0", clip.bound, clip.bound > 0.0)?,
+            (None, NoiseTarget::None) => {}
+        }
+        if let NoiseTarget::Epsilon(value) | NoiseTarget::Sigma(value) = run.target {
+            check("epsilon or sigma", "above 0", value, value > 0.0)?;
+        }
+        let probability = run.snapshot_probability;
+        let holds = probability > 0.0 && probability <= 1.0;
+        check("the snapshot probability", "in (0, 1]", probability, holds)?;
+        check(
+            "rounds",
+            "at least 1",
+            f64::from(run.rounds),
+            run.rounds > 0,
+        )?;
+        check(
+            "the step size",
+            "above 0",
+            run.step_size,
+            run.step_size > 0.0,
+        )?;
+        let momentum = run.momentum;
+        check(
+            "the momentum",
+            "in [0, 1)",
+            momentum,
+            (0.0..1.0).contains(&momentum),
+        )?;
+        let shift = run.shift.unwrap_or(0.0);
+        check("the shift step", "at least 0", shift, shift >= 0.0)
+    }
+}
+
+/// A run that can be made: everything is decided, noise is calibrated.
+pub struct Run {
+    specification: Specification,
+    plan: Arc<ClientPlan>,
+    shards: Vec<Arc<Dataset>>,
+    weights: Vec<f64>,
+    privacy: Privacy,
+    start: Vec<f32>,
+    evaluate_every: Round,
+    threads: Option<usize>,
+}
+
+impl Run {
+    /// What is claimed for its messages, or why nothing is.
+    pub fn claim(&self) -> &Claim {
+        &self.privacy.claim
+    }
+
+    /// What all messages together cost, by the client that pays most; `None` without a claim.
+    pub fn epsilon(&self) -> Option<f64> {
+        self.privacy.epsilon
+    }
+
+    /// Noise and cost, client by client.
+    pub fn privacy(&self) -> &Privacy {
+        &self.privacy
+    }
+
+    /// What runs.
+    pub fn specification(&self) -> &Specification {
+        &self.specification
+    }
+
+    /// The clients with simulated secrets, to be driven by a program of your own.
+    ///
+    /// # Errors
+    /// When a client cannot run this.
+    pub fn clients(&self) -> Result<Vec<Client>, TrainingError> {
+        let numbered = self.shards.iter().zip(&self.privacy.sigmas).enumerate();
+        let client = |(id, (shard, &sigma)): (usize, (&Arc<Dataset>, &f64))| {
+            let id = id as ClientId;
+            let key = SecretKey::simulated(self.specification.seed, id);
+            let sampling = self.specification.sampling();
+            Client::new(
+                id,
+                Arc::clone(&self.plan),
+                Arc::clone(shard),
+                sampling,
+                sigma,
+                key,
+            )
+        };
+        Ok(numbered.map(client).collect::<Result<_, _>>()?)
+    }
+
+    /// The server of these clients.
+    pub fn server(&self) -> Server {
+        let weights = self.weights.clone();
+        let plan = self.specification.server_plan(&self.plan, weights);
+        Server::new(plan, self.start.clone())
+    }
+
+    /// Makes the run in this process. Metrics look at raw records and stand outside every claim.
+    ///
+    /// # Errors
+    /// When the test records do not fit the model, or the computation leaves the range of numbers.
+    pub fn simulate<'a>(
+        &self,
+        test: impl Into<Option<&'a Dataset>>,
+    ) -> Result<TrainingResult, TrainingError> {
+        let test = test.into();
+        if let Some(test) = test {
+            let fits = self.plan.objective.check(test);
+            fits.map_err(|reason| TrainingError::Unfit(format!("the test records: {reason}")))?;
+        }
+        let mut simulation = Simulation::new(self.server(), self.clients()?);
+        let metrics = EvaluationPlan {
+            objective: self.plan.objective.as_ref(),
+            regularizer: self.specification.regularizer,
+            weights: &self.weights,
+            test,
+            every: self.evaluate_every,
+            from: 0,
+        };
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let (mut rounds, mut traffic) = (Vec::new(), Traffic::default());
+        simulation.run(
+            self.threads.unwrap_or_else(cores).max(1),
+            &metrics,
+            |progress, _| {
+                traffic = progress.traffic;
+                if let Some(metrics) = progress.metrics {
+                    let spent = self.privacy.odometer.as_ref();
+                    rounds.push(MeasuredRound {
+                        round: progress.round,
+                        metrics,
+                        epsilon: spent.map(|spent| spent.after(u64::from(progress.round))),
+                    });
+                }
+                ControlFlow::Continue(())
+            },
+        );
+        let model = simulation.server().model().as_ref().clone();
+        let last = rounds.last().map(|row: &MeasuredRound| row.metrics);
+        match last {
+            Some(last) if last.loss.is_finite() && model.iter().all(|x| x.is_finite()) => {
+                Ok(TrainingResult {
+                    model,
+                    loss: last.loss,
+                    test_accuracy: last.test_accuracy,
+                    rounds,
+                    traffic,
+                })
+            }
+            _ => Err(TrainingError::Diverged(self.specification.rounds)),
+        }
+    }
+}
+
+/// What a simulated run leaves.
+#[derive(Clone, Debug)]
+pub struct TrainingResult {
+    /// The model's parameters.
+    pub model: Vec<f32>,
+    /// The objective at the end, over all records.
+    pub loss: f64,
+    /// The share of test records that the model classifies correctly.
+    pub test_accuracy: Option<f64>,
+    /// What was measured, from the start on.
+    pub rounds: Vec<MeasuredRound>,
+    /// What was sent, over all clients.
+    pub traffic: Traffic,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredRound {
+    /// Rounds done.
+    pub round: Round,
+    /// Loss, gradient norm, accuracy.
+    pub metrics: Metrics,
+    /// What has been spent by then; `None` without a claim.
+    pub epsilon: Option<f64>,
+}
