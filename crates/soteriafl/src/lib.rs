@@ -54,3 +54,8 @@ pub use training::{Run, Target, Training, TrainingError, TrainingResult};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// And so are those of the page for library users.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct Library;

@@ -384,7 +384,12 @@ impl Training {
         let draws = run.estimator != Estimator::Gd;
         match run.batch {
             None if draws => return Err(TrainingError::NoBatch(run.estimator.kind().word())),
-            Some(batch) => check("the batch", "above 0", batch, batch > 0.0)?,
+            Some(batch) => {
+                let smallest = self.shards.iter().map(|shard| shard.rows()).min();
+                let expected = "above 0, and at most the records of the smallest client";
+                let holds = batch > 0.0 && batch <= smallest.unwrap_or(0) as f64;
+                check("the batch", expected, batch, holds)?;
+            }
             None => {}
         }
         match (run.clip, run.target) {
