@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use soteria_core::data::{Constants, Cosine, DataError, Scaling, Schema, Source};
+use soteria_core::data::{Constants, Cosine, DataError, Partition, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
 use crate::config::resolve::{Resolved, Shape, StepSizeOrigin};
@@ -349,6 +349,35 @@ impl RecordShape {
     pub fn basis(&self, config: &Config, kind: ModelKind) -> Result<Option<Cosine>, ConfigError> {
         let intercept = kind == ModelKind::Logistic && config.intercept;
         config.basis_for(kind, self.features + usize::from(intercept))
+    }
+}
+
+/// What decides which records a part `SOURCE:i/n` holds, besides `i` and `n`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dealing {
+    seed: u64,
+    rows: Option<usize>,
+    partition: Partition,
+}
+
+impl Dealing {
+    /// How the run with this description deals; `None` if the text is none.
+    pub fn of(text: &str) -> Option<Self> {
+        let (head, rest) = text.split_once(DIVIDER)?;
+        let head: toml::Table = head.parse().ok()?;
+        let document = Document::from_text(rest, "run description").ok()?;
+        let config = Config::read(&document).ok()?;
+        Some(Self {
+            seed: config.seed,
+            rows: config.rows,
+            partition: Self::partition(config.partition, head.contains_key("test_seed")),
+        })
+    }
+
+    /// Dealing by labels, one record would move others from part to part: only a test, which claims
+    /// nothing, may do it.
+    pub fn partition(configured: Partition, test: bool) -> Partition {
+        if test { configured } else { Partition::Iid }
     }
 }
 

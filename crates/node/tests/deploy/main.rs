@@ -1,6 +1,7 @@
 //! Networked runs without a network: crashes at every storage step, every fault of a network, every
 //! lie of a server, all in one thread and repeatable.
 
+mod attack;
 mod budget;
 mod consent;
 mod copies;
@@ -10,6 +11,7 @@ mod files;
 mod hostile;
 mod lies;
 mod records;
+mod several;
 mod shapes;
 mod streams;
 mod world;
