@@ -10,10 +10,12 @@ use soteria_core::random::SecretKey;
 use super::super::{Failure, Verbosity};
 use super::Options;
 use crate::config::resolve::{Resolved, Shape};
-use crate::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName};
+use crate::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName, NoiseTarget};
+use crate::deploy::budget::{Deltas, MOST_READ};
 use crate::deploy::description::{Description, RecordShape};
 use crate::output::TestSet;
 use crate::problem::{Model, Problem, ProblemError, constant_feature, image_side};
+use crate::words::{counted, readable};
 
 /// Everything that follows from configuration and data.
 pub(super) struct Plan {
@@ -25,6 +27,8 @@ pub(super) struct Plan {
     pub(super) intercept: f64,
     /// Whether scaling constants were computed from records.
     data_dependent: bool,
+    /// Records of the smallest client.
+    smallest: usize,
 }
 
 impl Plan {
@@ -56,7 +60,10 @@ impl Plan {
         } else {
             Self::with_records(&config, &directories)?
         };
-        for warning in &warnings {
+        let own = (options.test_seed.is_none())
+            .then(|| delta_of_clients(&plan.resolved, plan.smallest))
+            .flatten();
+        for warning in warnings.iter().chain(&own) {
             verbosity.warn(warning);
         }
         Ok(plan)
@@ -80,6 +87,8 @@ impl Plan {
             }
         );
         let records = &problem.shards[0];
+        let smallest = problem.shards.iter().map(|shard| shard.rows()).min();
+        let smallest = smallest.unwrap_or(1);
         let plan = Self {
             resolved,
             shape: RecordShape {
@@ -92,6 +101,7 @@ impl Plan {
             basis: problem.basis,
             intercept: problem.intercept,
             data_dependent: problem.scaling.data_dependent(),
+            smallest,
         };
         Ok((plan, warnings))
     }
@@ -164,6 +174,7 @@ impl Plan {
             basis,
             intercept: 0.0,
             data_dependent: false,
+            smallest: records,
         };
         // The description knows the constants, or that there are none.
         let start = plan.model.start(&plan.resolved)?;
@@ -245,6 +256,22 @@ impl Plan {
             _ => Ok(description),
         }
     }
+}
+
+/// What a coordinator should hear whose delta is larger than that of some client: its epsilon is
+/// not the one that clients compare with their limits.
+fn delta_of_clients(resolved: &Resolved, smallest: usize) -> Option<String> {
+    let own = Deltas::of(smallest as u64, None, MOST_READ).own;
+    if resolved.noise_target == NoiseTarget::None || resolved.delta <= own {
+        return None;
+    }
+    let (delta, own) = (readable(resolved.delta), readable(own));
+    Some(format!(
+        "clients judge at a delta of their own, {own} for {}: there this run costs more than at \
+         `privacy.delta` = {delta}, and one whose --max-epsilon is the run's epsilon refuses it; \
+         with `privacy.delta` = {own} both sides mean the same",
+        counted(smallest, "record"),
+    ))
 }
 
 /// A file that the configuration names and that is not there makes the configuration wrong: whoever starts servers should not
