@@ -10,7 +10,7 @@ pub const SMALLEST_DELTA: f64 = 1e-30;
 #[non_exhaustive]
 pub enum EventError {
     /// A number that must be finite and positive is not.
-    #[error("{name} must be finite and positive, found {value}")]
+    #[error("{name} must be finite and positive, found {value:?}")]
     NotPositive {
         /// Which one.
         name: &'static str,
@@ -18,7 +18,7 @@ pub enum EventError {
         value: f64,
     },
     /// A number lies outside its range.
-    #[error("{name} must lie in {range}, found {value}")]
+    #[error("{name} must lie in {range}, found {value:?}")]
     OutOfRange {
         /// Which one.
         name: &'static str,
@@ -73,13 +73,13 @@ pub enum AccountError {
     #[error("the rounds of all events together exceed 2^36")]
     TooManyRounds,
     /// A delta that means nothing or is below what the numerics can vouch for.
-    #[error("delta must lie in [1e-30, 1), found {value}")]
+    #[error("delta must lie in [1e-30, 1), found {value:?}")]
     Delta {
         /// What was given.
         value: f64,
     },
     /// An epsilon that means nothing.
-    #[error("epsilon must be finite and {bound}, found {value}")]
+    #[error("epsilon must be finite and {bound}, found {value:?}")]
     Epsilon {
         /// The bound, in words.
         bound: &'static str,

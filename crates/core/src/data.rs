@@ -54,7 +54,7 @@ pub use error::{DataError, Place};
 pub use faults::Faults;
 pub use foreign::Foreign;
 pub use labels::Schema;
-pub use names::OtherName;
+pub use names::{GUESSED, OtherName};
 pub use partition::Partition;
 pub use rows::{DenseRows, Features, LARGEST_VALUE, SparseRows};
 pub use scale::{Constants, Scale, Scaling, squared_columns};

@@ -7,8 +7,8 @@
 //!
 //! - `budget.rs`: the price of one run ([`price`]), and what it costs at some delta
 //!   ([`Priced::cost`]);
-//! - [`spent`]: what several runs cost together ([`Counted`]);
-//! - [`limits`]: at which deltas a client judges, and what it refuses ([`check_limits`]).
+//! - `spent`: what several runs cost together ([`Counted`]);
+//! - `limits`: at which deltas a client judges, and what it refuses ([`check_limits`]).
 
 mod limits;
 mod spent;
@@ -19,10 +19,15 @@ use soteriafl_accountant::{
 };
 
 use super::description::Description;
-pub use limits::{Deltas, Limits, MAX_DELTA, STRICTER, check_limits, strict_limit};
+use super::store::LedgerRun;
+pub use limits::{
+    Deltas, Judged, Limits, MAX_DELTA, MOST_READ, STRICTER, UNKNOWN_BITS, check_limits,
+    strict_limit,
+};
 use soteriafl::accounting::{self, Privacy, PrivacyError};
 use soteriafl::claim::{Claim, Reason};
 use soteriafl::config::{NoiseName, NoiseTarget};
+use soteriafl::words::readable;
 pub use spent::{Counted, Spent};
 
 /// One message of a run as the accountant sees it, and what all of them cost.
@@ -143,13 +148,18 @@ fn adjacency(zero_out: bool) -> Adjacency {
 #[non_exhaustive]
 pub enum Refusal {
     /// The run uses what no proof covers.
-    #[error("refused: this run proves nothing ({0}); nothing has been sent")]
-    Unproved(String),
+    #[error("refused: this run proves nothing ({reason}); {sent}")]
+    Unproved {
+        /// What is not covered.
+        reason: String,
+        /// What has left before.
+        sent: Sent,
+    },
     /// It would cost too much.
     #[error(
-        "refused: with this run these records would have spent {}, {adjacency}, more than --max-epsilon {limit}; nothing has been sent\
+        "refused: with this run these records would have spent {}, {adjacency}, more than --max-epsilon {}; {sent}\
          \nhint: {hint}",
-        at(*total, *delta)
+        at(*total, *delta), readable(*limit)
     )]
     Budget {
         /// What the records would have spent.
@@ -160,15 +170,17 @@ pub enum Refusal {
         adjacency: &'static str,
         /// What was allowed.
         limit: f64,
+        /// What has left before.
+        sent: Sent,
         /// What to do.
         hint: String,
     },
     /// It is cheap at one delta only.
     #[error(
-        "refused: at the smaller delta {delta:e} these records would have spent {}, {adjacency}, where --max-epsilon {limit} allows {allowed}: a run this much \
-         cheaper at a larger delta can publish whole records; nothing has been sent\
+        "refused: at the smaller delta {} these records would have spent {}, {adjacency}, where --max-epsilon {} allows {}: \
+         a run this much cheaper at a larger delta can publish whole records; {sent}\
          \nhint: ask the coordinator for more noise: larger minibatches, more rounds at the same epsilon, or a smaller privacy.epsilon",
-        at(*total, *delta)
+        readable(*delta), at(*total, *delta), readable(*limit), readable(*allowed)
     )]
     Strict {
         /// What the records would have spent.
@@ -181,10 +193,33 @@ pub enum Refusal {
         limit: f64,
         /// What that allows there.
         allowed: f64,
+        /// What has left before.
+        sent: Sent,
+    },
+    /// Too many records could be read.
+    #[error(
+        "refused: with this run {read} could be expected to be read exactly, of those of which the server lacks {UNKNOWN_BITS} bits, \
+         {adjacency}, where fewer than {} may be; {sent}\
+         \nhint: {hint}; --max-read N allows more",
+        readable(*most)
+    )]
+    Read {
+        /// How many, at most, in words.
+        read: String,
+        /// How many may be.
+        most: f64,
+        /// For which neighbours.
+        adjacency: &'static str,
+        /// What has left before.
+        sent: Sent,
+        /// What to do.
+        hint: &'static str,
     },
     /// Its epsilon would mean little.
     #[error(
-        "refused: epsilon at delta {delta:e} ({adjacency}) lets a record be published with that probability, more than --max-delta {limit:e}; nothing has been sent"
+        "refused: epsilon at delta {} ({adjacency}) lets a record be published with that probability, \
+         more than --max-delta {}; {sent}",
+        readable(*delta), readable(*limit)
     )]
     Delta {
         /// The run's delta.
@@ -193,16 +228,22 @@ pub enum Refusal {
         adjacency: &'static str,
         /// What was allowed.
         limit: f64,
+        /// What has left before.
+        sent: Sent,
     },
     /// Nobody can say what it costs.
     #[error(
-        "refused: --max-epsilon {limit} is given, and nobody can say what {what} costs; nothing has been sent\nhint: {hint}"
+        "refused: --max-epsilon {} is given, and nobody can say what {what} costs; {sent}\
+         \nhint: {hint}",
+        readable(*limit)
     )]
     Unknown {
         /// What was given.
         limit: f64,
         /// Which run.
         what: &'static str,
+        /// What has left before.
+        sent: Sent,
         /// What to do.
         hint: &'static str,
     },
@@ -215,18 +256,70 @@ pub enum Refusal {
     /// The noise cannot be computed.
     #[error(transparent)]
     Privacy(#[from] PrivacyError),
+    /// No accountant takes the run.
+    #[error("refused: this run cannot be accounted: {reason}; {sent}")]
+    Unaccounted {
+        /// What stands in the way.
+        reason: String,
+        /// What has left before.
+        sent: Sent,
+    },
     /// A sum cannot be computed.
     #[error("the ledger cannot be added up: {0}")]
     Ledger(String),
 }
 
+impl Refusal {
+    /// The same of a run that is new: what cannot be added up is not the ledger, but the run.
+    pub fn of_the_run(self, sent: Sent) -> Self {
+        match self {
+            Self::Ledger(reason) => Self::Unaccounted { reason, sent },
+            other => other,
+        }
+    }
+}
+
+/// Whether messages of a run exist that is refused now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// None.
+    Nothing,
+    /// Some, and no more.
+    Before,
+}
+
+impl Sent {
+    /// Of a run as the ledger knows it.
+    pub fn of(run: &LedgerRun) -> Self {
+        Self::messages(run.messages)
+    }
+
+    /// Of a run with this many messages.
+    pub fn messages(count: u64) -> Self {
+        match count {
+            0 => Self::Nothing,
+            _ => Self::Before,
+        }
+    }
+}
+
+impl std::fmt::Display for Sent {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Nothing => "nothing has been sent",
+            Self::Before => "nothing more has been sent",
+        })
+    }
+}
+
 /// An epsilon at a delta, in words, rounded up.
 fn at(epsilon: f64, delta: f64) -> String {
+    let delta = readable(delta);
     if epsilon.is_finite() {
-        let epsilon = soteriafl_accountant::round_up(epsilon, 4);
-        format!("epsilon {epsilon} at delta {delta:e}")
+        let epsilon = readable(soteriafl_accountant::round_up(epsilon, 4));
+        format!("epsilon {epsilon} at delta {delta}")
     } else {
-        format!("more than any accountant can say at delta {delta:e}")
+        format!("more than any accountant can say at delta {delta}")
     }
 }
 
@@ -281,7 +374,7 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
 ///
 /// # Errors
 /// When it does.
-pub fn check_claim(description: &Description, price: &Priced) -> Result<(), Refusal> {
+pub fn check_claim(description: &Description, price: &Priced, sent: Sent) -> Result<(), Refusal> {
     if description.test_seed.is_some() {
         return Ok(());
     }
@@ -293,5 +386,5 @@ pub fn check_claim(description: &Description, price: &Priced) -> Result<(), Refu
     } else {
         return Ok(());
     };
-    Err(Refusal::Unproved(reason))
+    Err(Refusal::Unproved { reason, sent })
 }

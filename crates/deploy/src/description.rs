@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use soteriafl_core::data::{Constants, Cosine, DataError, Scaling, Schema, Source};
+use soteriafl_core::data::{Constants, Cosine, DataError, Partition, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
 use soteriafl::config::resolve::{Resolved, Shape, StepSizeOrigin};
@@ -326,6 +326,35 @@ pub fn shape_of(text: &str) -> Option<RecordShape> {
         names,
         labels: strings(head.get("labels")?)?,
     })
+}
+
+/// What decides which records a part `SOURCE:i/n` holds, besides `i` and `n`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dealing {
+    seed: u64,
+    rows: Option<usize>,
+    partition: Partition,
+}
+
+impl Dealing {
+    /// How the run with this description deals; `None` if the text is none.
+    pub fn of(text: &str) -> Option<Self> {
+        let (head, rest) = text.split_once(DIVIDER)?;
+        let head: toml::Table = head.parse().ok()?;
+        let document = Document::from_text(rest, "run description").ok()?;
+        let config = Config::read(&document).ok()?;
+        Some(Self {
+            seed: config.seed,
+            rows: config.rows,
+            partition: Self::partition(config.partition, head.contains_key("test_seed")),
+        })
+    }
+
+    /// Dealing by labels, one record would move others from part to part: only a test, which claims
+    /// nothing, may do it.
+    pub fn partition(configured: Partition, test: bool) -> Partition {
+        if test { configured } else { Partition::Iid }
+    }
 }
 
 fn text(

@@ -87,6 +87,15 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// The same of a text that a peer may have made as long as it likes: its beginning.
+pub fn shortened(text: &str) -> String {
+    const LONGEST: usize = 300;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", printable(&text[..end])),
+        None => printable(text),
+    }
+}
+
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -115,5 +124,12 @@ mod tests {
             shown,
             "a\\u{1b}[2Jb\\u{d}\\u{a}\\u{9b}c\\u{202e}d\\u{7f} e\u{e9}"
         );
+    }
+
+    #[test]
+    fn words_of_others_are_cut() {
+        assert_eq!(shortened(&"\u{e9}".repeat(300)), "\u{e9}".repeat(300));
+        let cut = shortened(&"\u{e9}\u{1b}".repeat(500_000));
+        assert_eq!(cut, format!("{}...", "\u{e9}\\u{1b}".repeat(150)));
     }
 }

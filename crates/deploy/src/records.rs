@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use soteriafl_core::data::{
-    DataDirectories, DataError, Dataset, Features, OtherName, Partition, Share, Source,
+    DataDirectories, DataError, Dataset, Features, GUESSED, OtherName, Share, Source,
 };
 
 use super::Hash;
-use super::description::Description;
+use super::description::{Dealing, Description};
 use soteriafl::config::NoiseName;
 use soteriafl::problem::needs_dense_rows;
 
@@ -58,15 +58,20 @@ pub enum LoadError {
         "these records do not have the features and classes that the run's description names, or cannot be dealt as it says"
     )]
     Unfit,
-    /// The features are called otherwise. Names are no records: they may be spoken of.
-    #[error(
-        "these records do not have the columns that the run names: {}",
-        .0.beside("the run")
-    )]
+    /// The features are called otherwise. Names are no records: they may be spoken of, if it is
+    /// certain that they are names.
+    #[error("these records do not have the columns that the run names: {}", other_name(.0))]
     Names(OtherName),
     /// The files have changed.
     #[error("the records have changed since they were read first")]
     Changed,
+}
+
+fn other_name(difference: &OtherName) -> String {
+    match difference.guessed {
+        true => format!("{}; {GUESSED}", difference.expected_by("the run")),
+        false => difference.beside("the run"),
+    }
 }
 
 /// Loads `share`, whose source has the digest `own`, as `description` asks.
@@ -111,11 +116,7 @@ pub fn load(
     }
     whole = scaling.apply_clamped(whole).map_err(unfit)?;
     if let Some((part, parts)) = share.part {
-        // Dealing by labels, one record would move others from part to part; a run that claims nothing may do it.
-        let partition = match description.test_seed {
-            Some(_) => run.partition,
-            None => Partition::Iid,
-        };
+        let partition = Dealing::partition(run.partition, description.test_seed.is_some());
         let dealt = partition.part(&whole, part, parts, run.seed);
         whole = dealt.map_err(unfit)?;
     }

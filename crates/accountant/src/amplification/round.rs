@@ -69,6 +69,9 @@ impl MaskedRound {
         while matches!(envelope, Err(AccountError::Unresolved { .. })) && step < COARSEST_STEP {
             step *= 8.0;
             let losses = masked_losses(&self.mixture, self.adjacency, &self.random_k, step)?;
+            if losses.is_empty() {
+                break;
+            }
             envelope = composed(&losses, rounds, delta);
         }
         match envelope {

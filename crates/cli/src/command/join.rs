@@ -34,7 +34,7 @@ use soteriafl_deploy::records::{self, LoadError, Records};
 use soteriafl_deploy::schema_pin::ShapeError;
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
-use soteriafl_deploy::{hex, printable};
+use soteriafl_deploy::{hex, printable, shortened};
 
 /// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
 /// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
@@ -58,10 +58,11 @@ const AFTER_THE_END: Duration = Duration::from_secs(4);
 /// Shows what the run will cost and what the records of this state have spent before anything is
 /// sent, and refuses with exit code 3 above --max-epsilon, which holds at a delta of the client's
 /// own: a tenth of one over its records, at most 0.001. At a delta a thousand times smaller twice
-/// the limit plus 2 must hold, so that no server can buy whole records with a large delta. Without a
-/// limit it asks at a terminal; elsewhere it warns and joins, and the run's own epsilon is the only
-/// limit. Tries again until the server answers; stopped or killed, it goes on when started again
-/// with the same --state.
+/// the limit plus 2 must hold, so that no server can buy whole records with a large delta; and
+/// whatever the limit is, fewer than 0.01 records may be expected to be read, of those of which the
+/// server lacks 40 bits (--max-read). Without a limit it asks at a terminal; elsewhere it warns and
+/// joins, and the run's own epsilon is the only limit. Tries again until the server answers; stopped
+/// or killed, it goes on when started again with the same --state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// The server, e.g. https://127.0.0.1:7443
@@ -94,6 +95,10 @@ pub struct Options {
     /// [default: 0.001 and, for the limit, a tenth of one over the records if that is less]
     #[arg(long, value_name = "D")]
     max_delta: Option<f64>,
+    /// Under --max-epsilon, refuse if N or more records can be expected to be read exactly, of those
+    /// of which the server lacks 40 bits [default: 0.01]
+    #[arg(long, value_name = "N", requires = "max_epsilon")]
+    max_read: Option<f64>,
     /// Check limits under this adjacency instead of the run's own
     #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
     adjacency: Option<String>,
@@ -144,8 +149,17 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         && !(SMALLEST_DELTA..1.0).contains(&delta)
     {
         return Err(Failure::usage(format!(
-            "--max-delta expects a number from {SMALLEST_DELTA:e} to below 1, found {}",
+            "--max-delta expects a number from {} to below 1, found {}",
+            readable(SMALLEST_DELTA),
             readable(delta)
+        )));
+    }
+    if let Some(most) = options.max_read
+        && !(most > 0.0 && most.is_finite())
+    {
+        return Err(Failure::usage(format!(
+            "--max-read expects a number > 0, found {}",
+            readable(most)
         )));
     }
     let security = match &options.tls {
@@ -391,7 +405,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 fn unusable(error: impl std::fmt::Display) -> Failure {
-    let error = printable(&error.to_string());
+    let error = shortened(&error.to_string());
     Failure::Failed(format!("the server's run cannot be joined: {error}"))
 }
 
@@ -409,6 +423,11 @@ fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
             "nothing was spent or sent; the file has the same columns in another order: write them in that of the run ({})",
             some_of(names)
         )),
+        (LoadError::Names(difference), _) if difference.guessed => Some(
+            "nothing was spent or sent; if the first line is a record, say so: csv:FILE?header=no; \
+             if it names the columns, csv:FILE?header=yes shows how they differ"
+                .to_string(),
+        ),
         (LoadError::Names(_), _) => Some(
             "nothing was spent or sent; rename the columns if they are the run's, or ask who runs it which ones it means"
                 .to_string(),
@@ -473,5 +492,33 @@ impl From<Refusal> for Failure {
             Refusal::Ledger(_) => Failure::Failed(error.to_string()),
             _ => Failure::Refused(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server may write a megabyte into one key: a log line does not grow with it, nor the time.
+    #[test]
+    fn a_hostile_description_makes_no_long_line() {
+        let head = "# SoteriaFL run description, version 2\nnonce = \"00000000000000000000000000000000\"\n\
+                    features = 1\nlabels = [\"a\", \"b\"]\ndimension = 1\n";
+        let start = format!("start = \"{}\"\n---\n", "0".repeat(64));
+        let key = "a".repeat(900_000);
+        for rest in [
+            format!("[{key}]\n{key} = 1\n"),
+            format!("[privacy]\n{key} = 1\n"),
+            format!("[privacy]\ndelta = \"{key}\"\n"),
+        ] {
+            let text = format!("{head}{start}{}", &rest[..rest.len().min(1_000_000)]);
+            let error = Description::parse(&text, 10).unwrap_err();
+            let Failure::Failed(said) = unusable(error) else {
+                panic!("it has failed");
+            };
+            assert!(said.chars().count() < 400, "{}", said.len());
+        }
+        let tiny = soteriafl_accountant::AccountError::Delta { value: 1e-320 };
+        assert!(tiny.to_string().len() < 80, "{tiny}");
     }
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use soteriafl_accountant::round_up;
 
 use super::{Failure, Verbosity, print};
+use soteriafl::words::{counted, readable};
 use soteriafl_deploy::budget::{Counted, Limits, Refusal, Spent, adjacency_name};
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::{ClientStore, LedgerRun};
@@ -67,7 +68,8 @@ pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
         count => {
             let _ = writeln!(
                 text,
-                "all {count} data sets, as if one record had been in all of them\n  {}",
+                "all {count} data sets, {}, as if one record had been in all of them\n  {}",
+                counted(all.records, "record"),
                 all.text()
             );
         }
@@ -77,6 +79,8 @@ pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
 
 /// What some runs have spent together.
 struct Total {
+    /// How many records they have been about: the number that the deltas follow from.
+    records: u64,
     spent: Spent,
     /// At the stricter delta that `join` looks at.
     strict: Spent,
@@ -90,6 +94,7 @@ impl Total {
         let counted = Counted::new(runs.clone(), None, false);
         let limits = Limits::default();
         Ok(Self {
+            records: counted.records(),
             spent: limits.spent(&counted)?,
             strict: limits.strictly_spent(&counted)?,
             messages: runs.into_iter().map(|run| run.messages).sum(),
@@ -108,10 +113,11 @@ impl Total {
         match (self.spent.epsilon, self.strict.epsilon) {
             _ if runs == 0 => "spent: nothing".to_string(),
             (Some(epsilon), Some(strict)) => format!(
-                "spent: {} at delta {delta:e}, {} at delta {:e}, {} ({method})",
+                "spent: {} at delta {}, {} at delta {}, {} ({method})",
                 epsilon_text(Some(epsilon)),
+                readable(delta),
                 epsilon_text(Some(strict)),
-                self.strict.delta,
+                readable(self.strict.delta),
                 adjacency_name(zero_out),
             ),
             _ => "spent: nobody can say; there is no claim".to_string(),
@@ -122,6 +128,7 @@ impl Total {
 fn total_json(total: &Total) -> serde_json::Value {
     let Total { spent, strict, .. } = total;
     json!({
+        "records": total.records,
         "messages": total.messages,
         "epsilon": spent.epsilon,
         "delta": spent.delta,
@@ -139,6 +146,7 @@ fn set_json(number: u32, runs: &[LedgerRun], total: &Total) -> Result<serde_json
         Ok(json!({
             "run": hex(&run.hash),
             "client": run.client,
+            "records": price.records,
             "messages": run.messages,
             "rounds": price.rounds,
             "finished": run.finished,
@@ -152,14 +160,15 @@ fn set_json(number: u32, runs: &[LedgerRun], total: &Total) -> Result<serde_json
     };
     let mut set = total_json(total);
     set["data"] = number.into();
-    set["records"] = json!(runs.first().map(|run| run.price.records));
     set["runs"] = runs.iter().map(entry).collect::<Result<_, Refusal>>()?;
     Ok(set)
 }
 
 fn epsilon_text(epsilon: Option<f64>) -> String {
     match epsilon {
-        Some(epsilon) if epsilon.is_finite() => format!("epsilon {}", round_up(epsilon, 4)),
+        Some(epsilon) if epsilon.is_finite() => {
+            format!("epsilon {}", readable(round_up(epsilon, 4)))
+        }
         Some(_) => "epsilon beyond any accountant".to_string(),
         None => "epsilon unknown".to_string(),
     }
@@ -167,20 +176,21 @@ fn epsilon_text(epsilon: Option<f64>) -> String {
 
 fn set_text(number: u32, runs: &[LedgerRun], total: &Total) -> Result<String, Refusal> {
     let mut text = String::new();
-    let records = runs.first().map_or(0, |run| run.price.records);
-    let _ = writeln!(text, "data set {number}: {records} records");
+    let records = counted(total.records, "record");
+    let _ = writeln!(text, "data set {number}: {records} in messages");
     for run in runs {
         let price = &run.price;
         let _ = writeln!(
             text,
-            "  run {}  client {}  {} of {} messages{}  {} for all of them, delta {:e}  {}",
+            "  run {}  client {}  {}  {} of {}{}  {} for all of them, delta {}  {}",
             &hex(&run.hash)[..16],
             run.client,
+            counted(price.records, "record"),
             run.messages,
-            price.rounds,
+            counted(price.rounds, "message"),
             if run.finished { ", finished" } else { "" },
             epsilon_text(price.cost(price.zero_out, price.delta)?),
-            price.delta,
+            readable(price.delta),
             price.claim,
         );
     }

@@ -109,6 +109,47 @@ fn a_state_counts_all_that_was_spent_with_it() {
     assert_eq!(run.join_with(0, &both).code(), 2);
 }
 
+/// A run that was joined without a message binds nothing, so nothing was agreed to: with fewer
+/// records it costs more, and that is said again.
+#[test]
+fn joining_without_a_message_is_no_consent() {
+    let several = BOUGHT.replace("clients = 1", "clients = 2");
+    let mut run = Run::new(&several.replace("dp-sgd", "ldp-sgd"));
+    (run.seed, run.clients) = (None, 2);
+    let _server = run.serve();
+    // The other client never comes, so no round begins.
+    for (number, data) in [(1, "synthetic:32561x5"), (2, "synthetic:32561x5:0/5000")] {
+        run.data = data.to_string();
+        let mut client = run.join_with(0, &[]);
+        eventually("it is warned of", || {
+            run.log("join-0.log").matches("no limit was given").count() == number
+        });
+        eventually("its run is stored", || {
+            run.ledger(0)["datasets"].as_array().unwrap().len() == 1
+        });
+        client.kill();
+    }
+    assert_eq!(run.ledger(0)["datasets"][0]["messages"], 0);
+}
+
+/// The coordinator hears that its clients judge at another delta than it names.
+#[test]
+fn a_server_warns_of_a_delta_that_its_clients_do_not_take() {
+    let log = |delta: &str| {
+        let mut run = Run::new(&BOUGHT.replace("delta = 1e-3", delta));
+        (run.seed, run.clients) = (None, 1);
+        let _server = run.serve_anew();
+        run.log("serve.log")
+    };
+    let said = log("delta = 1e-5");
+    assert!(
+        said.contains("clients judge at a delta of their own, 3e-6 for 32561 records"),
+        "{said}"
+    );
+    let said = log("delta = 3e-6");
+    assert!(!said.contains("clients judge"), "{said}");
+}
+
 /// Under a limit a cost that nobody can say is refused, unless that is said to be meant.
 #[test]
 fn an_unknown_cost_is_refused_under_a_limit() {
@@ -224,6 +265,10 @@ fn a_run_goes_on_with_the_noise_that_was_paid_for() {
         assert_eq!(made(), before, "{key}");
         price(&|price| *price = serde_json::from_str(&original).unwrap());
     }
+    // A limit that is too low now: what has left has left.
+    assert_eq!(run.join_with(0, &["--max-epsilon", "1e-6"]).code(), 3);
+    assert!(log().contains("; nothing more has been sent"), "{}", log());
+    assert!(!log().contains("; nothing has been sent"), "{}", log());
     let _client = run.join(0);
     eventually("it goes on", || made() > before);
     let goes_on = format!(

@@ -270,24 +270,47 @@ fn columns_are_compared_before_anything_is_spent() {
         let own = read(&run.path("own-0.csv"));
         let renamed = own.replacen("bmi", "BMI", 1);
         let fewer = table(&[0, 1], &["age", "bmi"], 400, 0);
-        for (rows, first, hint) in [
+        // What nobody called a header may be a record: then only the run's side is named.
+        let guessed = run.data.clone();
+        let declared = format!("{guessed}?header=yes");
+        for (rows, data, first, hint) in [
             (
                 &reversed,
-                "feature 1 is called \"pressure\", where the run has \"age\"",
+                &guessed,
+                "feature 1 is called \"pressure\", where the run has \"age\"; the first line was taken for a header",
                 "age, bmi, pressure",
             ),
             (
                 &renamed,
+                &guessed,
+                "feature 2 is not called \"bmi\", as the run has it; the first line was taken for a header",
+                "?header=yes",
+            ),
+            (
+                &renamed,
+                &declared,
                 "feature 2 is called \"BMI\", where the run has \"bmi\"",
                 "rename",
             ),
-            (&fewer, "feature 3, \"pressure\", is missing", "rename"),
+            (
+                &fewer,
+                &declared,
+                "feature 3, \"pressure\", is missing",
+                "rename",
+            ),
         ] {
             std::fs::write(run.path("own-0.csv"), rows).unwrap();
+            run.data = data.clone();
+            let _ = std::fs::remove_file(run.path("join-0.log"));
             let mut refused = run.join_with(0, &["--max-epsilon", "9"]);
             assert_eq!(refused.code(), 2, "{}", run.log("join-0.log"));
             let log = run.log("join-0.log");
             assert!(log.contains(first) && log.contains(hint), "{log}");
+            assert_eq!(
+                log.contains("BMI"),
+                rows == &renamed && data == &declared,
+                "{log}"
+            );
             assert_eq!(run.ledger(0)["datasets"].as_array().unwrap().len(), 0);
             assert!(
                 !run.log("serve.log").contains("joined"),
@@ -295,6 +318,7 @@ fn columns_are_compared_before_anything_is_spent() {
                 run.log("serve.log")
             );
         }
+        run.data = guessed;
         // The same names in the run's order, the label in front.
         let turned: String = own
             .lines()

@@ -289,8 +289,9 @@ impl Layout {
         };
         // Names say more than their number, so they are compared first.
         if let (Some(expected), true) = (&schema.feature_names, header)
-            && let Some(difference) = OtherName::first(expected, &layout.feature_names())
+            && let Some(mut difference) = OtherName::first(expected, &layout.feature_names())
         {
+            difference.guessed = format.header.is_none() && !named;
             let place = Place::line(lines.input.path(), lines.number);
             return Err(DataError::Names { place, difference });
         }

@@ -19,6 +19,8 @@ pub struct OtherName {
     pub found: Option<String>,
     /// Whether there are the same names, in another order.
     pub reordered: bool,
+    /// Whether nobody said that the first line names the columns: it may be a record.
+    pub guessed: bool,
 }
 
 impl OtherName {
@@ -36,7 +38,22 @@ impl OtherName {
             expected: expected.get(place).cloned(),
             found: found.get(place).cloned(),
             reordered: sorted(expected) == sorted(found),
+            guessed: false,
         })
+    }
+
+    /// The same as [`OtherName::beside`] without a word of the table's own, which may be a record's.
+    pub fn expected_by(&self, whose: &str) -> String {
+        let number = self.number;
+        match &self.expected {
+            Some(expected) if self.found.is_some() && !self.reordered => format!(
+                "feature {number} is not called {}, as {whose} has it",
+                text(expected)
+            ),
+            // Nothing was found, or what the others call a column, too.
+            Some(_) => self.beside(whose),
+            None => format!("feature {number} is one too many"),
+        }
     }
 
     /// What is wrong with a table, beside what `whose` columns are called.
@@ -54,6 +71,9 @@ impl OtherName {
     }
 }
 
+/// What to know about names where nobody said that there are any.
+pub const GUESSED: &str = "the first line was taken for a header, for it has no number in it";
+
 impl fmt::Display for OtherName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |name: &Option<String>| match name {
@@ -65,7 +85,11 @@ impl fmt::Display for OtherName {
             "expected the columns of training, next {}, found {}",
             name(&self.expected),
             name(&self.found)
-        )
+        )?;
+        match self.guessed {
+            true => write!(formatter, "; {GUESSED}"),
+            false => Ok(()),
+        }
     }
 }
 
@@ -117,6 +141,33 @@ mod tests {
         ] {
             assert_eq!(first(expected, found).unwrap().beside("the run"), said);
         }
+        // Where the names may be a record, none is repeated.
+        for (expected, found, said) in [
+            (
+                "a,b",
+                "a,x",
+                "feature 2 is not called \"b\", as the run has it",
+            ),
+            (
+                "a,b",
+                "b,a",
+                "feature 1 is called \"b\", where the run has \"a\"",
+            ),
+            ("a,b", "a", "feature 2, \"b\", is missing"),
+            ("a", "a,x", "feature 2 is one too many"),
+        ] {
+            let difference = first(expected, found).unwrap();
+            assert_eq!(difference.expected_by("the run"), said);
+        }
+        let guessed = OtherName {
+            guessed: true,
+            ..first("a,b", "a,x").unwrap()
+        };
+        let said = guessed.to_string();
+        assert!(
+            said.contains("the first line was taken for a header"),
+            "{said}"
+        );
         let hostile = first("\u{1b}[2J", "b").unwrap().to_string();
         assert!(!hostile.contains('\u{1b}'), "{hostile}");
     }

@@ -15,6 +15,7 @@
 use soteriafl_accountant::rdp::{RdpCurve, orders};
 
 use super::super::Hash;
+use super::super::description::Dealing;
 use super::super::store::LedgerRun;
 use super::{Priced, Refusal, adjacency};
 
@@ -65,7 +66,8 @@ impl<'a> Counted<'a> {
         Self { runs, zero_out }
     }
 
-    /// How many records have been in some message of these runs, at most.
+    /// How many records have been in some message of these runs, at most. The same part, dealt
+    /// alike in several runs, is the same records; all parts together are no more than the source.
     pub fn records(&self) -> u64 {
         let mut sources: Vec<&Hash> = self.runs.iter().map(|run| &run.data).collect();
         sources.sort_unstable();
@@ -73,15 +75,18 @@ impl<'a> Counted<'a> {
         let of = |source: &Hash| {
             let runs = self.runs.iter().filter(|run| run.data == *source);
             let (mut whole, mut dealt, mut all) = (0, 0_u64, 0);
+            let mut known = Vec::new();
             for run in runs {
                 let records = run.price.records;
-                match run.part {
-                    None => whole = whole.max(records),
-                    // Parts may be dealt anew in every run, but there are no more than all records.
-                    Some((_, parts)) => {
-                        dealt = dealt.saturating_add(records);
-                        all = all.max((records + 1).saturating_mul(parts as u64));
-                    }
+                let Some((_, parts)) = run.part else {
+                    whole = whole.max(records);
+                    continue;
+                };
+                all = all.max((records + 1).saturating_mul(parts as u64));
+                let part = Dealing::of(&run.description).map(|dealing| (dealing, run.part));
+                if part.is_none() || !known.contains(&part) {
+                    dealt = dealt.saturating_add(records);
+                    known.push(part);
                 }
             }
             whole.max(dealt.min(all))
@@ -99,6 +104,12 @@ impl<'a> Counted<'a> {
     /// Whether every run has a claim.
     pub fn is_known(&self) -> bool {
         self.runs.iter().all(|run| run.price.is_known())
+    }
+
+    /// Whether every run on this data set has a claim.
+    pub fn is_known_on(&self, data: &Hash) -> bool {
+        let mut runs = self.runs.iter().filter(|run| run.data == *data);
+        runs.all(|run| run.price.is_known())
     }
 
     /// What all of these runs cost at `delta`.

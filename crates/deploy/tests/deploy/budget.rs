@@ -15,6 +15,7 @@ fn spent(runs: &[LedgerRun], data: &Hash, whole: Option<&LedgerRun>) -> Result<S
 const OPEN: Limits = Limits {
     epsilon: None,
     delta: None,
+    read: None,
     replace_one: false,
     accept_unknown: false,
 };
@@ -22,8 +23,7 @@ const OPEN: Limits = Limits {
 /// Whether a client that has spent `before` joins a run.
 pub fn judge(before: &[LedgerRun], run: &LedgerRun, limits: &Limits) -> Result<(), Refusal> {
     let counted = Counted::new(before, Some(run), limits.replace_one);
-    let at = (limits.spent(&counted)?, limits.strictly_spent(&counted)?);
-    check_limits(&counted, (&at.0, &at.1), &run.price, limits)
+    check_limits(&counted, &limits.judged(&counted)?, run, limits)
 }
 
 fn under(epsilon: Option<f64>) -> Limits {
@@ -148,7 +148,7 @@ fn a_large_delta_is_refused() {
     assert!(matches!(error, Refusal::Delta { .. }), "{error}");
     let said = error.to_string();
     assert!(
-        said.contains("delta 5e-2") && said.contains("replace-one"),
+        said.contains("delta 0.05") && said.contains("replace-one"),
         "{said}"
     );
     // A smaller delta in the ledger does not hide it.
@@ -346,11 +346,113 @@ fn records_are_counted_once() {
     assert_eq!(count(&[]), 0);
     assert_eq!(count(&[of(0, 1, None), of(1, 1, None)]), records);
     assert_eq!(count(&[of(0, 1, None), of(1, 2, None)]), 2 * records);
-    let part = |number| of(number, 1, Some((0, 3)));
-    assert_eq!(count(&[part(0)]), records);
-    assert_eq!(count(&[part(0), part(1)]), 2 * records);
-    let many: Vec<LedgerRun> = (0..9).map(part).collect();
+    // Dealt by one seed: the same part is the same records, another part others.
+    let part = |number, part| of(number, 1, Some((part, 3)));
+    assert_eq!(count(&[part(0, 0)]), records);
+    assert_eq!(count(&[part(0, 0), part(1, 0)]), records);
+    assert_eq!(count(&[part(0, 0), part(1, 1)]), 2 * records);
+    // Dealt anew, by another seed or from fewer rows; and by what cannot be read.
+    let anew = |number: u8, change: &dyn Fn(&str) -> String| LedgerRun {
+        description: change(&run.description),
+        ..part(number, 0)
+    };
+    let seed = |number: u8| {
+        anew(number, &|text: &str| {
+            let changed = text.replace("\nseed = 11\n", &format!("\nseed = {number}\n"));
+            assert_ne!(changed, text);
+            changed
+        })
+    };
+    assert_eq!(count(&[seed(0), seed(1), seed(1)]), 2 * records);
+    let unreadable = |number| anew(number, &|_| String::new());
+    assert_eq!(count(&[unreadable(0), unreadable(1)]), 2 * records);
+    let many: Vec<LedgerRun> = (0..9).map(seed).collect();
     assert_eq!(count(&many), 3 * (records + 1));
+}
+
+/// Whoever is refused hears what would help, and whether anything has left.
+#[test]
+fn refusals_say_what_helps_and_what_has_left() {
+    let run = runs(1, 0).remove(0);
+    let said = |before: &[LedgerRun], run: &LedgerRun, limits: &Limits| {
+        judge(before, run, limits).unwrap_err().to_string()
+    };
+    let at = |run: &LedgerRun, delta| run.price.cost(false, delta).unwrap().unwrap();
+    // The delta is all that is wrong: within the limit at the run's, not at the client's.
+    let large = LedgerRun {
+        price: Priced {
+            delta: 1e-3,
+            ..run.price.clone()
+        },
+        ..run.clone()
+    };
+    let between = under(Some(1.01 * at(&large, 1e-3)));
+    let text = said(&[], &large, &between);
+    assert!(text.contains("hint: the run names delta 1e-3"), "{text}");
+    // It is not: the run costs too much at its own delta, too; or another one was before.
+    let text = said(&[], &large, &under(Some(0.9 * at(&large, 1e-3))));
+    assert!(
+        !text.contains("privacy.delta") && text.contains("privacy.epsilon"),
+        "{text}"
+    );
+    let before = LedgerRun {
+        hash: [7; 32],
+        messages: 1,
+        ..run.clone()
+    };
+    let text = said(std::slice::from_ref(&before), &large, &between);
+    assert!(
+        !text.contains("privacy.delta") && text.contains("soteria ledger"),
+        "{text}"
+    );
+    // A test before: on other records it may be left out, on the same ones it may not.
+    let mut unknown = before;
+    (unknown.price.epsilon, unknown.price.claim) = (None, "test seed".to_string());
+    for (data, offered) in [(run.data, false), ([9; 32], true)] {
+        unknown.data = data;
+        let text = said(std::slice::from_ref(&unknown), &run, &under(Some(100.0)));
+        assert!(text.contains("an earlier run of this state"), "{text}");
+        assert_eq!(text.contains("--disjoint-data-sets"), offered, "{text}");
+    }
+    // With messages of the run before, and without.
+    let tiny = Limits {
+        delta: Some(1e-9),
+        ..OPEN
+    };
+    for (messages, left) in [
+        (0, "; nothing has been sent"),
+        (6, "; nothing more has been sent"),
+    ] {
+        let run = LedgerRun {
+            messages,
+            ..large.clone()
+        };
+        for limits in [under(Some(1e-6)), tiny] {
+            let text = said(&[], &run, &limits);
+            assert!(text.contains(left), "{text}");
+        }
+        let text = said(std::slice::from_ref(&unknown), &run, &under(Some(1.0)));
+        assert!(text.contains(left), "{text}");
+    }
+}
+
+/// Losses that no memory holds are no reason to say that the ledger cannot be added up.
+#[test]
+fn a_run_with_losses_beyond_any_grid_has_a_price() {
+    let settings = [
+        "algorithm.preset=soteriafl-sgd",
+        "algorithm.compressor=rand-k",
+        "algorithm.coordinates=own",
+        "algorithm.fraction=0.05",
+        "algorithm.rounds=10",
+        "algorithm.batch=1e-7",
+        "privacy.clip=1",
+        "privacy.sigma=3.3e6",
+        "privacy.accountant=rdp",
+    ];
+    let description = crate::attack::describe(1_000_000, &settings.map(str::to_string));
+    let price = price(&description, 1_000_000).unwrap();
+    assert!(price.epsilon.is_some(), "{price:?}");
 }
 
 /// A run that names a tiny delta is judged at it; later ones are not.

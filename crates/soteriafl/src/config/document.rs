@@ -347,8 +347,11 @@ impl Document {
 }
 
 fn unknown(place: String, key: String) -> ConfigError {
+    // Comparing takes time by the square of the length, and a peer may have written the key.
+    const LONGEST: usize = 64;
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_string();
-    let nearest = KEYS
+    let known = if key.len() <= LONGEST { KEYS } else { &[] };
+    let nearest = known
         .iter()
         .map(|(known, _)| {
             let whole = strsim::jaro_winkler(known, &key);

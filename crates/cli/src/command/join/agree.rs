@@ -7,7 +7,7 @@ use super::super::{Failure, Verbosity};
 use super::consent::{self, Cost};
 use super::{Options, some_of, unfit, unusable};
 use soteriafl_deploy::Hash;
-use soteriafl_deploy::budget::{self, Limits, Priced, Refusal};
+use soteriafl_deploy::budget::{self, Limits, Priced, Refusal, Sent};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::records::{self, Records};
 use soteriafl_deploy::schema_pin;
@@ -113,9 +113,12 @@ impl Agreed {
         }
         let rows = records.data.rows();
         let description = Description::parse(outline.text(), rows).map_err(unusable)?;
-        let price = budget::price(&description, rows)?;
-        budget::check_claim(&description, &price)?;
         let before = joined(options, share, outline, known)?;
+        let messages = before.map_or(0, |run| run.messages);
+        let sent = Sent::messages(messages);
+        let price =
+            budget::price(&description, rows).map_err(|refusal| refusal.of_the_run(sent))?;
+        budget::check_claim(&description, &price, sent)?;
         if let Some(before) = before {
             check_unchanged(before, &records, &price)?;
         }
@@ -126,7 +129,7 @@ impl Agreed {
             data: records.digest,
             part: share.part,
             price,
-            messages: before.map_or(0, |run| run.messages),
+            messages,
             finished: false,
         };
         consent(options, &description, &run, known, verbosity)?;
@@ -162,25 +165,19 @@ fn consent(
     let limits = Limits {
         epsilon: options.max_epsilon,
         delta: options.max_delta,
+        read: options.max_read,
         replace_one: options.adjacency.is_some(),
         accept_unknown: options.accept_unknown_cost,
     };
     let cost = Cost::of(run, known, &limits, options.disjoint_data_sets)?;
     cost.show(description, verbosity);
-    budget::check_limits(
-        &cost.counted,
-        (&cost.total, &cost.strict),
-        &run.price,
-        &limits,
-    )?;
-    // What was agreed to is not asked again.
-    let same = |known: &LedgerRun| {
-        known.hash == run.hash && (known.client, known.data) == (run.client, run.data)
-    };
-    if options.max_epsilon.is_none() && !known.iter().any(same) {
+    budget::check_limits(&cost.counted, &cost.total, run, &limits)?;
+    // What was agreed to is not asked again. Before the first message nothing was: the part of the
+    // records, the price or what was spent beside it may be others by now.
+    if options.max_epsilon.is_none() && run.messages == 0 {
         cost.warn_of_whole_records(verbosity)?;
         if !options.yes {
-            consent::ask(&cost.total, verbosity)?;
+            consent::ask(&cost.total.spent, verbosity)?;
         }
     }
     Ok(())

@@ -6,11 +6,13 @@ use soteriafl_accountant::round_up;
 
 use super::super::{Failure, Verbosity};
 use crate::logs;
-use soteriafl::words::readable;
-use soteriafl_deploy::budget::{Counted, Limits, Refusal, Spent, adjacency_name, strict_limit};
+use soteriafl::words::{counted, readable};
+use soteriafl_deploy::budget::{
+    Counted, Judged, Limits, Refusal, Sent, Spent, UNKNOWN_BITS, adjacency_name, strict_limit,
+};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::store::LedgerRun;
-use soteriafl_deploy::{hex, printable};
+use soteriafl_deploy::{hex, shortened};
 
 /// What a run costs, alone and with what was spent before.
 pub(super) struct Cost<'a> {
@@ -18,10 +20,8 @@ pub(super) struct Cost<'a> {
     limits: Limits,
     /// All runs that count, with all of this one.
     pub(super) counted: Counted<'a>,
-    /// What they cost at the delta of the limit.
-    pub(super) total: Spent,
-    /// And at the stricter one.
-    pub(super) strict: Spent,
+    /// What they cost.
+    pub(super) total: Judged,
     /// Without this run.
     before: Spent,
     /// On other data sets, where those are not counted.
@@ -43,13 +43,15 @@ impl<'a> Cost<'a> {
         let before = Counted::new(counted.iter().copied(), None, limits.replace_one);
         let apart = Counted::new(apart, None, limits.replace_one);
         let counted = Counted::new(counted, Some(run), limits.replace_one);
+        // First what is in the ledger: if that can be added up, the rest is about the run.
+        let (before, others) = (limits.spent(&before)?, limits.spent(&apart)?);
+        let of_the_run = |refusal: Refusal| refusal.of_the_run(Sent::of(run));
         Ok(Self {
             run,
             limits: *limits,
-            total: limits.spent(&counted)?,
-            strict: limits.strictly_spent(&counted)?,
-            before: limits.spent(&before)?,
-            others: limits.spent(&apart)?,
+            total: limits.judged(&counted).map_err(of_the_run)?,
+            before,
+            others,
             counted,
         })
     }
@@ -64,13 +66,13 @@ impl<'a> Cost<'a> {
             }
         }
         for warning in &description.warnings {
-            verbosity.warn(printable(warning));
+            verbosity.warn(shortened(warning));
         }
         if self.others.runs > 0 {
             verbosity.warn(format!(
                 "--disjoint-data-sets: {} on other data sets spent {}, which is not counted here; \
                  that is right only if no record is in two of them",
-                runs(self.others.runs),
+                counted(self.others.runs, "run"),
                 epsilon_text(self.others.epsilon),
             ));
         }
@@ -81,14 +83,14 @@ impl<'a> Cost<'a> {
         let Self { run, limits, .. } = self;
         let price = &run.price;
         let mut lines = vec![format!(
-            "run {}: {} with {} parameters, client {} of {}, {} records, {} messages",
+            "run {}: {} with {}, client {} of {}, {}, {}",
             &hex(&run.hash)[..16],
             description.resolved.algorithm(),
-            description.dimension(),
+            counted(description.dimension() as u64, "parameter"),
             run.client,
             description.resolved.clients,
-            price.records,
-            price.rounds,
+            counted(price.records, "record"),
+            counted(price.rounds, "message"),
         )];
         let beside = if price.zero_out {
             let replaced = price.cost(false, price.delta).unwrap_or(None);
@@ -97,49 +99,63 @@ impl<'a> Cost<'a> {
             String::new()
         };
         lines.push(format!(
-            "this run costs {} at delta {:e}, {}{beside} (claim: {})",
+            "this run costs {} at delta {}, {}{beside} (claim: {})",
             epsilon_text(price.epsilon),
-            price.delta,
+            readable(price.delta),
             adjacency_name(price.zero_out),
             price.claim
         ));
         if run.messages > 0 {
             lines.push(format!(
-                "this run goes on: {} of its {} messages were made, and all of them are counted",
-                run.messages, price.rounds
+                "this run goes on: {} of its {} were made, and all of them are counted",
+                run.messages,
+                counted(price.rounds, "message")
             ));
         }
         lines.push(match self.before.runs {
             0 => "before this run nothing was spent".to_string(),
             count => format!(
-                "before this run {} spent {} at delta {:e}, {}",
-                runs(count),
+                "before this run {} spent {} at delta {}, {}",
+                counted(count, "run"),
                 epsilon_text(self.before.epsilon),
-                self.before.delta,
+                readable(self.before.delta),
                 adjacency_name(self.before.zero_out)
             ),
         });
         let allowed = |limit: Option<f64>| {
             limit.map_or(String::new(), |limit| {
-                format!(" (limit {})", round_up(limit, 4))
+                format!(" (limit {})", readable(round_up(limit, 4)))
             })
         };
+        let Judged { spent, strict, .. } = &self.total;
         lines.push(format!(
-            "with all of this run {} at delta {:e}{}, {} at delta {:e}{}, {}",
-            epsilon_text(self.total.epsilon),
-            self.total.delta,
+            "with all of this run {} at delta {}{}, {} at delta {}{}, {}",
+            epsilon_text(spent.epsilon),
+            readable(spent.delta),
             allowed(limits.epsilon),
-            epsilon_text(self.strict.epsilon),
-            self.strict.delta,
+            epsilon_text(strict.epsilon),
+            readable(strict.delta),
             allowed(limits.epsilon.map(strict_limit)),
-            adjacency_name(self.total.zero_out),
+            adjacency_name(spent.zero_out),
         ));
+        if self.counted.is_known() {
+            lines.push(format!(
+                "of {} in all the server is expected to read at most {} exactly{}, \
+                 if it lacks {UNKNOWN_BITS} bits of each",
+                self.total.records,
+                self.total.read_in_words(),
+                limits.epsilon.map_or(String::new(), |_| {
+                    format!(" (limit {})", readable(limits.most_read()))
+                }),
+            ));
+        }
         lines
     }
 
     /// For machines, all in one event.
     fn log(&self) {
-        let (price, total, strict) = (&self.run.price, &self.total, &self.strict);
+        let Judged { spent, strict, .. } = &self.total;
+        let price = &self.run.price;
         tracing::info!(
             run = hex(&self.run.hash),
             client = self.run.client,
@@ -153,11 +169,12 @@ impl<'a> Cost<'a> {
             claim = price.claim,
             spent = self.before.epsilon,
             runs_before = self.before.runs,
-            total = total.epsilon,
-            total_delta = total.delta,
+            total = spent.epsilon,
+            total_delta = spent.delta,
             strict = strict.epsilon,
             strict_delta = strict.delta,
-            total_adjacency = adjacency_name(total.zero_out),
+            total_adjacency = adjacency_name(spent.zero_out),
+            read = self.counted.is_known().then(|| self.total.read()),
             "cost"
         );
     }
@@ -173,29 +190,26 @@ impl<'a> Cost<'a> {
             return Ok(());
         };
         let alone = Counted::new([], Some(self.run), self.limits.replace_one);
-        let strict = self.limits.strictly_spent(&alone)?;
-        if strict.epsilon.unwrap_or(f64::INFINITY) <= strict_limit(claimed) {
+        let alone = self.limits.judged(&alone)?;
+        let strict = &alone.strict;
+        let cheap = strict.epsilon.unwrap_or(f64::INFINITY) <= strict_limit(claimed);
+        if cheap && alone.read() < self.limits.most_read() {
             return Ok(());
         }
         loudly(
             verbosity,
             format!(
-                "this run can publish whole records: it names epsilon {} at delta {:e}, and costs {} at delta {:e}; \
+                "this run can publish whole records: it names epsilon {} at delta {}, \
+                 and costs {} at delta {}; up to {} can be expected to be read; \
                  under a limit of that epsilon it would be refused",
-                round_up(claimed, 4),
-                price.delta,
+                readable(round_up(claimed, 4)),
+                readable(price.delta),
                 epsilon_text(strict.epsilon),
-                strict.delta,
+                readable(strict.delta),
+                alone.read_in_words(),
             ),
         );
         Ok(())
-    }
-}
-
-fn runs(count: usize) -> String {
-    match count {
-        1 => "1 run".to_string(),
-        _ => format!("{count} runs"),
     }
 }
 

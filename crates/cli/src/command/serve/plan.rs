@@ -12,10 +12,12 @@ use super::Options;
 use soteriafl::accounting;
 use soteriafl::advice;
 use soteriafl::config::resolve::{Resolved, Shape};
-use soteriafl::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName};
+use soteriafl::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName, NoiseTarget};
 use soteriafl::output::TestSet;
 use soteriafl::problem::{self, Model, Problem, ProblemError, constant_feature, image_side};
 use soteriafl::record_shape::RecordShape;
+use soteriafl::words::{counted, readable};
+use soteriafl_deploy::budget::{Deltas, MOST_READ};
 use soteriafl_deploy::description::Description;
 
 /// Everything that follows from configuration and data.
@@ -30,6 +32,8 @@ pub(super) struct Plan {
     records: Vec<usize>,
     /// Whether scaling constants were computed from records.
     data_dependent: bool,
+    /// Records of the smallest client.
+    smallest: usize,
 }
 
 impl Plan {
@@ -63,7 +67,10 @@ impl Plan {
         } else {
             Self::with_records(&config, &directories)?
         };
-        for warning in warnings.iter().chain(&plan.advice()?) {
+        let own = (options.test_seed.is_none())
+            .then(|| delta_of_clients(&plan.resolved, plan.smallest))
+            .flatten();
+        for warning in warnings.iter().chain(&plan.advice()?).chain(&own) {
             verbosity.warn(warning);
         }
         Ok(plan)
@@ -110,6 +117,8 @@ impl Plan {
         );
         let records = &problem.shards[0];
         let data_dependent = problem.data_dependent();
+        let smallest = problem.shards.iter().map(|shard| shard.rows()).min();
+        let smallest = smallest.unwrap_or(1);
         let plan = Self {
             resolved,
             shape: RecordShape {
@@ -123,6 +132,7 @@ impl Plan {
             intercept: problem.intercept,
             records: problem.shards.iter().map(|shard| shard.rows()).collect(),
             data_dependent,
+            smallest,
         };
         Ok((plan, warnings))
     }
@@ -196,6 +206,7 @@ impl Plan {
             intercept: 0.0,
             records: vec![records; config.clients()?],
             data_dependent: false,
+            smallest: records,
         };
         // The description knows the constants, or that there are none.
         let start = plan.model.start(&plan.resolved)?;
@@ -277,6 +288,22 @@ impl Plan {
             _ => Ok(description),
         }
     }
+}
+
+/// What a coordinator should hear whose delta is larger than that of some client: its epsilon is
+/// not the one that clients compare with their limits.
+fn delta_of_clients(resolved: &Resolved, smallest: usize) -> Option<String> {
+    let own = Deltas::of(smallest as u64, None, MOST_READ).own;
+    if resolved.noise_target == NoiseTarget::None || resolved.delta <= own {
+        return None;
+    }
+    let (delta, own) = (readable(resolved.delta), readable(own));
+    Some(format!(
+        "clients judge at a delta of their own, {own} for {}: there this run costs more than at \
+         `privacy.delta` = {delta}, and one whose --max-epsilon is the run's epsilon refuses it; \
+         with `privacy.delta` = {own} both sides mean the same",
+        counted(smallest, "record"),
+    ))
 }
 
 /// A file that the configuration names and that is not there makes the configuration wrong: whoever starts servers should not
