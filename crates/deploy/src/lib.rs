@@ -20,6 +20,7 @@ pub mod coordinator;
 pub mod dashboard;
 pub mod description;
 pub mod log_quota;
+#[cfg(feature = "test-util")]
 pub mod memory;
 pub mod message_bounds;
 pub mod net;

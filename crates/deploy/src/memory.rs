@@ -4,7 +4,7 @@
 //! A clone is another handle to the same medium. Step `i` counts changes from 0; failing *before* a
 //! step loses the change (a full disk, a torn write that the journal undoes), failing *after* it keeps
 //! the change though the caller hears of an error (a crash between the commit and the answer). From then
-//! on every change fails, as for a process that is gone, until [`Plan::heal`].
+//! on every change fails, as for a process that is gone, until [`PlannedFailure::heal`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use super::store::{
 
 /// When changes fail.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plan {
+pub struct PlannedFailure {
     /// Changes tried so far.
     pub steps: usize,
     /// The change that fails.
@@ -29,7 +29,7 @@ pub struct Plan {
     failed: bool,
 }
 
-impl Plan {
+impl PlannedFailure {
     /// Fails at the change number `step`, before or after it happens.
     pub fn at(step: usize, after: bool) -> Self {
         Self {
@@ -83,7 +83,7 @@ fn missing(what: &str) -> StoreError {
 
 /// A server's journal in memory.
 #[derive(Clone, Default)]
-pub struct ServerMemory(Arc<Mutex<(Plan, ServerMedium)>>);
+pub struct ServerMemory(Arc<Mutex<(PlannedFailure, ServerMedium)>>);
 
 #[derive(Default)]
 struct ServerMedium {
@@ -95,8 +95,8 @@ struct ServerMedium {
 }
 
 impl ServerMemory {
-    /// Lets a test look at the plan or change it.
-    pub fn plan<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
+    /// Lets a test look at the planned failure or change it.
+    pub fn failure<T>(&self, change: impl FnOnce(&mut PlannedFailure) -> T) -> T {
         change(&mut lock(&self.0).0)
     }
 
@@ -104,8 +104,8 @@ impl ServerMemory {
         &self,
         change: impl FnOnce(&mut ServerMedium) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (plan, medium) = &mut *lock(&self.0);
-        plan.step(|| change(medium))
+        let (failure, medium) = &mut *lock(&self.0);
+        failure.step(|| change(medium))
     }
 }
 
@@ -219,7 +219,7 @@ pub struct ClientMemory(Arc<Mutex<ClientMedium>>);
 /// Everything of one client.
 #[derive(Clone, Default)]
 struct ClientMedium {
-    plan: Plan,
+    failure: PlannedFailure,
     runs: Vec<RunMedium>,
     shapes: BTreeMap<String, String>,
 }
@@ -232,9 +232,9 @@ struct RunMedium {
 }
 
 impl ClientMemory {
-    /// Lets a test look at the plan or change it.
-    pub fn plan<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
-        change(&mut lock(&self.0).plan)
+    /// Lets a test look at the planned failure or change it.
+    pub fn failure<T>(&self, change: impl FnOnce(&mut PlannedFailure) -> T) -> T {
+        change(&mut lock(&self.0).failure)
     }
 
     /// All rows of all runs, as they are on the medium.
@@ -246,7 +246,7 @@ impl ClientMemory {
     /// A copy of the medium as it is now, of which later changes know nothing: a backup.
     pub fn copy(&self) -> Self {
         let copy = ClientMedium {
-            plan: Plan::default(),
+            failure: PlannedFailure::default(),
             ..lock(&self.0).clone()
         };
         Self(Arc::new(Mutex::new(copy)))
@@ -258,8 +258,8 @@ impl ClientMemory {
         before: Option<(Round, bool)>,
         change: impl FnOnce(&mut RunMedium) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
-        plan.step(|| {
+        let ClientMedium { failure, runs, .. } = &mut *lock(&self.0);
+        failure.step(|| {
             let found = runs.iter_mut().find(|run| run.run.hash == *hash);
             let run = found.ok_or_else(|| missing("no such run"))?;
             if let Some((round, accepted)) = before {
@@ -288,16 +288,16 @@ impl ClientStore for ClientMemory {
     }
 
     fn keep_shape(&mut self, source: &str, shape: &str) -> Result<(), StoreError> {
-        let ClientMedium { plan, shapes, .. } = &mut *lock(&self.0);
-        plan.step(|| {
+        let ClientMedium { failure, shapes, .. } = &mut *lock(&self.0);
+        failure.step(|| {
             shapes.insert(source.to_string(), shape.to_string());
             Ok(())
         })
     }
 
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
-        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
-        plan.step(|| {
+        let ClientMedium { failure, runs, .. } = &mut *lock(&self.0);
+        failure.step(|| {
             let unspent = |known: &RunMedium| known.rows.is_empty() && !known.run.finished;
             runs.retain(|known| known.run.hash != run.hash || !unspent(known));
             if runs.iter().any(|known| known.run.hash == run.hash) {

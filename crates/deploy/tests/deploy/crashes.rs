@@ -11,7 +11,7 @@ use soteriafl_core::protocol::{Client, Server};
 use soteriafl_core::random::SecretKey;
 use soteriafl_deploy::coordinator::CoordinatorError;
 use soteriafl_deploy::digest;
-use soteriafl_deploy::memory::{ClientMemory, Plan};
+use soteriafl_deploy::memory::{ClientMemory, PlannedFailure};
 use soteriafl_deploy::participant::{Participant, ParticipantError, Parts};
 use soteriafl_deploy::store::ClientStore;
 
@@ -37,7 +37,7 @@ fn run(world: &World) -> (Vec<u32>, u32) {
                 Ok(server) => coordinator = Some(server),
                 Err(_) => {
                     crashes += 1;
-                    world.server_store.plan(Plan::heal);
+                    world.server_store.failure(PlannedFailure::heal);
                 }
             }
             // A new server knows nobody's connection.
@@ -61,13 +61,13 @@ fn run(world: &World) -> (Vec<u32>, u32) {
                 Ok(()) => {}
                 Err(Trouble::Server(CoordinatorError::Store(_) | CoordinatorError::Failed)) => {
                     crashes += 1;
-                    world.server_store.plan(Plan::heal);
+                    world.server_store.failure(PlannedFailure::heal);
                     coordinator = None;
                     break;
                 }
                 Err(Trouble::Client(ParticipantError::Store(_) | ParticipantError::Failed)) => {
                     crashes += 1;
-                    world.client_stores[client].plan(Plan::heal);
+                    world.client_stores[client].failure(PlannedFailure::heal);
                     parties[client] = None;
                 }
                 Err(other) => panic!("{other:?}"),
@@ -148,10 +148,10 @@ fn every_step_of(world: &World, overrides: &[&str]) {
         for after in [false, true] {
             for step in 0.. {
                 let world = world.anew();
-                let plan = Plan::at(step, after);
+                let plan = PlannedFailure::at(step, after);
                 match party {
-                    0 => world.server_store.plan(|current| *current = plan),
-                    client => world.client_stores[client - 1].plan(|current| *current = plan),
+                    0 => world.server_store.failure(|current| *current = plan),
+                    client => world.client_stores[client - 1].failure(|current| *current = plan),
                 }
                 let (found, crashes) = run(&world);
                 assert_eq!(

@@ -2,7 +2,7 @@
 
 use soteriafl_core::data::Share;
 use soteriafl_deploy::description::{Description, DescriptionError};
-use soteriafl_deploy::memory::{ClientMemory, Plan};
+use soteriafl_deploy::memory::{ClientMemory, PlannedFailure};
 use soteriafl_deploy::schema_pin::{self, ShapeError};
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::ClientStore;
@@ -141,10 +141,10 @@ fn what_is_tried_is_kept_before() {
     let [first, second, ..] = shapes();
     for after in [false, true] {
         let mut store = ClientMemory::default();
-        store.plan(|plan| *plan = Plan::at(0, after));
+        store.failure(|plan| *plan = PlannedFailure::at(0, after));
         let failed = admit(&mut store, "libsvm:d.txt", &first, None);
         assert!(matches!(failed, Err(ShapeError::Store(_))));
-        store.plan(Plan::heal);
+        store.failure(PlannedFailure::heal);
         let next = admit(&mut store, "libsvm:d.txt", &second, None);
         assert_eq!(next.is_err(), after);
     }
