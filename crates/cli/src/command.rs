@@ -29,7 +29,7 @@ use soteriafl::problem::ProblemError;
 use soteriafl::report::Figure;
 use soteriafl::words::counted;
 use soteriafl_core::data::{DataError, Source};
-use soteriafl_deploy::net::term::{Standing, Term};
+use soteriafl_deploy::net::term::{Term, Validity};
 
 /// What goes wrong in a command, by its exit code.
 #[derive(Debug)]
@@ -143,9 +143,9 @@ fn watch_certificate(
     let wrong = |error: soteriafl_deploy::net::tls::TlsError| Failure::usage(error.to_string());
     let term = Term::of(directory, name).map_err(wrong)?;
     match term.now() {
-        Standing::Good => {}
-        Standing::Warning(text) => verbosity.warn(format!("{text}; {hint}")),
-        Standing::Over(message) => {
+        Validity::Good => {}
+        Validity::Warning(text) => verbosity.warn(format!("{text}; {hint}")),
+        Validity::Over(message) => {
             let hint = Some(hint);
             return Err(Failure::Usage { message, hint });
         }

@@ -13,8 +13,8 @@ use soteriafl_core::protocol::{ClientId, Round, ServerState};
 
 use super::Hash;
 use super::store::{
-    Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, Row, ServerRecord,
-    ServerStore, StoreError, count_taken,
+    Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, ServerRecord, ServerStore,
+    StoreError, StoredMessage, count_taken,
 };
 
 /// When changes fail.
@@ -227,7 +227,7 @@ struct ClientMedium {
 #[derive(Clone)]
 struct RunMedium {
     run: LedgerRun,
-    rows: Vec<Row>,
+    rows: Vec<StoredMessage>,
     state: Option<Checkpoint>,
 }
 
@@ -238,7 +238,7 @@ impl ClientMemory {
     }
 
     /// All rows of all runs, as they are on the medium.
-    pub fn all_rows(&self) -> Vec<Row> {
+    pub fn all_rows(&self) -> Vec<StoredMessage> {
         let runs = &lock(&self.0).runs;
         runs.iter().flat_map(|run| run.rows.clone()).collect()
     }
@@ -288,7 +288,9 @@ impl ClientStore for ClientMemory {
     }
 
     fn keep_shape(&mut self, source: &str, shape: &str) -> Result<(), StoreError> {
-        let ClientMedium { failure, shapes, .. } = &mut *lock(&self.0);
+        let ClientMedium {
+            failure, shapes, ..
+        } = &mut *lock(&self.0);
         failure.step(|| {
             shapes.insert(source.to_string(), shape.to_string());
             Ok(())
@@ -315,7 +317,7 @@ impl ClientStore for ClientMemory {
     fn pay(
         &mut self,
         run: &Hash,
-        row: &Row,
+        row: &StoredMessage,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError> {
         self.change(run, before, |run| {
@@ -369,13 +371,13 @@ impl ClientStore for ClientMemory {
         Ok(taken.count() as u32)
     }
 
-    fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {
+    fn rows(&mut self, run: &Hash) -> Result<Vec<StoredMessage>, StoreError> {
         let runs = &lock(&self.0).runs;
         let Some(found) = runs.iter().find(|known| known.run.hash == *run) else {
             return Ok(Vec::new());
         };
         let from = found.state.as_ref().map_or(0, |state| state.server.round);
-        let mut rows: Vec<Row> = found
+        let mut rows: Vec<StoredMessage> = found
             .rows
             .iter()
             .filter(|row| row.round >= from)

@@ -5,13 +5,13 @@
 //! - [`tls`] turns those files into TLS 1.3 configurations with certificates on both sides;
 //! - [`term`] says when one's own certificate ends;
 //! - [`listen`] accepts connections at bounded cost, ready to be served by tonic;
-//! - [`dial`] makes a client's channel to a server.
+//! - [`connect`] makes a client's channel to a server.
 //!
-//! What is said over a connection is not known there. On top of it stand the parts that do know:
+//! These know nothing of the protocol. On top of them are the parts that do:
 //!
 //! - [`rpc`] is the protocol in code, generated from `proto/soteria.proto`;
-//! - [`desk`] gives the coordinator a thread and a queue, [`service`] lets clients speak to it;
-//! - [`follow`] is a client's side.
+//! - [`actor`] gives the coordinator a thread and a queue, and [`grpc`] forwards clients' calls to it;
+//! - [`client`] is a client's side.
 
 pub mod actor;
 pub mod client;

@@ -30,7 +30,7 @@ use soteriafl_core::protocol::{Client, Round, RoundScratch, Server, ServerError,
 use soteriafl_core::random::{ClientKeys, EntropyError, SecretKey};
 use soteriafl_core::wire;
 
-use super::store::{Checkpoint, ClientStore, Row, StoreError};
+use super::store::{Checkpoint, ClientStore, StoreError, StoredMessage};
 use super::{Hash, digest, records};
 
 /// Rounds between checkpoints: so many that what they write is little beside the messages, within limits. Fewer mean less
@@ -71,24 +71,24 @@ fn bind(drawn: &SecretKey, purpose: &Hash) -> ClientKeys {
 
 /// A running digest of what a client has lived through. It need not be the same after a restart; it must differ
 /// wherever the client's state does.
-struct Lived(Hash);
+struct HistoryDigest(Hash);
 
-impl Lived {
+impl HistoryDigest {
     /// From the records, in their order, and from what the store holds.
-    fn from(records: &Hash, state: Option<&Checkpoint>, rows: &[Row]) -> Self {
-        let mut lived = Self(*records);
+    fn from(records: &Hash, state: Option<&Checkpoint>, rows: &[StoredMessage]) -> Self {
+        let mut history = Self(*records);
         if let Some(Checkpoint { server, client }) = state {
-            lived.add(b"state", server.round, true, &[&server_bytes(server)]);
+            history.add(b"state", server.round, true, &[&server_bytes(server)]);
             let shift = super::to_bytes(&client.shift);
-            lived.add(b"own  ", server.round, true, &[&shift, &client.memory]);
+            history.add(b"own  ", server.round, true, &[&shift, &client.memory]);
         }
         for row in rows {
             let coins = row.coins.as_ref().map_or(&[][..], |coins| coins);
             let parts: [&[u8]; 3] = [&row.model, &row.message, coins];
-            lived.add(b"row  ", row.round, row.accepted.is_some(), &parts);
-            lived.add(b"taken", row.round, row.accepted == Some(true), &[]);
+            history.add(b"row  ", row.round, row.accepted.is_some(), &parts);
+            history.add(b"taken", row.round, row.accepted == Some(true), &[]);
         }
-        lived
+        history
     }
 
     /// `BLAKE3(before || event || round || flag || length and bytes of each part)`.
@@ -234,10 +234,10 @@ pub struct Participant<S> {
     secrets: Secrets,
     /// Digest of the records, in their order.
     trained_on: Hash,
-    lived: Lived,
+    history: HistoryDigest,
     scratch: RoundScratch,
     /// Messages of an earlier process that have not been lived through again.
-    rows: BTreeMap<Round, Row>,
+    rows: BTreeMap<Round, StoredMessage>,
     pending: Option<Pending>,
     /// What became of the last message, if that is not stored yet.
     outcome: Option<(Round, bool)>,
@@ -288,7 +288,7 @@ impl<S: ClientStore> Participant<S> {
         let (state, rows) = (store.state(&run)?, store.rows(&run)?);
         let taken = store.taken(&run)?;
         let trained_on = records::trained_on(client.data());
-        let lived = Lived::from(&trained_on, state.as_ref(), &rows);
+        let history = HistoryDigest::from(&trained_on, state.as_ref(), &rows);
         if let Some(Checkpoint {
             server,
             client: mut own,
@@ -321,7 +321,7 @@ impl<S: ClientStore> Participant<S> {
             awaits_start,
             secrets,
             trained_on,
-            lived,
+            history,
             scratch: RoundScratch::default(),
             rows: rows.into_iter().map(|row| (row.round, row)).collect(),
             pending: None,
@@ -424,15 +424,15 @@ impl<S: ClientStore> Participant<S> {
             other => other.into(),
         })?;
         self.failed = true;
-        self.lived.add(b"heard", round, accepted, &[average]);
+        self.history.add(b"heard", round, accepted, &[average]);
         match self.pending.take() {
-            Some(pending) if pending.round == round => self.settle(pending, None, accepted),
+            Some(pending) if pending.round == round => self.record_outcome(pending, None, accepted),
             other => {
                 self.pending = other;
                 match self.rows.remove(&round) {
                     Some(row) => {
                         let pending = self.repeat(&row, true)?;
-                        self.settle(pending, row.accepted, accepted);
+                        self.record_outcome(pending, row.accepted, accepted);
                     }
                     None => self.client.skip_round(round, self.replica.model()),
                 }
@@ -488,15 +488,15 @@ impl<S: ClientStore> Participant<S> {
                 reason: "it does not fit the run",
             })?;
         self.failed = true;
-        self.lived.add(b"moved", round, accepted, &[&told]);
+        self.history.add(b"moved", round, accepted, &[&told]);
         self.awaits_start = None;
         while let Some(entry) = self.rows.first_entry().filter(|entry| *entry.key() < round) {
             let row = entry.remove();
             let pending = self.decode(&row)?;
-            self.settle(pending, row.accepted, accepted);
+            self.record_outcome(pending, row.accepted, accepted);
         }
         if let Some(pending) = self.pending.take_if(|pending| pending.round < round) {
-            self.settle(pending, None, accepted);
+            self.record_outcome(pending, None, accepted);
         }
         self.keep()?;
         self.failed = false;
@@ -507,15 +507,15 @@ impl<S: ClientStore> Participant<S> {
     fn make(&mut self, round: Round) -> Result<Pending, ParticipantError> {
         let model = Arc::clone(self.replica.model());
         let name = name(&model);
-        let purpose = self.lived.purpose(&self.run, round, &name);
+        let purpose = self.history.purpose(&self.run, round, &name);
         let keys = (self.secrets)(round, &purpose)?;
         let coins = self.client.remembers_coins().then(|| *keys.coins.expose());
         self.client.set_keys(keys);
         let message = self.client.message(round, &model, &mut self.scratch);
         let present = message.update.is_some();
         let update = message.update.cloned().unwrap_or_default();
-        self.lived.add(b"spoke", round, present, &[message.bytes]);
-        let row = Row {
+        self.history.add(b"spoke", round, present, &[message.bytes]);
+        let row = StoredMessage {
             round,
             message: message.bytes.to_vec(),
             coins,
@@ -534,7 +534,7 @@ impl<S: ClientStore> Participant<S> {
 
     /// Lives through a round of an earlier process again. `past`: the round is known to be over, so its
     /// model must be the one that the message was made for.
-    fn repeat(&mut self, row: &Row, past: bool) -> Result<Pending, ParticipantError> {
+    fn repeat(&mut self, row: &StoredMessage, past: bool) -> Result<Pending, ParticipantError> {
         let round = row.round;
         let model = Arc::clone(self.replica.model());
         let same = name(&model) == row.model;
@@ -558,7 +558,7 @@ impl<S: ClientStore> Participant<S> {
     }
 
     /// What the server will read from a stored message.
-    fn decode(&self, row: &Row) -> Result<Pending, ParticipantError> {
+    fn decode(&self, row: &StoredMessage) -> Result<Pending, ParticipantError> {
         let mut update = Update::default();
         let present = wire::decode(&self.compressor, row.round, &row.message, &mut update)
             .map_err(|_| ParticipantError::Repeat(row.round))?;
@@ -572,7 +572,7 @@ impl<S: ClientStore> Participant<S> {
 
     /// A message's outcome is known: the shift follows if the server took it. What was known `before` counts, for
     /// outcomes do not change.
-    fn settle(&mut self, pending: Pending, before: Option<bool>, told: bool) {
+    fn record_outcome(&mut self, pending: Pending, before: Option<bool>, told: bool) {
         self.taken += u32::from(before.is_none() && told);
         let accepted = before.unwrap_or(told);
         if accepted && pending.present {
@@ -640,7 +640,7 @@ mod tests {
     /// Every change in what was lived through, however the parts are cut, is another purpose.
     #[test]
     fn what_was_lived_through_names_the_secrets() {
-        let row = |message: &[u8], coins: Option<u8>, accepted| Row {
+        let row = |message: &[u8], coins: Option<u8>, accepted| StoredMessage {
             round: 4,
             message: message.to_vec(),
             coins: coins.map(|byte| [byte; 32]),
@@ -659,18 +659,18 @@ mod tests {
                 memory: vec![memory],
             },
         };
-        let first = Lived::from(&[1; 32], None, &[]);
+        let first = HistoryDigest::from(&[1; 32], None, &[]);
         let mut all = vec![
             first.purpose(&[2; 32], 4, &[3; 32]),
             first.purpose(&[0; 32], 4, &[3; 32]),
             first.purpose(&[2; 32], 0, &[3; 32]),
             first.purpose(&[2; 32], 4, &[0; 32]),
         ];
-        let purpose = |lived: Lived| lived.purpose(&[2; 32], 4, &[3; 32]);
-        all.push(purpose(Lived::from(&[0; 32], None, &[])));
+        let purpose = |history: HistoryDigest| history.purpose(&[2; 32], 4, &[3; 32]);
+        all.push(purpose(HistoryDigest::from(&[0; 32], None, &[])));
         for (value, memory) in [(0.0, 0), (1.0, 0), (0.0, 1)] {
             let state = checkpoint(value, memory);
-            all.push(purpose(Lived::from(&[1; 32], Some(&state), &[])));
+            all.push(purpose(HistoryDigest::from(&[1; 32], Some(&state), &[])));
         }
         for row in [
             row(b"a", None, None),
@@ -680,7 +680,7 @@ mod tests {
             row(b"a", None, Some(true)),
             row(b"a", None, Some(false)),
         ] {
-            all.push(purpose(Lived::from(&[1; 32], None, &[row])));
+            all.push(purpose(HistoryDigest::from(&[1; 32], None, &[row])));
         }
         type Parts<'a> = (&'a [u8; 5], u32, bool, &'a [&'a [u8]]);
         let parts: [Parts<'_>; 7] = [
@@ -693,9 +693,9 @@ mod tests {
             (b"spoke", 3, true, &[b"ab"]),
         ];
         for (event, round, flag, parts) in parts {
-            let mut lived = Lived::from(&[1; 32], None, &[]);
-            lived.add(event, round, flag, parts);
-            all.push(purpose(lived));
+            let mut history = HistoryDigest::from(&[1; 32], None, &[]);
+            history.add(event, round, flag, parts);
+            all.push(purpose(history));
         }
         let count = all.len();
         all.sort_unstable();

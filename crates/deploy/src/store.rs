@@ -241,7 +241,7 @@ pub struct LedgerRun {
 
 /// One message: made, paid, and kept.
 #[derive(Clone, PartialEq)]
-pub struct Row {
+pub struct StoredMessage {
     /// The round it is for.
     pub round: Round,
     /// The very bytes that leave; empty once nobody can ask for them again.
@@ -298,7 +298,7 @@ pub trait ClientStore: Send {
     fn pay(
         &mut self,
         run: &Hash,
-        row: &Row,
+        row: &StoredMessage,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError>;
 
@@ -335,5 +335,5 @@ pub trait ClientStore: Send {
     ///
     /// # Errors
     /// When it cannot be read.
-    fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError>;
+    fn rows(&mut self, run: &Hash) -> Result<Vec<StoredMessage>, StoreError>;
 }

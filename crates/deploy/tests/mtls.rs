@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use soteriafl_deploy::net::connect::{self, DialError, Target};
+use soteriafl_deploy::net::connect::{self, ConnectError, Target};
 use soteriafl_deploy::net::keys::{Directory, KeysError};
 use soteriafl_deploy::net::listen::{self, Limits, ListenError, Peer};
 use soteriafl_deploy::net::tls;
@@ -442,11 +442,11 @@ fn plain_text_stays_on_this_machine() {
         assert_eq!(dial("http://localhost:1"), Ok(()));
         assert_eq!(dial("http://[::1]:1"), Ok(()));
         for abroad in ["http://192.0.2.1:1", "http://localhost.example.org:1"] {
-            assert_eq!(dial(abroad), Err(DialError::PlainAbroad(abroad.into())));
+            assert_eq!(dial(abroad), Err(ConnectError::PlainAbroad(abroad.into())));
         }
         assert!(matches!(
             dial("https://localhost:1"),
-            Err(DialError::Scheme { .. })
+            Err(ConnectError::Scheme { .. })
         ));
         for odd in [
             "localhost:1",
@@ -455,7 +455,7 @@ fn plain_text_stays_on_this_machine() {
             "http://localhost:1/path",
             "ftp://localhost",
         ] {
-            assert_eq!(dial(odd), Err(DialError::Address(odd.into())), "{odd}");
+            assert_eq!(dial(odd), Err(ConnectError::Address(odd.into())), "{odd}");
         }
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let (address, incoming) = listen::listen(local, listen::Security::Plain, limits())

@@ -1,6 +1,6 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
-//! `plan` says what is coordinated; this file opens the state, the port and the desk, and takes them down in order when the
+//! `plan` says what is coordinated; this file opens the state, the port and the coordinator's actor, and takes them down in order when the
 //! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table,
 //! and `missing` says what the run waits for; `ending` writes what is left.
 
@@ -138,7 +138,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let description = plan.describe(options, stored.as_deref())?;
     let start = plan.model.start(&plan.resolved)?;
     let coordinator = Coordinator::new(store, description, start, SNAPSHOT_EVERY, Duration::ZERO)?;
-    if coordinator.settled() && output::is_complete(&options.out) {
+    if coordinator.acknowledged() && output::is_complete(&options.out) {
         verbosity.say("the run is over");
         return Ok(());
     }
@@ -190,7 +190,7 @@ async fn coordinate(
         listen::listen(options.listen, security, Limits::for_clients(clients))
             .await
             .map_err(|error| Failure::Failed(error.to_string()))?;
-    feed.watch_door(incoming.counters());
+    feed.count_connections(incoming.counters());
     let dashboard = match options.dashboard {
         Some(address) => {
             let running = dashboard::serve(dashboard::Options::at(address), feed.clone())
@@ -213,23 +213,23 @@ async fn coordinate(
     ));
     tracing::info!(%address, run = %hex(&description.hash()[..8]), clients, round = coordinator.round(), "listening");
 
-    let (news, to_measure) = sync_channel(4);
+    let (unmeasured, to_measure) = sync_channel(4);
     let (ending, test_seed) = (Shared::default(), options.test_seed.is_some());
     let watch = Watch::new(
         feed.clone(),
-        news,
+        unmeasured,
         coordinator.round(),
         test_seed,
         Arc::clone(&ending),
     );
     // Before the rows of earlier rounds are written anew, on another thread.
     lock(&ending).settle(&coordinator);
-    let opened = actor::open(coordinator, watch, Instant::now());
+    let actor = actor::start(coordinator, watch, Instant::now());
     let recorder = Recorder {
         directory,
         test: plan.test.clone(),
         objective: plan.model.objective(),
-        measured: opened.measured.clone(),
+        measured: actor.measured.clone(),
         feed: feed.clone(),
         ending: Arc::clone(&ending),
         test_seed,
@@ -243,7 +243,7 @@ async fn coordinate(
         }
         result
     });
-    let service = Service::new(opened.desk.clone(), &description, feed.clone());
+    let service = Service::new(actor.coordinator.clone(), &description, feed.clone());
     let missing = tokio::spawn(missing::keep(feed.clone(), service.streams()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let compressor =
@@ -254,8 +254,8 @@ async fn coordinate(
         };
         service.run(incoming, &compressor, wait).await
     });
-    let mut standing = opened.desk.standing();
-    let mut ended = opened.ended;
+    let mut state = actor.coordinator.state();
+    let mut ended = actor.ended;
     let outcome: Result<bool, Failure> = tokio::select! {
         code = stop_signal() => match code {
             0 => Ok(false),
@@ -266,9 +266,9 @@ async fn coordinate(
         result = &mut ended => Err(cause(result.ok())),
         // Its own error is found below, where it is joined.
         Ok(()) = &mut gave_up => Err(Failure::Failed("the table cannot be written".to_string())),
-        finished = standing.wait_for(|standing| standing.finished) => match finished {
+        finished = state.wait_for(|state| state.finished) => match finished {
             Ok(_) => Ok(true),
-            // The desk is gone, and says why a moment later.
+            // The actor has stopped, and sends the reason a moment later.
             Err(_) => Err(cause((&mut ended).await.ok())),
         },
     };
@@ -282,7 +282,7 @@ async fn coordinate(
         let linger = plan.resolved.deadline.map_or(LINGER, |deadline| {
             Duration::from_secs_f64((10.0 * deadline).min(LINGER.as_secs_f64())).max(SHORT_LINGER)
         });
-        let quiet = wait_for_acknowledgements(&mut standing, linger);
+        let quiet = wait_for_acknowledgements(&mut state, linger);
         tokio::select! {
             () = quiet => {}
             _ = stop_signal() => {}
@@ -290,10 +290,10 @@ async fn coordinate(
     }
     missing.abort();
     drop(stop);
-    drop(opened.stop);
-    drop(opened.desk);
-    drop(opened.measured);
-    // Open streams end with the desk; what is left after a moment is cut off.
+    drop(actor.stop);
+    drop(actor.coordinator);
+    drop(actor.measured);
+    // Open streams end with the actor; what is left after a moment is cut off.
     let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
     let directory = tokio::task::block_in_place(|| recorder.join())
         .map_err(|_| Failure::Failed("the recorder failed".to_string()))??;
@@ -310,7 +310,7 @@ async fn coordinate(
     }
 }
 
-/// Why the desk closed before the end.
+/// Why the coordinator's actor stopped before the end.
 fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
     match ended {
         Some(Err(error)) => error.into(),
@@ -319,12 +319,12 @@ fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
     }
 }
 
-/// Returns when everybody knows the end, or the time is over.
+/// Returns when all clients have acknowledged the end, or `linger` is over.
 async fn wait_for_acknowledgements(
-    standing: &mut tokio::sync::watch::Receiver<actor::Standing>,
+    state: &mut tokio::sync::watch::Receiver<actor::RunState>,
     linger: Duration,
 ) {
-    let all = standing.wait_for(|standing| standing.settled);
+    let all = state.wait_for(|state| state.acknowledged);
     if tokio::time::timeout(linger, all).await.is_err() {
         tracing::warn!("not all clients know the end");
     }

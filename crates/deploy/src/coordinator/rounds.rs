@@ -16,7 +16,7 @@ use soteriafl_core::wire;
 use super::super::averaging::{self, LARGEST};
 use super::super::store::{ClosedRound, Evaluation, ServerStore, Sums, count_taken};
 use super::history::remember;
-use super::{Coordinator, CoordinatorError, News, Receipt};
+use super::{Coordinator, CoordinatorError, Receipt, Unmeasured};
 
 impl<S: ServerStore> Coordinator<S> {
     /// A client sends bytes. Returns the receipt, and whether a round closed by it.
@@ -211,7 +211,7 @@ impl<S: ServerStore> Coordinator<S> {
             || (run.eval_every > 0 && done.is_multiple_of(run.eval_every));
         let known = self.evaluations.iter().any(|known| known.round == done);
         if let (true, false, Some(running)) = (due, known, &self.running) {
-            self.news.push(News {
+            self.unmeasured.push(Unmeasured {
                 evaluation: Evaluation {
                     round: done,
                     sums,

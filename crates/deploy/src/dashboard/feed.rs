@@ -8,7 +8,7 @@ use soteriafl_core::protocol::{ClientId, Round};
 
 use super::status::{About, Client, POINTS, Phase, Point, ROWS, Snapshot, Status};
 use super::waiting::Waiting;
-use crate::net::listen::Counters;
+use crate::net::listen::ConnectionCounters;
 
 /// How long one serialised snapshot serves all viewers.
 const SHARED_FOR: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ struct Shared {
     about: About,
     state: Mutex<State>,
     seconds: Histogram,
-    door: Mutex<Option<Arc<Counters>>>,
+    door: Mutex<Option<Arc<ConnectionCounters>>>,
     text: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
@@ -201,7 +201,7 @@ impl Feed {
     }
 
     /// Shows what happens at the door in the metrics.
-    pub fn watch_door(&self, counters: Arc<Counters>) {
+    pub fn count_connections(&self, counters: Arc<ConnectionCounters>) {
         let mut door = self
             .shared
             .door
@@ -257,7 +257,13 @@ impl Feed {
 
     pub(super) fn with_metrics<T>(
         &self,
-        read: impl FnOnce(&Status, Option<&Waiting>, Option<Point>, &Histogram, Option<&Counters>) -> T,
+        read: impl FnOnce(
+            &Status,
+            Option<&Waiting>,
+            Option<Point>,
+            &Histogram,
+            Option<&ConnectionCounters>,
+        ) -> T,
     ) -> T {
         let door = self
             .shared

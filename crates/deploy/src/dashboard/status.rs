@@ -159,7 +159,7 @@ pub struct Summary {
 
 /// A client's row on the page.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ClientRow {
     /// The client.
     #[serde(flatten)]
     pub client: Client,
@@ -191,7 +191,7 @@ pub struct Snapshot {
     /// Counts.
     pub summary: Summary,
     /// Clients, furthest behind first.
-    pub clients: Vec<Row>,
+    pub clients: Vec<ClientRow>,
     /// Clients that are not among them.
     pub more_clients: usize,
     /// The last point of the curves.
@@ -283,7 +283,7 @@ impl Status {
             more_clients: self.clients.len() - order.len(),
             clients: order
                 .into_iter()
-                .map(|client| Row {
+                .map(|client| ClientRow {
                     client: client.clone(),
                     lag: self.lag(client),
                     answered: self.answered(client),

@@ -223,7 +223,7 @@ impl Wait {
     }
 
     /// What the server says, which is shown and otherwise believed in nothing.
-    fn hear(&mut self, waiting: rpc::Waiting) {
+    fn update(&mut self, waiting: rpc::Waiting) {
         let lasted = Duration::from_secs(u64::from(waiting.seconds));
         let began = Instant::now().checked_sub(lasted);
         self.since = began.map_or(self.since, |began| began.min(self.since));
@@ -272,7 +272,7 @@ pub async fn follow<S: ClientStore>(
             return Err(FollowError::Protocol("it answers for another run"));
         }
         if let Some(Event::Waiting(waiting)) = progress.event {
-            wait.hear(waiting);
+            wait.update(waiting);
             audience.waits(&wait);
             continue;
         }

@@ -45,7 +45,7 @@ pub enum Security {
 /// Why an address cannot be dialled.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DialError {
+pub enum ConnectError {
     /// It is no address.
     #[error("`{0}` is not an address of the form https://HOST:PORT")]
     Address(String),
@@ -89,8 +89,8 @@ impl Target {
     ///
     /// # Errors
     /// When it is none, or does not fit the protection.
-    pub fn new(address: &str, security: &Security) -> Result<Self, DialError> {
-        let malformed = || DialError::Address(address.to_string());
+    pub fn new(address: &str, security: &Security) -> Result<Self, ConnectError> {
+        let malformed = || ConnectError::Address(address.to_string());
         let uri: Uri = address.parse().map_err(|_| malformed())?;
         let expected = match security {
             Security::Tls(_) => "https",
@@ -99,7 +99,7 @@ impl Target {
         match uri.scheme_str() {
             Some(scheme) if scheme == expected => {}
             Some("http" | "https") => {
-                return Err(DialError::Scheme {
+                return Err(ConnectError::Scheme {
                     address: address.to_string(),
                     expected,
                 });
@@ -115,7 +115,7 @@ impl Target {
             .to_string();
         let security = match security {
             Security::Plain if is_loopback(&host) => Secured::Plain,
-            Security::Plain => return Err(DialError::PlainAbroad(address.to_string())),
+            Security::Plain => return Err(ConnectError::PlainAbroad(address.to_string())),
             Security::Tls(config) => Secured::Tls(TlsTarget {
                 config: Arc::clone(config),
                 name: ServerName::try_from(host.clone()).map_err(|_| malformed())?,

@@ -1,4 +1,4 @@
-//! The coordinator as a gRPC service: who is speaking, is it about this run, then the desk.
+//! The coordinator as a gRPC service: identifies the client, checks the run, calls the actor.
 //!
 //! Everything a peer sends is bounded before it is looked at: the size of a message by what the run's
 //! compressor produces, streams per connection, time per call. A client follows once: a newer stream ends its older one, and a stream
@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
-use super::actor::{Closed, Desk};
+use super::actor::{CoordinatorHandle, Stopped};
 use super::listen::{Incoming, Peer};
 use super::rpc::coordinator_server::{Coordinator, CoordinatorServer};
 use super::rpc::{self, progress::Event};
@@ -43,7 +43,7 @@ const STREAMS: u32 = 16;
 
 /// The service of one run.
 pub struct Service {
-    desk: Desk,
+    coordinator: CoordinatorHandle,
     text: String,
     run: [u8; RUN_ID_LEN],
     feed: Feed,
@@ -153,10 +153,10 @@ impl Streams {
 }
 
 impl Service {
-    /// A service for the run of `description`, whose desk this is.
-    pub fn new(desk: Desk, description: &Description, feed: Feed) -> Self {
+    /// A service for the run of `description`, which `coordinator` runs.
+    pub fn new(coordinator: CoordinatorHandle, description: &Description, feed: Feed) -> Self {
         Self {
-            desk,
+            coordinator,
             text: description.text().to_string(),
             run: description.run_id(),
             feed,
@@ -260,7 +260,7 @@ impl Coordinator for Service {
         let client = self.client(&request)?;
         let rpc::JoinRequest { run, records } = request.into_inner();
         self.check(&run)?;
-        timed(self.desk.join(client, records)).await?;
+        timed(self.coordinator.join(client, records)).await?;
         if may_say("joined", Some(client)) {
             tracing::info!(client, records, "joined");
         }
@@ -284,7 +284,7 @@ impl Coordinator for Service {
         self.feed.client(client, |row| {
             row.round = row.round.max(next).min(rounds);
         });
-        let receipt = timed(self.desk.submit(client, message))
+        let receipt = timed(self.coordinator.submit(client, message))
             .await
             .inspect_err(|status| {
                 if may_say("a message was not taken", Some(client)) {
@@ -320,13 +320,13 @@ impl Coordinator for Service {
             every_round,
         };
         // Whoever has no business here hears it at once, not in the stream.
-        timed(self.desk.may_follow(client, position)).await?;
+        timed(self.coordinator.may_follow(client, position)).await?;
         self.feed.heard(client, 0);
         self.feed
             .client(client, |row| row.round = position.have.unwrap_or(0));
         let (sender, receiver) = mpsc::channel(1);
         let follower = Follower {
-            desk: self.desk.clone(),
+            coordinator: self.coordinator.clone(),
             feed: self.feed.clone(),
             run: Bytes::copy_from_slice(&self.run),
             client,
@@ -347,7 +347,7 @@ impl Coordinator for Service {
     ) -> Result<Response<rpc::AcknowledgeReply>, Status> {
         let client = self.client(&request)?;
         self.check(&request.into_inner().run)?;
-        timed(self.desk.acknowledge(client)).await?;
+        timed(self.coordinator.acknowledge(client)).await?;
         self.feed.heard(client, 0);
         let rounds = self.feed.about().rounds;
         self.feed
@@ -358,7 +358,7 @@ impl Coordinator for Service {
 
 /// One client that follows the run.
 struct Follower {
-    desk: Desk,
+    coordinator: CoordinatorHandle,
     feed: Feed,
     run: Bytes,
     client: ClientId,
@@ -383,9 +383,9 @@ impl Follower {
         let newest = self.streams.leave(self.client, number, &self.feed);
         // When the server goes down no client is lost, and after the last round all of them go.
         let (round, finished) = {
-            let standing = self.desk.standing();
-            let standing = standing.borrow();
-            (standing.open, standing.finished)
+            let state = self.coordinator.state();
+            let state = state.borrow();
+            (state.open, state.finished)
         };
         let lost = newest && !finished && self.feed.goes_on();
         if lost && may_say("the connection has ended", Some(self.client)) {
@@ -394,14 +394,14 @@ impl Follower {
     }
 
     async fn follow(&self, position: Position) -> Result<(), Status> {
-        let mut standing = self.desk.standing();
+        let mut state = self.coordinator.state();
         let mut wait = self.streams.0.wait.subscribe();
         // What is known now is told, too.
         wait.mark_changed();
         loop {
             let told = tokio::select! {
                 biased;
-                begun = standing.wait_for(|standing| standing.begun) => {
+                begun = state.wait_for(|state| state.begun) => {
                     begun.map_err(|_| down())?;
                     break;
                 }
@@ -409,7 +409,7 @@ impl Follower {
             };
             self.send(0, Event::Waiting(told)).await?;
         }
-        let start = timed(self.desk.catch_up(self.client, position)).await?;
+        let start = timed(self.coordinator.catch_up(self.client, position)).await?;
         self.send(start.open, Event::Opened(rpc::Opened {})).await?;
         let mut next = start.from;
         if let Some(state) = start.snapshot {
@@ -420,7 +420,7 @@ impl Follower {
         loop {
             let seen = tokio::select! {
                 biased;
-                seen = standing.wait_for(|standing| standing.open > next) => {
+                seen = state.wait_for(|state| state.open > next) => {
                     let seen = seen.map_err(|_| down())?;
                     Ok((seen.open, seen.latest.clone()))
                 }
@@ -435,7 +435,7 @@ impl Follower {
             };
             let closed = match latest.filter(|latest| latest.round == next) {
                 Some(latest) => latest,
-                None => timed(self.desk.closed(next)).await?,
+                None => timed(self.coordinator.closed(next)).await?,
             };
             let event = Event::Closed(rpc::Closed {
                 round: next,
@@ -493,11 +493,11 @@ impl Follower {
 }
 
 async fn timed<T>(
-    call: impl Future<Output = Result<Result<T, CoordinatorError>, Closed>>,
+    call: impl Future<Output = Result<Result<T, CoordinatorError>, Stopped>>,
 ) -> Result<T, Status> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Err(_) => Err(Status::unavailable("the server is busy")),
-        Ok(Err(Closed)) => Err(down()),
+        Ok(Err(Stopped)) => Err(down()),
         Ok(Ok(result)) => result.map_err(|error| status(&error)),
     }
 }

@@ -135,9 +135,9 @@ impl Peer {
     }
 }
 
-/// What has happened at the door, for the metrics.
+/// What has happened at the acceptor, for the metrics.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct ConnectionCounters {
     /// TCP connections accepted.
     pub accepted: AtomicU64,
     /// Handshakes that failed: strangers, revoked certificates, nonsense.
@@ -153,13 +153,13 @@ pub struct Counters {
 /// Dropping it stops the listening; connections already given out live on.
 pub struct Incoming {
     connections: mpsc::Receiver<Connection>,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
     task: JoinHandle<()>,
 }
 
 impl Incoming {
-    /// What has happened at the door.
-    pub fn counters(&self) -> Arc<Counters> {
+    /// What has happened at the acceptor.
+    pub fn counters(&self) -> Arc<ConnectionCounters> {
         Arc::clone(&self.counters)
     }
 }
@@ -197,8 +197,8 @@ pub async fn listen(
     let bound = listener.local_addr().map_err(wrap)?;
     // A short queue: behind it the kernel's own queue fills, and peers wait instead of memory growing.
     let (sender, connections) = mpsc::channel(64);
-    let counters = Arc::new(Counters::default());
-    let door = Door {
+    let counters = Arc::new(ConnectionCounters::default());
+    let acceptor = Acceptor {
         security,
         limits,
         sender,
@@ -209,7 +209,7 @@ pub async fn listen(
     let incoming = Incoming {
         connections,
         counters,
-        task: tokio::spawn(door.run(listener)),
+        task: tokio::spawn(acceptor.run(listener)),
     };
     Ok((bound, incoming))
 }
@@ -245,16 +245,16 @@ impl Backoff {
 
 /// Everything that accepting needs.
 #[derive(Clone)]
-struct Door {
+struct Acceptor {
     security: Security,
     limits: Limits,
     sender: mpsc::Sender<Connection>,
     slots: Arc<Semaphore>,
     registry: Arc<Registry>,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
 }
 
-impl Door {
+impl Acceptor {
     async fn run(self, listener: TcpListener) {
         let mut tasks = JoinSet::new();
         let mut order = VecDeque::new();
@@ -274,7 +274,7 @@ impl Door {
                     backoff.reset();
                     self.counters.accepted.fetch_add(1, Ordering::Relaxed);
                     self.make_room(&mut tasks, &mut order).await;
-                    let handle = tasks.spawn(self.clone().greet(stream, address));
+                    let handle = tasks.spawn(self.clone().handshake_and_admit(stream, address));
                     order.push_back((Instant::now(), handle));
                 }
                 Err(error) => backoff.wait(&error, "cannot accept a connection").await,
@@ -318,9 +318,9 @@ impl Door {
         }
     }
 
-    async fn greet(self, stream: TcpStream, address: SocketAddr) {
+    async fn handshake_and_admit(self, stream: TcpStream, address: SocketAddr) {
         let _ = stream.set_nodelay(true);
-        let greeted = match &self.security {
+        let transport = match &self.security {
             Security::Plain => Ok(Transport::Plain(stream)),
             Security::Tls(tls) => {
                 let stream = BufReader::with_capacity(READ_AHEAD, stream);
@@ -335,7 +335,7 @@ impl Door {
                 }
             }
         };
-        let transport = match greeted {
+        let transport = match transport {
             Ok(transport) => transport,
             Err(error) => {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -501,7 +501,7 @@ enum Closing {
 struct Held {
     _slot: OwnedSemaphorePermit,
     _entry: Option<Entry>,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
 }
 
 impl Drop for Held {

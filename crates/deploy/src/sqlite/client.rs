@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use soteriafl_core::protocol::{ClientState, Round, ServerState};
 
 use super::super::budget::Priced;
-use super::super::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
+use super::super::store::{Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage};
 use super::super::{Hash, to_bytes};
 use super::Database;
 
@@ -175,7 +175,7 @@ impl ClientStore for ClientSqlite {
     fn pay(
         &mut self,
         run: &Hash,
-        row: &Row,
+        row: &StoredMessage,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError> {
         self.change_run(run, before, |transaction| {
@@ -265,7 +265,7 @@ impl ClientStore for ClientSqlite {
         })
     }
 
-    fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {
+    fn rows(&mut self, run: &Hash) -> Result<Vec<StoredMessage>, StoreError> {
         self.database.query(|connection| {
             connection
                 .prepare_cached(
@@ -274,7 +274,7 @@ impl ClientStore for ClientSqlite {
                      ORDER BY round",
                 )?
                 .query_map([run], |row| {
-                    Ok(Row {
+                    Ok(StoredMessage {
                         round: row.get(0)?,
                         message: row.get(1)?,
                         coins: row.get(2)?,

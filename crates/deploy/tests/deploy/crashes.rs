@@ -46,7 +46,7 @@ fn run(world: &World) -> (Vec<u32>, u32) {
             }
             continue;
         };
-        if server.settled() {
+        if server.acknowledged() {
             return (bits(server.model().unwrap()), crashes);
         }
         for client in 0..world.clients() {
@@ -103,7 +103,7 @@ fn turn(
         *session = Some(Session::open(server, client, participant)?);
         return Ok(());
     };
-    open.hear(server, client, participant)?;
+    open.deliver_next(server, client, participant)?;
     if participant.replica().finished() {
         *over = true;
         return Ok(());
@@ -297,7 +297,7 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
         for _ in 0..2 {
             let mut party = awaiting();
             let mut session = Session::open(&mut server, 0, &mut party).unwrap();
-            while session.hear(&mut server, 0, &mut party).unwrap() {}
+            while session.deliver_next(&mut server, 0, &mut party).unwrap() {}
             assert_eq!(party.replica().round(), round);
             messages.push(speak(&server, &mut party).unwrap().unwrap().1);
         }
@@ -305,7 +305,7 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
         server.submit(0, messages.remove(0), NOW).unwrap();
         for (i, party) in others.iter_mut().enumerate() {
             let mut session = Session::open(&mut server, i + 1, party).unwrap();
-            while session.hear(&mut server, i + 1, party).unwrap() {}
+            while session.deliver_next(&mut server, i + 1, party).unwrap() {}
             let (_, message) = speak(&server, party).unwrap().unwrap();
             server.submit(i as u32 + 1, message, NOW).unwrap();
         }

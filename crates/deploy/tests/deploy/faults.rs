@@ -64,7 +64,7 @@ impl Play {
     /// Plays to the end.
     fn play(&mut self) {
         for _ in 0..200_000 {
-            if self.server.settled() {
+            if self.server.acknowledged() {
                 return;
             }
             self.now += Duration::from_millis(u64::from(self.rng.next_u32() % 20));
@@ -160,7 +160,7 @@ impl Play {
             *session = Some(Session::open(&mut self.server, client, participant)?);
             return Ok(());
         };
-        open.hear(&mut self.server, client, participant)?;
+        open.deliver_next(&mut self.server, client, participant)?;
         if participant.replica().finished() {
             self.over[client] = true;
         } else if let Some((_, message)) =

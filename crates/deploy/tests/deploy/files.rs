@@ -4,7 +4,7 @@ use std::path::Path;
 
 use soteriafl_core::protocol::{ClientState, ServerState};
 use soteriafl_deploy::sqlite::{ClientSqlite, ServerSqlite};
-use soteriafl_deploy::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
+use soteriafl_deploy::store::{Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage};
 
 use crate::harness::World;
 
@@ -34,7 +34,7 @@ fn checkpoint(round: u32) -> Checkpoint {
 
 fn fill(store: &mut ClientSqlite, world: &World, rounds: std::ops::Range<u32>) {
     for round in rounds {
-        let row = Row {
+        let row = StoredMessage {
             round,
             message: vec![1; 100],
             coins: Some(secret(round)),
@@ -188,7 +188,7 @@ fn messages_that_were_taken_are_counted_over_the_whole_run() {
     let run = world.ledger_run(0);
     store.begin(&LedgerRun { hash: other, ..run }).unwrap();
     for round in 0..6 {
-        let row = Row {
+        let row = StoredMessage {
             round,
             message: vec![1; 100],
             coins: None,

@@ -298,7 +298,7 @@ impl Session {
     }
 
     /// Hears of the next closed round, if there is one.
-    pub fn hear(
+    pub fn deliver_next(
         &mut self,
         coordinator: &mut Coordinates,
         client: usize,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use soteriafl::run;
 use soteriafl_core::wire;
 use soteriafl_deploy::averaging::LARGEST;
-use soteriafl_deploy::calibration_cache::{MOST_RECORDS, Size};
+use soteriafl_deploy::calibration_cache::{Calibration, MOST_RECORDS};
 use soteriafl_deploy::coordinator::{CoordinatorError, Receipt};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::participant::Position;
@@ -207,24 +207,24 @@ fn sizes_beyond_belief_are_refused() {
 #[test]
 fn noise_can_be_computed_elsewhere() {
     let world = World::with(&BASE.replace("sigma = 0.05", "epsilon = 4.0"), &[]);
-    let mut coordinator = world.coordinator(NOW).unwrap().settled_elsewhere();
+    let mut coordinator = world.coordinator(NOW).unwrap().calibrated_by_caller();
     for client in 0..3 {
         let records = world.records(client as usize);
-        if coordinator.sizes().look_up(records) == Size::Unknown {
+        if coordinator.calibrations().look_up(records) == Calibration::Unknown {
             let error = coordinator.join(client, records, NOW).unwrap_err();
             assert!(
                 matches!(error, CoordinatorError::Uncalibrated(_)),
                 "{error}"
             );
-            coordinator.sizes().compute(records);
+            coordinator.calibrations().compute(records);
         }
         assert_eq!(coordinator.joined(), client as usize);
         coordinator.join(client, records, NOW).unwrap();
     }
     assert!(!coordinator.begun());
-    let records = coordinator.to_settle().unwrap();
-    assert!(coordinator.to_settle().is_none());
-    let settled = coordinator.sizes().settle(&records);
+    let records = coordinator.to_calibrate().unwrap();
+    assert!(coordinator.to_calibrate().is_none());
+    let settled = coordinator.calibrations().calibrate(&records);
     assert_eq!(settled.privacy.as_ref().unwrap().sigmas, world.sigmas);
     let sigmas: Vec<f64> = settled.sigmas.iter().map(|sigma| sigma.unwrap()).collect();
     assert!(
@@ -238,8 +238,8 @@ fn noise_can_be_computed_elsewhere() {
     // Nobody refuses what can be refused at once any later.
     for records in [0, 4, u64::MAX] {
         assert!(matches!(
-            coordinator.sizes().look_up(records),
-            Size::Refused(_)
+            coordinator.calibrations().look_up(records),
+            Calibration::Refused(_)
         ));
     }
 }

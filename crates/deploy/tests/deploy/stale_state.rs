@@ -64,7 +64,10 @@ impl Play {
                     continue;
                 }
                 let session = &mut self.sessions[client];
-                while session.hear(&mut self.server, client, party).unwrap() {}
+                while session
+                    .deliver_next(&mut self.server, client, party)
+                    .unwrap()
+                {}
                 let (_, message) = speak(&self.server, party).unwrap().unwrap();
                 if client > 0 || sends(open) {
                     self.server
@@ -200,7 +203,10 @@ fn the_newest_state_goes_on_from_a_state() {
                 }
                 play.until(24, |_| true, |_| true);
                 let party = &mut play.parties[0];
-                while play.sessions[0].hear(&mut play.server, 0, party).unwrap() {}
+                while play.sessions[0]
+                    .deliver_next(&mut play.server, 0, party)
+                    .unwrap()
+                {}
                 assert_eq!(
                     bits(party.replica().model()),
                     bits(play.server.model().unwrap()),

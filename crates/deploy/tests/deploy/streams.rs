@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use soteriafl_deploy::coordinator::{Coordinator, News};
+use soteriafl_deploy::coordinator::{Coordinator, Unmeasured};
 use soteriafl_deploy::dashboard::{About, Feed};
 use soteriafl_deploy::memory::ServerMemory;
 use soteriafl_deploy::net::actor::{self, Observer};
@@ -16,10 +16,10 @@ use tonic::Request;
 
 use crate::harness::World;
 
-struct Deaf;
+struct IgnoresChanges;
 
-impl Observer<ServerMemory> for Deaf {
-    fn changed(&mut self, _: &Coordinator<ServerMemory>, _: Vec<News>) {}
+impl Observer<ServerMemory> for IgnoresChanges {
+    fn changed(&mut self, _: &Coordinator<ServerMemory>, _: Vec<Unmeasured>) {}
 }
 
 fn ask(world: &World, client: u32) -> Request<rpc::FollowRequest> {
@@ -68,12 +68,12 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
                 .unwrap();
         }
         // Client 2 has not joined: everybody waits for the run to begin.
-        let opened = actor::open(coordinator, Deaf, Instant::now());
+        let actor = actor::start(coordinator, IgnoresChanges, Instant::now());
         let feed = Feed::new(About {
             clients: 3,
             ..About::default()
         });
-        let service = Service::new(opened.desk.clone(), &world.description, feed.clone());
+        let service = Service::new(actor.coordinator.clone(), &world.description, feed.clone());
         let streams = service.streams();
         assert!(service.follow(ask(&world, 2)).await.is_err());
         let patience = Duration::from_secs(60);
@@ -114,10 +114,10 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
         clients: 3,
         ..About::default()
     });
-    let (address, _desk) = runtime.block_on(async {
-        let opened = actor::open(coordinator, Deaf, Instant::now());
+    let (address, _actor) = runtime.block_on(async {
+        let actor = actor::start(coordinator, IgnoresChanges, Instant::now());
         let (asked, answers) = (Duration::from_millis(100), Duration::from_millis(200));
-        let service = Service::new(opened.desk.clone(), &world.description, feed.clone())
+        let service = Service::new(actor.coordinator.clone(), &world.description, feed.clone())
             .with_keepalive(asked, answers);
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (address, incoming) = listen::listen(any, Security::Plain, Limits::for_clients(3))
@@ -132,7 +132,7 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
             let never = std::future::pending();
             service.run(incoming, &compressor, never).await
         });
-        (address, opened)
+        (address, actor)
     });
     // A client whose runtime stands still when nobody waits for it: its socket is open, and nothing
     // comes from it.

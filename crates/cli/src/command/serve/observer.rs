@@ -9,7 +9,7 @@ use super::finish::{Shared, lock};
 use super::recorder::traffic;
 use soteriafl::accounting;
 use soteriafl::config::{NoiseName, NoiseTarget};
-use soteriafl_deploy::coordinator::{Coordinator, News};
+use soteriafl_deploy::coordinator::{Coordinator, Unmeasured};
 use soteriafl_deploy::dashboard::{About, Feed, Phase, Point};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::hex;
@@ -19,7 +19,7 @@ use soteriafl_deploy::store::ServerStore;
 /// Hears what happens at the desk: keeps the dashboard and the table fed.
 pub(super) struct Watch {
     feed: Feed,
-    news: SyncSender<News>,
+    unmeasured: SyncSender<Unmeasured>,
     last: Option<(Round, bool)>,
     joined: usize,
     last_state: Option<(Round, u32)>,
@@ -33,7 +33,7 @@ impl Watch {
     /// One that has not told anything of a run in which `round` is open.
     pub(super) fn new(
         feed: Feed,
-        news: SyncSender<News>,
+        unmeasured: SyncSender<Unmeasured>,
         round: Round,
         test_seed: bool,
         ending: Shared,
@@ -41,7 +41,7 @@ impl Watch {
         lock(&ending).whole = round == 0;
         Self {
             feed,
-            news,
+            unmeasured,
             last: None,
             joined: usize::MAX,
             last_state: None,
@@ -60,7 +60,7 @@ impl Watch {
 }
 
 impl<S: ServerStore> Observer<S> for Watch {
-    fn changed(&mut self, coordinator: &Coordinator<S>, news: Vec<News>) {
+    fn changed(&mut self, coordinator: &Coordinator<S>, unmeasured: Vec<Unmeasured>) {
         let round = coordinator.round();
         let joined = coordinator.joined();
         let begun = coordinator.begun();
@@ -120,9 +120,9 @@ impl<S: ServerStore> Observer<S> for Watch {
             self.last_state = Some((round, arrived));
             self.feed.update(|status| status.arrived = arrived);
         }
-        for item in news {
+        for item in unmeasured {
             // A slow measurement holds the run up instead of filling memory; one that ended ends with it.
-            let _ = self.news.send(item);
+            let _ = self.unmeasured.send(item);
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::super::Failure;
 use super::finish::{Shared, lock};
 use soteriafl::output::RunDirectory;
-use soteriafl_deploy::coordinator::News;
+use soteriafl_deploy::coordinator::Unmeasured;
 use soteriafl_deploy::dashboard::{Feed, Point};
 use soteriafl_deploy::store::{Evaluation, Sums};
 
@@ -33,12 +33,12 @@ impl Recorder {
     pub(super) fn run(
         mut self,
         known: &[Evaluation],
-        to_measure: &Receiver<News>,
+        to_measure: &Receiver<Unmeasured>,
     ) -> Result<RunDirectory, Failure> {
         for evaluation in known {
             self.write(evaluation)?;
         }
-        while let Ok(News {
+        while let Ok(Unmeasured {
             mut evaluation,
             model,
         }) = to_measure.recv()
@@ -63,7 +63,7 @@ impl Recorder {
                 None if accuracy.is_some() => tracing::info!(accuracy, "the start is measured"),
                 None => {}
             }
-            // The desk may be closed already; the row is in the file.
+            // The actor may have stopped already; the row is in the file.
             let _ = self.measured.send(evaluation);
         }
         Ok(self.directory)
