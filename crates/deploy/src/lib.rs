@@ -13,6 +13,7 @@
 //! arguments, so that crashes at every storage step and every fault of a network can be played
 //! through in one thread. `docs/protocol.md` says what is durable when, and why nothing is lost.
 
+pub mod accept;
 pub mod averaging;
 pub mod budget;
 pub mod calibration_cache;

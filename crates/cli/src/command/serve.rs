@@ -1,8 +1,8 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
 //! `plan` says what is coordinated; this file opens the state, the port and the coordinator's actor, and takes them down in order when the
-//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table,
-//! and `missing` says what the run waits for; `ending` writes what is left.
+//! run is over or somebody stops it. Meanwhile `observer` passes changes to the dashboard, `recorder` writes the table,
+//! and `missing` says what the run waits for; `finish` writes what is left.
 
 mod finish;
 mod missing;
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use super::{Failure, Verbosity};
 use crate::logs::LogOptions;
 use finish::{Shared, finish, lock};
-use observer::{Watch, about};
+use observer::{RunObserver, about};
 use plan::Plan;
-use recorder::{Recorder, point};
+use recorder::Recorder;
 use soteriafl::output::{self, RunDirectory};
 use soteriafl::run as setup;
 use soteriafl::words::counted;
 use soteriafl_deploy::coordinator::{Coordinator, CoordinatorError, SNAPSHOT_EVERY};
-use soteriafl_deploy::dashboard::{self, Feed, Phase};
+use soteriafl_deploy::dashboard::{self, FeedWriter, Phase};
 use soteriafl_deploy::description::DescriptionError;
 use soteriafl_deploy::hex;
 use soteriafl_deploy::net::actor;
@@ -170,22 +170,15 @@ async fn coordinate(
         }
         None => Security::Plain,
     };
-    let feed = Feed::new(about(&description, plan.test.is_some()));
+    let feed = FeedWriter::new(about(&description, plan.test.is_some()));
     let known = coordinator.evaluations().to_vec();
     let odometer = coordinator
         .privacy()
         .filter(|_| options.test_seed.is_none())
         .and_then(|privacy| privacy.odometer.as_ref());
-    feed.restore(known.iter().filter(|row| row.round > 0).map(|row| {
-        let epsilon = odometer.map(|odometer| odometer.after(u64::from(row.round)));
-        point(row, epsilon)
-    }));
-    for (client, member) in coordinator.members().iter().enumerate() {
-        let Some(member) = member else { continue };
-        feed.client(client as u32, |row| {
-            (row.joined, row.finished) = (true, member.done);
-        });
-    }
+    feed.resumed(&coordinator, |round| {
+        odometer.map(|odometer| odometer.after(u64::from(round)))
+    });
     let (address, incoming) =
         listen::listen(options.listen, security, Limits::for_clients(clients))
             .await
@@ -193,7 +186,7 @@ async fn coordinate(
     feed.count_connections(incoming.counters());
     let dashboard = match options.dashboard {
         Some(address) => {
-            let running = dashboard::serve(dashboard::Options::at(address), feed.clone())
+            let running = dashboard::serve(dashboard::Options::at(address), feed.feed().clone())
                 .await
                 .map_err(|error| Failure::Failed(error.to_string()))?;
             verbosity.say(format!("dashboard: http://{}/", running.address));
@@ -215,7 +208,7 @@ async fn coordinate(
 
     let (unmeasured, to_measure) = sync_channel(4);
     let (ending, test_seed) = (Shared::default(), options.test_seed.is_some());
-    let watch = Watch::new(
+    let observer = RunObserver::new(
         feed.clone(),
         unmeasured,
         coordinator.round(),
@@ -224,13 +217,13 @@ async fn coordinate(
     );
     // Before the rows of earlier rounds are written anew, on another thread.
     lock(&ending).settle(&coordinator);
-    let actor = actor::start(coordinator, watch, Instant::now());
+    let actor = actor::start(coordinator, observer, Instant::now());
     let recorder = Recorder {
         directory,
         test: plan.test.clone(),
         objective: plan.model.objective(),
         measured: actor.measured.clone(),
-        feed: feed.clone(),
+        dashboard: feed.clone(),
         ending: Arc::clone(&ending),
         test_seed,
     };
@@ -244,7 +237,7 @@ async fn coordinate(
         result
     });
     let service = Service::new(actor.coordinator.clone(), &description, feed.clone());
-    let missing = tokio::spawn(missing::keep(feed.clone(), service.streams()));
+    let missing = tokio::spawn(missing::keep(feed.feed().clone(), service.streams()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let compressor =
         setup::plan_for(&description.resolved, &description.model.objective())?.compressor;

@@ -36,7 +36,7 @@ use tower::Layer;
 
 use super::feed::{Feed, Mark};
 use super::metrics;
-use crate::net::listen::Backoff;
+use crate::accept::Backoff;
 
 const PAGE: &str = include_str!("../../assets/dashboard.html");
 const STYLE: &str = include_str!("../../assets/dashboard.css");

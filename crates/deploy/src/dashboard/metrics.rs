@@ -112,7 +112,7 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
             memory,
         );
     }
-    feed.with_metrics(|status, waiting, last, seconds, door| {
+    feed.with_metrics(|status, waiting, last, seconds, connections| {
         gauge(
             &mut registry,
             "rounds_closed",
@@ -220,24 +220,24 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
                 spent.or(last.epsilon),
             );
         }
-        if let Some(door) = door {
+        if let Some(connections) = connections {
             let mut count = |name: &str, help: &str, value: &AtomicU64| {
                 let counter = Counter::<u64>::default();
                 counter.inc_by(value.load(Ordering::Relaxed));
                 registry.register(name, help, counter);
             };
-            count("connections", "Connections accepted", &door.accepted);
+            count("connections", "Connections accepted", &connections.accepted);
             count(
                 "handshakes_refused",
                 "Handshakes that failed: strangers, revoked certificates",
-                &door.refused,
+                &connections.refused,
             );
             count(
                 "handshakes_dropped",
                 "Handshakes that took too long or gave way to newer ones",
-                &door.dropped,
+                &connections.dropped,
             );
-            let open = door.open.load(Ordering::Relaxed) as f64;
+            let open = connections.open.load(Ordering::Relaxed) as f64;
             gauge(
                 &mut registry,
                 "connections_open",

@@ -26,7 +26,7 @@ use super::listen::{Incoming, Peer};
 use super::rpc::coordinator_server::{Coordinator, CoordinatorServer};
 use super::rpc::{self, progress::Event};
 use crate::coordinator::{CoordinatorError, Receipt};
-use crate::dashboard::Feed;
+use crate::dashboard::FeedWriter;
 use crate::description::{Description, RUN_ID_LEN};
 use crate::log_quota::may_say;
 use crate::message_bounds::longest_message;
@@ -46,7 +46,7 @@ pub struct Service {
     coordinator: CoordinatorHandle,
     text: String,
     run: [u8; RUN_ID_LEN],
-    feed: Feed,
+    dashboard: FeedWriter,
     streams: Streams,
     /// After how long a silent connection is asked whether it lives, and how long it may take to
     /// answer.
@@ -98,7 +98,12 @@ impl Streams {
 
     /// Begins a client's stream, which gets a number; the one before ends. From now on the client
     /// is connected.
-    fn enter(&self, client: ClientId, feed: &Feed, begin: impl FnOnce(u64) -> AbortHandle) {
+    fn enter(
+        &self,
+        client: ClientId,
+        dashboard: &FeedWriter,
+        begin: impl FnOnce(u64) -> AbortHandle,
+    ) {
         // The stream may end before this returns, and then waits for the lock.
         let mut open = self.lock();
         let number = open.next;
@@ -107,7 +112,7 @@ impl Streams {
         if let Some((_, older)) = open.streams.insert(client, stream) {
             older.abort();
         }
-        let away = feed.connected(client, true);
+        let away = dashboard.connected(client, true);
         drop(open);
         if let Some(seconds) = away.filter(|_| may_say("connected again", Some(client))) {
             tracing::info!(client, away = seconds.round(), "connected again");
@@ -116,13 +121,13 @@ impl Streams {
 
     /// Ends a client's stream; says whether that was its newest one, without which it is not
     /// connected.
-    fn leave(&self, client: ClientId, number: u64, feed: &Feed) -> bool {
+    fn leave(&self, client: ClientId, number: u64, dashboard: &FeedWriter) -> bool {
         let mut open = self.lock();
         let newest = open.streams.get(&client).map(|(number, _)| *number);
         let left = newest == Some(number);
         if left {
             open.streams.remove(&client);
-            feed.connected(client, false);
+            dashboard.connected(client, false);
         }
         left
     }
@@ -154,12 +159,16 @@ impl Streams {
 
 impl Service {
     /// A service for the run of `description`, which `coordinator` runs.
-    pub fn new(coordinator: CoordinatorHandle, description: &Description, feed: Feed) -> Self {
+    pub fn new(
+        coordinator: CoordinatorHandle,
+        description: &Description,
+        dashboard: FeedWriter,
+    ) -> Self {
         Self {
             coordinator,
             text: description.text().to_string(),
             run: description.run_id(),
-            feed,
+            dashboard,
             streams: Streams::default(),
             keepalive: (super::ASKED_AFTER, super::ANSWERS_WITHIN),
         }
@@ -246,8 +255,7 @@ impl Coordinator for Service {
         request: Request<rpc::DescribeRequest>,
     ) -> Result<Response<rpc::DescribeReply>, Status> {
         let client = self.client(&request)?;
-        self.feed.heard(client, 0);
-        self.feed.sent(client, self.text.len() as u64);
+        self.dashboard.described(client, self.text.len() as u64);
         Ok(Response::new(rpc::DescribeReply {
             description: self.text.clone(),
         }))
@@ -264,8 +272,7 @@ impl Coordinator for Service {
         if may_say("joined", Some(client)) {
             tracing::info!(client, records, "joined");
         }
-        self.feed.heard(client, 0);
-        self.feed.client(client, |row| row.joined = true);
+        self.dashboard.joined(client);
         Ok(Response::new(rpc::JoinReply {}))
     }
 
@@ -276,14 +283,9 @@ impl Coordinator for Service {
         let client = self.client(&request)?;
         let rpc::SubmitRequest { run, message } = request.into_inner();
         self.check(&run)?;
-        self.feed.heard(client, message.len() as u64);
-        // Its word, before the desk can close the round by it; whether it was taken in time is another matter. An older message
-        // that comes once more says nothing new.
-        let rounds = self.feed.about().rounds;
+        // The round is the client's claim; the coordinator judges it below.
         let next = wire::claimed_round(&message).map_or(0, |round| round.saturating_add(1));
-        self.feed.client(client, |row| {
-            row.round = row.round.max(next).min(rounds);
-        });
+        self.dashboard.submitted(client, message.len() as u64, next);
         let receipt = timed(self.coordinator.submit(client, message))
             .await
             .inspect_err(|status| {
@@ -291,7 +293,7 @@ impl Coordinator for Service {
                     tracing::warn!(client, reason = status.message(), "a message was not taken");
                 }
             })?;
-        self.feed.answered(client, next);
+        self.dashboard.answered(client, next);
         let (closed, accepted) = match receipt {
             Receipt::Received => (false, false),
             Receipt::Closed { accepted } => (true, accepted),
@@ -319,15 +321,13 @@ impl Coordinator for Service {
             pending,
             every_round,
         };
-        // Whoever has no business here hears it at once, not in the stream.
+        // A client that may not follow is refused by the call itself, not within the stream.
         timed(self.coordinator.may_follow(client, position)).await?;
-        self.feed.heard(client, 0);
-        self.feed
-            .client(client, |row| row.round = position.have.unwrap_or(0));
+        self.dashboard.followed(client, position.have);
         let (sender, receiver) = mpsc::channel(1);
         let follower = Follower {
             coordinator: self.coordinator.clone(),
-            feed: self.feed.clone(),
+            dashboard: self.dashboard.clone(),
             run: Bytes::copy_from_slice(&self.run),
             client,
             sender,
@@ -335,7 +335,7 @@ impl Coordinator for Service {
             streams: self.streams.clone(),
             _alive: Arc::clone(&self.streams.0.alive),
         };
-        self.streams.enter(client, &self.feed, |number| {
+        self.streams.enter(client, &self.dashboard, |number| {
             tokio::spawn(follower.run(number, position)).abort_handle()
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -348,10 +348,7 @@ impl Coordinator for Service {
         let client = self.client(&request)?;
         self.check(&request.into_inner().run)?;
         timed(self.coordinator.acknowledge(client)).await?;
-        self.feed.heard(client, 0);
-        let rounds = self.feed.about().rounds;
-        self.feed
-            .client(client, |row| (row.round, row.finished) = (rounds, true));
+        self.dashboard.acknowledged(client);
         Ok(Response::new(rpc::AcknowledgeReply {}))
     }
 }
@@ -359,7 +356,7 @@ impl Coordinator for Service {
 /// One client that follows the run.
 struct Follower {
     coordinator: CoordinatorHandle,
-    feed: Feed,
+    dashboard: FeedWriter,
     run: Bytes,
     client: ClientId,
     sender: mpsc::Sender<Result<rpc::Progress, Status>>,
@@ -380,14 +377,14 @@ impl Follower {
                 let _ = self.sender.send(Err(status)).await;
             }
         }
-        let newest = self.streams.leave(self.client, number, &self.feed);
+        let newest = self.streams.leave(self.client, number, &self.dashboard);
         // When the server goes down no client is lost, and after the last round all of them go.
         let (round, finished) = {
             let state = self.coordinator.state();
             let state = state.borrow();
             (state.open, state.finished)
         };
-        let lost = newest && !finished && self.feed.goes_on();
+        let lost = newest && !finished && self.dashboard.feed().goes_on();
         if lost && may_say("the connection has ended", Some(self.client)) {
             tracing::warn!(client = self.client, round, "the connection has ended");
         }
@@ -457,10 +454,10 @@ impl Follower {
             let Some(known) = *wait.borrow_and_update() else {
                 continue;
             };
-            let own = usize::from(self.feed.awaits(self.client));
+            let own = usize::from(self.dashboard.feed().awaits(self.client));
             let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
             // Counted a moment ago, when this client itself may have been missing.
-            let most = self.feed.about().clients.saturating_sub(1);
+            let most = self.dashboard.feed().about().clients.saturating_sub(1);
             let others = known.missing.saturating_sub(own).min(most);
             if others > 0 {
                 return rpc::Waiting {
@@ -487,7 +484,7 @@ impl Follower {
         };
         let gone = |_| Status::cancelled("the client is gone");
         self.sender.send(Ok(progress)).await.map_err(gone)?;
-        self.feed.sent(self.client, bytes as u64);
+        self.dashboard.sent(self.client, bytes as u64);
         Ok(())
     }
 }

@@ -38,6 +38,7 @@ use tonic::transport::server::Connected;
 
 use super::identity::{Fingerprint, Identity, Revocations};
 use super::tls::ServerTls;
+use crate::accept::{Backoff, ConnectionCounters};
 use crate::log_quota;
 
 /// How often open connections are compared with the list of revoked certificates.
@@ -135,19 +136,6 @@ impl Peer {
     }
 }
 
-/// What has happened at the acceptor, for the metrics.
-#[derive(Debug, Default)]
-pub struct ConnectionCounters {
-    /// TCP connections accepted.
-    pub accepted: AtomicU64,
-    /// Handshakes that failed: strangers, revoked certificates, nonsense.
-    pub refused: AtomicU64,
-    /// Handshakes that took too long, or gave way to newer ones.
-    pub dropped: AtomicU64,
-    /// Connections open now.
-    pub open: AtomicU64,
-}
-
 /// Accepted connections, to be given to `tonic::transport::server::Router::serve_with_incoming`.
 ///
 /// Dropping it stops the listening; connections already given out live on.
@@ -158,7 +146,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// What has happened at the acceptor.
+    /// Counts of connections, for the metrics.
     pub fn counters(&self) -> Arc<ConnectionCounters> {
         Arc::clone(&self.counters)
     }
@@ -212,35 +200,6 @@ pub async fn listen(
         task: tokio::spawn(acceptor.run(listener)),
     };
     Ok((bound, incoming))
-}
-
-/// What to do when the system gives no connection: it is out of file descriptors, usually, and
-/// waiting is all that helps. Pauses grow while that lasts, and the log has a few lines of it.
-pub(crate) struct Backoff(Duration);
-
-/// Pauses while nothing can be accepted: the first, and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(BACKOFF.0)
-    }
-}
-
-impl Backoff {
-    /// Waits, longer each time; `what` is said of it.
-    pub(crate) async fn wait(&mut self, error: &io::Error, what: &'static str) {
-        if log_quota::may_say(what, None) {
-            tracing::warn!(%error, "{what}");
-        }
-        tokio::time::sleep(self.0).await;
-        self.0 = (2 * self.0).min(BACKOFF.1);
-    }
-
-    /// Something was accepted.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::default();
-    }
 }
 
 /// Everything that accepting needs.

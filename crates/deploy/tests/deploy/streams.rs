@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use soteriafl_deploy::coordinator::{Coordinator, Unmeasured};
-use soteriafl_deploy::dashboard::{About, Feed};
+use soteriafl_deploy::dashboard::{About, FeedWriter};
 use soteriafl_deploy::memory::ServerMemory;
 use soteriafl_deploy::net::actor::{self, Observer};
 use soteriafl_deploy::net::grpc::{Service, Streams};
@@ -45,8 +45,8 @@ async fn left(streams: &Streams, count: usize) {
 }
 
 /// Who is connected, by the dashboard.
-fn connected(feed: &Feed) -> Vec<u32> {
-    let rows = feed.snapshot(usize::MAX).clients;
+fn connected(feed: &FeedWriter) -> Vec<u32> {
+    let rows = feed.feed().snapshot(usize::MAX).clients;
     let mut here: Vec<u32> = rows
         .iter()
         .filter(|row| row.client.connected)
@@ -69,7 +69,7 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
         }
         // Client 2 has not joined: everybody waits for the run to begin.
         let actor = actor::start(coordinator, IgnoresChanges, Instant::now());
-        let feed = Feed::new(About {
+        let feed = FeedWriter::new(About {
             clients: 3,
             ..About::default()
         });
@@ -110,7 +110,7 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
     let mut coordinator = world.coordinator(Duration::ZERO).unwrap();
     let records = world.records(0);
     coordinator.join(0, records, Duration::ZERO).unwrap();
-    let feed = Feed::new(About {
+    let feed = FeedWriter::new(About {
         clients: 3,
         ..About::default()
     });
