@@ -1,9 +1,9 @@
 //! The noise for each number of records that clients may have, computed once and kept.
 //!
-//! Calibrating noise for a number of records takes the accountant between milliseconds and seconds, and
-//! clients choose these numbers: so each is computed once, shared, and can be computed on another thread than
-//! the one that answers clients. Where fewer records never need less noise, numbers are rounded down to a
-//! geometric series, of which there are a few hundred.
+//! Calibrating noise for a number of records takes the accountant between milliseconds and seconds,
+//! and clients choose these numbers: so each is computed once, shared, and can be computed on
+//! another thread than the one that answers clients. Where fewer records never need less noise,
+//! numbers are rounded down to a geometric series, of which there are a few hundred.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use soteriafl::config::resolve::Resolved;
 /// Records that a client can have where `deployment.most_records` does not say.
 pub const MOST_RECORDS: u64 = 10_000_000;
 
-/// Records that no configuration makes believable: the accountant's grids grow with this number, and at 2^40 a
-/// single one would take a terabyte.
+/// Records that no configuration makes believable: the accountant's grids grow with this number,
+/// and at 2^40 a single one would take a terabyte.
 const BELIEVABLE: u64 = 1 << 28;
 
 /// Noise levels kept.

@@ -1,16 +1,18 @@
-//! The server of a networked run: who has joined, what has arrived, when a round closes. Pure: messages
-//! and the time come in, closed rounds go out; the disk is behind [`ServerStore`].
+//! The server of a networked run: who has joined, what has arrived, when a round closes. Pure:
+//! messages and the time come in, closed rounds go out; the disk is behind [`ServerStore`].
 //!
-//! A round is open until every client has answered, or until its deadline has passed and enough have.
-//! Then messages are added in ascending order of clients, and the round (who is in it, the averaged
-//! message) is committed in one transaction *before* any client is told of it. Messages of the open round
-//! live in memory only: if the process dies, clients send the same bytes again.
+//! A round is open until every client has answered, or until its deadline has passed and enough
+//! have. Then messages are added in ascending order of clients, and the round (who is in it, the
+//! averaged message) is committed in one transaction *before* any client is told of it. Messages of
+//! the open round live in memory only: if the process dies, clients send the same bytes again.
 //!
-//! This file has the coordinator's state and what can be asked of it. What changes it is in `members` (who takes part),
-//! `rounds` (the open round), `history` (closed ones), `catch_up` (clients that are behind) and `resume` (after a restart).
+//! This file has the coordinator's state and what can be asked of it. What changes it is in
+//! `members` (who takes part), `rounds` (the open round), `history` (closed ones), `catch_up`
+//! (clients that are behind) and `resume` (after a restart).
 //!
-//! Cost: `O(k)` per message, twice (checked when it arrives, added when the round closes, so that what
-//! waits is the bytes alone); `O(d)` per round; `O(1)` per client and round beyond its message.
+//! Cost: `O(k)` per message, twice (checked when it arrives, added when the round closes, so that
+//! what waits is the bytes alone); `O(d)` per round; `O(1)` per client and round beyond its
+//! message.
 
 mod catch_up;
 mod error;
@@ -116,7 +118,8 @@ struct Running {
     rules: Vec<Rule>,
     privacy: Option<Privacy>,
     open: Vec<Option<Bytes>>,
-    /// Digests of the messages of the open round, and of the one before as far as this process has seen it.
+    /// Digests of the messages of the open round, and of the one before as far as this process has
+    /// seen it.
     names: Vec<Option<blake3::Hash>>,
     last_names: Vec<Option<blake3::Hash>>,
     received: usize,
@@ -180,9 +183,10 @@ impl<S: ServerStore> Coordinator<S> {
         Ok(coordinator)
     }
 
-    /// The same, but what takes the accountant's time is left to the caller: [`join`](Self::join) refuses
-    /// numbers of records whose noise is not among [`calibrations`](Self::calibrations) yet, and after the last one the run
-    /// waits for [`begin`](Self::begin) with what [`to_calibrate`](Self::to_calibrate) asks for.
+    /// The same, but what takes the accountant's time is left to the caller: [`join`](Self::join)
+    /// refuses numbers of records whose noise is not among [`calibrations`](Self::calibrations)
+    /// yet, and after the last one the run waits for [`begin`](Self::begin) with what
+    /// [`to_calibrate`](Self::to_calibrate) asks for.
     #[must_use]
     pub fn calibrated_by_caller(self) -> Self {
         Self {
@@ -216,8 +220,9 @@ impl<S: ServerStore> Coordinator<S> {
         &self.taken
     }
 
-    /// How many rounds closed without each client, and whether the last one did. A client that answered that it sits a round
-    /// out has not missed it. Where clients may do that, the journal cannot tell the two apart, and the count begins with the process.
+    /// How many rounds closed without each client, and whether the last one did. A client that
+    /// answered that it sits a round out has not missed it. Where clients may do that, the journal
+    /// cannot tell the two apart, and the count begins with the process.
     pub fn missed(&self) -> &[(u32, bool)] {
         &self.missed
     }
@@ -237,7 +242,8 @@ impl<S: ServerStore> Coordinator<S> {
         self.bytes.len() as Round
     }
 
-    /// How many messages a client can have made: one for the open round, too, as soon as there is one.
+    /// How many messages a client can have made: one for the open round, too, as soon as there is
+    /// one.
     pub fn messages(&self) -> Round {
         let open = Round::from(self.begun());
         (self.round() + open).min(self.description.resolved.rounds)
@@ -263,7 +269,8 @@ impl<S: ServerStore> Coordinator<S> {
         self.running.as_ref().map(|running| running.server.shift())
     }
 
-    /// Noise and cost as the run defines them for the clients' numbers of records, once they are known.
+    /// Noise and cost as the run defines them for the clients' numbers of records, once they are
+    /// known.
     pub fn privacy(&self) -> Option<&Privacy> {
         self.running
             .as_ref()
@@ -285,7 +292,8 @@ impl<S: ServerStore> Coordinator<S> {
         &self.evaluations
     }
 
-    /// Rounds to be measured since the last call. Each is answered by [`evaluated`](Self::evaluated).
+    /// Rounds to be measured since the last call. Each is answered by
+    /// [`evaluated`](Self::evaluated).
     pub fn take_unmeasured(&mut self) -> Vec<Unmeasured> {
         std::mem::take(&mut self.unmeasured)
     }

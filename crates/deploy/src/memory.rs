@@ -2,9 +2,10 @@
 //! without a disk.
 //!
 //! A clone is another handle to the same medium. Step `i` counts changes from 0; failing *before* a
-//! step loses the change (a full disk, a torn write that the journal undoes), failing *after* it keeps
-//! the change though the caller hears of an error (a crash between the commit and the answer). From then
-//! on every change fails, as for a process that is gone, until [`PlannedFailure::heal`].
+//! step loses the change (a full disk, a torn write that the journal undoes), failing *after* it
+//! keeps the change though the caller gets an error (a crash between the commit and the
+//! answer). From then on every change fails, as for a process that is gone, until
+//! [`PlannedFailure::heal`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

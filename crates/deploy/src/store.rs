@@ -4,9 +4,9 @@
 //! not. Two implementations: [`sqlite`](super::sqlite) for use, [`memory`](super::memory) for tests
 //! that fail at a chosen step.
 //!
-//! The server appends one closed round at a time (accepted set and averaged message, `O(n/8)` bytes and
-//! the average in its cheapest form) and now and then the dense state. The client appends one row a
-//! round, *before* its message leaves.
+//! The server appends one closed round at a time (accepted set and averaged message, `O(n/8)` bytes
+//! and the average in its cheapest form) and now and then the dense state. The client appends one
+//! row a round, *before* its message leaves.
 
 use bytes::Bytes;
 use soteriafl_core::protocol::{ClientId, ClientState, Round, ServerState};
@@ -14,8 +14,8 @@ use soteriafl_core::protocol::{ClientId, ClientState, Round, ServerState};
 use super::Hash;
 use super::budget::Priced;
 
-/// Why something is not stored. After one of these a process must end: what it knows is no longer what
-/// the store knows.
+/// Why something is not stored. After one of these a process must end: what it knows is no longer
+/// what the store knows.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -246,8 +246,8 @@ pub struct StoredMessage {
     pub round: Round,
     /// The very bytes that leave; empty once nobody can ask for them again.
     pub message: Vec<u8>,
-    /// The key of the round's coins, where the estimator's memory cannot be rebuilt without it. Noise has a key of
-    /// its own, which is never stored.
+    /// The key of the round's coins, where the estimator's memory cannot be rebuilt without it.
+    /// Noise has a key of its own, which is never stored.
     pub coins: Option<[u8; 32]>,
     /// Digest of the model it was made for.
     pub model: Hash,

@@ -153,7 +153,8 @@ fn strangers_are_refused_and_told_why() {
         let config = tls::client(ours.path(), 0).expect("keys");
         let url = format!("https://127.0.0.2:{}", address.port());
         let target = Target::new(&url, &connect::Security::Tls(config)).expect("an address");
-        // On Linux all of 127/8 is this machine, but a server bound to 127.0.0.1 is not reached there.
+        // On Linux all of 127/8 is this machine, but a server bound to 127.0.0.1 is not reached
+        // there.
         let tls = tls::server(ours.path()).expect("keys");
         let other = SocketAddr::from(([127, 0, 0, 2], address.port()));
         if let Ok((_, incoming)) = listen::listen(other, listen::Security::Tls(tls), limits()).await

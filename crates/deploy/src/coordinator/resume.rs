@@ -1,5 +1,6 @@
-//! Going on after a restart: members, sums and counts as the journal of rounds gives them, the model from the last dense
-//! state and the averages since. Messages of the open round are gone; clients send them again.
+//! Going on after a restart: members, sums and counts as the journal of rounds gives them, the
+//! model from the last dense state and the averages since. Messages of the open round are gone;
+//! clients send them again.
 
 use std::sync::Arc;
 use std::time::Duration;

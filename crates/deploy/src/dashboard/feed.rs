@@ -104,7 +104,7 @@ impl Feed {
         phase && state.status.trouble.is_none()
     }
 
-    /// Where the run stands and what it waits for, if it waits.
+    /// How far the run is and what it waits for, if it waits.
     pub fn waiting(&self) -> (Phase, Round, Option<Waiting>) {
         let state = self.lock();
         let pace = state.history.pace();

@@ -1,7 +1,7 @@
-//! The run in the text format of Prometheus, or as OpenMetrics for whoever asks for that.
+//! The run in the text format of Prometheus, or as OpenMetrics for clients that ask for it.
 //!
-//! The older format is made from the newer one, line by line: it has no units, no end mark and no kind `info`, and calls a
-//! counter by the name of its samples.
+//! The older format is made from the newer one, line by line: it has no units, no end mark and no
+//! kind `info`, and calls a counter by the name of its samples.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +31,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// What is wanted by a header `Accept`: OpenMetrics if it is named, and not named after plain text.
+    /// What is wanted by a header `Accept`: OpenMetrics if it is named, and not named after plain
+    /// text.
     pub fn accepted(accept: &str) -> Self {
         let quality = |kind: &str| {
             let ranges = accept
@@ -77,7 +78,7 @@ struct Direction {
 
 type Float = Gauge<f64, AtomicU64>;
 
-/// All metrics now. They are gathered when asked for, so that nobody keeps the books twice.
+/// All metrics now. They are gathered when asked for, so that no number is kept twice.
 pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("soteria");
     let about = feed.about();

@@ -1,8 +1,8 @@
 //! The only writer of a [`Feed`]: turns what happens in a run into what the dashboard shows.
 //!
-//! Three parties report. The gRPC service says what clients do; whoever observes the coordinator says
-//! what has changed in it; whoever measures says what came out. How that changes the status, the rows
-//! of clients and the curves is decided here alone.
+//! Three parties report. The gRPC service says what clients do; the observer of the coordinator
+//! says what has changed in it; the recorder says what it has measured. How that changes the
+//! status, the rows of clients and the curves is decided here alone.
 
 use std::sync::{Arc, PoisonError};
 
@@ -66,8 +66,8 @@ impl FeedWriter {
         self.received(client, 0, |client| client.round = have.unwrap_or(0));
     }
 
-    /// A client follows the run from now on, or does so no longer. Returns for how many seconds that
-    /// had not been so.
+    /// A client follows the run from now on, or does so no longer. Returns for how many seconds
+    /// that had not been so.
     pub fn connected(&self, client: ClientId, connected: bool) -> Option<f64> {
         let (now, mut before) = (unix_time(), None);
         self.client(client, |client| {
@@ -92,8 +92,8 @@ impl FeedWriter {
         });
     }
 
-    /// A coordinator goes on with a stored run: its members, and its measured rounds with the epsilon
-    /// that was spent after each.
+    /// A coordinator goes on with a stored run: its members, and its measured rounds with the
+    /// epsilon that was spent after each.
     pub fn resumed<S: ServerStore>(
         &self,
         coordinator: &Coordinator<S>,
@@ -110,8 +110,9 @@ impl FeedWriter {
         }
     }
 
-    /// A client has joined, the run has begun, or a round has closed. `closed` is that round, unless
-    /// it is on the curves already; `spent` is the epsilon of a client that took part in all rounds.
+    /// A client has joined, the run has begun, or a round has closed. `closed` is that round,
+    /// unless it is on the curves already; `spent` is the epsilon of a client that took part in all
+    /// rounds.
     pub fn coordinator_changed<S: ServerStore>(
         &self,
         coordinator: &Coordinator<S>,
@@ -183,7 +184,8 @@ impl FeedWriter {
         *connections.unwrap_or_else(PoisonError::into_inner) = Some(counters);
     }
 
-    /// Adds a closed round to the curves, or to a round that is there what was measured of it later.
+    /// Adds a closed round to the curves, or to a round that is there what was measured of it
+    /// later.
     pub fn append(&self, point: Point) {
         let mut state = self.feed.lock();
         if point.round > state.status.round {

@@ -1,9 +1,10 @@
 //! The coordinator as a gRPC service: identifies the client, checks the run, calls the actor.
 //!
-//! Everything a peer sends is bounded before it is looked at: the size of a message by what the run's
-//! compressor produces, streams per connection, time per call. A client follows once: a newer stream ends its older one, and a stream
-//! that nobody reads any more ends at once, also while it waits for the run to begin. Following costs two items in a
-//! queue; averages and dense states are shared, not copied, until they are written to a connection.
+//! Everything a peer sends is bounded before it is looked at: the size of a message by what the
+//! run's compressor produces, streams per connection, time per call. A client follows once: a newer
+//! stream ends its older one, and a stream that nobody reads any more ends at once, also while it
+//! waits for the run to begin. Following costs two items in a queue; averages and dense states are
+//! shared, not copied, until they are written to a connection.
 //!
 //! A client is connected for as long as it follows. That it is lost is noted and logged at once
 //! when its connection ends, and within half a minute when it goes silent ([`super::ASKED_AFTER`]).
@@ -48,7 +49,7 @@ pub struct Service {
     run: [u8; RUN_ID_LEN],
     dashboard: FeedWriter,
     streams: Streams,
-    /// After how long a silent connection is asked whether it lives, and how long it may take to
+    /// After how long a silent connection is probed, and how long it may take to
     /// answer.
     keepalive: (Duration, Duration),
 }
@@ -91,7 +92,7 @@ impl Streams {
         Arc::strong_count(&self.0.alive) - 1
     }
 
-    /// Says what the run waits for, if it does, to those who follow and want to hear it.
+    /// Tells what the run waits for, if it does, to those followers that asked for it.
     pub fn tell(&self, wait: Option<Wait>) {
         self.0.wait.send_replace(wait);
     }
@@ -136,7 +137,8 @@ impl Streams {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A dense state as it travels. The state before a round is the same for everybody, so it is encoded once.
+    /// A dense state as it travels. The state before a round is the same for everybody, so it is
+    /// encoded once.
     fn encoded(&self, state: &ServerState, accepted: bool, taken: u32) -> rpc::Snapshot {
         let mut dense = self.0.dense.lock().unwrap_or_else(PoisonError::into_inner);
         let known = dense.take().filter(|known| known.round == state.round);
@@ -184,13 +186,13 @@ impl Service {
         }
     }
 
-    /// Who follows.
+    /// The streams of the clients that follow.
     pub fn streams(&self) -> Streams {
         self.streams.clone()
     }
 
-    /// Serves accepted connections until `stop` is ready; then no new calls are taken and the open ones
-    /// are given a moment.
+    /// Serves accepted connections until `stop` is ready; then no new calls are taken and the open
+    /// ones are given a moment.
     ///
     /// # Errors
     /// When the transport fails.
@@ -217,7 +219,7 @@ impl Service {
             .await
     }
 
-    /// Who is speaking, if it may.
+    /// The client that sent a request, if it is permitted.
     fn client<T>(&self, request: &Request<T>) -> Result<ClientId, Status> {
         let peer = request
             .extensions()
@@ -228,7 +230,7 @@ impl Service {
         }
         match peer.client() {
             Some(client) => Ok(client),
-            // Without TLS, on loopback, a client is whom it says it is.
+            // Without TLS, on loopback, a client's own statement is all there is.
             None => request
                 .metadata()
                 .get(rpc::CLIENT_METADATA)
@@ -360,7 +362,7 @@ struct Follower {
     run: Bytes,
     client: ClientId,
     sender: mpsc::Sender<Result<rpc::Progress, Status>>,
-    /// Whether it wants to hear what the run waits for.
+    /// Whether it asked to be told what the run waits for.
     tell_waiting: bool,
     streams: Streams,
     _alive: Arc<()>,
@@ -370,7 +372,7 @@ impl Follower {
     /// Follows until one side ends it.
     async fn run(self, number: u64, position: Position) {
         tokio::select! {
-            // Whoever is gone is not waited for.
+            // The client has closed its side.
             () = self.sender.closed() => {}
             ended = self.follow(position) => if let Err(status) = ended {
                 // The receiver may be gone, which is why this ended.
@@ -378,7 +380,7 @@ impl Follower {
             }
         }
         let newest = self.streams.leave(self.client, number, &self.dashboard);
-        // When the server goes down no client is lost, and after the last round all of them go.
+        // No client is lost when the server shuts down, or when they leave after the last round.
         let (round, finished) = {
             let state = self.coordinator.state();
             let state = state.borrow();
@@ -393,7 +395,7 @@ impl Follower {
     async fn follow(&self, position: Position) -> Result<(), Status> {
         let mut state = self.coordinator.state();
         let mut wait = self.streams.0.wait.subscribe();
-        // What is known now is told, too.
+        // What is known already is told first.
         wait.mark_changed();
         loop {
             let told = tokio::select! {
@@ -447,7 +449,7 @@ impl Follower {
     /// Returns when there is something to tell about others for whom the run waits.
     async fn waits(&self, wait: &mut watch::Receiver<Option<Wait>>) -> rpc::Waiting {
         loop {
-            // Its sender lives as long as this.
+            // The sender is in `self.streams`, so this does not fail while `self` exists.
             if !self.tell_waiting || wait.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }

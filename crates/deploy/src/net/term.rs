@@ -28,7 +28,7 @@ pub struct Term {
     until: Option<u64>,
 }
 
-/// How a certificate stands to its term.
+/// Whether a certificate is within its term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// There is time.
@@ -51,7 +51,7 @@ impl Term {
         Ok(Self { path, from, until })
     }
 
-    /// How it stands at a time in seconds since 1970.
+    /// Whether it is valid at a time in seconds since 1970.
     pub fn validity(&self, now: u64) -> Validity {
         let path = self.path.display();
         if let Some(from) = self.from.filter(|&from| now < from) {
@@ -73,7 +73,7 @@ impl Term {
         }
     }
 
-    /// How it stands now.
+    /// Whether it is valid now.
     pub fn now(&self) -> Validity {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.validity(now.map_or(0, |now| now.as_secs()))

@@ -1,4 +1,5 @@
-//! A client's store: the runs it joined, one row for every message it ever made, which is its ledger, and its latest state.
+//! A client's store: the runs it joined, one row for every message it ever made, which is its
+//! ledger, and its latest state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,9 +12,10 @@ use super::super::store::{Checkpoint, ClientStore, LedgerRun, StoreError, Stored
 use super::super::{Hash, to_bytes};
 use super::Database;
 
-/// Version of a client's schema. The first named records and kept secrets in other ways: read as if it were this one, its
-/// ledger would say that nothing was spent. The second did not say of which rows SAGA's memory is. The third named models by another
-/// digest and did not know with which shapes sources were tried.
+/// Version of a client's schema. The first named records and kept secrets in other ways: read as if
+/// it were this one, its ledger would say that nothing was spent. The second did not say of which
+/// rows SAGA's memory is. The third named models by another digest and did not know with which
+/// shapes sources were tried.
 const CLIENT_VERSION: i64 = 4;
 
 const CLIENT_SCHEMA: &str = "

@@ -1,5 +1,6 @@
-//! The page in Debian's chromium, driven over its debugging pipe. Without chromium (`make browser`) the test says so
-//! and passes; `SOTERIA_BROWSER` names another binary. `SOTERIA_SCREENSHOTS=DIR` keeps pictures of the page.
+//! The page in Debian's chromium, driven over its debugging pipe. Without chromium (`make browser`)
+//! the test says so and passes; `SOTERIA_BROWSER` names another binary. `SOTERIA_SCREENSHOTS=DIR`
+//! keeps pictures of the page.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

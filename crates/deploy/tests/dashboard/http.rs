@@ -186,7 +186,8 @@ fn prometheus_can_read_it() {
     );
 }
 
-/// Names, kinds and values as a reader of the format 0.0.4 understands them; it fails on what the format does not have.
+/// Names, kinds and values as a reader of the format 0.0.4 understands them; it fails on what the
+/// format does not have.
 fn parse_text(text: &str) -> (HashMap<String, String>, HashMap<String, f64>) {
     let (mut kinds, mut samples) = (HashMap::new(), HashMap::new());
     for line in text.lines() {

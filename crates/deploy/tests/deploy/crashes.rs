@@ -1,5 +1,5 @@
-//! A crash at every storage step of every party, before and after the step took hold: the run goes on
-//! and ends with the bytes of the simulated run, and no ledger says less than what was sent.
+//! A crash at every storage step of every party, before and after the step took hold: the run goes
+//! on and ends with the bytes of the simulated run, and no ledger says less than what was sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ const NOW: Duration = Duration::ZERO;
 /// Everything that ever left a client: by client and round.
 type Sent = BTreeMap<(usize, u32), Bytes>;
 
-/// Runs everybody in turn until the end; whoever fails is started again. Returns the final model and how
-/// often somebody failed.
+/// Runs everybody in turn until the end; whoever fails is started again. Returns the final model
+/// and how often somebody failed.
 fn run(world: &World) -> (Vec<u32>, u32) {
     let mut sent = Sent::new();
     let mut crashes = 0;
@@ -204,7 +204,8 @@ fn saga_with_secure_noise_survives_a_failure_at_every_step() {
     every_step(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
 }
 
-/// With coins alone on disk: the memory is rebuilt without the noise of the messages, also where clients sit out.
+/// With coins alone on disk: the memory is rebuilt without the noise of the messages, also where
+/// clients sit out.
 #[test]
 fn saga_is_rebuilt_without_noise() {
     for overrides in [
@@ -221,8 +222,8 @@ fn saga_is_rebuilt_without_noise() {
     }
 }
 
-/// SAGA remembers by row. Rows in another order would each meet what is remembered of another record, and a record would
-/// then have two shares in a message.
+/// SAGA remembers by row. Rows in another order would each meet what is remembered of another
+/// record, and a record would then have two shares in a message.
 #[test]
 fn records_in_another_order_are_refused_once_they_are_remembered() {
     let world = World::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
@@ -251,8 +252,8 @@ fn records_in_another_order_are_refused_once_they_are_remembered() {
     assert!(open(false).unwrap().is_some());
 }
 
-/// SAGA must live through its rounds again. Where the start came from the server and no checkpoint has been made, the start
-/// comes again, and then every round.
+/// SAGA must replay its rounds. Where the start came from the server and no checkpoint
+/// has been made, the start comes again, and then every round.
 #[test]
 fn rounds_are_repeated_from_a_start_that_is_sent() {
     let world = World::new(&["algorithm.preset=soteriafl-saga"]);

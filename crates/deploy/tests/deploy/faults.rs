@@ -1,6 +1,6 @@
 //! A network that delays, loses, repeats and reorders messages, cuts connections and keeps parties
-//! apart, and parties that crash at any moment: played by a seeded generator, so that every failure can be
-//! repeated by its seed.
+//! apart, and parties that crash at any moment: played by a seeded generator, so that every failure
+//! can be repeated by its seed.
 
 use std::time::Duration;
 
@@ -175,8 +175,8 @@ impl Play {
     }
 }
 
-/// Whatever the network does and whoever crashes, all clients take part in every round, so the result is
-/// the simulated one.
+/// Whatever the network does and whoever crashes, all clients take part in every round, so the
+/// result is the simulated one.
 #[test]
 fn faults_do_not_change_the_result() {
     let (mut crashes, mut plays) = (0, 0);
@@ -200,9 +200,9 @@ fn faults_do_not_change_the_result() {
     assert!(crashes > 3 * plays, "{crashes} crashes in {plays} plays");
 }
 
-/// With a deadline and a quorum rounds close without stragglers. Then nobody knows the result beforehand,
-/// but everybody who is told of it has the same model, every shift is in step with the server's mean,
-/// and nobody pays for more than one message a round.
+/// With a deadline and a quorum rounds close without stragglers. Then nobody knows the result
+/// beforehand, but everybody who is told of it has the same model, every shift is in step with the
+/// server's mean, and nobody pays for more than one message a round.
 #[test]
 fn stragglers_stay_in_step() {
     let mut missed = 0;
@@ -246,7 +246,8 @@ fn stragglers_stay_in_step() {
     assert!(missed > 30, "only {missed} rounds were missed");
 }
 
-/// The server's mean shift is the weighted mean of the clients' shifts, for clients that are still there.
+/// The server's mean shift is the weighted mean of the clients' shifts, for clients that are still
+/// there.
 fn check_shifts(play: &Play) {
     let weights = play.world.problem.weights(&play.world.resolved);
     let Some(expected) = play.server.shift() else {

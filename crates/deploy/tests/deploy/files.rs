@@ -45,8 +45,8 @@ fn fill(store: &mut ClientSqlite, world: &World, rounds: std::ops::Range<u32>) {
     }
 }
 
-/// A secret is gone from all files after the checkpoint that erases it, log included; and if the process died
-/// before it could cut the log, once the state is opened again.
+/// A secret is gone from all files after the checkpoint that erases it, log included; and if the
+/// process died before it could cut the log, once the state is opened again.
 #[test]
 fn checkpoints_remove_secrets_from_the_log() {
     let world = World::new(&[]);
@@ -83,7 +83,8 @@ fn checkpoints_remove_secrets_from_the_log() {
     assert!(!on_disk(directory.path(), &secret(4)));
 }
 
-/// Of SAGA's secrets only the coins are written down; nobody who gets the state later can compute the noise again.
+/// Of SAGA's secrets only the coins are written down; nobody who gets the state later can compute
+/// the noise again.
 #[test]
 fn what_noise_is_made_of_is_never_on_disk() {
     let mut world = World::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
@@ -100,7 +101,8 @@ fn what_noise_is_made_of_is_never_on_disk() {
     assert!(!on_disk(directory.path(), keys.noise.expose()));
 }
 
-/// A state of the first version named records in another way: read as one of today it would have spent nothing.
+/// A state of the first version named records in another way: read as one of today it would have
+/// spent nothing.
 #[test]
 fn states_of_another_version_are_refused_and_left_alone() {
     let world = World::new(&[]);
@@ -151,7 +153,8 @@ fn an_emptied_ledger_is_refused() {
         let error = ClientSqlite::open(directory.path()).err().unwrap();
         assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
     }
-    // Another database beside it is another matter, and where none was finished there is nothing to miss.
+    // Another database beside it is another matter, and where none was finished there is nothing to
+    // miss.
     ServerSqlite::open(directory.path()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("client.sqlite"), "").unwrap();

@@ -84,7 +84,8 @@ impl World {
         Self::build(base, overrides, false)
     }
 
-    /// A run whose secrets nobody knows, if `secret`; otherwise they are those of the simulated run.
+    /// A run whose secrets nobody knows, if `secret`; otherwise they are those of the simulated
+    /// run.
     pub fn with_secrets(overrides: &[&str], secret: bool) -> Self {
         Self::build(BASE, overrides, secret)
     }
@@ -267,13 +268,13 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// A client's connection: what it will hear next.
+/// A client's connection: what the server sends it next.
 pub struct Session {
     next: u32,
 }
 
 impl Session {
-    /// Follows the run from where the participant stands.
+    /// Follows the run from the participant's position.
     pub fn open(
         coordinator: &mut Coordinates,
         client: usize,

@@ -183,7 +183,8 @@ fn one_client_does_not_switch_off_the_rules() {
     }
 }
 
-/// Whatever the configuration allows, sizes that would exhaust the accountant's memory are refused before it is asked.
+/// Whatever the configuration allows, sizes that would exhaust the accountant's memory are refused
+/// before it is asked.
 #[test]
 fn sizes_beyond_belief_are_refused() {
     let world = World::with(
@@ -203,7 +204,8 @@ fn sizes_beyond_belief_are_refused() {
     coordinator.join(0, world.records(0), NOW).unwrap();
 }
 
-/// Where somebody else has the time for the accountant, joining and the last joining cost none of it.
+/// Where the caller computes the noise, joining, the last one included, takes none of the
+/// accountant's time.
 #[test]
 fn noise_can_be_computed_elsewhere() {
     let world = World::with(&BASE.replace("sigma = 0.05", "epsilon = 4.0"), &[]);
@@ -266,8 +268,9 @@ fn taken_messages_are_counted_across_restarts() {
     assert_eq!(world.coordinator(NOW).unwrap().taken(), [2, 3, 1]);
 }
 
-/// Without clipping there is no rule, but no message leads out of the range of numbers: larger ones are refused, and
-/// those that would do it together with the state are left out of their round, again after a restart.
+/// Without clipping there is no rule, but no message leads out of the range of numbers: larger ones
+/// are refused, and those that would do it together with the state are left out of their round,
+/// again after a restart.
 #[test]
 fn messages_cannot_make_the_run_diverge() {
     let world = World::new(&[

@@ -1,5 +1,6 @@
-//! A server may say anything. Whatever it says, a client makes at most one message for each round of the
-//! run that it agreed to, pays for it before it leaves, and never says two things in one round.
+//! A server may say anything. Whatever it says, a client makes at most one message for each round
+//! of the run that it agreed to, pays for it before it leaves, and never says two things in one
+//! round.
 
 use std::sync::{Arc, Mutex};
 
@@ -308,8 +309,9 @@ fn a_changed_description_is_another_run() {
     assert!(Description::parse(text, 4).is_err());
 }
 
-/// Two copies of a machine whose generators are in the same state: a server that leads them to one model by two ways, past
-/// two snapshots, gets no noise twice. What makes the secrets is the same only where everything is.
+/// Two copies of a machine whose generators are in the same state: a server that leads them to one
+/// model by two ways, past two snapshots, gets no noise twice. What makes the secrets is the same
+/// only where everything is.
 #[test]
 fn copies_that_lived_through_other_things_have_other_secrets() {
     let world = World::new(&[

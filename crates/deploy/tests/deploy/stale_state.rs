@@ -1,5 +1,6 @@
-//! A client's state that was restored from an older copy has a ledger that says too little. An honest server knows
-//! better, whichever way it brings the client up to date: round by round, or by a state and a count.
+//! A client's state that was restored from an older copy has a ledger that says too little. An
+//! honest server knows better, whichever way it brings the client up to date: round by round, or by
+//! a state and a count.
 
 use std::time::Duration;
 
@@ -54,7 +55,8 @@ impl Play {
         }
     }
 
-    /// Closes rounds until `round` is open. Client 0 sends its message if `sends(round)`, and makes it if `makes(round)`.
+    /// Closes rounds until `round` is open. Client 0 sends its message if `sends(round)`, and makes
+    /// it if `makes(round)`.
     fn until(&mut self, round: u32, makes: impl Fn(u32) -> bool, sends: impl Fn(u32) -> bool) {
         while self.server.round() < round {
             let open = self.server.round();
@@ -90,7 +92,7 @@ impl Play {
         started.unwrap().unwrap()
     }
 
-    /// What the server tells client 0 that stands where `party` does, which must be a state.
+    /// What the server tells client 0 at the position of `party`, which must be a state.
     fn state_for(&mut self, party: &Participates) -> CatchUp {
         let told = self.server.catch_up(0, party.position()).unwrap();
         assert!(told.snapshot.is_some(), "by a state, at {:?}", told.from);
@@ -103,7 +105,7 @@ fn jump(party: &mut Participates, told: &CatchUp, taken: u32) -> Result<(), Part
     party.jump(state, told.accepted, taken)
 }
 
-/// It may not speak any more, and its ledger is as it was.
+/// It makes no more messages, and its ledger is as it was.
 fn stopped(mut party: Participates, error: &ParticipantError) {
     assert!(
         matches!(error, ParticipantError::Forgotten { .. }),
@@ -134,8 +136,9 @@ fn an_older_copy_that_hears_of_rounds_one_by_one_stops() {
     assert_eq!(again.replica().round(), 1);
 }
 
-/// Copies of all ages, also of a time when the run had not begun or messages were made that nobody took: one message
-/// more, and they are found out. So they are by a server that was started again since.
+/// Copies of all ages, also of a time when the run had not begun or messages were made that nobody
+/// took: one message more, and they are found out. So they are by a server that was started again
+/// since.
 #[test]
 fn an_older_copy_that_is_given_a_state_stops() {
     for preset in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg"] {
@@ -164,8 +167,9 @@ fn an_older_copy_that_is_given_a_state_stops() {
     }
 }
 
-/// The newest state is never taken for an older one: killed at any age, away for long, with a message that was taken,
-/// refused or never sent. The server's count is what such a client knows, so that one message more would be found out.
+/// The newest state is never taken for an older one: killed at any age, away for long, with a
+/// message that was taken, refused or never sent. The server's count is what such a client knows,
+/// so that one message more would be found out.
 #[test]
 fn the_newest_state_goes_on_from_a_state() {
     for preset in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg"] {
@@ -190,7 +194,8 @@ fn the_newest_state_goes_on_from_a_state() {
                         jump(&mut copy, &told, taken).unwrap();
                     }
                 }
-                // The process that was away, and one that is started anew, end with everybody's model.
+                // The process that was away, and one that is started anew, end with everybody's
+                // model.
                 if age % 2 == 0 {
                     play.parties[0] = play.start(store.clone());
                 }
@@ -219,8 +224,8 @@ fn the_newest_state_goes_on_from_a_state() {
     }
 }
 
-/// A copy in step makes a message for the round that its original has answered, and it comes when the round is over: it is
-/// told apart from the first one sent again.
+/// A copy in step makes a message for the round that its original has answered, and it comes when
+/// the round is over: it is told apart from the first one sent again.
 #[test]
 fn a_second_message_is_noticed_though_it_comes_late() {
     let world = World::new(&["algorithm.preset=soteriafl-sgd"]);

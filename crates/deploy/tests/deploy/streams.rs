@@ -98,7 +98,7 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
     });
 }
 
-/// A machine that is unplugged says no farewell: its connection stays open, and nobody answers on
+/// A machine that is unplugged does not close its connection: it stays open, and nobody answers on
 /// it.
 #[test]
 fn a_client_that_is_gone_without_a_word_is_noticed() {
