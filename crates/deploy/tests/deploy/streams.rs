@@ -14,7 +14,7 @@ use soteriafl_deploy::net::rpc::coordinator_server::Coordinator as _;
 use tokio_stream::StreamExt;
 use tonic::Request;
 
-use crate::harness::World;
+use crate::harness::Deployment;
 
 struct IgnoresChanges;
 
@@ -22,9 +22,9 @@ impl Observer<ServerMemory> for IgnoresChanges {
     fn changed(&mut self, _: &Coordinator<ServerMemory>, _: Vec<Unmeasured>) {}
 }
 
-fn ask(world: &World, client: u32) -> Request<rpc::FollowRequest> {
+fn ask(deployment: &Deployment, client: u32) -> Request<rpc::FollowRequest> {
     let mut request = Request::new(rpc::FollowRequest {
-        run: world.description.run_id().to_vec().into(),
+        run: deployment.description.run_id().to_vec().into(),
         have: Some(0),
         pending: None,
         every_round: false,
@@ -60,11 +60,11 @@ fn connected(feed: &FeedWriter) -> Vec<u32> {
 fn a_client_follows_once_and_not_after_it_has_gone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let world = World::new(&[]);
-        let mut coordinator = world.coordinator(Duration::ZERO).unwrap();
+        let deployment = Deployment::new(&[]);
+        let mut coordinator = deployment.coordinator(Duration::ZERO).unwrap();
         for client in 0..2 {
             coordinator
-                .join(client, world.records(client as usize), Duration::ZERO)
+                .join(client, deployment.records(client as usize), Duration::ZERO)
                 .unwrap();
         }
         // Client 2 has not joined: everybody waits for the run to begin.
@@ -73,18 +73,26 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
             clients: 3,
             ..About::default()
         });
-        let service = Service::new(actor.coordinator.clone(), &world.description, feed.clone());
+        let service = Service::new(
+            actor.coordinator.clone(),
+            &deployment.description,
+            feed.clone(),
+        );
         let streams = service.streams();
-        assert!(service.follow(ask(&world, 2)).await.is_err());
+        assert!(service.follow(ask(&deployment, 2)).await.is_err());
         let patience = Duration::from_secs(60);
         tokio::time::timeout(patience, async {
             for _ in 0..100 {
-                drop(service.follow(ask(&world, 0)).await.unwrap());
+                drop(service.follow(ask(&deployment, 0)).await.unwrap());
             }
             left(&streams, 0).await;
-            let mut older = service.follow(ask(&world, 0)).await.unwrap().into_inner();
-            let _other = service.follow(ask(&world, 1)).await.unwrap();
-            let _newer = service.follow(ask(&world, 0)).await.unwrap();
+            let mut older = service
+                .follow(ask(&deployment, 0))
+                .await
+                .unwrap()
+                .into_inner();
+            let _other = service.follow(ask(&deployment, 1)).await.unwrap();
+            let _newer = service.follow(ask(&deployment, 0)).await.unwrap();
             assert!(older.next().await.is_none());
             left(&streams, 2).await;
             // Who took its own place was never away.
@@ -106,9 +114,9 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
     use soteriafl_deploy::net::listen::{self, Limits, Security};
     use soteriafl_deploy::net::rpc::coordinator_client::CoordinatorClient;
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let world = World::new(&[]);
-    let mut coordinator = world.coordinator(Duration::ZERO).unwrap();
-    let records = world.records(0);
+    let deployment = Deployment::new(&[]);
+    let mut coordinator = deployment.coordinator(Duration::ZERO).unwrap();
+    let records = deployment.records(0);
     coordinator.join(0, records, Duration::ZERO).unwrap();
     let feed = FeedWriter::new(About {
         clients: 3,
@@ -117,14 +125,18 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
     let (address, _actor) = runtime.block_on(async {
         let actor = actor::start(coordinator, IgnoresChanges, Instant::now());
         let (asked, answers) = (Duration::from_millis(100), Duration::from_millis(200));
-        let service = Service::new(actor.coordinator.clone(), &world.description, feed.clone())
-            .with_keepalive(asked, answers);
+        let service = Service::new(
+            actor.coordinator.clone(),
+            &deployment.description,
+            feed.clone(),
+        )
+        .with_keepalive(asked, answers);
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (address, incoming) = listen::listen(any, Security::Plain, Limits::for_clients(3))
             .await
             .unwrap();
-        let run = &world.description.resolved;
-        let objective = world.description.model.objective();
+        let run = &deployment.description.resolved;
+        let objective = deployment.description.model.objective();
         let compressor = soteriafl::run::plan_for(run, &objective)
             .unwrap()
             .compressor;
@@ -143,7 +155,7 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
     let _stream = frozen.block_on(async {
         let target = Target::new(&format!("http://{address}"), &Dialled::Plain).unwrap();
         let mut stub = CoordinatorClient::new(target.channel(&target.endpoint()));
-        let stream = stub.follow(ask(&world, 0)).await.unwrap();
+        let stream = stub.follow(ask(&deployment, 0)).await.unwrap();
         // For as long as it answers it is there.
         tokio::time::sleep(Duration::from_millis(600)).await;
         assert_eq!(connected(&feed), [0]);
