@@ -4,7 +4,7 @@
 //! Write-ahead log, `synchronous = FULL`: a committed transaction survives the process and the
 //! power. Deleted bytes are overwritten (`secure_delete`), and a client's log, which still holds
 //! them, is moved into the file and cut after every erasure and when the state is opened. Where the
-//! disk is nearly full the log is kept short ([`room`]), so that a state that ran into its end can
+//! disk is nearly full the log is kept short (`room`), so that a state that ran into its end can
 //! go on. Files are readable by their owner alone, also in a directory that was there before. A
 //! file `lock` keeps a second process away; readers such as `soteria ledger` need no lock.
 mod client;

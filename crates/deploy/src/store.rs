@@ -1,8 +1,8 @@
 //! What outlives a process: an append-only journal on either side.
 //!
 //! Every method that changes something is one transaction: after a crash it has happened or it has
-//! not. Two implementations: [`sqlite`](super::sqlite) for use, [`memory`](super::memory) for tests
-//! that fail at a chosen step.
+//! not. Two implementations: [`sqlite`](super::sqlite) for use, and `memory` for tests (feature
+//! `test-util`), whose changes fail at a chosen step.
 //!
 //! The server appends one closed round at a time (accepted set and averaged message, `O(n/8)` bytes
 //! and the average in its cheapest form) and now and then the dense state. The client appends one
