@@ -29,7 +29,7 @@ use soteriafl::problem::ProblemError;
 use soteriafl::report::Figure;
 use soteriafl::words::counted;
 use soteriafl_core::data::{DataError, Source};
-use soteriafl_deploy::net::term::{Standing, Term};
+use soteriafl_deploy::net::term::{Term, Validity};
 
 /// What goes wrong in a command, by its exit code.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub enum Failure {
     },
     /// The privacy budget does not allow it, or its ledger is in doubt (3).
     Refused(String),
+    /// One of the others, with what a person can do about it.
+    Advised(Box<Failure>, Vec<String>),
 }
 
 impl Failure {
@@ -54,15 +56,35 @@ impl Failure {
             Failure::Failed(_) => 1,
             Failure::Usage { .. } => 2,
             Failure::Refused(_) => 3,
+            Failure::Advised(failure, _) => failure.code(),
         }
     }
 
-    /// What went wrong; more errors and hints may follow on lines of their own, which begin with
-    /// `error: ` and `hint: `.
+    /// What went wrong; more errors may follow on lines of their own, which begin with `error: `.
     pub fn message(&self) -> &str {
         match self {
             Failure::Failed(message) | Failure::Refused(message) => message,
             Failure::Usage { message, .. } => message,
+            Failure::Advised(failure, _) => failure.message(),
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn hints(&self) -> &[String] {
+        match self {
+            Failure::Usage { hint, .. } => hint.as_slice(),
+            Failure::Advised(_, hints) => hints,
+            Failure::Failed(_) | Failure::Refused(_) => &[],
+        }
+    }
+
+    /// The same, with hints instead of those it had; without any it is as before.
+    #[must_use]
+    pub fn with_hints(self, hints: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let hints: Vec<String> = hints.into_iter().map(Into::into).collect();
+        match hints.is_empty() {
+            true => self,
+            false => Failure::Advised(Box::new(self), hints),
         }
     }
 
@@ -143,9 +165,9 @@ fn watch_certificate(
     let wrong = |error: soteriafl_deploy::net::tls::TlsError| Failure::usage(error.to_string());
     let term = Term::of(directory, name).map_err(wrong)?;
     match term.now() {
-        Standing::Good => {}
-        Standing::Warning(text) => verbosity.warn(format!("{text}; {hint}")),
-        Standing::Over(message) => {
+        Validity::Good => {}
+        Validity::Warning(text) => verbosity.warn(format!("{text}; {hint}")),
+        Validity::Over(message) => {
             let hint = Some(hint);
             return Err(Failure::Usage { message, hint });
         }

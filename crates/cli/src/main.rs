@@ -160,14 +160,9 @@ fn asks_for_json() -> bool {
 }
 
 fn explain(failure: &Failure) {
-    // Some messages bring more errors and hints of their own, on lines of their own.
-    let mut lines = failure.message().split("\nhint: ");
-    let messages = lines.next().unwrap_or_default().split("\nerror: ");
-    let own = match failure {
-        Failure::Usage { hint, .. } => hint.as_deref(),
-        _ => None,
-    };
-    let hints: Vec<&str> = lines.chain(own).collect();
+    // Errors in a file of records are several, on lines of their own.
+    let messages = failure.message().split("\nerror: ");
+    let hints = failure.hints();
     if logs::for_machines() {
         let hint = (!hints.is_empty()).then(|| hints.join("; "));
         let message = messages.collect::<Vec<_>>().join("; ");

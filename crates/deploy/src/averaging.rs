@@ -1,13 +1,13 @@
 //! Closing a round so that nobody's messages can take the model out of the range of numbers.
 //!
-//! Messages are added in ascending order of clients. Should the average, or the state that it leads to, exceed
-//! [`LARGEST`], then the messages that weigh most are left out, 1 at first and twice as many with every further
-//! attempt, until it does not: the round closes without them, as if they had not come. What is left out is a
-//! function of the messages and of the state alone, and the accepted set is committed with the round, so a
-//! restart ends in the same place.
+//! Messages are added in ascending order of clients. Should the average, or the state that it leads
+//! to, exceed [`LARGEST`], then the messages that weigh most are left out, 1 at first and twice as
+//! many with every further attempt, until it does not: the round closes without them, as if they
+//! had not come. What is left out is a function of the messages and of the state alone, and the
+//! accepted set is committed with the round, so a restart ends in the same place.
 //!
-//! Cost: `O(k)` per message and `O(d)`; a copy of the state only when numbers are large enough to need one; at most
-//! `log2 n` further attempts.
+//! Cost: `O(k)` per message and `O(d)`; a copy of the state only when numbers are large enough to
+//! need one; at most `log2 n` further attempts.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ use soteriafl_core::objective::Regularizer;
 use soteriafl_core::protocol::{ClientId, Server, ServerError};
 use soteriafl_core::wire;
 
-/// No coordinate of a message, of the model or of the mean shift may be larger. Far beyond anything that learns, and far
-/// enough from the largest `f32` for sums of such numbers.
+/// No coordinate of a message, of the model or of the mean shift may be larger. Far beyond anything
+/// that learns, and far enough from the largest `f32` for sums of such numbers.
 pub const LARGEST: f32 = 18_446_744_073_709_551_616.0;
 
 /// What became of a round's messages.
@@ -35,8 +35,9 @@ pub struct Averaged {
     pub left_out: BTreeSet<ClientId>,
 }
 
-/// Closes the server's open round with `messages`, one per client; `note` hears of every message that is added, also of
-/// those that are left out in the end. `None`: not even without messages does the state stay finite.
+/// Closes the server's open round with `messages`, one per client; `note` is called for every
+/// message that is added, also of those that are left out in the end. `None`: not even without
+/// messages does the state stay finite.
 ///
 /// # Errors
 /// When a message is none of this round, or the run has ended.
@@ -91,7 +92,8 @@ pub fn close(
     Ok(None)
 }
 
-/// Takes the step if it stays in range (without messages: if it stays finite); otherwise the state is as before.
+/// Takes the step if it stays in range (without messages: if it stays finite); otherwise the state
+/// is as before.
 fn step(server: &mut Server, alone: bool) -> Result<bool, ServerError> {
     let average = f64::from(largest(server.average()));
     if average > f64::from(LARGEST) {

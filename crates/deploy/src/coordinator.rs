@@ -1,16 +1,18 @@
-//! The server of a networked run: who has joined, what has arrived, when a round closes. Pure: messages
-//! and the time come in, closed rounds go out; the disk is behind [`ServerStore`].
+//! The server of a networked run: who has joined, what has arrived, when a round closes. Pure:
+//! messages and the time come in, closed rounds go out; the disk is behind [`ServerStore`].
 //!
-//! A round is open until every client has answered, or until its deadline has passed and enough have.
-//! Then messages are added in ascending order of clients, and the round (who is in it, the averaged
-//! message) is committed in one transaction *before* anybody can hear of it. Messages of the open round
-//! live in memory only: if the process dies, clients send the same bytes again.
+//! A round is open until every client has answered, or until its deadline has passed and enough
+//! have. Then messages are added in ascending order of clients, and the round (who is in it, the
+//! averaged message) is committed in one transaction *before* any client is told of it. Messages of
+//! the open round live in memory only: if the process dies, clients send the same bytes again.
 //!
-//! This file holds what a coordinator is and what it says of itself. What it does stands in `members` (who takes part),
-//! `rounds` (the open round), `past` (closed ones), `catch_up` (clients that are behind) and `resume` (after a restart).
+//! This file has the coordinator's state and what can be asked of it. What changes it is in
+//! `members` (who takes part), `rounds` (the open round), `history` (closed ones), `catch_up`
+//! (clients that are behind) and `resume` (after a restart).
 //!
-//! Cost: `O(k)` per message, twice (checked when it arrives, added when the round closes, so that what
-//! waits is the bytes alone); `O(d)` per round; `O(1)` per client and round beyond its message.
+//! Cost: `O(k)` per message, twice (checked when it arrives, added when the round closes, so that
+//! what waits is the bytes alone); `O(d)` per round; `O(1)` per client and round beyond its
+//! message.
 
 mod catch_up;
 mod error;
@@ -27,7 +29,7 @@ use bytes::Bytes;
 use soteriafl_core::compress::Update;
 use soteriafl_core::protocol::{ClientId, ClientPlan, Round, Server, ServerState};
 
-use super::calibration_cache::Sizes;
+use super::calibration_cache::CalibrationCache;
 use super::description::Description;
 use super::message_bounds::Rule;
 use super::store::{ClosedRound, Evaluation, Member, ServerStore, Sums};
@@ -65,9 +67,9 @@ pub struct CatchUp {
     pub open: Round,
 }
 
-/// A round after which the run is to be measured.
+/// A closed round whose model is still to be measured on the test set.
 #[derive(Clone, Debug)]
-pub struct News {
+pub struct Unmeasured {
     /// What is known without measuring.
     pub evaluation: Evaluation,
     /// The model to measure.
@@ -91,11 +93,11 @@ pub struct Coordinator<S> {
     outcomes: BTreeMap<Round, Vec<u8>>,
     snapshots: Vec<Round>,
     recent: VecDeque<Arc<ClosedRound>>,
-    sizes: Arc<Sizes>,
-    /// Whether somebody else computes noise.
-    elsewhere: bool,
-    /// Whether everybody has joined and the noise is to be computed.
-    unsettled: bool,
+    calibrations: Arc<CalibrationCache>,
+    /// Whether the caller computes noise: see [`calibrated_by_caller`](Self::calibrated_by_caller).
+    calibrated_by_caller: bool,
+    /// Whether all clients have joined and the noise is still to be computed.
+    uncalibrated: bool,
     /// Messages of each client that were taken.
     taken: Vec<u32>,
     /// Rounds that closed without an answer of each client, and whether the last one did.
@@ -104,19 +106,20 @@ pub struct Coordinator<S> {
     dense: Option<Arc<ServerState>>,
     sums: Sums,
     evaluations: Vec<Evaluation>,
-    news: Vec<News>,
+    unmeasured: Vec<Unmeasured>,
     snapshot_every: Round,
     last_seconds: f64,
     failed: bool,
 }
 
-/// What exists once everybody has joined.
+/// What exists once all clients have joined.
 struct Running {
     server: Server,
     rules: Vec<Rule>,
     privacy: Option<Privacy>,
     open: Vec<Option<Bytes>>,
-    /// Digests of the messages of the open round, and of the one before as far as this process has seen it.
+    /// Digests of the messages of the open round, and of the one before as far as this process has
+    /// seen it.
     names: Vec<Option<blake3::Hash>>,
     last_names: Vec<Option<blake3::Hash>>,
     received: usize,
@@ -152,19 +155,19 @@ impl<S: ServerStore> Coordinator<S> {
             outcomes: BTreeMap::new(),
             snapshots: vec![0],
             recent: VecDeque::new(),
-            sizes: Arc::new(Sizes::new(
+            calibrations: Arc::new(CalibrationCache::new(
                 description.resolved.specification(),
                 description.resolved.most_records,
                 description.dimension(),
             )),
-            elsewhere: false,
-            unsettled: false,
+            calibrated_by_caller: false,
+            uncalibrated: false,
             taken: vec![0; clients],
             missed: vec![(0, false); clients],
             dense: None,
             sums: Sums::default(),
             evaluations: Vec::new(),
-            news: Vec::new(),
+            unmeasured: Vec::new(),
             snapshot_every: snapshot_every.max(1),
             description,
             last_seconds: 0.0,
@@ -181,20 +184,21 @@ impl<S: ServerStore> Coordinator<S> {
         Ok(coordinator)
     }
 
-    /// The same, but what takes the accountant's time is left to whoever calls: [`join`](Self::join) refuses
-    /// numbers of records whose noise is not among [`sizes`](Self::sizes) yet, and after the last one the run
-    /// waits for [`begin`](Self::begin) with what [`to_settle`](Self::to_settle) asks for.
+    /// The same, but what takes the accountant's time is left to the caller: [`join`](Self::join)
+    /// refuses numbers of records whose noise is not among [`calibrations`](Self::calibrations)
+    /// yet, and after the last one the run waits for [`begin`](Self::begin) with what
+    /// [`to_calibrate`](Self::to_calibrate) asks for.
     #[must_use]
-    pub fn settled_elsewhere(self) -> Self {
+    pub fn calibrated_by_caller(self) -> Self {
         Self {
-            elsewhere: true,
+            calibrated_by_caller: true,
             ..self
         }
     }
 
     /// Numbers of records and their noise, as far as they are known.
-    pub fn sizes(&self) -> &Arc<Sizes> {
-        &self.sizes
+    pub fn calibrations(&self) -> &Arc<CalibrationCache> {
+        &self.calibrations
     }
 
     /// The run's description.
@@ -217,8 +221,9 @@ impl<S: ServerStore> Coordinator<S> {
         &self.taken
     }
 
-    /// How many rounds closed without each client, and whether the last one did. A client that answered that it sits a round
-    /// out has not missed it. Where clients may do that, the journal cannot tell the two apart, and the count begins with the process.
+    /// How many rounds closed without each client, and whether the last one did. A client that
+    /// answered that it sits a round out has not missed it. Where clients may do that, the journal
+    /// cannot tell the two apart, and the count begins with the process.
     pub fn missed(&self) -> &[(u32, bool)] {
         &self.missed
     }
@@ -228,7 +233,7 @@ impl<S: ServerStore> Coordinator<S> {
         self.recent.back()
     }
 
-    /// Whether everybody has joined.
+    /// Whether all clients have joined and the run has begun.
     pub fn begun(&self) -> bool {
         self.running.is_some()
     }
@@ -238,7 +243,8 @@ impl<S: ServerStore> Coordinator<S> {
         self.bytes.len() as Round
     }
 
-    /// How many messages a client can have made: one for the open round, too, as soon as there is one.
+    /// How many messages a client can have made: one for the open round, too, as soon as there is
+    /// one.
     pub fn messages(&self) -> Round {
         let open = Round::from(self.begun());
         (self.round() + open).min(self.description.resolved.rounds)
@@ -249,8 +255,8 @@ impl<S: ServerStore> Coordinator<S> {
         self.round() >= self.description.resolved.rounds
     }
 
-    /// Whether all rounds are done and everybody knows.
-    pub fn settled(&self) -> bool {
+    /// Whether all rounds are done and all clients have acknowledged it.
+    pub fn acknowledged(&self) -> bool {
         self.finished() && self.members.iter().flatten().all(|member| member.done)
     }
 
@@ -264,7 +270,8 @@ impl<S: ServerStore> Coordinator<S> {
         self.running.as_ref().map(|running| running.server.shift())
     }
 
-    /// Noise and cost as the run defines them for the clients' numbers of records, once they are known.
+    /// Noise and cost as the run defines them for the clients' numbers of records, once they are
+    /// known.
     pub fn privacy(&self) -> Option<&Privacy> {
         self.running
             .as_ref()
@@ -286,9 +293,10 @@ impl<S: ServerStore> Coordinator<S> {
         &self.evaluations
     }
 
-    /// Rounds to be measured since the last call. Each wants an answer by [`evaluated`](Self::evaluated).
-    pub fn news(&mut self) -> Vec<News> {
-        std::mem::take(&mut self.news)
+    /// Rounds to be measured since the last call. Each is answered by
+    /// [`evaluated`](Self::evaluated).
+    pub fn take_unmeasured(&mut self) -> Vec<Unmeasured> {
+        std::mem::take(&mut self.unmeasured)
     }
 
     /// How many clients have answered in the open round.

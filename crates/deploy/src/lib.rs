@@ -1,18 +1,39 @@
-//! A run over a network, without the network: what is agreed, what is kept, and what follows from what.
+//! Networked runs: everything between the pure protocol of `soteriafl-core` and the program.
 //!
 //! ```text
-//!   serve                                                           join
-//!   Description --- text, whose hash stands in every message --->   Description
-//!   Coordinator <-- joins, messages, the clock ---                  Budget: what does it cost, may it?
-//!       |       --- closed rounds, snapshots --->                   Participant
-//!   ServerStore (one transaction a round)                           ClientStore (one row before a message leaves)
+//!            server (`soteria serve`)                 client (`soteria join`)
+//!
+//!  dashboard    page, metrics, status
+//!      ^
+//!  net::grpc    calls of clients           <--TLS-->  net::client   follows a run
+//!      |                                                   |
+//!  net::actor   one thread, one queue                 budget        price, limits, consent
+//!      |                                                   |
+//!  coordinator  members, rounds, catch-up             participant   one message a round
+//!      |                                                   |
+//!  store        ServerStore                           store         ClientStore: the ledger
+//!      |                                                   |
+//!  sqlite       one transaction a round               sqlite        stored before it is sent
 //! ```
 //!
+//! Both sides agree on a [`description`], whose hash is in every message.
+//!
+//! | Modules | Subject |
+//! | --- | --- |
+//! | [`description`], [`schema_pin`], [`records`] | what is agreed: the run, the shape of records |
+//! | [`coordinator`], [`averaging`], [`message_bounds`], [`calibration_cache`] | the server |
+//! | [`participant`], [`budget`] | the client and its privacy ledger |
+//! | [`store`], [`sqlite`] | what is durable, and how |
+//! | [`net`], [`accept`] | TLS, connections, gRPC |
+//! | [`dashboard`], [`log_quota`] | what people and machines see of a server |
+//!
 //! [`Coordinator`](coordinator::Coordinator) and [`Participant`](participant::Participant) wrap the
-//! server and the client of `soteriafl_core::protocol`; time, randomness and storage come in as
-//! arguments, so that crashes at every storage step and every fault of a network can be played
-//! through in one thread. `docs/protocol.md` says what is durable when, and why nothing is lost.
+//! server and the client of `soteriafl_core::protocol`. Time, randomness and storage are arguments,
+//! so that tests can play a crash at every storage step, and every fault of a network, in one
+//! thread; the feature `test-util` adds stores in memory for that. `docs/protocol.md` says what is
+//! durable when, and why nothing is lost.
 
+pub mod accept;
 pub mod averaging;
 pub mod budget;
 pub mod calibration_cache;
@@ -20,6 +41,7 @@ pub mod coordinator;
 pub mod dashboard;
 pub mod description;
 pub mod log_quota;
+#[cfg(feature = "test-util")]
 pub mod memory;
 pub mod message_bounds;
 pub mod net;
@@ -31,7 +53,7 @@ pub mod store;
 
 use sha2::{Digest, Sha256};
 
-/// A digest: SHA-256 where others see it.
+/// A digest: SHA-256 wherever another party sees it.
 pub type Hash = [u8; 32];
 
 /// The digest of a model: the bytes of its numbers.
@@ -41,7 +63,7 @@ pub fn digest(values: &[f32]) -> Hash {
     hasher.finalize().into()
 }
 
-/// Numbers as bytes, some at a time.
+/// Gives the bytes of numbers to `take`, in pieces that fit the stack.
 fn in_pieces(values: &[f32], mut take: impl FnMut(&[u8])) {
     let mut buffer = [0; 1 << 14];
     for chunk in values.chunks(buffer.len() / 4) {
@@ -72,8 +94,8 @@ pub fn from_bytes(bytes: &[u8]) -> Option<Vec<f32>> {
     })
 }
 
-/// Another party's words as they may be shown: control characters, with which a terminal could be
-/// steered, and characters that turn the direction of writing are escaped.
+/// Another party's text, safe to print: control characters, which could give orders to a terminal,
+/// and characters that change the direction of writing are escaped.
 pub fn printable(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut shown = String::with_capacity(text.len());

@@ -2,9 +2,10 @@
 //! without a disk.
 //!
 //! A clone is another handle to the same medium. Step `i` counts changes from 0; failing *before* a
-//! step loses the change (a full disk, a torn write that the journal undoes), failing *after* it keeps
-//! the change though the caller hears of an error (a crash between the commit and the answer). From then
-//! on every change fails, as for a process that is gone, until [`Plan::heal`].
+//! step loses the change (a full disk, a torn write that the journal undoes), failing *after* it
+//! keeps the change though the caller gets an error (a crash between the commit and the
+//! answer). From then on every change fails, as for a process that is gone, until
+//! [`PlannedFailure::heal`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +14,13 @@ use soteriafl_core::protocol::{ClientId, Round, ServerState};
 
 use super::Hash;
 use super::store::{
-    Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, Row, ServerRecord,
-    ServerStore, StoreError, count_taken,
+    Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, ServerRecord, ServerStore,
+    StoreError, StoredMessage, count_taken,
 };
 
 /// When changes fail.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plan {
+pub struct PlannedFailure {
     /// Changes tried so far.
     pub steps: usize,
     /// The change that fails.
@@ -29,7 +30,7 @@ pub struct Plan {
     failed: bool,
 }
 
-impl Plan {
+impl PlannedFailure {
     /// Fails at the change number `step`, before or after it happens.
     pub fn at(step: usize, after: bool) -> Self {
         Self {
@@ -83,7 +84,7 @@ fn missing(what: &str) -> StoreError {
 
 /// A server's journal in memory.
 #[derive(Clone, Default)]
-pub struct ServerMemory(Arc<Mutex<(Plan, ServerMedium)>>);
+pub struct ServerMemory(Arc<Mutex<(PlannedFailure, ServerMedium)>>);
 
 #[derive(Default)]
 struct ServerMedium {
@@ -95,8 +96,8 @@ struct ServerMedium {
 }
 
 impl ServerMemory {
-    /// Lets a test look at the plan or change it.
-    pub fn plan<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
+    /// Lets a test look at the planned failure or change it.
+    pub fn failure<T>(&self, change: impl FnOnce(&mut PlannedFailure) -> T) -> T {
         change(&mut lock(&self.0).0)
     }
 
@@ -104,8 +105,8 @@ impl ServerMemory {
         &self,
         change: impl FnOnce(&mut ServerMedium) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (plan, medium) = &mut *lock(&self.0);
-        plan.step(|| change(medium))
+        let (failure, medium) = &mut *lock(&self.0);
+        failure.step(|| change(medium))
     }
 }
 
@@ -219,7 +220,7 @@ pub struct ClientMemory(Arc<Mutex<ClientMedium>>);
 /// Everything of one client.
 #[derive(Clone, Default)]
 struct ClientMedium {
-    plan: Plan,
+    failure: PlannedFailure,
     runs: Vec<RunMedium>,
     shapes: BTreeMap<String, String>,
 }
@@ -227,18 +228,18 @@ struct ClientMedium {
 #[derive(Clone)]
 struct RunMedium {
     run: LedgerRun,
-    rows: Vec<Row>,
+    rows: Vec<StoredMessage>,
     state: Option<Checkpoint>,
 }
 
 impl ClientMemory {
-    /// Lets a test look at the plan or change it.
-    pub fn plan<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
-        change(&mut lock(&self.0).plan)
+    /// Lets a test look at the planned failure or change it.
+    pub fn failure<T>(&self, change: impl FnOnce(&mut PlannedFailure) -> T) -> T {
+        change(&mut lock(&self.0).failure)
     }
 
     /// All rows of all runs, as they are on the medium.
-    pub fn all_rows(&self) -> Vec<Row> {
+    pub fn all_rows(&self) -> Vec<StoredMessage> {
         let runs = &lock(&self.0).runs;
         runs.iter().flat_map(|run| run.rows.clone()).collect()
     }
@@ -246,7 +247,7 @@ impl ClientMemory {
     /// A copy of the medium as it is now, of which later changes know nothing: a backup.
     pub fn copy(&self) -> Self {
         let copy = ClientMedium {
-            plan: Plan::default(),
+            failure: PlannedFailure::default(),
             ..lock(&self.0).clone()
         };
         Self(Arc::new(Mutex::new(copy)))
@@ -258,8 +259,8 @@ impl ClientMemory {
         before: Option<(Round, bool)>,
         change: impl FnOnce(&mut RunMedium) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
-        plan.step(|| {
+        let ClientMedium { failure, runs, .. } = &mut *lock(&self.0);
+        failure.step(|| {
             let found = runs.iter_mut().find(|run| run.run.hash == *hash);
             let run = found.ok_or_else(|| missing("no such run"))?;
             if let Some((round, accepted)) = before {
@@ -288,16 +289,18 @@ impl ClientStore for ClientMemory {
     }
 
     fn keep_shape(&mut self, source: &str, shape: &str) -> Result<(), StoreError> {
-        let ClientMedium { plan, shapes, .. } = &mut *lock(&self.0);
-        plan.step(|| {
+        let ClientMedium {
+            failure, shapes, ..
+        } = &mut *lock(&self.0);
+        failure.step(|| {
             shapes.insert(source.to_string(), shape.to_string());
             Ok(())
         })
     }
 
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
-        let ClientMedium { plan, runs, .. } = &mut *lock(&self.0);
-        plan.step(|| {
+        let ClientMedium { failure, runs, .. } = &mut *lock(&self.0);
+        failure.step(|| {
             let unspent = |known: &RunMedium| known.rows.is_empty() && !known.run.finished;
             runs.retain(|known| known.run.hash != run.hash || !unspent(known));
             if runs.iter().any(|known| known.run.hash == run.hash) {
@@ -315,7 +318,7 @@ impl ClientStore for ClientMemory {
     fn pay(
         &mut self,
         run: &Hash,
-        row: &Row,
+        row: &StoredMessage,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError> {
         self.change(run, before, |run| {
@@ -369,13 +372,13 @@ impl ClientStore for ClientMemory {
         Ok(taken.count() as u32)
     }
 
-    fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {
+    fn rows(&mut self, run: &Hash) -> Result<Vec<StoredMessage>, StoreError> {
         let runs = &lock(&self.0).runs;
         let Some(found) = runs.iter().find(|known| known.run.hash == *run) else {
             return Ok(Vec::new());
         };
         let from = found.state.as_ref().map_or(0, |state| state.server.round);
-        let mut rows: Vec<Row> = found
+        let mut rows: Vec<StoredMessage> = found
             .rows
             .iter()
             .filter(|row| row.round >= from)

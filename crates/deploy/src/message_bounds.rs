@@ -2,17 +2,18 @@
 //!
 //! What a client sends is `v = C(g - s)`: `g` a clipped estimate with noise, `s` its shift. Bounds
 //! from clip, noise, compressor and shift step, chosen so that over a whole run of all clients an
-//! honest one is refused with probability at most 2^-40 (the Gaussian tail, in a union over clients,
-//! rounds and coordinates; everything else is certain):
+//! honest one is refused with probability at most 2^-40 (the Gaussian tail, in a union over
+//! clients, rounds and coordinates; everything else is certain):
 //!
-//! - random-k and identity multiply each coordinate by `1 + omega`; with `gamma (1 + omega) <= 1`, as
-//!   in the paper, a shift is an average of past `g`, so `|v_j| <= 2 (1 + omega) A` with
+//! - random-k and identity multiply each coordinate by `1 + omega`; with `gamma (1 + omega) <= 1`,
+//!   as in the paper, a shift is an average of past `g`, so `|v_j| <= 2 (1 + omega) A` with
 //!   `A = E + tau sigma`, `E` the largest norm of an estimate;
 //! - natural compression rounds a coordinate to at most twice its size, likewise;
-//! - QSGD spreads the norm over all coordinates, so its rule is about norms: `|v| <= c (|g| + |s|)`,
-//!   `c = 1 + sqrt(d)/levels`, where a running bound of `|s|` is kept for every client. It grows with what the
-//!   client says, hence no further than an honest client's shift can get (`largest_shift`); where the shift
-//!   step is beyond the theory there is no such bound, and a liar's may double every round.
+//! - QSGD spreads the norm over all coordinates, so its rule is about norms:
+//!   `|v| <= c (|g| + |s|)`, `c = 1 + sqrt(d)/levels`, where a running bound of `|s|` is kept for
+//!   every client. It grows with what the client says, hence no further than an honest client's
+//!   shift can get (`largest_shift`); where the shift step is beyond the theory there is no such
+//!   bound, and a liar's may double every round.
 //!
 //! The rule bounds what one message can do, not what a liar can do within it: a server that must
 //! withstand poisoning needs more.
@@ -30,8 +31,8 @@ pub enum Rule {
     None,
     /// No coordinate beyond this.
     Coordinate(f64),
-    /// Norm at most `factor * (fresh + radius)`; each accepted message adds `growth` times its norm to
-    /// the radius, up to `most`.
+    /// Norm at most `factor * (fresh + radius)`; each accepted message adds `growth` times its norm
+    /// to the radius, up to `most`.
     Norm {
         /// Largest norm of a noised estimate.
         fresh: f64,
@@ -44,7 +45,8 @@ pub enum Rule {
     },
 }
 
-/// log2 of the probability that an honest client is ever refused for its noise, and the same for its rounding.
+/// log2 of the probability that an honest client is ever refused for its noise, and the same for
+/// its rounding.
 const LOG_FAILURE: f64 = -41.0;
 
 /// Arithmetic in `f32` on the client's side.
@@ -88,8 +90,8 @@ impl Rule {
             }
         };
         let released = estimate + sigma * tau;
-        // s' = (1 - a) s + a g with 0 <= a <= step * factor: bounded by `released` up to a = 1, and by
-        // the fixed point of the worst case up to a = 2.
+        // s' = (1 - a) s + a g with 0 <= a <= step * factor: bounded by `released` up to a = 1, and
+        // by the fixed point of the worst case up to a = 2.
         let a = step * largest_factor;
         let shift = if plan.shift_step.is_none() {
             0.0
@@ -129,20 +131,22 @@ impl Rule {
     }
 }
 
-/// The norm that no honest client's shift exceeds under QSGD, in `messages` messages of all clients, but with
-/// probability `2^LOG_FAILURE`; infinite if none of the bounds applies.
+/// The norm that no honest client's shift exceeds under QSGD, in `messages` messages of all
+/// clients, but with probability `2^LOG_FAILURE`; infinite if none of the bounds applies.
 ///
-/// An accepted message moves the shift to `s' = (1 - a) s + a g + a e`, `|g| <= F = fresh`, where the rounding error `e` has
-/// independent coordinates of mean zero, each in an interval of length `u/levels`, `u = |g - s| <= F + R` as long as
-/// `|s| <= R`. The smallest of:
+/// An accepted message moves the shift to `s' = (1 - a) s + a g + a e`, `|g| <= F = fresh`, where
+/// the rounding error `e` has independent coordinates of mean zero, each in an interval of length
+/// `u/levels`, `u = |g - s| <= F + R` as long as `|s| <= R`. The smallest of:
 ///
 /// - for certain, with `q = sqrt(d)/levels < 1`: `|e| <= q u`, so `R = F (1 + q)/(1 - q)` is kept;
-/// - by Hoeffding: `s` is an average of past `g` and `sum_i a (1 - a)^(t - i) e_i`, whose projections are sub-Gaussian with
-///   variance at most `V = a/(2 - a) ((F + R)/(2 levels))^2`; its norm exceeds `sqrt(V) (sqrt(d) + sqrt(2 t))` with probability
-///   at most `e^-t` (Hsu, Kakade and Zhang 2012, Theorem 2.1). `R = F (1 + b)/(1 - b)` then is kept, `b = sqrt(a/(2 - a))
-///   (sqrt(d) + sqrt(2 t))/(2 levels) < 1`;
-/// - by Ville: `E|e|^2 <= w u^2`, and with `a (1 + w) <= 1` this gives `E|s'|^2 <= (1 - a)|s|^2 + a F^2`, so that
-///   `|s|^2 + a F^2 (messages left)` is a supermartingale that starts at `a F^2 messages`.
+/// - by Hoeffding: `s` is an average of past `g` and `sum_i a (1 - a)^(t - i) e_i`, whose
+///   projections are sub-Gaussian with variance at most `V = a/(2 - a) ((F + R)/(2 levels))^2`; its
+///   norm exceeds `sqrt(V) (sqrt(d) + sqrt(2 t))` with probability at most `e^-t` (Hsu, Kakade and
+///   Zhang 2012, Theorem 2.1). `R = F (1 + b)/(1 - b)` then is kept,
+///   `b = sqrt(a/(2 - a)) (sqrt(d) + sqrt(2 t))/(2 levels) < 1`;
+/// - by Ville: `E|e|^2 <= w u^2`, and with `a (1 + w) <= 1` this gives
+///   `E|s'|^2 <= (1 - a)|s|^2 + a F^2`, so that `|s|^2 + a F^2 (messages left)` is a
+///   supermartingale that starts at `a F^2 messages`.
 fn largest_shift(fresh: f64, a: f64, dimension: f64, levels: f64, messages: f64) -> f64 {
     if a == 0.0 {
         return 0.0;
@@ -239,7 +243,8 @@ mod tests {
         decoded.map(|()| update).unwrap()
     }
 
-    /// However long a client lies as far as its rule allows, what it may say stays as it is from the second round on.
+    /// However long a client lies as far as its rule allows, what it may say stays as it is from
+    /// the second round on.
     #[test]
     fn a_liar_does_not_earn_more_room_round_by_round() {
         for (a, dimension, levels) in SETTINGS {
@@ -265,8 +270,9 @@ mod tests {
         }
     }
 
-    /// Honest shifts under the rounding that is hardest on them stay below the bound: the estimate turns against the
-    /// shift every few rounds. 4 settings, 20 clients, 400 rounds; by the bound itself a failure has probability 2^-41.
+    /// Honest shifts under the rounding that is hardest on them stay below the bound: the estimate
+    /// turns against the shift every few rounds. 4 settings, 20 clients, 400 rounds; by the bound
+    /// itself a failure has probability 2^-41.
     #[test]
     fn honest_shifts_stay_below_the_bound() {
         use soteriafl_core::random::{Purpose, SecretKey, unit};

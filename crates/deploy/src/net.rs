@@ -1,17 +1,18 @@
-//! The network below the protocol: who may speak, and over what.
+//! The network: certificates, connections and remote calls.
 //!
 //! - [`keys`] makes and reads the files of a private certificate authority (`soteria keys`);
 //! - [`identity`] says which client a certificate stands for, and whether it is revoked;
 //! - [`tls`] turns those files into TLS 1.3 configurations with certificates on both sides;
 //! - [`term`] says when one's own certificate ends;
 //! - [`listen`] accepts connections at bounded cost, ready to be served by tonic;
-//! - [`dial`] makes a client's channel to a server.
+//! - [`connect`] makes a client's channel to a server.
 //!
-//! What is said over a connection is not known there. On top of it stand the parts that do know:
+//! These know nothing of the protocol. On top of them are the parts that do:
 //!
 //! - [`rpc`] is the protocol in code, generated from `proto/soteria.proto`;
-//! - [`desk`] gives the coordinator a thread and a queue, [`service`] lets clients speak to it;
-//! - [`follow`] is a client's side.
+//! - [`actor`] gives the coordinator a thread and a queue, and [`grpc`] forwards clients' calls to
+//!   it;
+//! - [`client`] is a client's side.
 
 pub mod actor;
 pub mod client;
@@ -26,15 +27,15 @@ pub mod tls;
 
 use std::time::Duration;
 
-/// A connection on which nothing has come for so long is asked whether it lives, by either side.
+/// A connection on which nothing has come for so long is probed by either side.
 pub const ASKED_AFTER: Duration = Duration::from_secs(10);
 
 /// How long the answer may take. A machine that is gone without a word is thus noticed within half
 /// a minute; a connection that is closed, as that of a process that was killed, is noticed at once.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
-/// Lets this process open as many connections as the system allows at all; the usual limit of 1,024 files
-/// is from times when nobody had so many.
+/// Lets this process open as many connections as the system allows at all; the usual limit of 1,024
+/// files is from times when nobody had so many.
 pub fn raise_file_limit() {
     #[cfg(unix)]
     {

@@ -1,206 +1,48 @@
-//! One client of a networked run: follows the server's model, makes at most one message a round, and
-//! keeps every message before it leaves. Pure: the network, the clock and the disk are somebody else's.
+//! One client of a networked run: follows the server's model, makes at most one message a round,
+//! and keeps every message before it leaves. Pure: the network, the clock and the disk are somebody
+//! else's.
 //!
 //! **The model is a function of the averages.** The participant holds a replica of the server and
 //! applies each average to it, so the server sends averages and the bits agree.
 //!
-//! **A message is made once.** It is computed for the first model that this client sees for a round, with
-//! secrets drawn at that moment, stored with its round, and only then given out; whoever asks for the
-//! same round again gets the stored bytes, whatever model he claims now. No more than one message per
-//! round below the run's number of rounds can exist, and that is what was paid for.
+//! **A message is made once.** It is computed for the first model that this client sees for a
+//! round, with secrets drawn at that moment, stored with its round, and only then given out;
+//! whoever asks for the same round again gets the stored bytes, whatever model the server claims
+//! now. No more than one message per round below the run's number of rounds can exist, and that is
+//! what was paid for.
 //!
 //! **After a crash** the state is rebuilt from the last checkpoint: averages come from the server
 //! again, the shift follows from the stored messages that the server took, SVRG's snapshot from the
-//! public coin. Only SAGA's table depends on secret coins; for it alone the coins of rounds since the
-//! checkpoint are kept, and the visits are made again. What noise is made of is never stored.
+//! public coin. Only SAGA's table depends on secret coins; for it alone the coins of rounds since
+//! the checkpoint are kept, and the visits are made again. What noise is made of is never stored.
 //!
-//! **A noise is for one message.** A round's keys are a hash of fresh bytes of the operating system and of
-//! everything that the message depends on: run, round, model, records, and a running digest of all that this
-//! process was told, found in its store and said. Copies of a machine whose generators are in the same state
-//! can repeat a message, but not a noise on another one.
+//! **A noise is for one message**: `secrets` says how its keys are bound to it.
+
+mod error;
+mod secrets;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
-use soteriafl_core::compress::{Compressor, DecodeError, Update};
+use soteriafl_core::compress::{Compressor, Update};
 use soteriafl_core::linalg;
 use soteriafl_core::protocol::{Client, Round, RoundScratch, Server, ServerError, ServerState};
-use soteriafl_core::random::{ClientKeys, EntropyError, SecretKey};
+use soteriafl_core::random::SecretKey;
 use soteriafl_core::wire;
 
-use super::store::{Checkpoint, ClientStore, Row, StoreError};
+use super::store::{Checkpoint, ClientStore, StoredMessage};
 use super::{Hash, digest, records};
+pub use error::ParticipantError;
+use secrets::{HistoryDigest, server_bytes, vector_digest};
+pub use secrets::{Secrets, fresh_secrets};
 
-/// Rounds between checkpoints: so many that what they write is little beside the messages, within limits. Fewer mean less
-/// to live through again after a crash, and less to keep until then.
+/// Rounds between checkpoints: so many that what they write is little beside the messages, within
+/// limits. Fewer mean less to replay after a crash, and less to keep until then.
 pub fn checkpoint_every(compressor: &Compressor) -> Round {
     // Model, mean shift and the client's own.
     let state = 12 * compressor.dimension();
     (4 * state / compressor.encoded_len().max(1)).clamp(64, 256) as Round
-}
-
-/// Where a message's keys come from: drawn after the round's model has arrived. The digest is one of everything
-/// that the message depends on.
-pub type Secrets = Box<dyn FnMut(Round, &Hash) -> Result<ClientKeys, EntropyError> + Send>;
-
-/// Fresh keys of the operating system, bound to the message that they are for: two copies of a machine whose
-/// generators are in the same state still do not use one noise for two messages.
-///
-/// # Errors
-/// When the operating system has none.
-pub fn fresh_secrets(purpose: &Hash) -> Result<ClientKeys, EntropyError> {
-    Ok(bind(&SecretKey::from_operating_system()?, purpose))
-}
-
-/// `SHA-256(label || bytes || purpose)`, one for each label: neither key tells anything about the other.
-fn bind(drawn: &SecretKey, purpose: &Hash) -> ClientKeys {
-    let key = |label: &[u8; 16]| {
-        let mut hasher = Sha256::new();
-        hasher.update(label);
-        hasher.update(drawn.expose());
-        hasher.update(purpose);
-        SecretKey::kept(hasher.finalize().into())
-    };
-    ClientKeys {
-        coins: key(b"soteria coins 1."),
-        noise: key(b"soteria noise 1."),
-    }
-}
-
-/// A running digest of what a client has lived through. It need not be the same after a restart; it must differ
-/// wherever the client's state does.
-struct Lived(Hash);
-
-impl Lived {
-    /// From the records, in their order, and from what the store holds.
-    fn from(records: &Hash, state: Option<&Checkpoint>, rows: &[Row]) -> Self {
-        let mut lived = Self(*records);
-        if let Some(Checkpoint { server, client }) = state {
-            lived.add(b"state", server.round, true, &[&server_bytes(server)]);
-            let shift = super::to_bytes(&client.shift);
-            lived.add(b"own  ", server.round, true, &[&shift, &client.memory]);
-        }
-        for row in rows {
-            let coins = row.coins.as_ref().map_or(&[][..], |coins| coins);
-            let parts: [&[u8]; 3] = [&row.model, &row.message, coins];
-            lived.add(b"row  ", row.round, row.accepted.is_some(), &parts);
-            lived.add(b"taken", row.round, row.accepted == Some(true), &[]);
-        }
-        lived
-    }
-
-    /// `BLAKE3(before || event || round || flag || length and bytes of each part)`.
-    fn add(&mut self, event: &[u8; 5], round: Round, flag: bool, parts: &[&[u8]]) {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.0);
-        hasher.update(event);
-        hasher.update(&round.to_le_bytes());
-        hasher.update(&[u8::from(flag)]);
-        for part in parts {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part);
-        }
-        self.0 = hasher.finalize().into();
-    }
-
-    /// What the message of a round depends on.
-    fn purpose(&self, run: &Hash, round: Round, model: &Hash) -> Hash {
-        let mut purpose = Self(self.0);
-        purpose.add(b"speak", round, true, &[run, model]);
-        purpose.0
-    }
-}
-
-/// A server's state as bytes: the digests of its vectors.
-fn server_bytes(state: &ServerState) -> Vec<u8> {
-    let vectors = [&state.model, &state.shift, &state.velocity];
-    vectors.iter().flat_map(|values| name(values)).collect()
-}
-
-/// A vector's name in this client's state: the BLAKE3 digest of the bytes of its numbers. One is computed for every message,
-/// which is why it is not SHA-256.
-fn name(values: &[f32]) -> Hash {
-    let mut hasher = blake3::Hasher::new();
-    super::in_pieces(values, |bytes| {
-        hasher.update(bytes);
-    });
-    hasher.finalize().into()
-}
-
-/// Why a participant stops. Nothing that a server says makes it send more.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParticipantError {
-    /// The state cannot be kept: the process must end and start again.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// No randomness.
-    #[error(transparent)]
-    Entropy(#[from] EntropyError),
-    /// The average is none of this run.
-    #[error("the server sent no average of round {round}: {error}")]
-    Average {
-        /// The round.
-        round: Round,
-        /// What is wrong.
-        error: DecodeError,
-    },
-    /// A round is missing.
-    #[error("the server skipped from round {expected} to {found}")]
-    Gap {
-        /// The round that should have come.
-        expected: Round,
-        /// The round that came.
-        found: Round,
-    },
-    /// A state that is none of this run, or lies behind.
-    #[error("the server sent no usable state of round {round}: {reason}")]
-    State {
-        /// Its round.
-        round: Round,
-        /// What is wrong.
-        reason: &'static str,
-    },
-    /// The client's own state is none of this run and these records.
-    #[error("the stored state of round {round} cannot be used: {reason}")]
-    Stored {
-        /// Its round.
-        round: Round,
-        /// What is wrong.
-        reason: &'static str,
-    },
-    /// The model left the range of numbers.
-    #[error(
-        "after round {0} the model is no longer finite: the run has diverged, or the server lies"
-    )]
-    Diverged(Round),
-    /// The server tells another story than before.
-    #[error(
-        "round {0} had another model when this client sent its message: the server has lost or changed its past"
-    )]
-    Past(Round),
-    /// The server took messages that this state knows nothing of.
-    #[error(
-        "the server took at least {taken} messages of this client in this run, and this state knows of {known}: it is an older copy, \
-         and its ledger says too little (or the server lies)"
-    )]
-    Forgotten {
-        /// Messages that the server took.
-        taken: u32,
-        /// Those of them that this state has made.
-        known: u32,
-    },
-    /// A stored message cannot be repeated.
-    #[error("the message of round {0} cannot be computed again from the stored state")]
-    Repeat(Round),
-    /// The core refuses.
-    #[error(transparent)]
-    Server(#[from] ServerError),
-    /// Something failed before: what is in memory may not be what is stored.
-    #[error("this client has failed and must be started again")]
-    Failed,
 }
 
 /// What a participant tells a server to be brought up to date.
@@ -234,10 +76,10 @@ pub struct Participant<S> {
     secrets: Secrets,
     /// Digest of the records, in their order.
     trained_on: Hash,
-    lived: Lived,
+    history: HistoryDigest,
     scratch: RoundScratch,
-    /// Messages of an earlier process that have not been lived through again.
-    rows: BTreeMap<Round, Row>,
+    /// Messages of an earlier process that have not been replayed yet.
+    rows: BTreeMap<Round, StoredMessage>,
     pending: Option<Pending>,
     /// What became of the last message, if that is not stored yet.
     outcome: Option<(Round, bool)>,
@@ -288,7 +130,7 @@ impl<S: ClientStore> Participant<S> {
         let (state, rows) = (store.state(&run)?, store.rows(&run)?);
         let taken = store.taken(&run)?;
         let trained_on = records::trained_on(client.data());
-        let lived = Lived::from(&trained_on, state.as_ref(), &rows);
+        let history = HistoryDigest::from(&trained_on, state.as_ref(), &rows);
         if let Some(Checkpoint {
             server,
             client: mut own,
@@ -299,7 +141,8 @@ impl<S: ClientStore> Participant<S> {
             replica
                 .restore(server)
                 .map_err(|_| unfit("it does not fit the run"))?;
-            // SAGA remembers by row: of rows in another order it would be a second share of somebody.
+            // SAGA remembers by row: of rows in another order it would be a second share of
+            // somebody.
             let Some((rows, memory)) = own.memory.split_at_checked(trained_on.len()) else {
                 return Err(unfit("it is cut off"));
             };
@@ -321,7 +164,7 @@ impl<S: ClientStore> Participant<S> {
             awaits_start,
             secrets,
             trained_on,
-            lived,
+            history,
             scratch: RoundScratch::default(),
             rows: rows.into_iter().map(|row| (row.round, row)).collect(),
             pending: None,
@@ -333,7 +176,7 @@ impl<S: ClientStore> Participant<S> {
         })
     }
 
-    /// Where it stands.
+    /// How far it is.
     pub fn position(&self) -> Position {
         let waiting = self.pending.as_ref().map(|pending| pending.round);
         Position {
@@ -424,15 +267,15 @@ impl<S: ClientStore> Participant<S> {
             other => other.into(),
         })?;
         self.failed = true;
-        self.lived.add(b"heard", round, accepted, &[average]);
+        self.history.add(b"heard", round, accepted, &[average]);
         match self.pending.take() {
-            Some(pending) if pending.round == round => self.settle(pending, None, accepted),
+            Some(pending) if pending.round == round => self.record_outcome(pending, None, accepted),
             other => {
                 self.pending = other;
                 match self.rows.remove(&round) {
                     Some(row) => {
                         let pending = self.repeat(&row, true)?;
-                        self.settle(pending, row.accepted, accepted);
+                        self.record_outcome(pending, row.accepted, accepted);
                     }
                     None => self.client.skip_round(round, self.replica.model()),
                 }
@@ -447,10 +290,11 @@ impl<S: ClientStore> Participant<S> {
         Ok(())
     }
 
-    /// The server sends the state before a round instead of the averages that lead to it. `accepted` is
-    /// the outcome of the round that [`position`](Self::position) named as pending, and `taken` the number of
-    /// messages that the server has taken of this client in all. A server that has taken more than this state knows
-    /// of has seen messages that its ledger lacks. One that says fewer proves nothing, and the ledger is what counts.
+    /// The server sends the state before a round instead of the averages that lead to it.
+    /// `accepted` is the outcome of the round that [`position`](Self::position) named as pending,
+    /// and `taken` the number of messages that the server has taken of this client in all. A server
+    /// that has taken more than this state knows of has seen messages that its ledger lacks. One
+    /// that says fewer proves nothing, and the ledger is what counts.
     ///
     /// # Errors
     /// When the state is none of this run or lies behind, or the client's own is an older copy.
@@ -488,15 +332,15 @@ impl<S: ClientStore> Participant<S> {
                 reason: "it does not fit the run",
             })?;
         self.failed = true;
-        self.lived.add(b"moved", round, accepted, &[&told]);
+        self.history.add(b"moved", round, accepted, &[&told]);
         self.awaits_start = None;
         while let Some(entry) = self.rows.first_entry().filter(|entry| *entry.key() < round) {
             let row = entry.remove();
             let pending = self.decode(&row)?;
-            self.settle(pending, row.accepted, accepted);
+            self.record_outcome(pending, row.accepted, accepted);
         }
         if let Some(pending) = self.pending.take_if(|pending| pending.round < round) {
-            self.settle(pending, None, accepted);
+            self.record_outcome(pending, None, accepted);
         }
         self.keep()?;
         self.failed = false;
@@ -506,16 +350,16 @@ impl<S: ClientStore> Participant<S> {
     /// Makes the message of the open round and stores it.
     fn make(&mut self, round: Round) -> Result<Pending, ParticipantError> {
         let model = Arc::clone(self.replica.model());
-        let name = name(&model);
-        let purpose = self.lived.purpose(&self.run, round, &name);
+        let name = vector_digest(&model);
+        let purpose = self.history.purpose(&self.run, round, &name);
         let keys = (self.secrets)(round, &purpose)?;
         let coins = self.client.remembers_coins().then(|| *keys.coins.expose());
         self.client.set_keys(keys);
         let message = self.client.message(round, &model, &mut self.scratch);
         let present = message.update.is_some();
         let update = message.update.cloned().unwrap_or_default();
-        self.lived.add(b"spoke", round, present, &[message.bytes]);
-        let row = Row {
+        self.history.add(b"spoke", round, present, &[message.bytes]);
+        let row = StoredMessage {
             round,
             message: message.bytes.to_vec(),
             coins,
@@ -532,12 +376,12 @@ impl<S: ClientStore> Participant<S> {
         })
     }
 
-    /// Lives through a round of an earlier process again. `past`: the round is known to be over, so its
-    /// model must be the one that the message was made for.
-    fn repeat(&mut self, row: &Row, past: bool) -> Result<Pending, ParticipantError> {
+    /// Replays a round of an earlier process. `past`: the round is known to be over, so
+    /// its model must be the one that the message was made for.
+    fn repeat(&mut self, row: &StoredMessage, past: bool) -> Result<Pending, ParticipantError> {
         let round = row.round;
         let model = Arc::clone(self.replica.model());
-        let same = name(&model) == row.model;
+        let same = vector_digest(&model) == row.model;
         if past && !same {
             return Err(ParticipantError::Past(round));
         }
@@ -558,7 +402,7 @@ impl<S: ClientStore> Participant<S> {
     }
 
     /// What the server will read from a stored message.
-    fn decode(&self, row: &Row) -> Result<Pending, ParticipantError> {
+    fn decode(&self, row: &StoredMessage) -> Result<Pending, ParticipantError> {
         let mut update = Update::default();
         let present = wire::decode(&self.compressor, row.round, &row.message, &mut update)
             .map_err(|_| ParticipantError::Repeat(row.round))?;
@@ -570,9 +414,9 @@ impl<S: ClientStore> Participant<S> {
         })
     }
 
-    /// A message's outcome is known: the shift follows if the server took it. What was known `before` counts, for
-    /// outcomes do not change.
-    fn settle(&mut self, pending: Pending, before: Option<bool>, told: bool) {
+    /// A message's outcome is known: the shift follows if the server took it. What was known
+    /// `before` counts, for outcomes do not change.
+    fn record_outcome(&mut self, pending: Pending, before: Option<bool>, told: bool) {
         self.taken += u32::from(before.is_none() && told);
         let accepted = before.unwrap_or(told);
         if accepted && pending.present {
@@ -581,8 +425,8 @@ impl<S: ClientStore> Participant<S> {
         self.outcome = Some((pending.round, accepted));
     }
 
-    /// Whether the outcome of the message that [`position`](Self::position) names is not known: that of a stored one
-    /// may be.
+    /// Whether the outcome of the message that [`position`](Self::position) names is not known:
+    /// that of a stored one may be.
     fn waits_for_an_outcome(&self) -> bool {
         let last = self.rows.values().next_back();
         self.pending.is_some() || last.is_some_and(|row| row.accepted.is_none())
@@ -611,95 +455,5 @@ impl<S: ClientStore> Participant<S> {
             (self.outcome, self.last_checkpoint) = (None, round);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use soteriafl_core::protocol::ClientState;
-
-    use super::*;
-
-    /// A generator that repeats itself gives one noise per message, and the coins tell nothing about it.
-    #[test]
-    fn secrets_are_bound_to_what_they_are_for() {
-        let drawn = SecretKey::kept([9; 32]);
-        let secrets = |purpose| {
-            let ClientKeys { coins, noise } = bind(&drawn, &[purpose; 32]);
-            [*coins.expose(), *noise.expose()]
-        };
-        let first = secrets(1);
-        assert_eq!(first, secrets(1));
-        let [coins, noise] = secrets(2);
-        let different = [first[0], first[1], coins, noise, *drawn.expose()];
-        for (at, one) in different.iter().enumerate() {
-            assert!(different[at + 1..].iter().all(|other| other != one));
-        }
-    }
-
-    /// Every change in what was lived through, however the parts are cut, is another purpose.
-    #[test]
-    fn what_was_lived_through_names_the_secrets() {
-        let row = |message: &[u8], coins: Option<u8>, accepted| Row {
-            round: 4,
-            message: message.to_vec(),
-            coins: coins.map(|byte| [byte; 32]),
-            model: [3; 32],
-            accepted,
-        };
-        let checkpoint = |value: f32, memory: u8| Checkpoint {
-            server: ServerState {
-                round: 4,
-                model: vec![value; 2],
-                shift: vec![0.0; 2],
-                velocity: Vec::new(),
-            },
-            client: ClientState {
-                shift: vec![0.0; 2],
-                memory: vec![memory],
-            },
-        };
-        let first = Lived::from(&[1; 32], None, &[]);
-        let mut all = vec![
-            first.purpose(&[2; 32], 4, &[3; 32]),
-            first.purpose(&[0; 32], 4, &[3; 32]),
-            first.purpose(&[2; 32], 0, &[3; 32]),
-            first.purpose(&[2; 32], 4, &[0; 32]),
-        ];
-        let purpose = |lived: Lived| lived.purpose(&[2; 32], 4, &[3; 32]);
-        all.push(purpose(Lived::from(&[0; 32], None, &[])));
-        for (value, memory) in [(0.0, 0), (1.0, 0), (0.0, 1)] {
-            let state = checkpoint(value, memory);
-            all.push(purpose(Lived::from(&[1; 32], Some(&state), &[])));
-        }
-        for row in [
-            row(b"a", None, None),
-            row(b"b", None, None),
-            row(b"a", Some(1), None),
-            row(b"a", Some(2), None),
-            row(b"a", None, Some(true)),
-            row(b"a", None, Some(false)),
-        ] {
-            all.push(purpose(Lived::from(&[1; 32], None, &[row])));
-        }
-        type Parts<'a> = (&'a [u8; 5], u32, bool, &'a [&'a [u8]]);
-        let parts: [Parts<'_>; 7] = [
-            (b"heard", 3, true, &[b"ab"]),
-            (b"heard", 3, false, &[b"ab"]),
-            (b"heard", 2, true, &[b"ab"]),
-            (b"heard", 3, true, &[b"a", b"b"]),
-            (b"heard", 3, true, &[b"ac"]),
-            (b"moved", 3, true, &[b"ab"]),
-            (b"spoke", 3, true, &[b"ab"]),
-        ];
-        for (event, round, flag, parts) in parts {
-            let mut lived = Lived::from(&[1; 32], None, &[]);
-            lived.add(event, round, flag, parts);
-            all.push(purpose(lived));
-        }
-        let count = all.len();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), count);
     }
 }

@@ -1,19 +1,21 @@
 //! With which features, by number and by name, and with which classes a client's source is tried:
 //! with those of one description.
 //!
-//! A description names the shape of records before any is seen, and records have it or they do not. Whether a client
-//! joins is therefore one bit about them, and a client that is started again and again would give one for every shape
-//! that a server thinks of. So the first shape that a source is tried with is kept in the state, durably and *before* a
-//! record is read by it. Every other one is refused by comparing texts: the refusal takes no look at records, and
-//! says what the server has said itself.
+//! A description names the shape of records before any is seen, and records have it or they do not.
+//! Whether a client joins is therefore one bit about them, and a client that is started again and
+//! again would give one for every shape that a server thinks of. So the first shape that a source
+//! is tried with is kept in the state, durably and *before* a record is read by it. Every other one
+//! is refused by comparing texts: the refusal takes no look at records, and says what the server
+//! has said itself.
 //!
-//! A person may permit another shape by its name (`--shape`). The name stands for one shape, so that it does no harm on
-//! a command line that is repeated unattended.
+//! A person may permit another shape by its name (`--shape`). The name stands for one shape, so
+//! that it does no harm on a command line that is repeated unattended.
 //!
 //! Names of features are part of it. The header of a table is no record, but whether it has these
 //! names is told by joining as well, so it is tried with one list of names only.
 //!
-//! The shape belongs to the source as it was named, not to its content: records that grow are tried with the same one.
+//! The shape belongs to the source as it was named, not to its content: records that grow are tried
+//! with the same one.
 
 use sha2::{Digest, Sha256};
 use soteriafl_core::data::{Share, Source};
@@ -84,9 +86,10 @@ fn name(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes())[..8])
 }
 
-/// Lets a source be tried with a shape, which is kept from then on, or refuses it: because another one was kept, because
-/// a run that was joined with the same records (`joined`, by their descriptions) had another one, or because the client
-/// itself says otherwise. `permitted` is the name of the one shape that is taken whatever was tried before.
+/// Lets a source be tried with a shape, which is kept from then on, or refuses it: because another
+/// one was kept, because a run that was joined with the same records (`joined`, by their
+/// descriptions) had another one, or because the client itself says otherwise. `permitted` is the
+/// name of the one shape that is taken whatever was tried before.
 ///
 /// # Errors
 /// When it is refused, or cannot be kept: then no record may be looked at.

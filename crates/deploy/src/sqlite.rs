@@ -1,12 +1,12 @@
-//! Stores in SQLite: `server.sqlite` or `client.sqlite` in the state directory, readable by any tool.
+//! Stores in SQLite: `server.sqlite` or `client.sqlite` in the state directory, readable by any
+//! tool.
 //!
-//! Write-ahead log, `synchronous = FULL`: a committed transaction survives the process and the power.
-//! Deleted bytes are overwritten (`secure_delete`), and a client's log, which still holds them, is moved
-//! into the file and cut after every erasure and when the state is opened. Where the disk is nearly
-//! full the log is kept short ([`room`]), so that a state that ran into its end can go on. Files
-//! are readable by their
-//! owner alone, also in a directory that was there before. A file `lock` keeps a second process away; readers
-//! such as `soteria ledger` need no lock.
+//! Write-ahead log, `synchronous = FULL`: a committed transaction survives the process and the
+//! power. Deleted bytes are overwritten (`secure_delete`), and a client's log, which still holds
+//! them, is moved into the file and cut after every erasure and when the state is opened. Where the
+//! disk is nearly full the log is kept short (`room`), so that a state that ran into its end can
+//! go on. Files are readable by their owner alone, also in a directory that was there before. A
+//! file `lock` keeps a second process away; readers such as `soteria ledger` need no lock.
 mod client;
 mod room;
 mod server;
@@ -59,14 +59,16 @@ impl Database {
             Err(TryLockError::Error(error)) => return Err(failed(&lock_path, error.to_string())),
         }
         let path = directory.join(name);
-        // SQLite gives the log and its index the rights of the file; those of an older process are seen to.
+        // SQLite gives the log and its index the rights of the file; those of an older process are
+        // seen to.
         for beside in ["", "-wal", "-shm"] {
             let file = directory.join(format!("{name}{beside}"));
             if beside.is_empty() || file.exists() {
                 open_private(&file).map_err(|error| failed(&file, error.to_string()))?;
             }
         }
-        // Files are entries in the directory, which must outlive a loss of power as well as they do.
+        // Files are entries in the directory, which must outlive a loss of power as well as they
+        // do.
         #[cfg(unix)]
         sync_directory(directory).map_err(|error| failed(directory, error.to_string()))?;
         let connection = Connection::open(&path).map_err(|error| wrap(&path, &error))?;
@@ -77,7 +79,8 @@ impl Database {
             tight: false,
             _lock: Some(lock),
         };
-        // The lock names the databases that were made: an empty one in its place would be a ledger that says nothing.
+        // The lock names the databases that were made: an empty one in its place would be a ledger
+        // that says nothing.
         let unmarked = |error: std::io::Error| failed(&lock_path, error.to_string());
         let mut lock = database._lock.as_ref().expect("it was put there");
         let mut made = String::new();
@@ -244,8 +247,8 @@ impl Database {
         tight
     }
 
-    /// Moves the log into the file and cuts it: the log still holds what has been erased. Says whether
-    /// that was possible; a reader that takes its time can be in the way.
+    /// Moves the log into the file and cuts it: the log still holds what has been erased. Says
+    /// whether that was possible; a reader that takes its time can be in the way.
     fn cut_log(&self) -> Result<bool, StoreError> {
         let before = fs::metadata(self.log_path()).map_or(0, |log| log.len());
         let cut = || {
@@ -279,11 +282,11 @@ impl Database {
         path.into()
     }
 
-    /// Fills the empty log with zeros to the length that it had, within limits. Syncing what lies inside of a file takes a
-    /// fraction of the time that it takes while the file grows, because its length, too, must then be
-    /// made durable. To SQLite a log of zeros is an empty one: it begins with neither the mark nor the sums of a log.
-    /// Changes nothing but time, so a failure is no failure, and where there is little room none is
-    /// taken.
+    /// Fills the empty log with zeros to the length that it had, within limits. Syncing what lies
+    /// inside of a file takes a fraction of the time that it takes while the file grows, because
+    /// its length, too, must then be made durable. To SQLite a log of zeros is an empty one: it
+    /// begins with neither the mark nor the sums of a log. Changes nothing but time, so a failure
+    /// is no failure, and where there is little room none is taken.
     fn reserve_log(&self, before: u64) {
         if self.tight {
             return;
@@ -317,8 +320,8 @@ fn wrap(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// A directory that only its owner can read, where the system knows such, and that survives a loss of
-/// power. One that exists is left as it is, with a warning if others can look into it.
+/// A directory that only its owner can read, where the system knows such, and that survives a loss
+/// of power. One that exists is left as it is, with a warning if others can look into it.
 fn create_private(directory: &Path) -> std::io::Result<()> {
     if directory.is_dir() {
         #[cfg(unix)]

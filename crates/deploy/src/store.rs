@@ -1,12 +1,12 @@
 //! What outlives a process: an append-only journal on either side.
 //!
 //! Every method that changes something is one transaction: after a crash it has happened or it has
-//! not. Two implementations: [`sqlite`](super::sqlite) for use, [`memory`](super::memory) for tests
-//! that fail at a chosen step.
+//! not. Two implementations: [`sqlite`](super::sqlite) for use, and `memory` for tests (feature
+//! `test-util`), whose changes fail at a chosen step.
 //!
-//! The server appends one closed round at a time (accepted set and averaged message, `O(n/8)` bytes and
-//! the average in its cheapest form) and now and then the dense state. The client appends one row a
-//! round, *before* its message leaves.
+//! The server appends one closed round at a time (accepted set and averaged message, `O(n/8)` bytes
+//! and the average in its cheapest form) and now and then the dense state. The client appends one
+//! row a round, *before* its message leaves.
 
 use bytes::Bytes;
 use soteriafl_core::protocol::{ClientId, ClientState, Round, ServerState};
@@ -14,8 +14,8 @@ use soteriafl_core::protocol::{ClientId, ClientState, Round, ServerState};
 use super::Hash;
 use super::budget::Priced;
 
-/// Why something is not stored. After one of these a process must end: what it knows is no longer what
-/// the store knows.
+/// Why something is not stored. After one of these a process must end: what it knows is no longer
+/// what the store knows.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -241,13 +241,13 @@ pub struct LedgerRun {
 
 /// One message: made, paid, and kept.
 #[derive(Clone, PartialEq)]
-pub struct Row {
+pub struct StoredMessage {
     /// The round it is for.
     pub round: Round,
     /// The very bytes that leave; empty once nobody can ask for them again.
     pub message: Vec<u8>,
-    /// The key of the round's coins, where the estimator's memory cannot be rebuilt without it. Noise has a key of
-    /// its own, which is never stored.
+    /// The key of the round's coins, where the estimator's memory cannot be rebuilt without it.
+    /// Noise has a key of its own, which is never stored.
     pub coins: Option<[u8; 32]>,
     /// Digest of the model it was made for.
     pub model: Hash,
@@ -298,7 +298,7 @@ pub trait ClientStore: Send {
     fn pay(
         &mut self,
         run: &Hash,
-        row: &Row,
+        row: &StoredMessage,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError>;
 
@@ -335,5 +335,5 @@ pub trait ClientStore: Send {
     ///
     /// # Errors
     /// When it cannot be read.
-    fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError>;
+    fn rows(&mut self, run: &Hash) -> Result<Vec<StoredMessage>, StoreError>;
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use soteriafl_deploy::net::connect::{self, DialError, Target};
+use soteriafl_deploy::net::connect::{self, ConnectError, Target};
 use soteriafl_deploy::net::keys::{Directory, KeysError};
 use soteriafl_deploy::net::listen::{self, Limits, ListenError, Peer};
 use soteriafl_deploy::net::tls;
@@ -153,7 +153,8 @@ fn strangers_are_refused_and_told_why() {
         let config = tls::client(ours.path(), 0).expect("keys");
         let url = format!("https://127.0.0.2:{}", address.port());
         let target = Target::new(&url, &connect::Security::Tls(config)).expect("an address");
-        // On Linux all of 127/8 is this machine, but a server bound to 127.0.0.1 is not reached there.
+        // On Linux all of 127/8 is this machine, but a server bound to 127.0.0.1 is not reached
+        // there.
         let tls = tls::server(ours.path()).expect("keys");
         let other = SocketAddr::from(([127, 0, 0, 2], address.port()));
         if let Ok((_, incoming)) = listen::listen(other, listen::Security::Tls(tls), limits()).await
@@ -442,11 +443,11 @@ fn plain_text_stays_on_this_machine() {
         assert_eq!(dial("http://localhost:1"), Ok(()));
         assert_eq!(dial("http://[::1]:1"), Ok(()));
         for abroad in ["http://192.0.2.1:1", "http://localhost.example.org:1"] {
-            assert_eq!(dial(abroad), Err(DialError::PlainAbroad(abroad.into())));
+            assert_eq!(dial(abroad), Err(ConnectError::PlainAbroad(abroad.into())));
         }
         assert!(matches!(
             dial("https://localhost:1"),
-            Err(DialError::Scheme { .. })
+            Err(ConnectError::Scheme { .. })
         ));
         for odd in [
             "localhost:1",
@@ -455,7 +456,7 @@ fn plain_text_stays_on_this_machine() {
             "http://localhost:1/path",
             "ftp://localhost",
         ] {
-            assert_eq!(dial(odd), Err(DialError::Address(odd.into())), "{odd}");
+            assert_eq!(dial(odd), Err(ConnectError::Address(odd.into())), "{odd}");
         }
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let (address, incoming) = listen::listen(local, listen::Security::Plain, limits())

@@ -27,28 +27,12 @@ use soteriafl_deploy::description::Description;
 use soteriafl_deploy::net::client::{self, Caller, FollowError, Patience};
 use soteriafl_deploy::net::connect::{Security, Target};
 use soteriafl_deploy::net::tls;
-use soteriafl_deploy::participant::{
-    Participant, ParticipantError, Parts, checkpoint_every, fresh_secrets,
-};
+use soteriafl_deploy::participant::{Participant, Parts, checkpoint_every, fresh_secrets};
 use soteriafl_deploy::records::{self, LoadError, Records};
 use soteriafl_deploy::schema_pin::ShapeError;
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
 use soteriafl_deploy::{hex, printable, shortened};
-
-/// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
-/// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
-const FORGOTTEN: &str = "
-hint: nothing more was sent, and the state is as it was
-hint: if it was restored from a copy, put the newest one back; if that is lost, leave this run, and count all of it as spent
-hint: if it is the newest for certain, this is not the server that it has spoken to: see who answers at that address (without TLS \
-any process of this machine may), and start again when the right one does";
-
-/// The same for a client that finds out by its message: both have left this client's machines, and the ledger of each knows of one.
-const TWICE: &str = "
-hint: both messages have left; if the other is of a copy of this state, count what both ledgers say
-hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; if it has gone on, its state is the newer one: keep that
-hint: if there is none, somebody has sent as this client: see who has its key (without TLS any process of this machine may)";
 
 /// How long a client whose last run is over looks for a server with another one, which may have been started with it.
 const AFTER_THE_END: Duration = Duration::from_secs(4);
@@ -474,14 +458,12 @@ impl From<ShapeError> for Failure {
 
 impl From<FollowError> for Failure {
     fn from(error: FollowError) -> Self {
-        match error {
+        let failure = match error {
             // For a person to look at: started again, it would go on beside its copy.
-            FollowError::Twice(_) => Failure::Refused(format!("{error}{TWICE}")),
-            FollowError::Participant(ParticipantError::Forgotten { .. }) => {
-                Failure::Failed(format!("{error}{FORGOTTEN}"))
-            }
+            FollowError::Twice(_) => Failure::Refused(error.to_string()),
             _ => Failure::Failed(error.to_string()),
-        }
+        };
+        failure.with_hints(error.hints().iter().copied())
     }
 }
 
@@ -490,7 +472,12 @@ impl From<Refusal> for Failure {
         match error {
             Refusal::Privacy(error) => error.into(),
             Refusal::Ledger(_) => Failure::Failed(error.to_string()),
-            _ => Failure::Refused(error.to_string()),
+            _ => {
+                let text = error.to_string();
+                let mut lines = text.split("\nhint: ");
+                let message = lines.next().unwrap_or_default().to_string();
+                Failure::Refused(message).with_hints(lines)
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
-//! `plan` says what is coordinated; this file opens the state, the port and the desk, and takes them down in order when the
-//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table,
-//! and `missing` says what the run waits for; `ending` writes what is left.
+//! `plan` says what is coordinated; this file opens the state, the port and the coordinator's actor, and takes them down in order when the
+//! run is over or somebody stops it. Meanwhile `observer` passes changes to the dashboard, `recorder` writes the table,
+//! and `missing` says what the run waits for; `finish` writes what is left.
 
 mod finish;
 mod missing;
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use super::{Failure, Verbosity};
 use crate::logs::LogOptions;
 use finish::{Shared, finish, lock};
-use observer::{Watch, about};
+use observer::{RunObserver, about};
 use plan::Plan;
-use recorder::{Recorder, point};
+use recorder::Recorder;
 use soteriafl::output::{self, RunDirectory};
 use soteriafl::run as setup;
 use soteriafl::words::counted;
 use soteriafl_deploy::coordinator::{Coordinator, CoordinatorError, SNAPSHOT_EVERY};
-use soteriafl_deploy::dashboard::{self, Feed, Phase};
+use soteriafl_deploy::dashboard::{self, FeedWriter, Phase};
 use soteriafl_deploy::description::DescriptionError;
 use soteriafl_deploy::hex;
 use soteriafl_deploy::net::actor;
@@ -138,7 +138,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let description = plan.describe(options, stored.as_deref())?;
     let start = plan.model.start(&plan.resolved)?;
     let coordinator = Coordinator::new(store, description, start, SNAPSHOT_EVERY, Duration::ZERO)?;
-    if coordinator.settled() && output::is_complete(&options.out) {
+    if coordinator.acknowledged() && output::is_complete(&options.out) {
         verbosity.say("the run is over");
         return Ok(());
     }
@@ -170,30 +170,23 @@ async fn coordinate(
         }
         None => Security::Plain,
     };
-    let feed = Feed::new(about(&description, plan.test.is_some()));
+    let feed = FeedWriter::new(about(&description, plan.test.is_some()));
     let known = coordinator.evaluations().to_vec();
     let odometer = coordinator
         .privacy()
         .filter(|_| options.test_seed.is_none())
         .and_then(|privacy| privacy.odometer.as_ref());
-    feed.restore(known.iter().filter(|row| row.round > 0).map(|row| {
-        let epsilon = odometer.map(|odometer| odometer.after(u64::from(row.round)));
-        point(row, epsilon)
-    }));
-    for (client, member) in coordinator.members().iter().enumerate() {
-        let Some(member) = member else { continue };
-        feed.client(client as u32, |row| {
-            (row.joined, row.finished) = (true, member.done);
-        });
-    }
+    feed.resumed(&coordinator, |round| {
+        odometer.map(|odometer| odometer.after(u64::from(round)))
+    });
     let (address, incoming) =
         listen::listen(options.listen, security, Limits::for_clients(clients))
             .await
             .map_err(|error| Failure::Failed(error.to_string()))?;
-    feed.watch_door(incoming.counters());
+    feed.count_connections(incoming.counters());
     let dashboard = match options.dashboard {
         Some(address) => {
-            let running = dashboard::serve(dashboard::Options::at(address), feed.clone())
+            let running = dashboard::serve(dashboard::Options::at(address), feed.feed().clone())
                 .await
                 .map_err(|error| Failure::Failed(error.to_string()))?;
             verbosity.say(format!("dashboard: http://{}/", running.address));
@@ -213,24 +206,24 @@ async fn coordinate(
     ));
     tracing::info!(%address, run = %hex(&description.hash()[..8]), clients, round = coordinator.round(), "listening");
 
-    let (news, to_measure) = sync_channel(4);
+    let (unmeasured, to_measure) = sync_channel(4);
     let (ending, test_seed) = (Shared::default(), options.test_seed.is_some());
-    let watch = Watch::new(
+    let observer = RunObserver::new(
         feed.clone(),
-        news,
+        unmeasured,
         coordinator.round(),
         test_seed,
         Arc::clone(&ending),
     );
     // Before the rows of earlier rounds are written anew, on another thread.
     lock(&ending).settle(&coordinator);
-    let opened = actor::open(coordinator, watch, Instant::now());
+    let actor = actor::start(coordinator, observer, Instant::now());
     let recorder = Recorder {
         directory,
         test: plan.test.clone(),
         objective: plan.model.objective(),
-        measured: opened.measured.clone(),
-        feed: feed.clone(),
+        measured: actor.measured.clone(),
+        dashboard: feed.clone(),
         ending: Arc::clone(&ending),
         test_seed,
     };
@@ -243,8 +236,8 @@ async fn coordinate(
         }
         result
     });
-    let service = Service::new(opened.desk.clone(), &description, feed.clone());
-    let missing = tokio::spawn(missing::keep(feed.clone(), service.streams()));
+    let service = Service::new(actor.coordinator.clone(), &description, feed.clone());
+    let missing = tokio::spawn(missing::keep(feed.feed().clone(), service.streams()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let compressor =
         setup::plan_for(&description.resolved, &description.model.objective())?.compressor;
@@ -254,8 +247,8 @@ async fn coordinate(
         };
         service.run(incoming, &compressor, wait).await
     });
-    let mut standing = opened.desk.standing();
-    let mut ended = opened.ended;
+    let mut state = actor.coordinator.state();
+    let mut ended = actor.ended;
     let outcome: Result<bool, Failure> = tokio::select! {
         code = stop_signal() => match code {
             0 => Ok(false),
@@ -266,9 +259,9 @@ async fn coordinate(
         result = &mut ended => Err(cause(result.ok())),
         // Its own error is found below, where it is joined.
         Ok(()) = &mut gave_up => Err(Failure::Failed("the table cannot be written".to_string())),
-        finished = standing.wait_for(|standing| standing.finished) => match finished {
+        finished = state.wait_for(|state| state.finished) => match finished {
             Ok(_) => Ok(true),
-            // The desk is gone, and says why a moment later.
+            // The actor has stopped, and sends the reason a moment later.
             Err(_) => Err(cause((&mut ended).await.ok())),
         },
     };
@@ -282,7 +275,7 @@ async fn coordinate(
         let linger = plan.resolved.deadline.map_or(LINGER, |deadline| {
             Duration::from_secs_f64((10.0 * deadline).min(LINGER.as_secs_f64())).max(SHORT_LINGER)
         });
-        let quiet = wait_for_acknowledgements(&mut standing, linger);
+        let quiet = wait_for_acknowledgements(&mut state, linger);
         tokio::select! {
             () = quiet => {}
             _ = stop_signal() => {}
@@ -290,10 +283,10 @@ async fn coordinate(
     }
     missing.abort();
     drop(stop);
-    drop(opened.stop);
-    drop(opened.desk);
-    drop(opened.measured);
-    // Open streams end with the desk; what is left after a moment is cut off.
+    drop(actor.stop);
+    drop(actor.coordinator);
+    drop(actor.measured);
+    // Open streams end with the actor; what is left after a moment is cut off.
     let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
     let directory = tokio::task::block_in_place(|| recorder.join())
         .map_err(|_| Failure::Failed("the recorder failed".to_string()))??;
@@ -310,7 +303,7 @@ async fn coordinate(
     }
 }
 
-/// Why the desk closed before the end.
+/// Why the coordinator's actor stopped before the end.
 fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
     match ended {
         Some(Err(error)) => error.into(),
@@ -319,12 +312,12 @@ fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
     }
 }
 
-/// Returns when everybody knows the end, or the time is over.
+/// Returns when all clients have acknowledged the end, or `linger` is over.
 async fn wait_for_acknowledgements(
-    standing: &mut tokio::sync::watch::Receiver<actor::Standing>,
+    state: &mut tokio::sync::watch::Receiver<actor::RunState>,
     linger: Duration,
 ) {
-    let all = standing.wait_for(|standing| standing.settled);
+    let all = state.wait_for(|state| state.acknowledged);
     if tokio::time::timeout(linger, all).await.is_err() {
         tracing::warn!("not all clients know the end");
     }

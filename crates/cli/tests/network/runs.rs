@@ -387,6 +387,7 @@ fn an_older_copy_is_found_out_far_behind() {
     let taken = log.split("at least ").nth(1).unwrap().split(' ').next();
     assert!(taken.unwrap().parse::<u32>().unwrap() >= 140, "{log}");
     assert!(log.contains("count all of it as spent"), "{log}");
+    assert_eq!(hints(&log), 3, "{log}");
     assert_eq!(run.ledger(0)["datasets"][0]["messages"], before);
     std::fs::remove_dir_all(&state).unwrap();
     std::fs::rename(&newest, &state).unwrap();
@@ -432,9 +433,16 @@ fn a_copy_in_step_is_found_out_by_its_message() {
     let code = copies[which].take().unwrap().code();
     assert_eq!(code, 3, "{}", logs()[which]);
     assert!(logs()[which].contains("find the copy"), "{}", logs()[which]);
+    assert_eq!(hints(&logs()[which]), 3, "{}", logs()[which]);
     // The one whose message was taken waits for the other client as before.
     assert!(!out(&logs()[1 - which]), "{}", logs()[1 - which]);
     assert_eq!(run.ledger(0)["datasets"][0]["messages"], 1);
+}
+
+/// Hints in a log, each on a line of its own.
+fn hints(log: &str) -> usize {
+    let lines = log.lines();
+    lines.filter(|line| line.starts_with("hint: ")).count()
 }
 
 fn copy_directory(from: &std::path::Path, to: &std::path::Path) {

@@ -1,9 +1,11 @@
-//! How a client that is behind is brought up to date: by the averages since its model, or by a dense state and the averages
-//! since that, whichever is fewer bytes. What it skips it is told in numbers: the outcome of its pending message, and how
-//! many of its messages were taken, by which an older copy of a client's state is found out.
+//! How a client that is behind is brought up to date: by the averages since its model, or by a
+//! dense state and the averages since that, whichever is fewer bytes. What it skips it is told in
+//! numbers: the outcome of its pending message, and how many of its messages were taken, by which
+//! an older copy of a client's state is found out.
 //!
-//! Two things limit the choice: with SVRG the model of the last snapshot coin must pass by, and a client that repeats
-//! rounds gets all of them. Finding the place takes a look at every kept state, not at every round.
+//! Two things limit the choice: with SVRG the model of the last snapshot coin must pass by, and a
+//! client that repeats rounds gets all of them. Finding the place takes a look at every kept state,
+//! not at every round.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use super::super::store::ServerStore;
 use super::{CatchUp, Coordinator, CoordinatorError};
 
 impl<S: ServerStore> Coordinator<S> {
-    /// Whether a client that stands at `position` may follow this run; costs nothing.
+    /// Whether a client at `position` may follow this run; costs nothing.
     ///
     /// # Errors
     /// When it is unknown, or ahead.
@@ -39,7 +41,7 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// How to bring a client that stands at `position` up to date, by the fewest bytes.
+    /// How to bring a client at `position` up to date, by the fewest bytes.
     ///
     /// # Errors
     /// As [`may_follow`](Self::may_follow), or when something cannot be read.

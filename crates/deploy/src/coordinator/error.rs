@@ -1,5 +1,5 @@
-//! What a coordinator answers when it does not do what it is asked. A wrong call changes nothing; a state that cannot
-//! be kept ends the process.
+//! What a coordinator answers when it does not do what it is asked. A wrong call changes nothing; a
+//! state that cannot be kept ends the process.
 
 use soteriafl_core::protocol::{ClientId, Round, ServerError};
 
@@ -44,7 +44,8 @@ pub enum CoordinatorError {
         /// What is wrong.
         reason: &'static str,
     },
-    /// The noise for this number of records has not been computed yet, and whoever answers does not do it.
+    /// The noise for this number of records has not been computed yet, and the actor that answers
+    /// does not do it.
     #[error("the noise of a client with {0} records is not known yet")]
     Uncalibrated(u64),
     /// Not all clients have joined yet.

@@ -1,5 +1,5 @@
-//! Rounds that are over: the latest at hand, older ones read from the store, and of those only the accepted sets kept.
-//! Memory is bounded, by bytes as well as by number, whatever clients ask for.
+//! Rounds that are over: the latest at hand, older ones read from the store, and of those only the
+//! accepted sets kept. Memory is bounded, by bytes as well as by number, whatever clients ask for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// Whether a client's message is in a closed round. A round is read once, however often it is asked for.
+    /// Whether a client's message is in a closed round. A round is read once, however often it is
+    /// asked for.
     pub(super) fn accepted(
         &mut self,
         round: Round,

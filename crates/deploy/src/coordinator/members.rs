@@ -1,24 +1,27 @@
-//! Who takes part: clients join with their numbers of records, the run begins when the last one has, and at the end each
-//! says that it knows. What was said first stands, and is durable before it is answered.
+//! Membership: clients join with their numbers of records, the run begins when the last one has
+//! joined, and at the end each acknowledges the result. A client's first statement is binding, and
+//! durable before it is answered.
 //!
-//! Weights, noise and rules for messages follow from the numbers of records. Computing them takes the accountant's time, so
-//! a coordinator that answers others meanwhile leaves it to its owner ([`Coordinator::settled_elsewhere`]).
+//! Weights, noise and bounds for messages follow from the numbers of records. Computing them can
+//! take seconds, so a coordinator that must answer other clients meanwhile leaves it to its caller
+//! ([`Coordinator::calibrated_by_caller`]).
 
 use std::time::Duration;
 
 use soteriafl_core::compress::Update;
 use soteriafl_core::protocol::ClientId;
 
-use super::super::calibration_cache::{Settled, Size};
+use super::super::calibration_cache::{Calibrated, Calibration};
 use super::super::message_bounds::Rule;
 use super::super::store::{Member, ServerStore, Sums};
 use super::{Coordinator, CoordinatorError, Running};
 use soteriafl::problem::weights;
 
 impl<S: ServerStore> Coordinator<S> {
-    /// Once, when everybody has joined: the numbers of records for which [`settle`](super::super::calibration_cache::Sizes::settle) is to be called.
-    pub fn to_settle(&mut self) -> Option<Vec<usize>> {
-        std::mem::take(&mut self.unsettled).then(|| self.records())
+    /// Once, when all clients have joined: the numbers of records for which
+    /// [`calibrate`](super::super::calibration_cache::CalibrationCache::calibrate) is to be called.
+    pub fn to_calibrate(&mut self) -> Option<Vec<usize>> {
+        std::mem::take(&mut self.uncalibrated).then(|| self.records())
     }
 
     /// A client joins, or comes back.
@@ -43,14 +46,14 @@ impl<S: ServerStore> Coordinator<S> {
                 })
             };
         }
-        let size = match self.elsewhere {
-            true => self.sizes.look_up(records),
-            false => self.sizes.compute(records),
+        let calibration = match self.calibrated_by_caller {
+            true => self.calibrations.look_up(records),
+            false => self.calibrations.compute(records),
         };
-        match size {
-            Size::Noise(_) => {}
-            Size::Unknown => return Err(CoordinatorError::Uncalibrated(records)),
-            Size::Refused(reason) => {
+        match calibration {
+            Calibration::Noise(_) => {}
+            Calibration::Unknown => return Err(CoordinatorError::Uncalibrated(records)),
+            Calibration::Refused(reason) => {
                 return Err(CoordinatorError::BadRecords {
                     client,
                     found: records,
@@ -66,16 +69,16 @@ impl<S: ServerStore> Coordinator<S> {
         });
         self.joined += 1;
         if self.joined == self.members.len() {
-            self.unsettled = true;
-            if !self.elsewhere {
-                self.settle(now)?;
+            self.uncalibrated = true;
+            if !self.calibrated_by_caller {
+                self.calibrate_and_begin(now)?;
             }
         }
         self.failed = false;
         Ok(())
     }
 
-    /// A client knows the end.
+    /// A client acknowledges the end of the run.
     ///
     /// # Errors
     /// When there is no end yet, or it cannot be stored.
@@ -98,29 +101,29 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// Clients' numbers of records, once everybody has joined.
+    /// The clients' numbers of records, once all have joined.
     fn records(&self) -> Vec<usize> {
         let members = self.members.iter().flatten();
         members.map(|member| member.records as usize).collect()
     }
 
-    pub(super) fn settle(&mut self, now: Duration) -> Result<(), CoordinatorError> {
-        match self.to_settle() {
-            Some(records) => self.begin(self.sizes.settle(&records), now),
+    pub(super) fn calibrate_and_begin(&mut self, now: Duration) -> Result<(), CoordinatorError> {
+        match self.to_calibrate() {
+            Some(records) => self.begin(self.calibrations.calibrate(&records), now),
             None => Ok(()),
         }
     }
 
-    /// Everybody is there: weights, noise and rules follow from the numbers of records.
+    /// All clients have joined: weights, noise and rules follow from the numbers of records.
     ///
     /// # Errors
     /// When there is no noise for one of them.
-    pub fn begin(&mut self, settled: Settled, now: Duration) -> Result<(), CoordinatorError> {
+    pub fn begin(&mut self, calibrated: Calibrated, now: Duration) -> Result<(), CoordinatorError> {
         if self.begun() || self.joined < self.members.len() {
             return Ok(());
         }
         let records = self.records();
-        let Settled { sigmas, privacy } = settled;
+        let Calibrated { sigmas, privacy } = calibrated;
         let resolved = &self.description.resolved;
         let sampling = resolved.specification().sampling();
         let (clients, rounds) = (records.len(), resolved.rounds);

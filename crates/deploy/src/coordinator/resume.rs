@@ -1,5 +1,6 @@
-//! Going on after a restart: members, sums and counts as the journal of rounds gives them, the model from the last dense
-//! state and the averages since. Messages of the open round are gone; clients send them again.
+//! Going on after a restart: members, sums and counts as the journal of rounds gives them, the
+//! model from the last dense state and the averages since. Messages of the open round are gone;
+//! clients send them again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +46,8 @@ impl<S: ServerStore> Coordinator<S> {
         if self.joined < self.members.len() {
             return Ok(());
         }
-        self.unsettled = true;
-        self.settle(now)?;
+        self.uncalibrated = true;
+        self.calibrate_and_begin(now)?;
         let last = self.snapshots.last().copied().unwrap_or(0);
         let state = self.store.snapshot(last)?;
         if let Some(running) = &mut self.running {
@@ -66,8 +67,8 @@ impl<S: ServerStore> Coordinator<S> {
         for closed in replayed {
             let round = closed.round;
             if let Some(running) = &mut self.running {
-                let heard = running.server.apply(&closed.average);
-                heard.map_err(|_| CoordinatorError::Diverged(round))?;
+                let applied = running.server.apply(&closed.average);
+                applied.map_err(|_| CoordinatorError::Diverged(round))?;
                 running.server.close()?;
             }
             sums.values += closed.values;

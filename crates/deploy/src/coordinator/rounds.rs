@@ -1,7 +1,9 @@
-//! The open round: messages are judged when they arrive and wait as bytes; when everybody has answered, or enough have
-//! and it is time, they are added in the order of clients, and the round is durable before anybody hears of it.
+//! The open round: messages are judged when they arrive and wait as bytes; when everybody has
+//! answered, or enough have and it is time, they are added in the order of clients, and the round
+//! is durable before any client is told of it.
 //!
-//! Whether a round closes depends on who has answered and on the time alone, and what it becomes on the messages alone.
+//! Whether a round closes depends on who has answered and on the time alone, and what it becomes on
+//! the messages alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use soteriafl_core::wire;
 use super::super::averaging::{self, LARGEST};
 use super::super::store::{ClosedRound, Evaluation, ServerStore, Sums, count_taken};
 use super::history::remember;
-use super::{Coordinator, CoordinatorError, News, Receipt};
+use super::{Coordinator, CoordinatorError, Receipt, Unmeasured};
 
 impl<S: ServerStore> Coordinator<S> {
     /// A client sends bytes. Returns the receipt, and whether a round closed by it.
@@ -39,7 +41,8 @@ impl<S: ServerStore> Coordinator<S> {
         let found = wire::claimed_round(&message)
             .ok_or_else(|| CoordinatorError::Malformed("it has no header".to_string()))?;
         if found < open {
-            // Two messages of one round are of two copies of a state, also if the second one comes late.
+            // Two messages of one round are of two copies of a state, also if the second one comes
+            // late.
             let running = self.running.as_ref();
             let last = running.and_then(|running| running.last_names[client as usize]);
             if found + 1 == open && last.is_some_and(|last| last != blake3::hash(&message)) {
@@ -170,7 +173,7 @@ impl<S: ServerStore> Coordinator<S> {
         let radii: Vec<(ClientId, f64)> = radii.into_iter().collect();
         let due = (round + 1).is_multiple_of(self.snapshot_every);
         let state = due.then(|| running.server.state());
-        // Nobody has heard of the round before this returns; if it fails, this process must end.
+        // No client is told of the round before this returns; if it fails, this process must end.
         self.store.close(&closed, &radii, state.as_ref())?;
         for (client, radius) in radii {
             if let Some(member) = &mut self.members[client as usize] {
@@ -211,7 +214,7 @@ impl<S: ServerStore> Coordinator<S> {
             || (run.eval_every > 0 && done.is_multiple_of(run.eval_every));
         let known = self.evaluations.iter().any(|known| known.round == done);
         if let (true, false, Some(running)) = (due, known, &self.running) {
-            self.news.push(News {
+            self.unmeasured.push(Unmeasured {
                 evaluation: Evaluation {
                     round: done,
                     sums,

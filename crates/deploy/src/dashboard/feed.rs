@@ -1,4 +1,5 @@
-//! Where the coordinator writes and the page reads.
+//! What the dashboard reads: the state of a run and its curves, in memory.
+//! [`FeedWriter`](super::FeedWriter) alone changes them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,7 +9,7 @@ use soteriafl_core::protocol::{ClientId, Round};
 
 use super::status::{About, Client, POINTS, Phase, Point, ROWS, Snapshot, Status};
 use super::waiting::Waiting;
-use crate::net::listen::Counters;
+use crate::accept::ConnectionCounters;
 
 /// How long one serialised snapshot serves all viewers.
 const SHARED_FOR: Duration = Duration::from_millis(500);
@@ -16,44 +17,43 @@ const SHARED_FOR: Duration = Duration::from_millis(500);
 /// Rounds from whose time the usual one is computed.
 const RECENT: usize = 20;
 
-/// The state of a run, shared between the coordinator and those who watch. Clones are the same feed.
-///
-/// Every call is a short critical section without allocation proportional to the run, so it can be made
-/// for every message of every client.
+/// The state of a run, as viewers read it. Clones are the same feed.
 #[derive(Clone)]
 pub struct Feed {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     about: About,
     state: Mutex<State>,
-    seconds: Histogram,
-    door: Mutex<Option<Arc<Counters>>>,
+    /// How long rounds took.
+    pub(super) seconds: Histogram,
+    pub(super) connections: Mutex<Option<Arc<ConnectionCounters>>>,
+    /// The last event for the page, and when it was made.
     text: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
-struct State {
-    status: Status,
-    history: History,
+pub(super) struct State {
+    pub(super) status: Status,
+    pub(super) history: History,
 }
 
-/// The points of the curves, by round. Each carries the count of changes up to its own last one, so that a
-/// viewer can ask for what it lacks.
+/// The points of the curves, by round. Each carries the count of changes up to its own last one, so
+/// that a viewer can ask for what it lacks.
 #[derive(Default)]
-struct History {
+pub(super) struct History {
     points: Vec<(Point, u64)>,
     /// Rounds between two kept points; the last point always stays.
     stride: u32,
     /// Changes so far.
     changes: u64,
-    /// Grows when points go.
+    /// Grows when points are removed: viewers then need all of them again.
     generation: u64,
 }
 
 impl Feed {
     /// A feed of a run in which nothing has happened.
-    pub fn new(about: About) -> Self {
+    pub(super) fn new(about: About) -> Self {
         let mut status = Status {
             started: unix_time(),
             ..Status::default()
@@ -79,7 +79,7 @@ impl Feed {
                 about,
                 state: Mutex::new(state),
                 seconds: Histogram::new(buckets),
-                door: Mutex::default(),
+                connections: Mutex::default(),
                 text: Mutex::default(),
             }),
         }
@@ -90,45 +90,6 @@ impl Feed {
         &self.shared.about
     }
 
-    /// Changes the state.
-    pub fn update(&self, change: impl FnOnce(&mut Status)) {
-        change(&mut self.lock().status);
-    }
-
-    /// Changes what is known of a client; one that the run does not have is ignored.
-    pub fn client(&self, client: ClientId, change: impl FnOnce(&mut Client)) {
-        if let Some(client) = self.lock().status.clients.get_mut(client as usize) {
-            change(client);
-        }
-    }
-
-    /// Notes that something came from a client now. What is sent to it is no sign of life: see [`sent`](Self::sent).
-    pub fn heard(&self, client: ClientId, bytes: u64) {
-        let now = unix_time();
-        self.client(client, |client| {
-            client.bytes_up += bytes;
-            client.last_seen = Some(now);
-        });
-    }
-
-    /// Notes that a client follows the run from now on, or does so no longer. Says for how many
-    /// seconds that had not been so.
-    pub fn connected(&self, client: ClientId, connected: bool) -> Option<f64> {
-        let (now, mut before) = (unix_time(), None);
-        self.client(client, |client| {
-            if client.connected != connected {
-                before = client.since.map(|since| (now - since).max(0.0));
-                (client.connected, client.since) = (connected, Some(now));
-            }
-        });
-        before
-    }
-
-    /// Notes that the open round has a client's message; `next` is the round after it.
-    pub fn answered(&self, client: ClientId, next: Round) {
-        self.client(client, |client| client.answered = client.answered.max(next));
-    }
-
     /// Whether a client is one of those whom the run waits for.
     pub fn awaits(&self, client: ClientId) -> bool {
         let state = self.lock();
@@ -136,78 +97,19 @@ impl Feed {
         client.is_some_and(|client| state.status.awaits(client))
     }
 
-    /// Whether the server is neither done nor going down.
+    /// Whether the server is neither done nor shutting down.
     pub fn goes_on(&self) -> bool {
         let state = self.lock();
         let phase = matches!(state.status.phase, Phase::Waiting | Phase::Running);
         phase && state.status.trouble.is_none()
     }
 
-    /// Where the run stands and what it waits for, if it waits.
+    /// How far the run is and what it waits for, if it waits.
     pub fn waiting(&self) -> (Phase, Round, Option<Waiting>) {
         let state = self.lock();
         let pace = state.history.pace();
         let waiting = state.status.waiting(&self.shared.about, pace, unix_time());
         (state.status.phase, state.status.round, waiting)
-    }
-
-    /// Notes bytes that were sent to a client, whether or not it reads them.
-    pub fn sent(&self, client: ClientId, bytes: u64) {
-        self.client(client, |client| client.bytes_down += bytes);
-    }
-
-    /// Adds a closed round to the curves, or to a round that is there what was measured of it later.
-    pub fn append(&self, point: Point) {
-        let mut state = self.lock();
-        if point.round > state.status.round {
-            state.status.round = point.round;
-            state.status.arrived = 0;
-        }
-        if state.history.push(point) && point.round > 0 {
-            self.shared.seconds.observe(point.seconds);
-        }
-    }
-
-    /// Replaces the curves by stored rounds, in order: what a coordinator knows after a restart.
-    pub fn restore(&self, points: impl IntoIterator<Item = Point>) {
-        let mut state = self.lock();
-        let generation = state.history.generation + 1;
-        state.history = History {
-            stride: 1,
-            generation,
-            ..History::default()
-        };
-        for point in points {
-            state.history.push(point);
-        }
-        if let Some(last) = state.history.last() {
-            state.status.round = state.status.round.max(last.round);
-        }
-    }
-
-    /// Says where the run stands. A server that is going down stays so, whatever round closes
-    /// meanwhile.
-    pub fn phase(&self, phase: Phase) {
-        self.update(|status| {
-            if status.phase != Phase::Stopping {
-                status.phase = phase;
-            }
-        });
-    }
-
-    /// Says that the server cannot go on, or that it can again.
-    pub fn trouble(&self, trouble: Option<String>) {
-        self.update(|status| status.trouble = trouble);
-    }
-
-    /// Shows what happens at the door in the metrics.
-    pub fn watch_door(&self, counters: Arc<Counters>) {
-        let mut door = self
-            .shared
-            .door
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *door = Some(counters);
     }
 
     /// The state now, with at most `rows` clients.
@@ -257,11 +159,17 @@ impl Feed {
 
     pub(super) fn with_metrics<T>(
         &self,
-        read: impl FnOnce(&Status, Option<&Waiting>, Option<Point>, &Histogram, Option<&Counters>) -> T,
+        read: impl FnOnce(
+            &Status,
+            Option<&Waiting>,
+            Option<Point>,
+            &Histogram,
+            Option<&ConnectionCounters>,
+        ) -> T,
     ) -> T {
-        let door = self
+        let connections = self
             .shared
-            .door
+            .connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
@@ -273,11 +181,11 @@ impl Feed {
             waiting.as_ref(),
             state.history.last(),
             &self.shared.seconds,
-            door.as_deref(),
+            connections.as_deref(),
         )
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.shared
             .state
             .lock()
@@ -293,7 +201,16 @@ pub(super) struct Mark {
 }
 
 impl History {
-    fn last(&self) -> Option<Point> {
+    /// Forgets all points.
+    pub(super) fn clear(&mut self) {
+        *self = Self {
+            stride: 1,
+            generation: self.generation + 1,
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn last(&self) -> Option<Point> {
         self.points.last().map(|(point, _)| *point)
     }
 
@@ -308,7 +225,7 @@ impl History {
     }
 
     /// Says whether the round is new.
-    fn push(&mut self, point: Point) -> bool {
+    pub(super) fn push(&mut self, point: Point) -> bool {
         self.changes += 1;
         let place = self
             .points
@@ -353,6 +270,7 @@ pub(super) fn unix_time() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FeedWriter;
     use super::*;
 
     fn point(round: u32) -> Point {
@@ -368,15 +286,16 @@ mod tests {
 
     #[test]
     fn viewers_get_what_they_lack() {
-        let feed = Feed::new(About::default());
+        let writer = FeedWriter::new(About::default());
+        let feed = writer.feed();
         let (whole, points, mark) = feed.points_since(None);
         assert!(whole && points.is_empty());
         assert_eq!(feed.points_since(Some(mark)).1, []);
-        feed.append(point(0));
-        feed.append(point(1));
+        writer.append(point(0));
+        writer.append(point(1));
         let (whole, points, mark) = feed.points_since(Some(mark));
         assert_eq!((whole, rounds(&points)), (false, vec![0, 1]));
-        feed.append(point(2));
+        writer.append(point(2));
         let (whole, points, mark) = feed.points_since(Some(mark));
         assert_eq!((whole, rounds(&points)), (false, vec![2]));
         // Round 1 is measured after round 2 has closed.
@@ -384,22 +303,23 @@ mod tests {
             test_accuracy: Some(0.5),
             ..point(1)
         };
-        feed.append(measured);
+        writer.append(measured);
         let (whole, points, mark) = feed.points_since(Some(mark));
         assert_eq!((whole, points), (false, vec![measured]));
         assert_eq!(rounds(&feed.points_since(None).1), [0, 1, 2]);
-        feed.restore([point(0), point(1)]);
+        writer.restore([point(0), point(1)]);
         let (whole, points, _) = feed.points_since(Some(mark));
         assert_eq!((whole, rounds(&points)), (true, vec![0, 1]));
     }
 
     #[test]
     fn long_runs_keep_a_bounded_curve_with_both_ends() {
-        let feed = Feed::new(About::default());
+        let writer = FeedWriter::new(About::default());
+        let feed = writer.feed();
         let mut mark = None;
         let mut seen: Vec<u32> = Vec::new();
         for round in 0..50_001 {
-            feed.append(point(round));
+            writer.append(point(round));
             if round % 1000 == 0 {
                 let (whole, points, next) = feed.points_since(mark);
                 if whole {

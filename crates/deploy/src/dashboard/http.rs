@@ -1,9 +1,9 @@
 //! The pages over HTTP/1.1.
 //!
-//! Only `GET` and `HEAD`. The page loads its scripts and styles from here and nothing from elsewhere (a
-//! content security policy says so), and no other page can read from here: answers carry no permission to,
-//! and a `Host` header must be an address, `localhost` or a name that was announced, so that a name of a
-//! stranger's that points here (DNS rebinding) is refused.
+//! Only `GET` and `HEAD`. The page loads its scripts and styles from here and nothing from
+//! elsewhere (a content security policy says so), and no other page can read from here: answers
+//! carry no permission to, and a `Host` header must be an address, `localhost` or a name that was
+//! announced, so that a name of a stranger's that points here (DNS rebinding) is refused.
 //!
 //! Connections and viewers are bounded. Newcomers are always let in: when there are too many, the
 //! oldest connection goes that has no viewer at its end, so that peers who open connections and say
@@ -36,7 +36,7 @@ use tower::Layer;
 
 use super::feed::{Feed, Mark};
 use super::metrics;
-use crate::net::listen::Backoff;
+use crate::accept::Backoff;
 
 const PAGE: &str = include_str!("../../assets/dashboard.html");
 const STYLE: &str = include_str!("../../assets/dashboard.css");
@@ -55,7 +55,7 @@ const VIEWERS: usize = 64;
 /// How long a connection may take to ask for something, also between two questions.
 const QUESTION: Duration = Duration::from_secs(10);
 
-/// How often a viewer hears something at most.
+/// How often a viewer gets an event at most.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Where and for whom.

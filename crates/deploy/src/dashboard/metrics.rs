@@ -1,7 +1,7 @@
-//! The run in the text format of Prometheus, or as OpenMetrics for whoever asks for that.
+//! The run in the text format of Prometheus, or as OpenMetrics for clients that ask for it.
 //!
-//! The older format is made from the newer one, line by line: it has no units, no end mark and no kind `info`, and calls a
-//! counter by the name of its samples.
+//! The older format is made from the newer one, line by line: it has no units, no end mark and no
+//! kind `info`, and calls a counter by the name of its samples.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +31,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// What is wanted by a header `Accept`: OpenMetrics if it is named, and not named after plain text.
+    /// What is wanted by a header `Accept`: OpenMetrics if it is named, and not named after plain
+    /// text.
     pub fn accepted(accept: &str) -> Self {
         let quality = |kind: &str| {
             let ranges = accept
@@ -77,7 +78,7 @@ struct Direction {
 
 type Float = Gauge<f64, AtomicU64>;
 
-/// All metrics now. They are gathered when asked for, so that nobody keeps the books twice.
+/// All metrics now. They are gathered when asked for, so that no number is kept twice.
 pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("soteria");
     let about = feed.about();
@@ -112,7 +113,7 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
             memory,
         );
     }
-    feed.with_metrics(|status, waiting, last, seconds, door| {
+    feed.with_metrics(|status, waiting, last, seconds, connections| {
         gauge(
             &mut registry,
             "rounds_closed",
@@ -220,24 +221,24 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
                 spent.or(last.epsilon),
             );
         }
-        if let Some(door) = door {
+        if let Some(connections) = connections {
             let mut count = |name: &str, help: &str, value: &AtomicU64| {
                 let counter = Counter::<u64>::default();
                 counter.inc_by(value.load(Ordering::Relaxed));
                 registry.register(name, help, counter);
             };
-            count("connections", "Connections accepted", &door.accepted);
+            count("connections", "Connections accepted", &connections.accepted);
             count(
                 "handshakes_refused",
                 "Handshakes that failed: strangers, revoked certificates",
-                &door.refused,
+                &connections.refused,
             );
             count(
                 "handshakes_dropped",
                 "Handshakes that took too long or gave way to newer ones",
-                &door.dropped,
+                &connections.dropped,
             );
-            let open = door.open.load(Ordering::Relaxed) as f64;
+            let open = connections.open.load(Ordering::Relaxed) as f64;
             gauge(
                 &mut registry,
                 "connections_open",

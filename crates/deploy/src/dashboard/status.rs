@@ -42,7 +42,7 @@ pub struct About {
     pub version: String,
 }
 
-/// Where the run stands.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -53,7 +53,7 @@ pub enum Phase {
     Running,
     /// All rounds are done.
     Finished,
-    /// The server is going down before the end; it goes on when started again.
+    /// The server is shutting down before the end; started again, it continues the run.
     Stopping,
 }
 
@@ -72,7 +72,8 @@ pub struct Client {
     /// The round after the last one of which this process has its message.
     #[serde(skip)]
     pub answered: Round,
-    /// How far it is by its own word: the round whose model it has, or the one after its last message.
+    /// How far it is by its own word: the round whose model it has, or the one after its last
+    /// message.
     pub round: Round,
     /// Its messages that were taken.
     pub taken: u32,
@@ -116,7 +117,7 @@ pub struct Point {
 /// What changes.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Where the run stands.
+    /// The phase of the run.
     pub phase: Phase,
     /// Rounds closed.
     pub round: Round,
@@ -159,7 +160,7 @@ pub struct Summary {
 
 /// A client's row on the page.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ClientRow {
     /// The client.
     #[serde(flatten)]
     pub client: Client,
@@ -174,7 +175,7 @@ pub struct Row {
 pub struct Snapshot {
     /// What does not change.
     pub about: About,
-    /// Where the run stands.
+    /// The phase of the run.
     pub phase: Phase,
     /// Rounds closed.
     pub round: Round,
@@ -191,7 +192,7 @@ pub struct Snapshot {
     /// Counts.
     pub summary: Summary,
     /// Clients, furthest behind first.
-    pub clients: Vec<Row>,
+    pub clients: Vec<ClientRow>,
     /// Clients that are not among them.
     pub more_clients: usize,
     /// The last point of the curves.
@@ -259,7 +260,8 @@ impl Status {
             (a_first.0, a_first.1)
                 .cmp(&(b_first.0, b_first.1))
                 .then(match self.clients.len() > rows {
-                    // With everybody on the page, rows that jump about are worse than an exact order.
+                    // With everybody on the page, rows that jump about are worse than an exact
+                    // order.
                     true => a_first.2.total_cmp(&b_first.2),
                     false => std::cmp::Ordering::Equal,
                 })
@@ -283,7 +285,7 @@ impl Status {
             more_clients: self.clients.len() - order.len(),
             clients: order
                 .into_iter()
-                .map(|client| Row {
+                .map(|client| ClientRow {
                     client: client.clone(),
                     lag: self.lag(client),
                     answered: self.answered(client),
@@ -364,7 +366,7 @@ mod tests {
             .map(|row| row.client.client)
             .collect();
         assert_eq!(order, [42, 9, 7]);
-        // At the end everybody goes, and nobody is missed who knows it.
+        // At the end all clients leave; those that acknowledged it are not missing.
         (status.phase, status.clients[9].finished) = (Phase::Finished, true);
         assert_eq!(
             (status.summary().away, status.lag(&status.clients[9])),

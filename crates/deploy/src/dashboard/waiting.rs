@@ -33,7 +33,7 @@ pub struct Waiting {
     pub away: usize,
     /// When the round closes without them, in seconds since 1970; `None` if it does not.
     pub closes: Option<f64>,
-    /// The first [`NAMED`] of them, those without a connection first.
+    /// The first `NAMED` of them, those without a connection first.
     pub clients: Vec<Awaited>,
 }
 

@@ -1,13 +1,14 @@
-//! The coordinator's desk: one thread that owns the [`Coordinator`] and its disk, and answers one call
-//! after the other. Everybody else talks to it by messages and hears of closed rounds by a watch.
+//! The coordinator as an actor: one thread owns the [`Coordinator`] and its store, and answers one
+//! call after the other. Other threads call it through a [`CoordinatorHandle`] and are notified of
+//! closed rounds by a watch channel.
 //!
-//! Calls wait in a short queue, so a flood of them costs senders time, not the server memory. When the
-//! coordinator can no longer keep its state, the desk closes, every waiting call fails, and
-//! [`Opened::ended`] says why.
+//! Calls wait in a short queue, so a flood of them costs the senders time, not the server memory.
+//! When the coordinator can no longer store its state, the actor stops, every waiting call fails
+//! with [`Stopped`], and [`Actor::ended`] has the reason.
 //!
-//! What takes the accountant's time is done on other threads: noise for a number of records while its client
-//! waits to join, one at a time; noise and cost of the whole run when everybody has joined. Everybody else is
-//! answered meanwhile.
+//! Calibration can take seconds, so it runs on other threads while calls are answered: the noise
+//! for one number of records while its client waits to join, one at a time, and noise and cost of
+//! the whole run once all clients have joined.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,8 +17,8 @@ use bytes::Bytes;
 use soteriafl_core::protocol::{ClientId, Round};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use crate::calibration_cache::Sizes;
-use crate::coordinator::{CatchUp, Coordinator, CoordinatorError, News, Receipt};
+use crate::calibration_cache::CalibrationCache;
+use crate::coordinator::{CatchUp, Coordinator, CoordinatorError, Receipt, Unmeasured};
 use crate::participant::Position;
 use crate::store::{ClosedRound, Evaluation, ServerStore};
 
@@ -35,73 +36,73 @@ enum Call {
     Acknowledge(ClientId, Reply<()>),
 }
 
-/// Where the run stands, for those who follow it.
+/// How far the run is, as every follower sees it.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
-    /// Whether everybody has joined.
+pub struct RunState {
+    /// Whether all clients have joined and the run has begun.
     pub begun: bool,
     /// The open round.
     pub open: Round,
     /// Whether all rounds are done.
     pub finished: bool,
-    /// Whether everybody knows.
-    pub settled: bool,
+    /// Whether all clients have acknowledged the end.
+    pub acknowledged: bool,
     /// The last round that closed.
     pub latest: Option<Arc<ClosedRound>>,
 }
 
-/// A way to the desk.
+/// Calls the coordinator's actor; clones call the same one.
 #[derive(Clone)]
-pub struct Desk {
+pub struct CoordinatorHandle {
     calls: mpsc::Sender<Call>,
-    sizes: Arc<Sizes>,
-    /// Who may have noise computed.
+    calibrations: Arc<CalibrationCache>,
+    /// One permit: noise is computed for one client at a time.
     calibrating: Arc<Semaphore>,
-    standing: watch::Receiver<Standing>,
+    state: watch::Receiver<RunState>,
 }
 
-/// The desk is closed: the server is going down.
+/// The actor has stopped: the server is shutting down.
 #[derive(Debug, thiserror::Error)]
 #[error("the server is going down")]
-pub struct Closed;
+pub struct Stopped;
 
-/// What the owner of a coordinator wants to hear, on the desk's thread.
+/// Is told of every change of the coordinator, on the actor's thread.
 pub trait Observer<S>: Send {
-    /// Something changed; `news` are rounds to be measured.
-    fn changed(&mut self, coordinator: &Coordinator<S>, news: Vec<News>);
+    /// Something changed; `unmeasured` are rounds to be measured.
+    fn changed(&mut self, coordinator: &Coordinator<S>, unmeasured: Vec<Unmeasured>);
 }
 
-/// A desk that was opened.
-pub struct Opened {
-    /// The way to it.
-    pub desk: Desk,
+/// A coordinator's actor that was started.
+pub struct Actor {
+    /// Calls it.
+    pub coordinator: CoordinatorHandle,
     /// Where measurements go.
     pub measured: mpsc::UnboundedSender<Evaluation>,
-    /// Why it closed: `Ok` when nobody needs it any more.
+    /// Why it stopped: `Ok` when all handles are dropped or it was told to stop.
     pub ended: oneshot::Receiver<Result<(), CoordinatorError>>,
-    /// Dropping it closes the desk.
+    /// Dropping it stops the actor.
     pub stop: oneshot::Sender<()>,
 }
 
-/// Opens a desk for a coordinator, on a thread of its own. Times are since `clock`.
-pub fn open<S: ServerStore + 'static>(
+/// Starts the actor of a coordinator on a thread of its own. Times are since `clock`.
+pub fn start<S: ServerStore + 'static>(
     coordinator: Coordinator<S>,
     mut observer: impl Observer<S> + 'static,
     clock: Instant,
-) -> Opened {
-    let mut coordinator = coordinator.settled_elsewhere();
-    let sizes = Arc::clone(coordinator.sizes());
+) -> Actor {
+    let mut coordinator = coordinator.calibrated_by_caller();
+    let calibrations = Arc::clone(coordinator.calibrations());
     let (calls, mut waiting) = mpsc::channel(QUEUE);
-    let (settle, mut settled) = mpsc::unbounded_channel();
+    let (calibrate, mut calibrated) = mpsc::unbounded_channel();
     let (measured, mut measurements) = mpsc::unbounded_channel();
-    let (announce, standing) = watch::channel(stand(&mut coordinator));
+    let (announce, state) = watch::channel(run_state(&mut coordinator));
     let (end, ended) = oneshot::channel();
     let (stop, mut stopped) = oneshot::channel::<()>();
     let runtime = tokio::runtime::Handle::current();
     std::thread::spawn(move || {
         let result = runtime.block_on(async move {
-            let news = coordinator.news();
-            observer.changed(&coordinator, news);
+            let unmeasured = coordinator.take_unmeasured();
+            observer.changed(&coordinator, unmeasured);
             // The round whose deadline passed with too few answers: its next message decides.
             let mut overdue = None;
             loop {
@@ -113,11 +114,11 @@ pub fn open<S: ServerStore + 'static>(
                         None => std::future::pending().await,
                     }
                 };
-                let before = (coordinator.begun(), coordinator.settled());
+                let before = (coordinator.begun(), coordinator.acknowledged());
                 tokio::select! {
                     biased;
                     _ = &mut stopped => return Ok(()),
-                    Some(settled) = settled.recv() => coordinator.begin(settled, clock.elapsed())?,
+                    Some(result) = calibrated.recv() => coordinator.begin(result, clock.elapsed())?,
                     Some(evaluation) = measurements.recv() => coordinator.evaluated(evaluation)?,
                     call = waiting.recv() => match call {
                         Some(call) => answer(&mut coordinator, call, clock)?,
@@ -129,28 +130,31 @@ pub fn open<S: ServerStore + 'static>(
                         }
                     }
                 }
-                if let Some(records) = coordinator.to_settle() {
-                    let (settle, sizes) = (settle.clone(), Arc::clone(coordinator.sizes()));
+                if let Some(records) = coordinator.to_calibrate() {
+                    let calibrate = calibrate.clone();
+                    let calibrations = Arc::clone(coordinator.calibrations());
                     tracing::info!("everybody has joined: noise and cost are computed");
-                    // The desk may be closed before this is done.
-                    std::thread::spawn(move || drop(settle.send(sizes.settle(&records))));
+                    // The actor may have stopped before this is done.
+                    std::thread::spawn(move || {
+                        drop(calibrate.send(calibrations.calibrate(&records)))
+                    });
                 }
-                let after = (coordinator.begun(), coordinator.settled());
+                let after = (coordinator.begun(), coordinator.acknowledged());
                 if coordinator.round() != round || before != after {
-                    announce.send_replace(stand(&mut coordinator));
+                    announce.send_replace(run_state(&mut coordinator));
                 }
-                let news = coordinator.news();
-                observer.changed(&coordinator, news);
+                let unmeasured = coordinator.take_unmeasured();
+                observer.changed(&coordinator, unmeasured);
             }
         });
         let _ = end.send(result);
     });
-    Opened {
-        desk: Desk {
+    Actor {
+        coordinator: CoordinatorHandle {
             calls,
-            sizes,
+            calibrations,
             calibrating: Arc::new(Semaphore::new(1)),
-            standing,
+            state,
         },
         measured,
         ended,
@@ -158,13 +162,13 @@ pub fn open<S: ServerStore + 'static>(
     }
 }
 
-fn stand<S: ServerStore>(coordinator: &mut Coordinator<S>) -> Standing {
+fn run_state<S: ServerStore>(coordinator: &mut Coordinator<S>) -> RunState {
     let open = coordinator.round();
-    Standing {
+    RunState {
         begun: coordinator.begun(),
         open,
         finished: coordinator.finished(),
-        settled: coordinator.settled(),
+        acknowledged: coordinator.acknowledged(),
         latest: open
             .checked_sub(1)
             .and_then(|last| coordinator.closed(last).ok()),
@@ -179,23 +183,23 @@ fn answer<S: ServerStore>(
 ) -> Result<(), CoordinatorError> {
     let now = clock.elapsed();
     match call {
-        Call::Join(client, records, reply) => give(reply, coordinator.join(client, records, now)),
+        Call::Join(client, records, reply) => send(reply, coordinator.join(client, records, now)),
         Call::Submit(client, message, reply) => {
             let result = coordinator.submit(client, message, now);
-            give(reply, result.map(|(receipt, _)| receipt))
+            send(reply, result.map(|(receipt, _)| receipt))
         }
         Call::MayFollow(client, position, reply) => {
-            give(reply, coordinator.may_follow(client, position))
+            send(reply, coordinator.may_follow(client, position))
         }
         Call::CatchUp(client, position, reply) => {
-            give(reply, coordinator.catch_up(client, position))
+            send(reply, coordinator.catch_up(client, position))
         }
-        Call::Closed(round, reply) => give(reply, coordinator.closed(round)),
-        Call::Acknowledge(client, reply) => give(reply, coordinator.acknowledge(client)),
+        Call::Closed(round, reply) => send(reply, coordinator.closed(round)),
+        Call::Acknowledge(client, reply) => send(reply, coordinator.acknowledge(client)),
     }
 }
 
-fn give<T>(reply: Reply<T>, result: Result<T, CoordinatorError>) -> Result<(), CoordinatorError> {
+fn send<T>(reply: Reply<T>, result: Result<T, CoordinatorError>) -> Result<(), CoordinatorError> {
     match result {
         Err(
             fatal @ (CoordinatorError::Store(_)
@@ -204,65 +208,65 @@ fn give<T>(reply: Reply<T>, result: Result<T, CoordinatorError>) -> Result<(), C
             | CoordinatorError::Failed),
         ) => Err(fatal),
         result => {
-            // Whoever asked may be gone.
+            // The caller may have given up waiting.
             let _ = reply.send(result);
             Ok(())
         }
     }
 }
 
-impl Desk {
-    /// Where the run stands, now and later.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+impl CoordinatorHandle {
+    /// How far the run is, now and later.
+    pub fn state(&self) -> watch::Receiver<RunState> {
+        self.state.clone()
     }
 
     /// As [`Coordinator::join`].
     ///
     /// # Errors
-    /// [`Closed`] if the desk is.
+    /// [`Stopped`] if the actor has stopped.
     pub async fn join(
         &self,
         client: ClientId,
         records: u64,
-    ) -> Result<Result<(), CoordinatorError>, Closed> {
+    ) -> Result<Result<(), CoordinatorError>, Stopped> {
         let join = || self.ask(|reply| Call::Join(client, records, reply));
         let answer = join().await?;
         if !matches!(answer, Err(CoordinatorError::Uncalibrated(_))) {
             return Ok(answer);
         }
         let permit = Arc::clone(&self.calibrating).acquire_owned().await;
-        let sizes = Arc::clone(&self.sizes);
+        let calibrations = Arc::clone(&self.calibrations);
         let computed = tokio::task::spawn_blocking(move || {
-            // Whoever hung up is computed for all the same, and the next one waits for that.
+            // Runs to its end even if the client hangs up; the next client waits for the permit.
             let _permit = permit;
-            sizes.compute(records)
+            calibrations.compute(records)
         });
-        computed.await.map_err(|_| Closed)?;
+        computed.await.map_err(|_| Stopped)?;
         join().await
     }
 
     /// As [`Coordinator::submit`].
     ///
     /// # Errors
-    /// [`Closed`] if the desk is.
+    /// [`Stopped`] if the actor has stopped.
     pub async fn submit(
         &self,
         client: ClientId,
         message: Bytes,
-    ) -> Result<Result<Receipt, CoordinatorError>, Closed> {
+    ) -> Result<Result<Receipt, CoordinatorError>, Stopped> {
         self.ask(|reply| Call::Submit(client, message, reply)).await
     }
 
     /// As [`Coordinator::may_follow`].
     ///
     /// # Errors
-    /// [`Closed`] if the desk is.
+    /// [`Stopped`] if the actor has stopped.
     pub async fn may_follow(
         &self,
         client: ClientId,
         position: Position,
-    ) -> Result<Result<(), CoordinatorError>, Closed> {
+    ) -> Result<Result<(), CoordinatorError>, Stopped> {
         self.ask(|reply| Call::MayFollow(client, position, reply))
             .await
     }
@@ -270,12 +274,12 @@ impl Desk {
     /// As [`Coordinator::catch_up`].
     ///
     /// # Errors
-    /// [`Closed`] if the desk is.
+    /// [`Stopped`] if the actor has stopped.
     pub async fn catch_up(
         &self,
         client: ClientId,
         position: Position,
-    ) -> Result<Result<CatchUp, CoordinatorError>, Closed> {
+    ) -> Result<Result<CatchUp, CoordinatorError>, Stopped> {
         self.ask(|reply| Call::CatchUp(client, position, reply))
             .await
     }
@@ -283,31 +287,31 @@ impl Desk {
     /// As [`Coordinator::closed`].
     ///
     /// # Errors
-    /// [`Closed`] if the desk is.
+    /// [`Stopped`] if the actor has stopped.
     pub async fn closed(
         &self,
         round: Round,
-    ) -> Result<Result<Arc<ClosedRound>, CoordinatorError>, Closed> {
+    ) -> Result<Result<Arc<ClosedRound>, CoordinatorError>, Stopped> {
         self.ask(|reply| Call::Closed(round, reply)).await
     }
 
     /// As [`Coordinator::acknowledge`].
     ///
     /// # Errors
-    /// [`Closed`] if the desk is.
+    /// [`Stopped`] if the actor has stopped.
     pub async fn acknowledge(
         &self,
         client: ClientId,
-    ) -> Result<Result<(), CoordinatorError>, Closed> {
+    ) -> Result<Result<(), CoordinatorError>, Stopped> {
         self.ask(|reply| Call::Acknowledge(client, reply)).await
     }
 
     async fn ask<T>(
         &self,
         call: impl FnOnce(Reply<T>) -> Call,
-    ) -> Result<Result<T, CoordinatorError>, Closed> {
+    ) -> Result<Result<T, CoordinatorError>, Stopped> {
         let (reply, answer) = oneshot::channel();
-        self.calls.send(call(reply)).await.map_err(|_| Closed)?;
-        answer.await.map_err(|_| Closed)
+        self.calls.send(call(reply)).await.map_err(|_| Stopped)?;
+        answer.await.map_err(|_| Stopped)
     }
 }

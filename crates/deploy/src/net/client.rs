@@ -1,8 +1,8 @@
 //! A client's side of the wire: calls, tries again, follows.
 //!
 //! Whatever fails for a reason that may pass (no server, a cut connection, a server going down) is
-//! tried again with growing pauses, forever; what the server refuses on its merits, or a certificate that
-//! is not accepted, ends the client.
+//! tried again with growing pauses, forever; what the server refuses on its merits, or a
+//! certificate that is not accepted, ends the client.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ use crate::{from_bytes, printable};
 /// How long a call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A round that takes longer than this lets the connection live on beside it, on another thread; for a shorter one that would
-/// take longer than it does.
+/// A round that takes longer than this lets the connection live on beside it, on another thread;
+/// for a shorter one that would take longer than it does.
 const QUICK: Duration = Duration::from_millis(250);
 
 /// How often a client that waits for the server is asked what to show.
@@ -48,7 +48,8 @@ pub enum FollowError {
     /// The server speaks of another run, or sends what is no answer.
     #[error("the server does not keep to the protocol: {0}")]
     Protocol(&'static str),
-    /// The server has another message of this client for the same round, the open one or the one before.
+    /// The server has another message of this client for the same round, the open one or the one
+    /// before.
     #[error(
         "the server already has another message of this client for this round: a copy of this state is at work, or this one is older \
          than the last message ({0})"
@@ -58,6 +59,26 @@ pub enum FollowError {
     #[error(transparent)]
     Participant(#[from] ParticipantError),
 }
+
+impl FollowError {
+    /// What a person can do about it, if anything.
+    pub fn hints(&self) -> &'static [&'static str] {
+        match self {
+            FollowError::Twice(_) => &HINTS_TWICE,
+            FollowError::Participant(error) => error.hints(),
+            _ => &[],
+        }
+    }
+}
+
+/// Both messages have left this client's machines, and the ledger of each copy knows of one.
+const HINTS_TWICE: [&str; 3] = [
+    "both messages have left; if the other is of a copy of this state, count what both ledgers say",
+    "find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; \
+     if it has gone on, its state is the newer one: keep that",
+    "if there is none, somebody has sent as this client: see who has its key (without TLS any process of \
+     this machine may)",
+];
 
 impl From<Status> for FollowError {
     fn from(status: Status) -> Self {
@@ -81,8 +102,8 @@ impl From<Status> for FollowError {
     }
 }
 
-/// Pauses that grow from attempt to attempt, each between half and all of its length: clients that were cut off together do
-/// not come back together.
+/// Pauses that grow from attempt to attempt, each between half and all of its length: clients that
+/// were cut off together do not come back together.
 #[derive(Default)]
 pub struct Patience(u32);
 
@@ -204,7 +225,7 @@ impl Caller {
     }
 }
 
-/// What a client waits for between two words of the server.
+/// What a client waits for between two events of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     /// Since when, as far as this client knows.
@@ -222,8 +243,8 @@ impl Wait {
         }
     }
 
-    /// What the server says, which is shown and otherwise believed in nothing.
-    fn hear(&mut self, waiting: rpc::Waiting) {
+    /// Notes what the server says. It is only shown: nothing else depends on it.
+    fn update(&mut self, waiting: rpc::Waiting) {
         let lasted = Duration::from_secs(u64::from(waiting.seconds));
         let began = Instant::now().checked_sub(lasted);
         self.since = began.map_or(self.since, |began| began.min(self.since));
@@ -231,7 +252,7 @@ impl Wait {
     }
 }
 
-/// Who hears how a client fares.
+/// Is told how a client gets on, e.g. to show it.
 pub trait Audience<S> {
     /// The participant has taken another step.
     fn advanced(&mut self, participant: &Participant<S>);
@@ -242,7 +263,7 @@ pub trait Audience<S> {
 
 /// Follows the run until its end, once: an error that may pass leaves the participant where it is.
 ///
-/// `audience` hears of every change.
+/// `audience` is told of every change.
 ///
 /// # Errors
 /// When the connection fails, or one side cannot go on.
@@ -257,31 +278,32 @@ pub async fn follow<S: ClientStore>(
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut wait = Wait::from_now();
     while !participant.replica().finished() {
-        let word = tokio::select! {
+        let event = tokio::select! {
             biased;
-            word = stream.message() => word?,
+            event = stream.message() => event?,
             _ = looks.tick() => {
                 audience.waits(&wait);
                 continue;
             }
         };
-        let Some(progress) = word else {
+        let Some(progress) = event else {
             return Err(FollowError::Passing("the server hung up".to_string()));
         };
         if progress.run != caller.run {
             return Err(FollowError::Protocol("it answers for another run"));
         }
         if let Some(Event::Waiting(waiting)) = progress.event {
-            wait.hear(waiting);
+            wait.update(waiting);
             audience.waits(&wait);
             continue;
         }
         let open = progress.open;
         let opened = matches!(progress.event, Some(Event::Opened(_)));
         let step = || {
-            live(participant, progress.event)?;
+            apply(participant, progress.event)?;
             audience.advanced(participant);
-            // Rounds that are over are only lived through: a message for them would be spent for nothing.
+            // Closed rounds are only applied: a message for them would be spent for
+            // nothing.
             if participant.replica().round() >= open {
                 participant.message()
             } else {
@@ -294,7 +316,8 @@ pub async fn follow<S: ClientStore>(
         } else {
             tokio::task::block_in_place(step)
         }?;
-        // Rounds with a message are measured. At a stream's first word it may be one that was made earlier.
+        // Rounds with a message are measured. At a stream's first event it may be one that was made
+        // earlier.
         if message.is_some() && !opened {
             took = start.elapsed();
         }
@@ -306,7 +329,7 @@ pub async fn follow<S: ClientStore>(
     Ok(())
 }
 
-fn live<S: ClientStore>(
+fn apply<S: ClientStore>(
     participant: &mut Participant<S>,
     event: Option<Event>,
 ) -> Result<(), ParticipantError> {

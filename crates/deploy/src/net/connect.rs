@@ -1,8 +1,8 @@
 //! A client's channel to its server.
 //!
-//! The address is `https://HOST[:PORT]`; the server's certificate must be of the client's authority and
-//! name HOST. `http://` is for tests on one machine and refused for every other. The channel connects when
-//! it is used and again after it broke; each attempt is bounded in time.
+//! The address is `https://HOST[:PORT]`; the server's certificate must be of the client's authority
+//! and name HOST. `http://` is for tests on one machine and refused for every other. The channel
+//! connects when it is used and again after it broke; each attempt is bounded in time.
 
 use std::error::Error;
 use std::io;
@@ -23,14 +23,15 @@ use tonic::transport::{Channel, Endpoint, Uri};
 /// The port that is meant when an address has none.
 pub const DEFAULT_PORT: u16 = 7443;
 
-/// How long one attempt to connect may take, handshake included: a server to which all clients come at once takes its time.
+/// How long one attempt to connect may take, handshake included: a server to which all clients come
+/// at once takes its time.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes that are read from the server at a time; TLS by itself asks for 4 KB.
 const READ_AHEAD: usize = 64 << 10;
 
-/// The longest piece in which the server may send an average: each costs it a header, a TLS record and a system call of
-/// its own.
+/// The longest piece in which the server may send an average: each costs it a header, a TLS record
+/// and a system call of its own.
 const FRAME: u32 = 256 << 10;
 
 /// How a connection is protected.
@@ -45,7 +46,7 @@ pub enum Security {
 /// Why an address cannot be dialled.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DialError {
+pub enum ConnectError {
     /// It is no address.
     #[error("`{0}` is not an address of the form https://HOST:PORT")]
     Address(String),
@@ -89,8 +90,8 @@ impl Target {
     ///
     /// # Errors
     /// When it is none, or does not fit the protection.
-    pub fn new(address: &str, security: &Security) -> Result<Self, DialError> {
-        let malformed = || DialError::Address(address.to_string());
+    pub fn new(address: &str, security: &Security) -> Result<Self, ConnectError> {
+        let malformed = || ConnectError::Address(address.to_string());
         let uri: Uri = address.parse().map_err(|_| malformed())?;
         let expected = match security {
             Security::Tls(_) => "https",
@@ -99,7 +100,7 @@ impl Target {
         match uri.scheme_str() {
             Some(scheme) if scheme == expected => {}
             Some("http" | "https") => {
-                return Err(DialError::Scheme {
+                return Err(ConnectError::Scheme {
                     address: address.to_string(),
                     expected,
                 });
@@ -115,7 +116,7 @@ impl Target {
             .to_string();
         let security = match security {
             Security::Plain if is_loopback(&host) => Secured::Plain,
-            Security::Plain => return Err(DialError::PlainAbroad(address.to_string())),
+            Security::Plain => return Err(ConnectError::PlainAbroad(address.to_string())),
             Security::Tls(config) => Secured::Tls(TlsTarget {
                 config: Arc::clone(config),
                 name: ServerName::try_from(host.clone()).map_err(|_| malformed())?,
@@ -176,8 +177,9 @@ impl Target {
         let connector = TlsConnector::from(Arc::clone(&tls.config));
         let stream = BufReader::with_capacity(READ_AHEAD, stream);
         let mut stream = connector.connect(tls.name.clone(), stream).await?;
-        // A server judges the client's certificate after the client's handshake is over. Its first bytes,
-        // HTTP/2 settings, or its refusal, are waited for here, where a refusal can be named.
+        // A server judges the client's certificate after the client's handshake is over. Its first
+        // bytes, HTTP/2 settings, or its refusal, are waited for here, where a refusal can be
+        // named.
         if stream.fill_buf().await?.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -298,7 +300,8 @@ impl AsyncWrite for Stream {
 mod tests {
     use super::*;
 
-    /// `localhost` may be anything in a hosts file: plain text, and secrets from a seed, stay on this machine.
+    /// `localhost` may be anything in a hosts file: plain text, and secrets from a seed, stay on
+    /// this machine.
     #[test]
     fn the_address_counts_not_the_name() {
         let at = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -1,9 +1,10 @@
-//! The coordinator as a gRPC service: who is speaking, is it about this run, then the desk.
+//! The coordinator as a gRPC service: identifies the client, checks the run, calls the actor.
 //!
-//! Everything a peer sends is bounded before it is looked at: the size of a message by what the run's
-//! compressor produces, streams per connection, time per call. A client follows once: a newer stream ends its older one, and a stream
-//! that nobody reads any more ends at once, also while it waits for the run to begin. Following costs two items in a
-//! queue; averages and dense states are shared, not copied, until they are written to a connection.
+//! Everything a peer sends is bounded before it is looked at: the size of a message by what the
+//! run's compressor produces, streams per connection, time per call. A client follows once: a newer
+//! stream ends its older one, and a stream that nobody reads any more ends at once, also while it
+//! waits for the run to begin. Following costs two items in a queue; averages and dense states are
+//! shared, not copied, until they are written to a connection.
 //!
 //! A client is connected for as long as it follows. That it is lost is noted and logged at once
 //! when its connection ends, and within half a minute when it goes silent ([`super::ASKED_AFTER`]).
@@ -21,12 +22,12 @@ use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
-use super::actor::{Closed, Desk};
+use super::actor::{CoordinatorHandle, Stopped};
 use super::listen::{Incoming, Peer};
 use super::rpc::coordinator_server::{Coordinator, CoordinatorServer};
 use super::rpc::{self, progress::Event};
 use crate::coordinator::{CoordinatorError, Receipt};
-use crate::dashboard::Feed;
+use crate::dashboard::FeedWriter;
 use crate::description::{Description, RUN_ID_LEN};
 use crate::log_quota::may_say;
 use crate::message_bounds::longest_message;
@@ -43,12 +44,12 @@ const STREAMS: u32 = 16;
 
 /// The service of one run.
 pub struct Service {
-    desk: Desk,
+    coordinator: CoordinatorHandle,
     text: String,
     run: [u8; RUN_ID_LEN],
-    feed: Feed,
+    dashboard: FeedWriter,
     streams: Streams,
-    /// After how long a silent connection is asked whether it lives, and how long it may take to
+    /// After how long a silent connection is probed, and how long it may take to
     /// answer.
     keepalive: (Duration, Duration),
 }
@@ -91,14 +92,19 @@ impl Streams {
         Arc::strong_count(&self.0.alive) - 1
     }
 
-    /// Says what the run waits for, if it does, to those who follow and want to hear it.
+    /// Tells what the run waits for, if it does, to those followers that asked for it.
     pub fn tell(&self, wait: Option<Wait>) {
         self.0.wait.send_replace(wait);
     }
 
     /// Begins a client's stream, which gets a number; the one before ends. From now on the client
     /// is connected.
-    fn enter(&self, client: ClientId, feed: &Feed, begin: impl FnOnce(u64) -> AbortHandle) {
+    fn enter(
+        &self,
+        client: ClientId,
+        dashboard: &FeedWriter,
+        begin: impl FnOnce(u64) -> AbortHandle,
+    ) {
         // The stream may end before this returns, and then waits for the lock.
         let mut open = self.lock();
         let number = open.next;
@@ -107,7 +113,7 @@ impl Streams {
         if let Some((_, older)) = open.streams.insert(client, stream) {
             older.abort();
         }
-        let away = feed.connected(client, true);
+        let away = dashboard.connected(client, true);
         drop(open);
         if let Some(seconds) = away.filter(|_| may_say("connected again", Some(client))) {
             tracing::info!(client, away = seconds.round(), "connected again");
@@ -116,13 +122,13 @@ impl Streams {
 
     /// Ends a client's stream; says whether that was its newest one, without which it is not
     /// connected.
-    fn leave(&self, client: ClientId, number: u64, feed: &Feed) -> bool {
+    fn leave(&self, client: ClientId, number: u64, dashboard: &FeedWriter) -> bool {
         let mut open = self.lock();
         let newest = open.streams.get(&client).map(|(number, _)| *number);
         let left = newest == Some(number);
         if left {
             open.streams.remove(&client);
-            feed.connected(client, false);
+            dashboard.connected(client, false);
         }
         left
     }
@@ -131,7 +137,8 @@ impl Streams {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A dense state as it travels. The state before a round is the same for everybody, so it is encoded once.
+    /// A dense state as it travels. The state before a round is the same for everybody, so it is
+    /// encoded once.
     fn encoded(&self, state: &ServerState, accepted: bool, taken: u32) -> rpc::Snapshot {
         let mut dense = self.0.dense.lock().unwrap_or_else(PoisonError::into_inner);
         let known = dense.take().filter(|known| known.round == state.round);
@@ -153,13 +160,17 @@ impl Streams {
 }
 
 impl Service {
-    /// A service for the run of `description`, whose desk this is.
-    pub fn new(desk: Desk, description: &Description, feed: Feed) -> Self {
+    /// A service for the run of `description`, which `coordinator` runs.
+    pub fn new(
+        coordinator: CoordinatorHandle,
+        description: &Description,
+        dashboard: FeedWriter,
+    ) -> Self {
         Self {
-            desk,
+            coordinator,
             text: description.text().to_string(),
             run: description.run_id(),
-            feed,
+            dashboard,
             streams: Streams::default(),
             keepalive: (super::ASKED_AFTER, super::ANSWERS_WITHIN),
         }
@@ -175,13 +186,13 @@ impl Service {
         }
     }
 
-    /// Who follows.
+    /// The streams of the clients that follow.
     pub fn streams(&self) -> Streams {
         self.streams.clone()
     }
 
-    /// Serves accepted connections until `stop` is ready; then no new calls are taken and the open ones
-    /// are given a moment.
+    /// Serves accepted connections until `stop` is ready; then no new calls are taken and the open
+    /// ones are given a moment.
     ///
     /// # Errors
     /// When the transport fails.
@@ -208,7 +219,7 @@ impl Service {
             .await
     }
 
-    /// Who is speaking, if it may.
+    /// The client that sent a request, if it is permitted.
     fn client<T>(&self, request: &Request<T>) -> Result<ClientId, Status> {
         let peer = request
             .extensions()
@@ -219,7 +230,7 @@ impl Service {
         }
         match peer.client() {
             Some(client) => Ok(client),
-            // Without TLS, on loopback, a client is whom it says it is.
+            // Without TLS, on loopback, a client's own statement is all there is.
             None => request
                 .metadata()
                 .get(rpc::CLIENT_METADATA)
@@ -246,8 +257,7 @@ impl Coordinator for Service {
         request: Request<rpc::DescribeRequest>,
     ) -> Result<Response<rpc::DescribeReply>, Status> {
         let client = self.client(&request)?;
-        self.feed.heard(client, 0);
-        self.feed.sent(client, self.text.len() as u64);
+        self.dashboard.described(client, self.text.len() as u64);
         Ok(Response::new(rpc::DescribeReply {
             description: self.text.clone(),
         }))
@@ -260,12 +270,11 @@ impl Coordinator for Service {
         let client = self.client(&request)?;
         let rpc::JoinRequest { run, records } = request.into_inner();
         self.check(&run)?;
-        timed(self.desk.join(client, records)).await?;
+        timed(self.coordinator.join(client, records)).await?;
         if may_say("joined", Some(client)) {
             tracing::info!(client, records, "joined");
         }
-        self.feed.heard(client, 0);
-        self.feed.client(client, |row| row.joined = true);
+        self.dashboard.joined(client);
         Ok(Response::new(rpc::JoinReply {}))
     }
 
@@ -276,22 +285,17 @@ impl Coordinator for Service {
         let client = self.client(&request)?;
         let rpc::SubmitRequest { run, message } = request.into_inner();
         self.check(&run)?;
-        self.feed.heard(client, message.len() as u64);
-        // Its word, before the desk can close the round by it; whether it was taken in time is another matter. An older message
-        // that comes once more says nothing new.
-        let rounds = self.feed.about().rounds;
+        // The round is the client's claim; the coordinator judges it below.
         let next = wire::claimed_round(&message).map_or(0, |round| round.saturating_add(1));
-        self.feed.client(client, |row| {
-            row.round = row.round.max(next).min(rounds);
-        });
-        let receipt = timed(self.desk.submit(client, message))
+        self.dashboard.submitted(client, message.len() as u64, next);
+        let receipt = timed(self.coordinator.submit(client, message))
             .await
             .inspect_err(|status| {
                 if may_say("a message was not taken", Some(client)) {
                     tracing::warn!(client, reason = status.message(), "a message was not taken");
                 }
             })?;
-        self.feed.answered(client, next);
+        self.dashboard.answered(client, next);
         let (closed, accepted) = match receipt {
             Receipt::Received => (false, false),
             Receipt::Closed { accepted } => (true, accepted),
@@ -319,15 +323,13 @@ impl Coordinator for Service {
             pending,
             every_round,
         };
-        // Whoever has no business here hears it at once, not in the stream.
-        timed(self.desk.may_follow(client, position)).await?;
-        self.feed.heard(client, 0);
-        self.feed
-            .client(client, |row| row.round = position.have.unwrap_or(0));
+        // A client that may not follow is refused by the call itself, not within the stream.
+        timed(self.coordinator.may_follow(client, position)).await?;
+        self.dashboard.followed(client, position.have);
         let (sender, receiver) = mpsc::channel(1);
         let follower = Follower {
-            desk: self.desk.clone(),
-            feed: self.feed.clone(),
+            coordinator: self.coordinator.clone(),
+            dashboard: self.dashboard.clone(),
             run: Bytes::copy_from_slice(&self.run),
             client,
             sender,
@@ -335,7 +337,7 @@ impl Coordinator for Service {
             streams: self.streams.clone(),
             _alive: Arc::clone(&self.streams.0.alive),
         };
-        self.streams.enter(client, &self.feed, |number| {
+        self.streams.enter(client, &self.dashboard, |number| {
             tokio::spawn(follower.run(number, position)).abort_handle()
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -347,23 +349,20 @@ impl Coordinator for Service {
     ) -> Result<Response<rpc::AcknowledgeReply>, Status> {
         let client = self.client(&request)?;
         self.check(&request.into_inner().run)?;
-        timed(self.desk.acknowledge(client)).await?;
-        self.feed.heard(client, 0);
-        let rounds = self.feed.about().rounds;
-        self.feed
-            .client(client, |row| (row.round, row.finished) = (rounds, true));
+        timed(self.coordinator.acknowledge(client)).await?;
+        self.dashboard.acknowledged(client);
         Ok(Response::new(rpc::AcknowledgeReply {}))
     }
 }
 
 /// One client that follows the run.
 struct Follower {
-    desk: Desk,
-    feed: Feed,
+    coordinator: CoordinatorHandle,
+    dashboard: FeedWriter,
     run: Bytes,
     client: ClientId,
     sender: mpsc::Sender<Result<rpc::Progress, Status>>,
-    /// Whether it wants to hear what the run waits for.
+    /// Whether it asked to be told what the run waits for.
     tell_waiting: bool,
     streams: Streams,
     _alive: Arc<()>,
@@ -373,35 +372,35 @@ impl Follower {
     /// Follows until one side ends it.
     async fn run(self, number: u64, position: Position) {
         tokio::select! {
-            // Whoever is gone is not waited for.
+            // The client has closed its side.
             () = self.sender.closed() => {}
             ended = self.follow(position) => if let Err(status) = ended {
                 // The receiver may be gone, which is why this ended.
                 let _ = self.sender.send(Err(status)).await;
             }
         }
-        let newest = self.streams.leave(self.client, number, &self.feed);
-        // When the server goes down no client is lost, and after the last round all of them go.
+        let newest = self.streams.leave(self.client, number, &self.dashboard);
+        // No client is lost when the server shuts down, or when they leave after the last round.
         let (round, finished) = {
-            let standing = self.desk.standing();
-            let standing = standing.borrow();
-            (standing.open, standing.finished)
+            let state = self.coordinator.state();
+            let state = state.borrow();
+            (state.open, state.finished)
         };
-        let lost = newest && !finished && self.feed.goes_on();
+        let lost = newest && !finished && self.dashboard.feed().goes_on();
         if lost && may_say("the connection has ended", Some(self.client)) {
             tracing::warn!(client = self.client, round, "the connection has ended");
         }
     }
 
     async fn follow(&self, position: Position) -> Result<(), Status> {
-        let mut standing = self.desk.standing();
+        let mut state = self.coordinator.state();
         let mut wait = self.streams.0.wait.subscribe();
-        // What is known now is told, too.
+        // What is known already is told first.
         wait.mark_changed();
         loop {
             let told = tokio::select! {
                 biased;
-                begun = standing.wait_for(|standing| standing.begun) => {
+                begun = state.wait_for(|state| state.begun) => {
                     begun.map_err(|_| down())?;
                     break;
                 }
@@ -409,7 +408,7 @@ impl Follower {
             };
             self.send(0, Event::Waiting(told)).await?;
         }
-        let start = timed(self.desk.catch_up(self.client, position)).await?;
+        let start = timed(self.coordinator.catch_up(self.client, position)).await?;
         self.send(start.open, Event::Opened(rpc::Opened {})).await?;
         let mut next = start.from;
         if let Some(state) = start.snapshot {
@@ -420,7 +419,7 @@ impl Follower {
         loop {
             let seen = tokio::select! {
                 biased;
-                seen = standing.wait_for(|standing| standing.open > next) => {
+                seen = state.wait_for(|state| state.open > next) => {
                     let seen = seen.map_err(|_| down())?;
                     Ok((seen.open, seen.latest.clone()))
                 }
@@ -435,7 +434,7 @@ impl Follower {
             };
             let closed = match latest.filter(|latest| latest.round == next) {
                 Some(latest) => latest,
-                None => timed(self.desk.closed(next)).await?,
+                None => timed(self.coordinator.closed(next)).await?,
             };
             let event = Event::Closed(rpc::Closed {
                 round: next,
@@ -450,17 +449,17 @@ impl Follower {
     /// Returns when there is something to tell about others for whom the run waits.
     async fn waits(&self, wait: &mut watch::Receiver<Option<Wait>>) -> rpc::Waiting {
         loop {
-            // Its sender lives as long as this.
+            // The sender is in `self.streams`, so this does not fail while `self` exists.
             if !self.tell_waiting || wait.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
             let Some(known) = *wait.borrow_and_update() else {
                 continue;
             };
-            let own = usize::from(self.feed.awaits(self.client));
+            let own = usize::from(self.dashboard.feed().awaits(self.client));
             let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
             // Counted a moment ago, when this client itself may have been missing.
-            let most = self.feed.about().clients.saturating_sub(1);
+            let most = self.dashboard.feed().about().clients.saturating_sub(1);
             let others = known.missing.saturating_sub(own).min(most);
             if others > 0 {
                 return rpc::Waiting {
@@ -487,17 +486,17 @@ impl Follower {
         };
         let gone = |_| Status::cancelled("the client is gone");
         self.sender.send(Ok(progress)).await.map_err(gone)?;
-        self.feed.sent(self.client, bytes as u64);
+        self.dashboard.sent(self.client, bytes as u64);
         Ok(())
     }
 }
 
 async fn timed<T>(
-    call: impl Future<Output = Result<Result<T, CoordinatorError>, Closed>>,
+    call: impl Future<Output = Result<Result<T, CoordinatorError>, Stopped>>,
 ) -> Result<T, Status> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Err(_) => Err(Status::unavailable("the server is busy")),
-        Ok(Err(Closed)) => Err(down()),
+        Ok(Err(Stopped)) => Err(down()),
         Ok(Ok(result)) => result.map_err(|error| status(&error)),
     }
 }

@@ -1,14 +1,14 @@
 //! Which client a certificate stands for, and whether it still does.
 //!
-//! A client's certificate carries one name of the form `urn:soteria:client:7`, so one identity is one
-//! client of a run whatever address it comes from. Revocation is by the certificate's SHA-256
-//! fingerprint: a client whose certificate was lost gets another one under the same number, and only the
-//! lost one is refused.
+//! A client's certificate carries one name of the form `urn:soteria:client:7`, so one identity is
+//! one client of a run whatever address it comes from. Revocation is by the certificate's SHA-256
+//! fingerprint: a client whose certificate was lost gets another one under the same number, and
+//! only the lost one is refused.
 //!
 //! The list of revoked certificates is a text file beside the server's certificate. It is looked at
-//! again whenever somebody connects or asks for something (one `stat`, about a microsecond), so that
-//! `soteria keys revoke` needs no restart and holds on open connections too. Once a list has been read, a
-//! vanished or damaged file never makes it shorter.
+//! again whenever somebody connects or asks for something (one `stat`, about a microsecond), so
+//! that `soteria keys revoke` needs no restart and holds on open connections too. Once a list has
+//! been read, a vanished or damaged file never makes it shorter.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -106,7 +106,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the identity from a certificate, whose chain and dates somebody else has checked.
+    /// Reads the identity from a certificate, whose chain and dates were checked by the caller.
     ///
     /// # Errors
     /// When it cannot be read or does not name exactly one client.
@@ -127,8 +127,8 @@ impl Identity {
     }
 }
 
-/// `None` when the name is about something else; `Some(None)` when its number is none. Only the one way
-/// of writing a number counts: `07` and `+7` are not 7.
+/// `None` when the name is about something else; `Some(None)` when its number is none. Only the one
+/// way of writing a number counts: `07` and `+7` are not 7.
 fn client_of_name(name: &str) -> Option<Option<ClientId>> {
     let number = name.strip_prefix(CLIENT_NAME)?;
     let client = number.parse::<ClientId>().ok();

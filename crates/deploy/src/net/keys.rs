@@ -9,9 +9,9 @@
 //! | `revoked` | fingerprints that are refused | the server, which reads it again when it changes |
 //! | `issued` | fingerprints of all certificates ever made here | `soteria keys` |
 //!
-//! Keys are ECDSA on P-256, readable by their owner only, and written whole or not at all; an existing
-//! file is never replaced unless that is asked for. A client's certificate is good for being a client
-//! and the server's for being a server, so that no client can pose as the server.
+//! Keys are ECDSA on P-256, readable by their owner only, and written whole or not at all; an
+//! existing file is never replaced unless that is asked for. A client's certificate is good for
+//! being a client and the server's for being a server, so that no client can pose as the server.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -114,7 +114,8 @@ pub struct Directory {
 impl Directory {
     /// Makes an authority, the server's pair and the pairs of clients `0 .. clients`.
     ///
-    /// With `force` everything in the directory is replaced, and all older certificates are worthless.
+    /// With `force` everything in the directory is replaced, and all older certificates are
+    /// worthless.
     ///
     /// # Errors
     /// When something exists already, a host is none, or the file system refuses.
@@ -177,8 +178,8 @@ impl Directory {
         Ok(clients)
     }
 
-    /// Gives a client whose certificate was revoked, or is about to end, another one. With `force` the old
-    /// certificate need not be revoked and stays good until its last day.
+    /// Gives a client whose certificate was revoked, or is about to end, another one. With `force`
+    /// the old certificate need not be revoked and stays good until its last day.
     ///
     /// # Errors
     /// When the old one is in force, and as in [`Directory::add`].
@@ -285,7 +286,8 @@ impl Directory {
         })
     }
 
-    /// Nothing that will be written may exist; or, with `force`, nothing of an older authority stays.
+    /// Nothing that will be written may exist; or, with `force`, nothing of an older authority
+    /// stays.
     fn clear(&self, clients: u32, force: bool) -> Result<(), KeysError> {
         if force {
             let entries = fs::read_dir(&self.path).map_err(|error| wrap(&self.path, error))?;

@@ -5,40 +5,43 @@
 //! ```
 //!
 //! Strangers can hold at most [`Limits::handshakes`] half-open connections for at most
-//! [`Limits::handshake_timeout`]. When there are more, newcomers wait in the kernel's queue until one is done
-//! or the oldest has had [`Limits::grace`], and then goes: silent peers that stay, however many, cannot keep out a
-//! client whose handshake takes milliseconds, nor can a crowd of clients that come at once. Strangers who come anew, more
-//! than [`Limits::handshakes`] every [`Limits::grace`], do keep the queue full; they cost no memory, but time: that takes a
-//! firewall. Whoever has shown a certificate
-//! can hold [`Limits::per_client`] connections; one more closes its oldest, which after a network
-//! failure is the dead one. In all there are [`Limits::connections`].
+//! [`Limits::handshake_timeout`]. When there are more, newcomers wait in the kernel's queue until
+//! one is done or the oldest has had [`Limits::grace`], and then goes: silent peers that stay,
+//! however many, cannot keep out a client whose handshake takes milliseconds, nor can a crowd of
+//! clients that come at once. Strangers who come anew, more than [`Limits::handshakes`] every
+//! [`Limits::grace`], do keep the queue full; they cost no memory, but time: that takes a firewall.
+//! Whoever has shown a certificate can hold [`Limits::per_client`] connections; one more closes its
+//! oldest, which after a network failure is the dead one. In all there are [`Limits::connections`].
 //!
-//! Every request carries its [`Peer`] (`request.extensions().get::<Peer>()`). A revoked client is refused
-//! in the handshake, by [`Peer::permitted`] on an open connection, and its connections are closed within
-//! [`SWEEP`].
+//! Every request carries its [`Peer`] (`request.extensions().get::<Peer>()`). A revoked client is
+//! refused in the handshake, by [`Peer::permitted`] on an open connection, and its connections are
+//! closed within [`SWEEP`].
 
-use std::collections::{HashMap, VecDeque};
+mod connection;
+
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use soteriafl_core::protocol::ClientId;
-use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
-use tonic::transport::server::Connected;
 
-use super::identity::{Fingerprint, Identity, Revocations};
+use super::identity::{Identity, Revocations};
 use super::tls::ServerTls;
+use crate::accept::{Backoff, ConnectionCounters};
 use crate::log_quota;
+pub use connection::Connection;
+use connection::{Registry, Transport};
 
 /// How often open connections are compared with the list of revoked certificates.
 pub const SWEEP: Duration = Duration::from_secs(1);
@@ -84,7 +87,7 @@ impl Limits {
     }
 }
 
-/// Why nobody can be listened to.
+/// Why the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -135,31 +138,18 @@ impl Peer {
     }
 }
 
-/// What has happened at the door, for the metrics.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// TCP connections accepted.
-    pub accepted: AtomicU64,
-    /// Handshakes that failed: strangers, revoked certificates, nonsense.
-    pub refused: AtomicU64,
-    /// Handshakes that took too long, or gave way to newer ones.
-    pub dropped: AtomicU64,
-    /// Connections open now.
-    pub open: AtomicU64,
-}
-
 /// Accepted connections, to be given to `tonic::transport::server::Router::serve_with_incoming`.
 ///
 /// Dropping it stops the listening; connections already given out live on.
 pub struct Incoming {
     connections: mpsc::Receiver<Connection>,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
     task: JoinHandle<()>,
 }
 
 impl Incoming {
-    /// What has happened at the door.
-    pub fn counters(&self) -> Arc<Counters> {
+    /// Counts of connections, for the metrics.
+    pub fn counters(&self) -> Arc<ConnectionCounters> {
         Arc::clone(&self.counters)
     }
 }
@@ -195,10 +185,11 @@ pub async fn listen(
     let wrap = |error| ListenError::Bind { address, error };
     let listener = TcpListener::bind(address).await.map_err(wrap)?;
     let bound = listener.local_addr().map_err(wrap)?;
-    // A short queue: behind it the kernel's own queue fills, and peers wait instead of memory growing.
+    // A short queue: behind it the kernel's own queue fills, and peers wait instead of memory
+    // growing.
     let (sender, connections) = mpsc::channel(64);
-    let counters = Arc::new(Counters::default());
-    let door = Door {
+    let counters = Arc::new(ConnectionCounters::default());
+    let acceptor = Acceptor {
         security,
         limits,
         sender,
@@ -209,52 +200,23 @@ pub async fn listen(
     let incoming = Incoming {
         connections,
         counters,
-        task: tokio::spawn(door.run(listener)),
+        task: tokio::spawn(acceptor.run(listener)),
     };
     Ok((bound, incoming))
 }
 
-/// What to do when the system gives no connection: it is out of file descriptors, usually, and
-/// waiting is all that helps. Pauses grow while that lasts, and the log has a few lines of it.
-pub(crate) struct Backoff(Duration);
-
-/// Pauses while nothing can be accepted: the first, and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(BACKOFF.0)
-    }
-}
-
-impl Backoff {
-    /// Waits, longer each time; `what` is said of it.
-    pub(crate) async fn wait(&mut self, error: &io::Error, what: &'static str) {
-        if log_quota::may_say(what, None) {
-            tracing::warn!(%error, "{what}");
-        }
-        tokio::time::sleep(self.0).await;
-        self.0 = (2 * self.0).min(BACKOFF.1);
-    }
-
-    /// Something was accepted.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::default();
-    }
-}
-
 /// Everything that accepting needs.
 #[derive(Clone)]
-struct Door {
+struct Acceptor {
     security: Security,
     limits: Limits,
     sender: mpsc::Sender<Connection>,
     slots: Arc<Semaphore>,
     registry: Arc<Registry>,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
 }
 
-impl Door {
+impl Acceptor {
     async fn run(self, listener: TcpListener) {
         let mut tasks = JoinSet::new();
         let mut order = VecDeque::new();
@@ -274,7 +236,7 @@ impl Door {
                     backoff.reset();
                     self.counters.accepted.fetch_add(1, Ordering::Relaxed);
                     self.make_room(&mut tasks, &mut order).await;
-                    let handle = tasks.spawn(self.clone().greet(stream, address));
+                    let handle = tasks.spawn(self.clone().handshake_and_admit(stream, address));
                     order.push_back((Instant::now(), handle));
                 }
                 Err(error) => backoff.wait(&error, "cannot accept a connection").await,
@@ -318,9 +280,9 @@ impl Door {
         }
     }
 
-    async fn greet(self, stream: TcpStream, address: SocketAddr) {
+    async fn handshake_and_admit(self, stream: TcpStream, address: SocketAddr) {
         let _ = stream.set_nodelay(true);
-        let greeted = match &self.security {
+        let transport = match &self.security {
             Security::Plain => Ok(Transport::Plain(stream)),
             Security::Tls(tls) => {
                 let stream = BufReader::with_capacity(READ_AHEAD, stream);
@@ -335,7 +297,7 @@ impl Door {
                 }
             }
         };
-        let transport = match greeted {
+        let transport = match transport {
             Ok(transport) => transport,
             Err(error) => {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -369,27 +331,17 @@ impl Door {
             identity,
             revocations,
         };
-        // Before an older connection gives way: a newcomer without room closes nobody's.
+        // Before an older connection is closed: without a free slot nothing may be closed in vain.
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             if log_quota::may_say("no room for another connection", peer.client()) {
                 tracing::warn!(%address, client = peer.client(), "no room for another connection");
             }
             return None;
         };
-        let (entry, closed) = identity
-            .map(|identity| self.registry.enter(identity, self.limits.per_client))
-            .unzip();
-        self.counters.open.fetch_add(1, Ordering::Relaxed);
-        Some(Connection {
-            transport,
-            peer,
-            closing: closed.map_or(Closing::Never, Closing::Waits),
-            _held: Held {
-                _slot: slot,
-                _entry: entry,
-                counters: Arc::clone(&self.counters),
-            },
-        })
+        let registered =
+            identity.map(|identity| self.registry.enter(identity, self.limits.per_client));
+        let counters = Arc::clone(&self.counters);
+        Some(Connection::new(transport, peer, slot, registered, counters))
     }
 
     fn sweep(&self) {
@@ -400,188 +352,6 @@ impl Door {
                 self.registry
                     .close(|identity| revoked.contains(&identity.fingerprint));
             }
-        }
-    }
-}
-
-/// The open connections of every client, oldest first; dropping a sender closes its connection.
-#[derive(Default)]
-struct Registry {
-    clients: Mutex<HashMap<ClientId, VecDeque<Open>>>,
-    next: AtomicU64,
-}
-
-struct Open {
-    number: u64,
-    fingerprint: Fingerprint,
-    _close: oneshot::Sender<()>,
-}
-
-impl Registry {
-    /// Notes a connection; the returned entry forgets it when dropped.
-    fn enter(self: &Arc<Self>, identity: Identity, most: usize) -> (Entry, oneshot::Receiver<()>) {
-        let (close, closed) = oneshot::channel();
-        let Identity {
-            client,
-            fingerprint,
-        } = identity;
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut clients = self.lock();
-        let open = clients.entry(client).or_default();
-        while open.len() >= most.max(1) {
-            tracing::debug!(client, "closing the oldest of too many connections");
-            open.pop_front();
-        }
-        open.push_back(Open {
-            number,
-            fingerprint,
-            _close: close,
-        });
-        let entry = Entry {
-            registry: Arc::clone(self),
-            client,
-            number,
-        };
-        (entry, closed)
-    }
-
-    fn close(&self, condition: impl Fn(&Identity) -> bool) {
-        for (&client, open) in self.lock().iter_mut() {
-            open.retain(|open| {
-                !condition(&Identity {
-                    client,
-                    fingerprint: open.fingerprint,
-                })
-            });
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ClientId, VecDeque<Open>>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Entry {
-    registry: Arc<Registry>,
-    client: ClientId,
-    number: u64,
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        let mut clients = self.registry.lock();
-        if let Some(open) = clients.get_mut(&self.client) {
-            open.retain(|open| open.number != self.number);
-            if open.is_empty() {
-                clients.remove(&self.client);
-            }
-        }
-    }
-}
-
-/// One accepted connection.
-pub struct Connection {
-    transport: Transport,
-    peer: Peer,
-    closing: Closing,
-    _held: Held,
-}
-
-/// Whether this side wants a connection closed.
-enum Closing {
-    /// It will not: nobody is known at the other end.
-    Never,
-    /// It will when the sender is dropped.
-    Waits(oneshot::Receiver<()>),
-    /// It does.
-    Now,
-}
-
-/// What a connection occupies until it is dropped.
-struct Held {
-    _slot: OwnedSemaphorePermit,
-    _entry: Option<Entry>,
-    counters: Arc<Counters>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.counters.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-enum Transport {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<BufReader<TcpStream>>>),
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
-    }
-}
-
-impl Connection {
-    /// Who is at the other end.
-    pub fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
-    /// An error once the connection is to be closed from this side.
-    fn check_open(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if let Closing::Waits(closed) = &mut self.closing
-            && Pin::new(closed).poll(context).is_ready()
-        {
-            self.closing = Closing::Now;
-        }
-        match self.closing {
-            Closing::Now => Err(io::ErrorKind::ConnectionAborted.into()),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if let Err(error) = self.check_open(context) {
-            return Poll::Ready(Err(error));
-        }
-        match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Transport::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Transport::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Transport::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Transport::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

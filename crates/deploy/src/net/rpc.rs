@@ -1,5 +1,5 @@
-//! The protocol in code: generated from `proto/soteria.proto` and committed, so that building needs no
-//! compiler for it (`tests/generated.rs` keeps both in step).
+//! The protocol in code: generated from `proto/soteria.proto` and committed, so that building needs
+//! no compiler for it (`tests/generated.rs` keeps both in step).
 
 #[allow(missing_docs, clippy::all, unused_qualifications)]
 #[rustfmt::skip]

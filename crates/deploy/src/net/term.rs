@@ -28,9 +28,9 @@ pub struct Term {
     until: Option<u64>,
 }
 
-/// How a certificate stands to its term.
+/// Whether a certificate is within its term.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Validity {
     /// There is time.
     Good,
     /// It ends soon, or has not begun: what to say.
@@ -51,32 +51,32 @@ impl Term {
         Ok(Self { path, from, until })
     }
 
-    /// How it stands at a time in seconds since 1970.
-    pub fn standing(&self, now: u64) -> Standing {
+    /// Whether it is valid at a time in seconds since 1970.
+    pub fn validity(&self, now: u64) -> Validity {
         let path = self.path.display();
         if let Some(from) = self.from.filter(|&from| now < from) {
-            return Standing::Warning(format!(
+            return Validity::Warning(format!(
                 "{path}: the certificate is good from {} on, which is not yet: is the clock right?",
                 day(from)
             ));
         }
         match self.until {
             Some(until) if now > until => {
-                Standing::Over(format!("{path}: the certificate expired at {}", day(until)))
+                Validity::Over(format!("{path}: the certificate expired at {}", day(until)))
             }
-            Some(until) if until - now <= SOON.as_secs() => Standing::Warning(format!(
+            Some(until) if until - now <= SOON.as_secs() => Validity::Warning(format!(
                 "{path}: the certificate expires at {}, in {}",
                 day(until),
                 days((until - now) / 86_400)
             )),
-            _ => Standing::Good,
+            _ => Validity::Good,
         }
     }
 
-    /// How it stands now.
-    pub fn now(&self) -> Standing {
+    /// Whether it is valid now.
+    pub fn now(&self) -> Validity {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        self.standing(now.map_or(0, |now| now.as_secs()))
+        self.validity(now.map_or(0, |now| now.as_secs()))
     }
 
     /// Mentions it every day while it is not good, for as long as this is polled. `hint` says what
@@ -86,9 +86,9 @@ impl Term {
         loop {
             tokio::time::sleep(LOOK).await;
             let (text, over) = match self.now() {
-                Standing::Good => continue,
-                Standing::Warning(text) => (text, false),
-                Standing::Over(text) => (text, true),
+                Validity::Good => continue,
+                Validity::Warning(text) => (text, false),
+                Validity::Over(text) => (text, true),
             };
             // A day in the machine's life: it may have slept.
             let lately = |(last, before): (SystemTime, bool)| {
@@ -162,10 +162,10 @@ mod tests {
             // From yesterday's midnight to that of the last day.
             assert!(from < now && now - from <= 2 * 86_400);
             assert!(until > now + 98 * 86_400 && until <= now + 100 * 86_400);
-            assert_eq!(term.standing(now), Standing::Good);
-            assert_eq!(term.standing(until - 31 * 86_400), Standing::Good);
-            let said = |time| match term.standing(time) {
-                Standing::Warning(text) => text,
+            assert_eq!(term.validity(now), Validity::Good);
+            assert_eq!(term.validity(until - 31 * 86_400), Validity::Good);
+            let said = |time| match term.validity(time) {
+                Validity::Warning(text) => text,
                 other => panic!("{other:?}"),
             };
             let soon = said(until - 3 * 86_400);
@@ -176,7 +176,7 @@ mod tests {
             );
             assert!(said(until).ends_with("less than a day"));
             assert!(said(from - 1).contains("is the clock right?"));
-            assert!(matches!(term.standing(until + 1), Standing::Over(_)));
+            assert!(matches!(term.validity(until + 1), Validity::Over(_)));
         }
     }
 }

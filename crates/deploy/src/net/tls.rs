@@ -1,9 +1,10 @@
 //! TLS 1.3 with certificates on both sides, from the files of `soteria keys`.
 //!
-//! The cryptography is ring's, named explicitly; older versions of TLS are not spoken. The server asks
-//! for a certificate of its own authority that names one client and is not revoked, and refuses everybody
-//! else before a byte of the protocol is read. The client accepts servers of the same authority under
-//! the name it dialled. Session tickets are off, so every connection shows its certificate again.
+//! The cryptography is ring's, named explicitly; older versions of TLS are not spoken. The server
+//! asks for a certificate of its own authority that names one client and is not revoked, and
+//! refuses everybody else before a byte of the protocol is read. The client accepts servers of the
+//! same authority under the name it dialled. Session tickets are off, so every connection shows its
+//! certificate again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,7 +69,8 @@ pub struct ServerTls {
     pub revocations: Revocations,
 }
 
-/// Reads `ca.pem`, `server.pem`, `server.key` and, if it exists, `revoked` from a directory of keys.
+/// Reads `ca.pem`, `server.pem`, `server.key` and, if it exists, `revoked` from a directory of
+/// keys.
 ///
 /// # Errors
 /// When a file is missing, unreadable, or does not fit the others.

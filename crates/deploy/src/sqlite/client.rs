@@ -1,4 +1,5 @@
-//! A client's store: the runs it joined, one row for every message it ever made, which is its ledger, and its latest state.
+//! A client's store: the runs it joined, one row for every message it ever made, which is its
+//! ledger, and its latest state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,13 +8,14 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use soteriafl_core::protocol::{ClientState, Round, ServerState};
 
 use super::super::budget::Priced;
-use super::super::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
+use super::super::store::{Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage};
 use super::super::{Hash, to_bytes};
 use super::Database;
 
-/// Version of a client's schema. The first named records and kept secrets in other ways: read as if it were this one, its
-/// ledger would say that nothing was spent. The second did not say of which rows SAGA's memory is. The third named models by another
-/// digest and did not know with which shapes sources were tried.
+/// Version of a client's schema. The first named records and kept secrets in other ways: read as if
+/// it were this one, its ledger would say that nothing was spent. The second did not say of which
+/// rows SAGA's memory is. The third named models by another digest and did not know with which
+/// shapes sources were tried.
 const CLIENT_VERSION: i64 = 4;
 
 const CLIENT_SCHEMA: &str = "
@@ -175,7 +177,7 @@ impl ClientStore for ClientSqlite {
     fn pay(
         &mut self,
         run: &Hash,
-        row: &Row,
+        row: &StoredMessage,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError> {
         self.change_run(run, before, |transaction| {
@@ -265,7 +267,7 @@ impl ClientStore for ClientSqlite {
         })
     }
 
-    fn rows(&mut self, run: &Hash) -> Result<Vec<Row>, StoreError> {
+    fn rows(&mut self, run: &Hash) -> Result<Vec<StoredMessage>, StoreError> {
         self.database.query(|connection| {
             connection
                 .prepare_cached(
@@ -274,7 +276,7 @@ impl ClientStore for ClientSqlite {
                      ORDER BY round",
                 )?
                 .query_map([run], |row| {
-                    Ok(Row {
+                    Ok(StoredMessage {
                         round: row.get(0)?,
                         message: row.get(1)?,
                         coins: row.get(2)?,

@@ -1,4 +1,5 @@
-//! A coordinator's store: the run, its members, every closed round, the latest state, what was evaluated.
+//! A coordinator's store: the run, its members, every closed round, the latest state, what was
+//! evaluated.
 
 use std::path::Path;
 

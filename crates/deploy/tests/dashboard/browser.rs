@@ -1,5 +1,6 @@
-//! The page in Debian's chromium, driven over its debugging pipe. Without chromium (`make browser`) the test says so
-//! and passes; `SOTERIA_BROWSER` names another binary. `SOTERIA_SCREENSHOTS=DIR` keeps pictures of the page.
+//! The page in Debian's chromium, driven over its debugging pipe. Without chromium (`make browser`)
+//! the test says so and passes; `SOTERIA_BROWSER` names another binary. `SOTERIA_SCREENSHOTS=DIR`
+//! keeps pictures of the page.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use soteriafl_deploy::dashboard::{self, Feed, Options, Phase};
+use soteriafl_deploy::dashboard::{self, FeedWriter, Options, Phase};
 use tempfile::TempDir;
 
 use crate::{close, feed, point};
@@ -205,10 +206,10 @@ impl Drop for Page {
     }
 }
 
-fn serve(runtime: &tokio::runtime::Runtime, port: u16, feed: &Feed) -> dashboard::Running {
+fn serve(runtime: &tokio::runtime::Runtime, port: u16, feed: &FeedWriter) -> dashboard::Running {
     let options = Options::at(([127, 0, 0, 1], port).into());
     runtime
-        .block_on(dashboard::serve(options, feed.clone()))
+        .block_on(dashboard::serve(options, feed.feed().clone()))
         .expect("an address")
 }
 
@@ -253,7 +254,7 @@ fn the_page_lives_in_a_real_browser() {
         close(&feed_of_three, round, 3);
     }
     feed_of_three.phase(Phase::Running);
-    feed_of_three.client(1, |client| {
+    feed_of_three.set_client(1, |client| {
         client.round = 55;
         client.missed = 5;
     });
@@ -276,20 +277,20 @@ fn the_page_lives_in_a_real_browser() {
         3
     );
     // Up to date is who answers in time, and keeps nobody waiting.
-    feed_of_three.client(1, |client| (client.round, client.missed_last) = (60, true));
+    feed_of_three.set_client(1, |client| (client.round, client.missed_last) = (60, true));
     page.wait("clients-note", "1 behind");
-    feed_of_three.client(1, |client| client.missed_last = false);
+    feed_of_three.set_client(1, |client| client.missed_last = false);
     page.wait("clients-note", "all here and up to date");
     feed_of_three.answered(0, 61);
     feed_of_three.answered(2, 61);
-    feed_of_three.update(|status| (status.opened, status.arrived) = (Some(0.0), 2));
+    feed_of_three.set_status(|status| (status.opened, status.arrived) = (Some(0.0), 2));
     page.wait("clients-note", "waiting for client 1");
     let row = page.evaluate("document.querySelectorAll('#rows tr')[1].innerText");
     let row = row.as_str().expect("a row");
     assert!(row.contains("waited for"), "{row}");
     let usual = page.text("pace-note");
     assert_eq!(usual, "waiting", "nobody knows how long that takes");
-    feed_of_three.update(|status| (status.opened, status.arrived) = (None, 0));
+    feed_of_three.set_status(|status| (status.opened, status.arrived) = (None, 0));
     page.wait("clients-note", "all here and up to date");
     let shown = "document.getElementById('waiting').hidden";
     assert_eq!(page.evaluate(shown), true);
@@ -335,7 +336,7 @@ fn the_page_lives_in_a_real_browser() {
     page.wait("link", "no connection to the server; what you see is old");
     let many = feed(1000);
     many.restore((0..=80).map(|round| point(round, 1000)));
-    many.update(|status| {
+    many.set_status(|status| {
         for client in &mut status.clients {
             (client.joined, client.connected) = (true, true);
             client.round = 80;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
-use soteriafl_deploy::dashboard::{self, Feed, Options, Phase};
+use soteriafl_deploy::dashboard::{self, FeedWriter, Options, Phase};
 
 use crate::{close, feed};
 
@@ -17,7 +17,7 @@ struct Place {
     _runtime: tokio::runtime::Runtime,
 }
 
-fn serve(feed: &Feed, hosts: &[&str]) -> Place {
+fn serve(feed: &FeedWriter, hosts: &[&str]) -> Place {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -28,7 +28,7 @@ fn serve(feed: &Feed, hosts: &[&str]) -> Place {
         hosts: hosts.iter().map(|host| host.to_string()).collect(),
     };
     let running = runtime
-        .block_on(dashboard::serve(options, feed.clone()))
+        .block_on(dashboard::serve(options, feed.feed().clone()))
         .expect("an address");
     Place {
         address: running.address,
@@ -156,7 +156,7 @@ fn events_bring_history_then_news_and_few_rows() {
 fn prometheus_can_read_it() {
     let feed = feed(3);
     close(&feed, 1, 2);
-    feed.client(2, |client| client.missed = 7);
+    feed.set_client(2, |client| client.missed = 7);
     feed.phase(Phase::Running);
     let place = serve(&feed, &[]);
     // As Prometheus asks.
@@ -186,7 +186,8 @@ fn prometheus_can_read_it() {
     );
 }
 
-/// Names, kinds and values as a reader of the format 0.0.4 understands them; it fails on what the format does not have.
+/// Names, kinds and values as a reader of the format 0.0.4 understands them; it fails on what the
+/// format does not have.
 fn parse_text(text: &str) -> (HashMap<String, String>, HashMap<String, f64>) {
     let (mut kinds, mut samples) = (HashMap::new(), HashMap::new());
     for line in text.lines() {
@@ -222,7 +223,7 @@ fn parse_text(text: &str) -> (HashMap<String, String>, HashMap<String, f64>) {
 fn everybody_else_can_read_it_too() {
     let feed = feed(3);
     close(&feed, 1, 2);
-    feed.client(2, |client| client.missed = 7);
+    feed.set_client(2, |client| client.missed = 7);
     let place = serve(&feed, &[]);
     for accept in [
         "*/*",

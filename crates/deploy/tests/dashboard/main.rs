@@ -3,11 +3,11 @@
 mod browser;
 mod http;
 
-use soteriafl_deploy::dashboard::{About, Feed, Point};
+use soteriafl_deploy::dashboard::{About, FeedWriter, Point};
 
 /// A run of so many clients in which nothing has happened.
-pub fn feed(clients: usize) -> Feed {
-    Feed::new(About {
+pub fn feed(clients: usize) -> FeedWriter {
+    FeedWriter::new(About {
         run: "0123456789abcdef".into(),
         algorithm: "soteriafl-sgd".into(),
         model: "logistic <b>regression</b>".into(),
@@ -40,12 +40,12 @@ pub fn point(round: u32, clients: u32) -> Point {
 }
 
 /// Closes a round in which everybody took part.
-pub fn close(feed: &Feed, round: u32, clients: u32) {
+pub fn close(feed: &FeedWriter, round: u32, clients: u32) {
     for client in 0..clients {
-        feed.heard(client, 10_000);
+        feed.submitted(client, 10_000, round);
         feed.sent(client, 12_000);
         feed.connected(client, true);
-        feed.client(client, |client| {
+        feed.set_client(client, |client| {
             client.joined = true;
             client.round = round;
             client.answered = round;

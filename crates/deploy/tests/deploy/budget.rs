@@ -4,7 +4,7 @@ use soteriafl_deploy::Hash;
 use soteriafl_deploy::budget::{Counted, Limits, Priced, Refusal, Spent, check_limits, price};
 use soteriafl_deploy::store::LedgerRun;
 
-use crate::harness::World;
+use crate::harness::Deployment;
 
 /// What the runs on some records have spent, at the deltas of a client that names none.
 fn spent(runs: &[LedgerRun], data: &Hash, whole: Option<&LedgerRun>) -> Result<Spent, Refusal> {
@@ -37,13 +37,13 @@ const LARGE: [&str; 3] = [
 ];
 
 fn runs(count: u8, messages: u64) -> Vec<LedgerRun> {
-    let world = World::with_secrets(&LARGE, true);
+    let deployment = Deployment::with_secrets(&LARGE, true);
     (0..count)
         .map(|number| LedgerRun {
             hash: [number; 32],
             messages,
             data: [1; 32],
-            ..world.ledger_run(0)
+            ..deployment.ledger_run(0)
         })
         .collect()
 }
@@ -116,12 +116,12 @@ fn limits_count_what_was_spent_before() {
 /// A run without noise costs what nobody can say, and no limit allows it.
 #[test]
 fn what_cannot_be_accounted_is_never_within_a_limit() {
-    let world = World::with_secrets(&["privacy.sigma=0"], true);
-    let price = price(&world.description, 20).unwrap();
+    let deployment = Deployment::with_secrets(&["privacy.sigma=0"], true);
+    let price = price(&deployment.description, 20).unwrap();
     assert_eq!((price.epsilon, price.claim.as_str()), (None, "no noise"));
     let run = LedgerRun {
         price,
-        ..world.ledger_run(0)
+        ..deployment.ledger_run(0)
     };
     assert!(judge(&[], &run, &under(Some(1e300))).is_err());
     // Nor does a proved run afterwards repair it.
@@ -142,8 +142,9 @@ fn what_cannot_be_accounted_is_never_within_a_limit() {
 /// judges.
 #[test]
 fn a_large_delta_is_refused() {
-    let world = World::with_secrets(&[&LARGE[..], &["privacy.delta=0.05"]].concat(), true);
-    let run = world.ledger_run(0);
+    let deployment =
+        Deployment::with_secrets(&[&LARGE[..], &["privacy.delta=0.05"]].concat(), true);
+    let run = deployment.ledger_run(0);
     let error = judge(&[], &run, &OPEN).unwrap_err();
     assert!(matches!(error, Refusal::Delta { .. }), "{error}");
     let said = error.to_string();
@@ -163,7 +164,7 @@ fn a_large_delta_is_refused() {
     };
     judge(&[before], &run, &told).unwrap();
     // Whoever reads the description hears of it.
-    let warnings = &world.description.warnings;
+    let warnings = &deployment.description.warnings;
     assert!(
         warnings
             .iter()
@@ -175,11 +176,11 @@ fn a_large_delta_is_refused() {
 /// A run may speak of zeroed records; a client may judge it for replaced ones, at the very noise.
 #[test]
 fn the_client_chooses_the_neighbours() {
-    let world = World::with_secrets(
+    let deployment = Deployment::with_secrets(
         &[&LARGE[..], &["privacy.adjacency=zero-out"]].concat(),
         true,
     );
-    let run = world.ledger_run(0);
+    let run = deployment.ledger_run(0);
     let [own, strict] = [false, true].map(|replace_one| {
         let counted = Counted::new([], Some(&run), replace_one);
         OPEN.spent(&counted).unwrap()
@@ -202,10 +203,10 @@ fn the_client_chooses_the_neighbours() {
 /// be meant, and the ledger knows no epsilon from then on.
 #[test]
 fn a_test_seed_is_refused_under_a_limit_and_booked_as_unknown() {
-    let world = World::new(&LARGE);
+    let deployment = Deployment::new(&LARGE);
     let run = LedgerRun {
         messages: 1,
-        ..world.ledger_run(0)
+        ..deployment.ledger_run(0)
     };
     assert_eq!(
         (run.price.epsilon, run.price.claim.as_str()),

@@ -1,5 +1,5 @@
-//! A crash at every storage step of every party, before and after the step took hold: the run goes on
-//! and ends with the bytes of the simulated run, and no ledger says less than what was sent.
+//! A crash at every storage step of every party, before and after the step took hold: the run goes
+//! on and ends with the bytes of the simulated run, and no ledger says less than what was sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,33 +11,35 @@ use soteriafl_core::protocol::{Client, Server};
 use soteriafl_core::random::SecretKey;
 use soteriafl_deploy::coordinator::CoordinatorError;
 use soteriafl_deploy::digest;
-use soteriafl_deploy::memory::{ClientMemory, Plan};
+use soteriafl_deploy::memory::{ClientMemory, PlannedFailure};
 use soteriafl_deploy::participant::{Participant, ParticipantError, Parts};
 use soteriafl_deploy::store::ClientStore;
 
-use crate::harness::{Coordinates, Participates, Session, Trouble, World, bits, speak};
+use crate::harness::{
+    Deployment, PartyError, Session, TestCoordinator, TestParticipant, bits, next_message,
+};
 
 const NOW: Duration = Duration::ZERO;
 
 /// Everything that ever left a client: by client and round.
 type Sent = BTreeMap<(usize, u32), Bytes>;
 
-/// Runs everybody in turn until the end; whoever fails is started again. Returns the final model and how
-/// often somebody failed.
-fn run(world: &World) -> (Vec<u32>, u32) {
+/// Runs everybody in turn until the end; whoever fails is started again. Returns the final model
+/// and how often somebody failed.
+fn run(deployment: &Deployment) -> (Vec<u32>, u32) {
     let mut sent = Sent::new();
     let mut crashes = 0;
-    let mut coordinator: Option<Coordinates> = None;
-    let mut parties: Vec<Option<(Participates, Option<Session>)>> =
-        (0..world.clients()).map(|_| None).collect();
-    let mut over = vec![false; world.clients()];
+    let mut coordinator: Option<TestCoordinator> = None;
+    let mut parties: Vec<Option<(TestParticipant, Option<Session>)>> =
+        (0..deployment.clients()).map(|_| None).collect();
+    let mut over = vec![false; deployment.clients()];
     for _ in 0..2000 {
         let Some(server) = &mut coordinator else {
-            match world.coordinator(NOW) {
+            match deployment.coordinator(NOW) {
                 Ok(server) => coordinator = Some(server),
                 Err(_) => {
                     crashes += 1;
-                    world.server_store.plan(Plan::heal);
+                    deployment.server_store.failure(PlannedFailure::heal);
                 }
             }
             // A new server knows nobody's connection.
@@ -46,12 +48,12 @@ fn run(world: &World) -> (Vec<u32>, u32) {
             }
             continue;
         };
-        if server.settled() {
+        if server.acknowledged() {
             return (bits(server.model().unwrap()), crashes);
         }
-        for client in 0..world.clients() {
+        for client in 0..deployment.clients() {
             match turn(
-                world,
+                deployment,
                 server,
                 client,
                 &mut parties[client],
@@ -59,15 +61,15 @@ fn run(world: &World) -> (Vec<u32>, u32) {
                 &mut sent,
             ) {
                 Ok(()) => {}
-                Err(Trouble::Server(CoordinatorError::Store(_) | CoordinatorError::Failed)) => {
+                Err(PartyError::Server(CoordinatorError::Store(_) | CoordinatorError::Failed)) => {
                     crashes += 1;
-                    world.server_store.plan(Plan::heal);
+                    deployment.server_store.failure(PlannedFailure::heal);
                     coordinator = None;
                     break;
                 }
-                Err(Trouble::Client(ParticipantError::Store(_) | ParticipantError::Failed)) => {
+                Err(PartyError::Client(ParticipantError::Store(_) | ParticipantError::Failed)) => {
                     crashes += 1;
-                    world.client_stores[client].plan(Plan::heal);
+                    deployment.client_stores[client].failure(PlannedFailure::heal);
                     parties[client] = None;
                 }
                 Err(other) => panic!("{other:?}"),
@@ -79,18 +81,20 @@ fn run(world: &World) -> (Vec<u32>, u32) {
 
 /// One client's turn.
 fn turn(
-    world: &World,
-    server: &mut Coordinates,
+    deployment: &Deployment,
+    server: &mut TestCoordinator,
     client: usize,
-    party: &mut Option<(Participates, Option<Session>)>,
+    party: &mut Option<(TestParticipant, Option<Session>)>,
     over: &mut bool,
     sent: &mut Sent,
-) -> Result<(), Trouble> {
+) -> Result<(), PartyError> {
     if *over {
-        return server.acknowledge(client as u32).map_err(Trouble::Server);
+        return server
+            .acknowledge(client as u32)
+            .map_err(PartyError::Server);
     }
     let Some((participant, session)) = party else {
-        match world.participant(client).map_err(Trouble::Client)? {
+        match deployment.participant(client).map_err(PartyError::Client)? {
             Some(participant) => *party = Some((participant, None)),
             None => *over = true,
         }
@@ -98,19 +102,19 @@ fn turn(
     };
     let Some(open) = session else {
         server
-            .join(client as u32, world.records(client), NOW)
-            .map_err(Trouble::Server)?;
+            .join(client as u32, deployment.records(client), NOW)
+            .map_err(PartyError::Server)?;
         *session = Some(Session::open(server, client, participant)?);
         return Ok(());
     };
-    open.hear(server, client, participant)?;
+    open.deliver_next(server, client, participant)?;
     if participant.replica().finished() {
         *over = true;
         return Ok(());
     }
-    if let Some((round, message)) = speak(server, participant).map_err(Trouble::Client)? {
+    if let Some((round, message)) = next_message(server, participant).map_err(PartyError::Client)? {
         // Paid before it leaves, and the same whenever it leaves.
-        let rows = world.client_stores[client].all_rows();
+        let rows = deployment.client_stores[client].all_rows();
         let row = rows
             .iter()
             .find(|row| row.round == round)
@@ -125,44 +129,46 @@ fn turn(
         );
         server
             .submit(client as u32, message, NOW)
-            .map_err(Trouble::Server)?;
+            .map_err(PartyError::Server)?;
     }
     Ok(())
 }
 
 fn every_step(overrides: &[&str]) {
-    every_step_of(&World::new(overrides), overrides);
+    every_step_of(&Deployment::new(overrides), overrides);
 }
 
-fn every_step_of(world: &World, overrides: &[&str]) {
-    let (found, crashes) = run(world);
-    let expected = if world.split {
+fn every_step_of(deployment: &Deployment, overrides: &[&str]) {
+    let (found, crashes) = run(deployment);
+    let expected = if deployment.split {
         found.clone()
     } else {
-        world.simulated()
+        deployment.simulated()
     };
     assert_eq!((found == expected, crashes), (true, 0), "{overrides:?}");
     let mut failures = 0;
     // Party 0 is the server, then the clients.
-    for party in 0..=world.clients() {
+    for party in 0..=deployment.clients() {
         for after in [false, true] {
             for step in 0.. {
-                let world = world.anew();
-                let plan = Plan::at(step, after);
+                let deployment = deployment.anew();
+                let plan = PlannedFailure::at(step, after);
                 match party {
-                    0 => world.server_store.plan(|current| *current = plan),
-                    client => world.client_stores[client - 1].plan(|current| *current = plan),
+                    0 => deployment.server_store.failure(|current| *current = plan),
+                    client => {
+                        deployment.client_stores[client - 1].failure(|current| *current = plan)
+                    }
                 }
-                let (found, crashes) = run(&world);
+                let (found, crashes) = run(&deployment);
                 assert_eq!(
                     found, expected,
                     "party {party}, step {step}, after: {after}"
                 );
-                for (client, store) in world.client_stores.iter().enumerate() {
+                for (client, store) in deployment.client_stores.iter().enumerate() {
                     let rows = store.all_rows();
                     assert_eq!(
                         rows.len(),
-                        world.resolved.rounds as usize,
+                        deployment.resolved.rounds as usize,
                         "client {client}"
                     );
                     assert!(
@@ -204,7 +210,8 @@ fn saga_with_secure_noise_survives_a_failure_at_every_step() {
     every_step(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
 }
 
-/// With coins alone on disk: the memory is rebuilt without the noise of the messages, also where clients sit out.
+/// With coins alone on disk: the memory is rebuilt without the noise of the messages, also where
+/// clients sit out.
 #[test]
 fn saga_is_rebuilt_without_noise() {
     for overrides in [
@@ -214,32 +221,32 @@ fn saga_is_rebuilt_without_noise() {
             "algorithm.participation=0.6",
         ],
     ] {
-        let mut world = World::new(overrides);
-        world.split = true;
-        every_step_of(&world, overrides);
-        assert_ne!(run(&world.anew()).0, world.simulated());
+        let mut deployment = Deployment::new(overrides);
+        deployment.split = true;
+        every_step_of(&deployment, overrides);
+        assert_ne!(run(&deployment.anew()).0, deployment.simulated());
     }
 }
 
-/// SAGA remembers by row. Rows in another order would each meet what is remembered of another record, and a record would
-/// then have two shares in a message.
+/// SAGA remembers by row. Rows in another order would each meet what is remembered of another
+/// record, and a record would then have two shares in a message.
 #[test]
 fn records_in_another_order_are_refused_once_they_are_remembered() {
-    let world = World::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+    let deployment = Deployment::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
     let open = |turned: bool| {
-        let shard = &world.problem.shards[0];
+        let shard = &deployment.problem.shards[0];
         let mut rows: Vec<u32> = (0..shard.rows() as u32).collect();
         if turned {
             rows.reverse();
         }
-        let keys = world.keys(0);
+        let keys = deployment.keys(0);
         let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
         let data = Arc::new(shard.select(&rows));
-        world.participant_on(data, world.client_stores[0].clone(), 0, secrets)
+        deployment.participant_on(data, deployment.client_stores[0].clone(), 0, secrets)
     };
     let mut participant = open(false).unwrap().unwrap();
     let mut average = Vec::new();
-    for round in 0..=world.checkpoint_every {
+    for round in 0..=deployment.checkpoint_every {
         participant.message().unwrap().unwrap();
         let zeros = vec![0.0; participant.replica().model().len()];
         soteriafl_core::wire::put_average(&zeros, round, &mut average);
@@ -251,41 +258,46 @@ fn records_in_another_order_are_refused_once_they_are_remembered() {
     assert!(open(false).unwrap().is_some());
 }
 
-/// SAGA must live through its rounds again. Where the start came from the server and no checkpoint has been made, the start
-/// comes again, and then every round.
+/// SAGA must replay its rounds. Where the start came from the server and no checkpoint
+/// has been made, the start comes again, and then every round.
 #[test]
 fn rounds_are_repeated_from_a_start_that_is_sent() {
-    let world = World::new(&["algorithm.preset=soteriafl-saga"]);
-    let mut server = world.coordinator(NOW).unwrap();
-    for client in 0..world.clients() {
-        let joined = server.join(client as u32, world.records(client), NOW);
+    let deployment = Deployment::new(&["algorithm.preset=soteriafl-saga"]);
+    let mut server = deployment.coordinator(NOW).unwrap();
+    for client in 0..deployment.clients() {
+        let joined = server.join(client as u32, deployment.records(client), NOW);
         joined.unwrap();
     }
-    let mut others: Vec<_> = (1..world.clients())
-        .map(|client| world.participant(client).unwrap().unwrap())
+    let mut others: Vec<_> = (1..deployment.clients())
+        .map(|client| deployment.participant(client).unwrap().unwrap())
         .collect();
     let mut store = ClientMemory::default();
-    store.begin(&world.ledger_run(0)).unwrap();
+    store.begin(&deployment.ledger_run(0)).unwrap();
     let awaiting = || {
-        let plan = Arc::new(setup::client_plan(&world.resolved, &world.problem).unwrap());
-        let zeros = vec![0.0; world.start.len()];
+        let plan = Arc::new(setup::client_plan(&deployment.resolved, &deployment.problem).unwrap());
+        let zeros = vec![0.0; deployment.start.len()];
         let key = SecretKey::simulated(0, 0);
-        let server = setup::server_plan(&world.resolved, &world.problem.model, &plan, vec![1.0]);
+        let server = setup::server_plan(
+            &deployment.resolved,
+            &deployment.problem.model,
+            &plan,
+            vec![1.0],
+        );
         Participant::new(Parts {
             store: store.clone(),
-            run: *world.description.hash(),
+            run: *deployment.description.hash(),
             client: Client::new(
                 0,
                 Arc::clone(&plan),
-                Arc::clone(&world.problem.shards[0]),
-                world.resolved.specification().sampling(),
-                world.sigmas[0],
+                Arc::clone(&deployment.problem.shards[0]),
+                deployment.resolved.specification().sampling(),
+                deployment.sigmas[0],
                 key,
             )
             .unwrap(),
             compressor: plan.compressor.clone(),
             replica: Server::new(server, zeros),
-            awaits_start: Some(digest(&world.start)),
+            awaits_start: Some(digest(&deployment.start)),
             secrets: Box::new(|round, _| Ok(SecretKey::simulated(u64::from(round), 9).into())),
             checkpoint_every: 1000,
         })
@@ -297,16 +309,16 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
         for _ in 0..2 {
             let mut party = awaiting();
             let mut session = Session::open(&mut server, 0, &mut party).unwrap();
-            while session.hear(&mut server, 0, &mut party).unwrap() {}
+            while session.deliver_next(&mut server, 0, &mut party).unwrap() {}
             assert_eq!(party.replica().round(), round);
-            messages.push(speak(&server, &mut party).unwrap().unwrap().1);
+            messages.push(next_message(&server, &mut party).unwrap().unwrap().1);
         }
         assert_eq!(messages[0], messages[1]);
         server.submit(0, messages.remove(0), NOW).unwrap();
         for (i, party) in others.iter_mut().enumerate() {
             let mut session = Session::open(&mut server, i + 1, party).unwrap();
-            while session.hear(&mut server, i + 1, party).unwrap() {}
-            let (_, message) = speak(&server, party).unwrap().unwrap();
+            while session.deliver_next(&mut server, i + 1, party).unwrap() {}
+            let (_, message) = next_message(&server, party).unwrap().unwrap();
             server.submit(i as u32 + 1, message, NOW).unwrap();
         }
     }
@@ -328,9 +340,9 @@ fn networked_runs_equal_simulated_ones() {
                     let compressor = format!("algorithm.compressor={compressor}");
                     let mut overrides = vec![noise.as_str(), &estimator, &compressor];
                     overrides.extend(more);
-                    let world = World::new(&overrides);
-                    let (found, _) = run(&world);
-                    assert_eq!(found, world.simulated(), "{overrides:?}");
+                    let deployment = Deployment::new(&overrides);
+                    let (found, _) = run(&deployment);
+                    assert_eq!(found, deployment.simulated(), "{overrides:?}");
                 }
             }
         }

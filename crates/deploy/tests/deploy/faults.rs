@@ -1,13 +1,15 @@
 //! A network that delays, loses, repeats and reorders messages, cuts connections and keeps parties
-//! apart, and parties that crash at any moment: played by a seeded generator, so that every failure can be
-//! repeated by its seed.
+//! apart, and parties that crash at any moment: played by a seeded generator, so that every failure
+//! can be repeated by its seed.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use soteriafl_deploy::coordinator::CoordinatorError;
 
-use crate::harness::{Coordinates, Participates, Session, Trouble, World, bits, speak};
+use crate::harness::{
+    Deployment, PartyError, Session, TestCoordinator, TestParticipant, bits, next_message,
+};
 
 /// SplitMix64: enough to choose what happens next.
 struct Generator(u64);
@@ -23,11 +25,11 @@ impl Generator {
 }
 
 struct Play {
-    world: World,
+    deployment: Deployment,
     rng: Generator,
     now: Duration,
-    server: Coordinates,
-    parties: Vec<Option<(Participates, Option<Session>)>>,
+    server: TestCoordinator,
+    parties: Vec<Option<(TestParticipant, Option<Session>)>>,
     over: Vec<bool>,
     /// Clients that cannot reach the server until then.
     apart: Vec<Duration>,
@@ -37,9 +39,9 @@ struct Play {
 }
 
 impl Play {
-    fn new(world: World, seed: u64) -> Self {
-        let server = world.coordinator(Duration::ZERO).unwrap();
-        let clients = world.clients();
+    fn new(deployment: Deployment, seed: u64) -> Self {
+        let server = deployment.coordinator(Duration::ZERO).unwrap();
+        let clients = deployment.clients();
         Self {
             rng: Generator(seed),
             now: Duration::ZERO,
@@ -49,7 +51,7 @@ impl Play {
             apart: vec![Duration::ZERO; clients],
             flying: Vec::new(),
             crashes: 0,
-            world,
+            deployment,
         }
     }
 
@@ -64,7 +66,7 @@ impl Play {
     /// Plays to the end.
     fn play(&mut self) {
         for _ in 0..200_000 {
-            if self.server.settled() {
+            if self.server.acknowledged() {
                 return;
             }
             self.now += Duration::from_millis(u64::from(self.rng.next_u32() % 20));
@@ -74,11 +76,11 @@ impl Play {
     }
 
     fn step(&mut self) {
-        let client = self.below(self.world.clients());
+        let client = self.below(self.deployment.clients());
         match self.below(100) {
             0 => {
                 // The server's process dies; the network still holds what was sent to it.
-                self.server = self.world.coordinator(self.now).unwrap();
+                self.server = self.deployment.coordinator(self.now).unwrap();
                 self.cut_all();
                 self.crashes += 1;
             }
@@ -135,7 +137,7 @@ impl Play {
         }
     }
 
-    fn turn(&mut self, client: usize) -> Result<(), Trouble> {
+    fn turn(&mut self, client: usize) -> Result<(), PartyError> {
         if self.apart[client] > self.now {
             return Ok(());
         }
@@ -143,28 +145,32 @@ impl Play {
             return self
                 .server
                 .acknowledge(client as u32)
-                .map_err(Trouble::Server);
+                .map_err(PartyError::Server);
         }
         let Some((participant, session)) = &mut self.parties[client] else {
-            match self.world.participant(client).map_err(Trouble::Client)? {
+            match self
+                .deployment
+                .participant(client)
+                .map_err(PartyError::Client)?
+            {
                 Some(participant) => self.parties[client] = Some((participant, None)),
                 None => self.over[client] = true,
             }
             return Ok(());
         };
         let Some(open) = session else {
-            let records = self.world.records(client);
+            let records = self.deployment.records(client);
             self.server
                 .join(client as u32, records, self.now)
-                .map_err(Trouble::Server)?;
+                .map_err(PartyError::Server)?;
             *session = Some(Session::open(&mut self.server, client, participant)?);
             return Ok(());
         };
-        open.hear(&mut self.server, client, participant)?;
+        open.deliver_next(&mut self.server, client, participant)?;
         if participant.replica().finished() {
             self.over[client] = true;
         } else if let Some((_, message)) =
-            speak(&self.server, participant).map_err(Trouble::Client)?
+            next_message(&self.server, participant).map_err(PartyError::Client)?
         {
             self.flying.push((client, message));
             if self.flying.len() > 40 {
@@ -175,22 +181,22 @@ impl Play {
     }
 }
 
-/// Whatever the network does and whoever crashes, all clients take part in every round, so the result is
-/// the simulated one.
+/// Whatever the network does and whoever crashes, all clients take part in every round, so the
+/// result is the simulated one.
 #[test]
 fn faults_do_not_change_the_result() {
     let (mut crashes, mut plays) = (0, 0);
     for preset in ["soteriafl-sgd", "soteriafl-svrg", "soteriafl-saga"] {
         let preset = format!("algorithm.preset={preset}");
         let overrides = [preset.as_str(), "algorithm.rounds=12"];
-        let world = World::new(&overrides);
-        let expected = world.simulated();
+        let deployment = Deployment::new(&overrides);
+        let expected = deployment.simulated();
         for seed in 0..6 {
-            let mut play = Play::new(world.anew(), seed);
+            let mut play = Play::new(deployment.anew(), seed);
             play.play();
             let found = bits(play.server.model().unwrap());
             assert_eq!(found, expected, "{preset}, seed {seed}");
-            for store in &play.world.client_stores {
+            for store in &play.deployment.client_stores {
                 assert_eq!(store.all_rows().len(), 12, "{preset}, seed {seed}");
             }
             crashes += play.crashes;
@@ -200,9 +206,9 @@ fn faults_do_not_change_the_result() {
     assert!(crashes > 3 * plays, "{crashes} crashes in {plays} plays");
 }
 
-/// With a deadline and a quorum rounds close without stragglers. Then nobody knows the result beforehand,
-/// but everybody who is told of it has the same model, every shift is in step with the server's mean,
-/// and nobody pays for more than one message a round.
+/// With a deadline and a quorum rounds close without stragglers. Then nobody knows the result
+/// beforehand, but everybody who is told of it has the same model, every shift is in step with the
+/// server's mean, and nobody pays for more than one message a round.
 #[test]
 fn stragglers_stay_in_step() {
     let mut missed = 0;
@@ -219,13 +225,13 @@ fn stragglers_stay_in_step() {
                 "deployment.quorum=1",
                 "deployment.deadline=0.3",
             ];
-            let world = World::new(&overrides);
+            let deployment = Deployment::new(&overrides);
             for seed in 0..3 {
-                let mut play = Play::new(world.anew(), seed);
+                let mut play = Play::new(deployment.anew(), seed);
                 play.play();
                 let model = bits(play.server.model().unwrap());
                 for (client, party) in play.parties.iter().enumerate() {
-                    let rows = play.world.client_stores[client].all_rows();
+                    let rows = play.deployment.client_stores[client].all_rows();
                     assert!(rows.len() <= 30);
                     missed += 30 - rows.len();
                     let Some((participant, _)) = party else {
@@ -246,9 +252,10 @@ fn stragglers_stay_in_step() {
     assert!(missed > 30, "only {missed} rounds were missed");
 }
 
-/// The server's mean shift is the weighted mean of the clients' shifts, for clients that are still there.
+/// The server's mean shift is the weighted mean of the clients' shifts, for clients that are still
+/// there.
 fn check_shifts(play: &Play) {
-    let weights = play.world.problem.weights(&play.world.resolved);
+    let weights = play.deployment.problem.weights(&play.deployment.resolved);
     let Some(expected) = play.server.shift() else {
         return;
     };

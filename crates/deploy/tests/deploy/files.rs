@@ -4,9 +4,9 @@ use std::path::Path;
 
 use soteriafl_core::protocol::{ClientState, ServerState};
 use soteriafl_deploy::sqlite::{ClientSqlite, ServerSqlite};
-use soteriafl_deploy::store::{Checkpoint, ClientStore, LedgerRun, Row, StoreError};
+use soteriafl_deploy::store::{Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage};
 
-use crate::harness::World;
+use crate::harness::Deployment;
 
 /// Whether any file of the state holds these bytes.
 fn on_disk(directory: &Path, bytes: &[u8]) -> bool {
@@ -32,31 +32,33 @@ fn checkpoint(round: u32) -> Checkpoint {
     }
 }
 
-fn fill(store: &mut ClientSqlite, world: &World, rounds: std::ops::Range<u32>) {
+fn fill(store: &mut ClientSqlite, deployment: &Deployment, rounds: std::ops::Range<u32>) {
     for round in rounds {
-        let row = Row {
+        let row = StoredMessage {
             round,
             message: vec![1; 100],
             coins: Some(secret(round)),
             model: [0; 32],
             accepted: None,
         };
-        store.pay(world.description.hash(), &row, None).unwrap();
+        store
+            .pay(deployment.description.hash(), &row, None)
+            .unwrap();
     }
 }
 
-/// A secret is gone from all files after the checkpoint that erases it, log included; and if the process died
-/// before it could cut the log, once the state is opened again.
+/// A secret is gone from all files after the checkpoint that erases it, log included; and if the
+/// process died before it could cut the log, once the state is opened again.
 #[test]
 fn checkpoints_remove_secrets_from_the_log() {
-    let world = World::new(&[]);
+    let deployment = Deployment::new(&[]);
     let directory = tempfile::tempdir().unwrap();
     let mut store = ClientSqlite::open(directory.path()).unwrap();
-    store.begin(&world.ledger_run(0)).unwrap();
-    fill(&mut store, &world, 0..6);
+    store.begin(&deployment.ledger_run(0)).unwrap();
+    fill(&mut store, &deployment, 0..6);
     assert!((0..6).all(|round| on_disk(directory.path(), &secret(round))));
     store
-        .checkpoint(world.description.hash(), &checkpoint(4), None)
+        .checkpoint(deployment.description.hash(), &checkpoint(4), None)
         .unwrap();
     for round in 0..6 {
         assert_eq!(
@@ -75,38 +77,41 @@ fn checkpoints_remove_secrets_from_the_log() {
         .unwrap();
     store.impatient();
     store
-        .checkpoint(world.description.hash(), &checkpoint(5), None)
+        .checkpoint(deployment.description.hash(), &checkpoint(5), None)
         .unwrap();
     assert!(on_disk(directory.path(), &secret(4)));
     drop(reader);
-    fill(&mut store, &world, 6..7);
+    fill(&mut store, &deployment, 6..7);
     assert!(!on_disk(directory.path(), &secret(4)));
 }
 
-/// Of SAGA's secrets only the coins are written down; nobody who gets the state later can compute the noise again.
+/// Of SAGA's secrets only the coins are written down; nobody who gets the state later can compute
+/// the noise again.
 #[test]
 fn what_noise_is_made_of_is_never_on_disk() {
-    let mut world = World::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
-    world.split = true;
+    let mut deployment =
+        Deployment::new(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+    deployment.split = true;
     let directory = tempfile::tempdir().unwrap();
     let store = ClientSqlite::open(directory.path()).unwrap();
-    let keys = world.keys(0);
+    let keys = deployment.keys(0);
     let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
-    let participant = world.participant_over(store, 0, secrets).unwrap();
+    let participant = deployment.participant_over(store, 0, secrets).unwrap();
     let (_, message) = participant.unwrap().message().unwrap().unwrap();
-    let keys = world.keys(0);
+    let keys = deployment.keys(0);
     assert!(on_disk(directory.path(), &message));
     assert!(on_disk(directory.path(), keys.coins.expose()));
     assert!(!on_disk(directory.path(), keys.noise.expose()));
 }
 
-/// A state of the first version named records in another way: read as one of today it would have spent nothing.
+/// A state of the first version named records in another way: read as one of today it would have
+/// spent nothing.
 #[test]
 fn states_of_another_version_are_refused_and_left_alone() {
-    let world = World::new(&[]);
+    let deployment = Deployment::new(&[]);
     let directory = tempfile::tempdir().unwrap();
     let mut store = ClientSqlite::open(directory.path()).unwrap();
-    store.begin(&world.ledger_run(0)).unwrap();
+    store.begin(&deployment.ledger_run(0)).unwrap();
     drop(store);
     let file = directory.path().join("client.sqlite");
     let version = |version: i64| {
@@ -151,7 +156,8 @@ fn an_emptied_ledger_is_refused() {
         let error = ClientSqlite::open(directory.path()).err().unwrap();
         assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
     }
-    // Another database beside it is another matter, and where none was finished there is nothing to miss.
+    // Another database beside it is another matter, and where none was finished there is nothing to
+    // miss.
     ServerSqlite::open(directory.path()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("client.sqlite"), "").unwrap();
@@ -162,13 +168,13 @@ fn an_emptied_ledger_is_refused() {
 /// What a run was joined with comes back as it was.
 #[test]
 fn runs_are_read_as_they_were_written() {
-    let world = World::new(&[]);
+    let deployment = Deployment::new(&[]);
     let directory = tempfile::tempdir().unwrap();
     let mut store = ClientSqlite::open(directory.path()).unwrap();
     let run = |number: u8, part| LedgerRun {
         hash: [number; 32],
         part,
-        ..world.ledger_run(0)
+        ..deployment.ledger_run(0)
     };
     let runs = [run(0, None), run(1, Some((0, 2))), run(2, Some((11, 12)))];
     for run in &runs {
@@ -180,15 +186,15 @@ fn runs_are_read_as_they_were_written() {
 /// How many messages were taken is counted over the whole run, also before the last checkpoint.
 #[test]
 fn messages_that_were_taken_are_counted_over_the_whole_run() {
-    let world = World::new(&[]);
+    let deployment = Deployment::new(&[]);
     let directory = tempfile::tempdir().unwrap();
     let mut store = ClientSqlite::open(directory.path()).unwrap();
-    let (hash, other) = (*world.description.hash(), [9; 32]);
-    store.begin(&world.ledger_run(0)).unwrap();
-    let run = world.ledger_run(0);
+    let (hash, other) = (*deployment.description.hash(), [9; 32]);
+    store.begin(&deployment.ledger_run(0)).unwrap();
+    let run = deployment.ledger_run(0);
     store.begin(&LedgerRun { hash: other, ..run }).unwrap();
     for round in 0..6 {
-        let row = Row {
+        let row = StoredMessage {
             round,
             message: vec![1; 100],
             coins: None,
@@ -216,7 +222,7 @@ fn messages_that_were_taken_are_counted_over_the_whole_run() {
 #[test]
 fn files_are_private_in_an_open_directory() {
     use std::os::unix::fs::PermissionsExt;
-    let world = World::new(&[]);
+    let deployment = Deployment::new(&[]);
     let directory = tempfile::tempdir().unwrap();
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open.clone()).unwrap();
@@ -224,8 +230,8 @@ fn files_are_private_in_an_open_directory() {
     std::fs::write(directory.path().join("lock"), "").unwrap();
     std::fs::set_permissions(directory.path().join("lock"), open).unwrap();
     let mut store = ClientSqlite::open(directory.path()).unwrap();
-    store.begin(&world.ledger_run(0)).unwrap();
-    fill(&mut store, &world, 0..1);
+    store.begin(&deployment.ledger_run(0)).unwrap();
+    fill(&mut store, &deployment, 0..1);
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory.path()).unwrap() {
         let entry = entry.unwrap();

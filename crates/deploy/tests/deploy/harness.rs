@@ -34,7 +34,7 @@ pub struct Setting {
 }
 
 /// The run, and what its parties have stored.
-pub struct World {
+pub struct Deployment {
     setting: Arc<Setting>,
     pub server_store: ServerMemory,
     pub client_stores: Vec<ClientMemory>,
@@ -43,7 +43,7 @@ pub struct World {
     pub split: bool,
 }
 
-impl Deref for World {
+impl Deref for Deployment {
     type Target = Setting;
 
     fn deref(&self) -> &Setting {
@@ -51,8 +51,8 @@ impl Deref for World {
     }
 }
 
-pub type Coordinates = Coordinator<ServerMemory>;
-pub type Participates = Participant<ClientMemory>;
+pub type TestCoordinator = Coordinator<ServerMemory>;
+pub type TestParticipant = Participant<ClientMemory>;
 
 /// Three clients of unequal size on 61 records.
 pub const BASE: &str = r#"
@@ -74,7 +74,7 @@ amplification = "off"
 seed = 11
 "#;
 
-impl World {
+impl Deployment {
     pub fn new(overrides: &[&str]) -> Self {
         Self::build(BASE, overrides, false)
     }
@@ -84,13 +84,14 @@ impl World {
         Self::build(base, overrides, false)
     }
 
-    /// A run whose secrets nobody knows, if `secret`; otherwise they are those of the simulated run.
+    /// A run whose secrets nobody knows, if `secret`; otherwise they are those of the simulated
+    /// run.
     pub fn with_secrets(overrides: &[&str], secret: bool) -> Self {
         Self::build(BASE, overrides, secret)
     }
 
     fn build(base: &str, overrides: &[&str], secret: bool) -> Self {
-        let mut document = Document::from_text(base, "world").unwrap();
+        let mut document = Document::from_text(base, "deployment").unwrap();
         for assignment in overrides {
             document.set(assignment).unwrap();
         }
@@ -182,7 +183,7 @@ impl World {
         bits(simulation.server().model())
     }
 
-    pub fn coordinator(&self, now: Duration) -> Result<Coordinates, CoordinatorError> {
+    pub fn coordinator(&self, now: Duration) -> Result<TestCoordinator, CoordinatorError> {
         let store = self.server_store.clone();
         Coordinator::new(store, self.description.clone(), self.start.clone(), 4, now)
     }
@@ -201,7 +202,7 @@ impl World {
     }
 
     /// A client as a process that has just started. `Ok(None)`: its run is over.
-    pub fn participant(&self, client: usize) -> Result<Option<Participates>, ParticipantError> {
+    pub fn participant(&self, client: usize) -> Result<Option<TestParticipant>, ParticipantError> {
         let keys = self.keys(client);
         let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
         self.participant_over(self.client_stores[client].clone(), client, secrets)
@@ -268,18 +269,18 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// A client's connection: what it will hear next.
+/// A client's connection: what the server sends it next.
 pub struct Session {
     next: u32,
 }
 
 impl Session {
-    /// Follows the run from where the participant stands.
+    /// Follows the run from the participant's position.
     pub fn open(
-        coordinator: &mut Coordinates,
+        coordinator: &mut TestCoordinator,
         client: usize,
-        participant: &mut Participates,
-    ) -> Result<Self, Trouble> {
+        participant: &mut TestParticipant,
+    ) -> Result<Self, PartyError> {
         let position = participant.position();
         let CatchUp {
             snapshot,
@@ -289,44 +290,44 @@ impl Session {
             ..
         } = coordinator
             .catch_up(client as u32, position)
-            .map_err(Trouble::Server)?;
+            .map_err(PartyError::Server)?;
         if let Some(state) = snapshot {
             participant
                 .jump(state.as_ref().clone(), accepted, taken)
-                .map_err(Trouble::Client)?;
+                .map_err(PartyError::Client)?;
         }
         Ok(Self { next: from })
     }
 
-    /// Hears of the next closed round, if there is one.
-    pub fn hear(
+    /// Gives the next closed round to the participant, if there is one.
+    pub fn deliver_next(
         &mut self,
-        coordinator: &mut Coordinates,
+        coordinator: &mut TestCoordinator,
         client: usize,
-        participant: &mut Participates,
-    ) -> Result<bool, Trouble> {
+        participant: &mut TestParticipant,
+    ) -> Result<bool, PartyError> {
         if self.next >= coordinator.round() {
             return Ok(false);
         }
-        let closed = coordinator.closed(self.next).map_err(Trouble::Server)?;
+        let closed = coordinator.closed(self.next).map_err(PartyError::Server)?;
         self.next += 1;
         participant
             .closed(closed.round, closed.accepts(client as u32), &closed.average)
-            .map_err(Trouble::Client)?;
+            .map_err(PartyError::Client)?;
         Ok(true)
     }
 }
 
 #[derive(Debug)]
-pub enum Trouble {
+pub enum PartyError {
     Server(CoordinatorError),
     Client(ParticipantError),
 }
 
 /// Whether the client may make a message now, and which.
-pub fn speak(
-    coordinator: &Coordinates,
-    participant: &mut Participates,
+pub fn next_message(
+    coordinator: &TestCoordinator,
+    participant: &mut TestParticipant,
 ) -> Result<Option<(u32, Bytes)>, ParticipantError> {
     let replica = participant.replica();
     if !coordinator.begun() || replica.finished() || replica.round() < coordinator.round() {

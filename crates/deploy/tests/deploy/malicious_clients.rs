@@ -7,38 +7,38 @@ use proptest::prelude::*;
 use soteriafl::run;
 use soteriafl_core::wire;
 use soteriafl_deploy::averaging::LARGEST;
-use soteriafl_deploy::calibration_cache::{MOST_RECORDS, Size};
+use soteriafl_deploy::calibration_cache::{Calibration, MOST_RECORDS};
 use soteriafl_deploy::coordinator::{CoordinatorError, Receipt};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::participant::Position;
 
-use crate::harness::{BASE, Coordinates, World};
+use crate::harness::{BASE, Deployment, TestCoordinator};
 
 /// Where a message's header has its round.
 const ROUND_AT: usize = 2;
 
 const NOW: Duration = Duration::ZERO;
 
-fn begun(world: &World) -> Coordinates {
-    let mut coordinator = world.coordinator(NOW).unwrap();
-    for client in 0..world.clients() {
+fn begun(deployment: &Deployment) -> TestCoordinator {
+    let mut coordinator = deployment.coordinator(NOW).unwrap();
+    for client in 0..deployment.clients() {
         coordinator
-            .join(client as u32, world.records(client), NOW)
+            .join(client as u32, deployment.records(client), NOW)
             .unwrap();
     }
     coordinator
 }
 
-fn honest(world: &World, client: usize) -> Bytes {
-    let mut participant = world.participant(client).unwrap().unwrap();
+fn honest(deployment: &Deployment, client: usize) -> Bytes {
+    let mut participant = deployment.participant(client).unwrap().unwrap();
     participant.message().unwrap().unwrap().1
 }
 
 #[test]
 fn joins_are_checked() {
-    let world = World::new(&[]);
-    let mut coordinator = world.coordinator(NOW).unwrap();
-    let message = honest(&world, 0);
+    let deployment = Deployment::new(&[]);
+    let mut coordinator = deployment.coordinator(NOW).unwrap();
+    let message = honest(&deployment, 0);
     let early = coordinator.submit(0, message.clone(), NOW).unwrap_err();
     assert!(matches!(early, CoordinatorError::NotJoined(0)));
     for (client, records) in [(3, 20), (u32::MAX, 20), (0, 0), (0, 4), (0, u64::MAX)] {
@@ -47,9 +47,11 @@ fn joins_are_checked() {
             "{client} {records}"
         );
     }
-    coordinator.join(0, world.records(0), NOW).unwrap();
-    coordinator.join(0, world.records(0), NOW).unwrap();
-    let other = coordinator.join(0, world.records(0) + 1, NOW).unwrap_err();
+    coordinator.join(0, deployment.records(0), NOW).unwrap();
+    coordinator.join(0, deployment.records(0), NOW).unwrap();
+    let other = coordinator
+        .join(0, deployment.records(0) + 1, NOW)
+        .unwrap_err();
     assert!(matches!(other, CoordinatorError::Records { .. }));
     let early = coordinator.submit(0, message, NOW).unwrap_err();
     assert!(matches!(early, CoordinatorError::NotBegun));
@@ -58,9 +60,9 @@ fn joins_are_checked() {
 
 #[test]
 fn the_first_message_of_a_round_stands() {
-    let world = World::new(&[]);
-    let mut coordinator = begun(&world);
-    let first = honest(&world, 0);
+    let deployment = Deployment::new(&[]);
+    let mut coordinator = begun(&deployment);
+    let first = honest(&deployment, 0);
     let mut other = first.to_vec();
     let last = other.len() - 1;
     other[last] ^= 1;
@@ -80,8 +82,8 @@ fn the_first_message_of_a_round_stands() {
             round: 0
         }
     ));
-    coordinator.submit(1, honest(&world, 1), NOW).unwrap();
-    let (receipt, closed) = coordinator.submit(2, honest(&world, 2), NOW).unwrap();
+    coordinator.submit(1, honest(&deployment, 1), NOW).unwrap();
+    let (receipt, closed) = coordinator.submit(2, honest(&deployment, 2), NOW).unwrap();
     assert_eq!(
         (receipt, closed),
         (Receipt::Closed { accepted: true }, true)
@@ -101,10 +103,10 @@ fn implausible_messages_are_refused() {
                 format!("algorithm.compressor={compressor}"),
                 format!("privacy.noise={noise}"),
             );
-            let world = World::new(&[&compressor, &noise]);
-            let plan = run::client_plan(&world.resolved, &world.problem).unwrap();
-            let mut coordinator = begun(&world);
-            let good = honest(&world, 0);
+            let deployment = Deployment::new(&[&compressor, &noise]);
+            let plan = run::client_plan(&deployment.resolved, &deployment.problem).unwrap();
+            let mut coordinator = begun(&deployment);
+            let good = honest(&deployment, 0);
             let mut update = Default::default();
             wire::decode(&plan.compressor, 0, &good, &mut update).unwrap();
             let mut bad = good.to_vec();
@@ -133,8 +135,8 @@ fn implausible_messages_are_refused() {
 }
 
 /// The message of an uncompressed client whose coordinates are all `value`.
-fn flat(round: u32, world: &World, value: f32) -> Bytes {
-    let mut bytes = honest(world, 0).to_vec();
+fn flat(round: u32, deployment: &Deployment, value: f32) -> Bytes {
+    let mut bytes = honest(deployment, 0).to_vec();
     bytes[wire::HEADER_LEN..]
         .as_chunks_mut::<4>()
         .0
@@ -153,8 +155,8 @@ fn renumber(message: &mut [u8], round: u32) {
 #[test]
 fn one_client_does_not_switch_off_the_rules() {
     let compressor = "algorithm.compressor=identity";
-    let world = World::new(&[compressor]);
-    let mut coordinator = world.coordinator(NOW).unwrap();
+    let deployment = Deployment::new(&[compressor]);
+    let mut coordinator = deployment.coordinator(NOW).unwrap();
     for records in [MOST_RECORDS + 1, 1 << 40, u64::MAX] {
         let error = coordinator.join(0, records, NOW).unwrap_err();
         assert!(
@@ -162,19 +164,25 @@ fn one_client_does_not_switch_off_the_rules() {
             "{error}"
         );
     }
-    let world = World::new(&[compressor, "deployment.most_records=30"]);
-    assert!(world.coordinator(NOW).unwrap().join(0, 31, NOW).is_err());
+    let deployment = Deployment::new(&[compressor, "deployment.most_records=30"]);
+    assert!(
+        deployment
+            .coordinator(NOW)
+            .unwrap()
+            .join(0, 31, NOW)
+            .is_err()
+    );
     for most in [1 << 12, 1 << 20] {
-        let world = World::new(&[compressor, &format!("deployment.most_records={most}")]);
-        let mut coordinator = world.coordinator(NOW).unwrap();
+        let deployment = Deployment::new(&[compressor, &format!("deployment.most_records={most}")]);
+        let mut coordinator = deployment.coordinator(NOW).unwrap();
         coordinator.join(0, most, NOW).unwrap();
         for client in 1..3 {
             coordinator
-                .join(client, world.records(client as usize), NOW)
+                .join(client, deployment.records(client as usize), NOW)
                 .unwrap();
         }
         let error = coordinator
-            .submit(1, flat(0, &world, 1e6), NOW)
+            .submit(1, flat(0, &deployment, 1e6), NOW)
             .unwrap_err();
         assert!(
             matches!(error, CoordinatorError::Implausible { .. }),
@@ -183,10 +191,11 @@ fn one_client_does_not_switch_off_the_rules() {
     }
 }
 
-/// Whatever the configuration allows, sizes that would exhaust the accountant's memory are refused before it is asked.
+/// Whatever the configuration allows, sizes that would exhaust the accountant's memory are refused
+/// before it is asked.
 #[test]
 fn sizes_beyond_belief_are_refused() {
-    let world = World::with(
+    let deployment = Deployment::with(
         &BASE.replace("sigma = 0.05", "epsilon = 1.0"),
         &[
             "deployment.most_records=1099511627776",
@@ -194,43 +203,44 @@ fn sizes_beyond_belief_are_refused() {
             "privacy.amplification=auto",
         ],
     );
-    let mut coordinator = world.coordinator(NOW).unwrap();
+    let mut coordinator = deployment.coordinator(NOW).unwrap();
     let error = coordinator.join(0, 1 << 40, NOW).unwrap_err();
     assert!(
         matches!(error, CoordinatorError::BadRecords { .. }),
         "{error}"
     );
-    coordinator.join(0, world.records(0), NOW).unwrap();
+    coordinator.join(0, deployment.records(0), NOW).unwrap();
 }
 
-/// Where somebody else has the time for the accountant, joining and the last joining cost none of it.
+/// Where the caller computes the noise, joining, the last one included, takes none of the
+/// accountant's time.
 #[test]
 fn noise_can_be_computed_elsewhere() {
-    let world = World::with(&BASE.replace("sigma = 0.05", "epsilon = 4.0"), &[]);
-    let mut coordinator = world.coordinator(NOW).unwrap().settled_elsewhere();
+    let deployment = Deployment::with(&BASE.replace("sigma = 0.05", "epsilon = 4.0"), &[]);
+    let mut coordinator = deployment.coordinator(NOW).unwrap().calibrated_by_caller();
     for client in 0..3 {
-        let records = world.records(client as usize);
-        if coordinator.sizes().look_up(records) == Size::Unknown {
+        let records = deployment.records(client as usize);
+        if coordinator.calibrations().look_up(records) == Calibration::Unknown {
             let error = coordinator.join(client, records, NOW).unwrap_err();
             assert!(
                 matches!(error, CoordinatorError::Uncalibrated(_)),
                 "{error}"
             );
-            coordinator.sizes().compute(records);
+            coordinator.calibrations().compute(records);
         }
         assert_eq!(coordinator.joined(), client as usize);
         coordinator.join(client, records, NOW).unwrap();
     }
     assert!(!coordinator.begun());
-    let records = coordinator.to_settle().unwrap();
-    assert!(coordinator.to_settle().is_none());
-    let settled = coordinator.sizes().settle(&records);
-    assert_eq!(settled.privacy.as_ref().unwrap().sigmas, world.sigmas);
+    let records = coordinator.to_calibrate().unwrap();
+    assert!(coordinator.to_calibrate().is_none());
+    let settled = coordinator.calibrations().calibrate(&records);
+    assert_eq!(settled.privacy.as_ref().unwrap().sigmas, deployment.sigmas);
     let sigmas: Vec<f64> = settled.sigmas.iter().map(|sigma| sigma.unwrap()).collect();
     assert!(
         sigmas
             .iter()
-            .zip(&world.sigmas)
+            .zip(&deployment.sigmas)
             .all(|(more, own)| more >= own)
     );
     coordinator.begin(settled, NOW).unwrap();
@@ -238,8 +248,8 @@ fn noise_can_be_computed_elsewhere() {
     // Nobody refuses what can be refused at once any later.
     for records in [0, 4, u64::MAX] {
         assert!(matches!(
-            coordinator.sizes().look_up(records),
-            Size::Refused(_)
+            coordinator.calibrations().look_up(records),
+            Calibration::Refused(_)
         ));
     }
 }
@@ -247,15 +257,15 @@ fn noise_can_be_computed_elsewhere() {
 /// Whose messages were taken is counted over all rounds, also after a restart.
 #[test]
 fn taken_messages_are_counted_across_restarts() {
-    let world = World::new(&[
+    let deployment = Deployment::new(&[
         "deployment.quorum=2",
         "deployment.deadline=10",
         "algorithm.rounds=3",
     ]);
-    let mut coordinator = begun(&world);
+    let mut coordinator = begun(&deployment);
     for (round, absent) in [2, 0, 2].into_iter().enumerate() {
         for client in (0..3).filter(|client| *client != absent) {
-            let mut message = honest(&world, client as usize).to_vec();
+            let mut message = honest(&deployment, client as usize).to_vec();
             renumber(&mut message, round as u32);
             coordinator.submit(client, message.into(), NOW).unwrap();
         }
@@ -263,24 +273,25 @@ fn taken_messages_are_counted_across_restarts() {
         assert!(coordinator.tick(late).unwrap());
     }
     assert_eq!(coordinator.taken(), [2, 3, 1]);
-    assert_eq!(world.coordinator(NOW).unwrap().taken(), [2, 3, 1]);
+    assert_eq!(deployment.coordinator(NOW).unwrap().taken(), [2, 3, 1]);
 }
 
-/// Without clipping there is no rule, but no message leads out of the range of numbers: larger ones are refused, and
-/// those that would do it together with the state are left out of their round, again after a restart.
+/// Without clipping there is no rule, but no message leads out of the range of numbers: larger ones
+/// are refused, and those that would do it together with the state are left out of their round,
+/// again after a restart.
 #[test]
 fn messages_cannot_make_the_run_diverge() {
-    let world = World::new(&[
+    let deployment = Deployment::new(&[
         "algorithm.compressor=identity",
         "privacy.sigma=0",
         "privacy.clip=none",
         "data.standardize=false",
         "algorithm.step_size=10",
     ]);
-    let mut coordinator = begun(&world);
+    let mut coordinator = begun(&deployment);
     for value in [f32::MAX, -f32::MAX, 2.0 * LARGEST] {
         let error = coordinator
-            .submit(0, flat(0, &world, value), NOW)
+            .submit(0, flat(0, &deployment, value), NOW)
             .unwrap_err();
         assert!(
             matches!(error, CoordinatorError::Implausible { .. }),
@@ -290,22 +301,22 @@ fn messages_cannot_make_the_run_diverge() {
     for restart in [false, true] {
         let round = coordinator.round();
         coordinator
-            .submit(0, flat(round, &world, LARGEST), NOW)
+            .submit(0, flat(round, &deployment, LARGEST), NOW)
             .unwrap();
         if restart {
-            coordinator = world.coordinator(NOW).unwrap();
+            coordinator = deployment.coordinator(NOW).unwrap();
             coordinator
-                .submit(0, flat(round, &world, LARGEST), NOW)
+                .submit(0, flat(round, &deployment, LARGEST), NOW)
                 .unwrap();
         }
         coordinator
-            .submit(1, flat(round, &world, 1.0), NOW)
+            .submit(1, flat(round, &deployment, 1.0), NOW)
             .unwrap();
         let (_, closed) = coordinator
-            .submit(2, flat(round, &world, -1.0), NOW)
+            .submit(2, flat(round, &deployment, -1.0), NOW)
             .unwrap();
         assert!(closed);
-        let mut again = world.coordinator(NOW).unwrap();
+        let mut again = deployment.coordinator(NOW).unwrap();
         for coordinator in [&mut coordinator, &mut again] {
             let closed = coordinator.closed(round).unwrap();
             let accepted = [0, 1, 2].map(|client| closed.accepts(client));
@@ -324,7 +335,7 @@ fn messages_cannot_make_the_run_diverge() {
     let round = coordinator.round();
     for client in 0..3 {
         coordinator
-            .submit(client, flat(round, &world, LARGEST), NOW)
+            .submit(client, flat(round, &deployment, LARGEST), NOW)
             .unwrap();
     }
     assert_eq!(coordinator.closed(round).unwrap().taken(), 0);
@@ -333,8 +344,8 @@ fn messages_cannot_make_the_run_diverge() {
 
 #[test]
 fn positions_ahead_of_the_server_are_refused() {
-    let world = World::new(&[]);
-    let mut coordinator = begun(&world);
+    let deployment = Deployment::new(&[]);
+    let mut coordinator = begun(&deployment);
     let position = |have, pending| Position {
         have,
         pending,
@@ -369,14 +380,14 @@ fn positions_ahead_of_the_server_are_refused() {
 /// What may have been spent counts the message for the open round.
 #[test]
 fn the_open_round_counts_as_spent() {
-    let world = World::new(&["algorithm.rounds=2"]);
-    let mut coordinator = world.coordinator(NOW).unwrap();
+    let deployment = Deployment::new(&["algorithm.rounds=2"]);
+    let mut coordinator = deployment.coordinator(NOW).unwrap();
     assert_eq!(coordinator.messages(), 0);
-    coordinator = begun(&world);
+    coordinator = begun(&deployment);
     assert_eq!((coordinator.round(), coordinator.messages()), (0, 1));
     for round in 0..2 {
         for client in 0..3 {
-            let mut message = honest(&world, client as usize).to_vec();
+            let mut message = honest(&deployment, client as usize).to_vec();
             renumber(&mut message, round);
             coordinator.submit(client, message.into(), NOW).unwrap();
         }
@@ -391,21 +402,21 @@ fn the_open_round_counts_as_spent() {
 /// Where to start from is the cheapest way that skips no snapshot coin, for every position.
 #[test]
 fn catching_up_does_not_skip_coins() {
-    let world = World::new(&[
+    let deployment = Deployment::new(&[
         "algorithm.preset=soteriafl-svrg",
         "algorithm.snapshot_probability=0.4",
         "algorithm.compressor=identity",
         "algorithm.rounds=24",
     ]);
-    let mut coordinator = begun(&world);
-    let plan = run::client_plan(&world.resolved, &world.problem).unwrap();
+    let mut coordinator = begun(&deployment);
+    let plan = run::client_plan(&deployment.resolved, &deployment.problem).unwrap();
     for round in 0..24 {
         for client in 0..3 {
-            let mut message = honest(&world, client as usize).to_vec();
+            let mut message = honest(&deployment, client as usize).to_vec();
             renumber(&mut message, round);
             coordinator.submit(client, message.into(), NOW).unwrap();
         }
-        let mut again = world.coordinator(NOW).unwrap();
+        let mut again = deployment.coordinator(NOW).unwrap();
         for have in 0..=round + 1 {
             let position = Position {
                 have: Some(have),
@@ -424,7 +435,7 @@ fn catching_up_does_not_skip_coins() {
     }
     // Outcomes of all rounds, however old.
     for round in (0..24).chain(0..24) {
-        let mut message = honest(&world, 0).to_vec();
+        let mut message = honest(&deployment, 0).to_vec();
         renumber(&mut message, round);
         let (receipt, _) = coordinator.submit(0, message.into(), NOW).unwrap();
         assert_eq!(receipt, Receipt::Closed { accepted: true });
@@ -442,12 +453,12 @@ proptest! {
         client in 0u32..5,
     ) {
         thread_local! {
-            static WORLD: World = World::new(&[]);
+            static WORLD: Deployment = Deployment::new(&[]);
         }
-        WORLD.with(|world| {
-            let world = world.anew();
-            let mut coordinator = begun(&world);
-            let mut message = honest(&world, 0).to_vec();
+        WORLD.with(|deployment| {
+            let deployment = deployment.anew();
+            let mut coordinator = begun(&deployment);
+            let mut message = honest(&deployment, 0).to_vec();
             message.truncate(cut);
             message.extend(bytes);
             let _ = coordinator.submit(client, message.into(), NOW);

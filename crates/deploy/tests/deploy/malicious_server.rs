@@ -1,5 +1,6 @@
-//! A server may say anything. Whatever it says, a client makes at most one message for each round of the
-//! run that it agreed to, pays for it before it leaves, and never says two things in one round.
+//! A server may say anything. Whatever it says, a client makes at most one message for each round
+//! of the run that it agreed to, pays for it before it leaves, and never says two things in one
+//! round.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,17 +14,17 @@ use soteriafl_deploy::memory::ClientMemory;
 use soteriafl_deploy::participant::{Participant, ParticipantError, Parts};
 use soteriafl_deploy::store::ClientStore;
 
-use crate::harness::{Participates, World, bits};
+use crate::harness::{Deployment, TestParticipant, bits};
 
-fn average(world: &World, round: u32, value: f32) -> Vec<u8> {
-    let values = vec![value; world.start.len()];
+fn average(deployment: &Deployment, round: u32, value: f32) -> Vec<u8> {
+    let values = vec![value; deployment.start.len()];
     let mut bytes = Vec::new();
     wire::put_average(&values, round, &mut bytes);
     bytes
 }
 
-fn state(world: &World, round: u32, value: f32) -> ServerState {
-    let values = || vec![value; world.start.len()];
+fn state(deployment: &Deployment, round: u32, value: f32) -> ServerState {
+    let values = || vec![value; deployment.start.len()];
     ServerState {
         round,
         model: values(),
@@ -32,25 +33,25 @@ fn state(world: &World, round: u32, value: f32) -> ServerState {
     }
 }
 
-fn client(world: &World) -> Participates {
-    world.participant(0).unwrap().unwrap()
+fn client(deployment: &Deployment) -> TestParticipant {
+    deployment.participant(0).unwrap().unwrap()
 }
 
-fn paid(world: &World) -> usize {
-    world.client_stores[0].all_rows().len()
+fn paid(deployment: &Deployment) -> usize {
+    deployment.client_stores[0].all_rows().len()
 }
 
 #[test]
 fn averages_that_are_none_are_refused_and_cost_nothing() {
-    let world = World::new(&[]);
-    let mut participant = client(&world);
+    let deployment = Deployment::new(&[]);
+    let mut participant = client(&deployment);
     let first = participant.message().unwrap().unwrap();
-    let mut nan = average(&world, 0, 1.0);
+    let mut nan = average(&deployment, 0, 1.0);
     let last = nan.len() - 4;
     nan[last..].copy_from_slice(&f32::NAN.to_le_bytes());
     let mut infinite = nan.clone();
     infinite[last..].copy_from_slice(&f32::INFINITY.to_le_bytes());
-    let mut long = average(&world, 0, 1.0);
+    let mut long = average(&deployment, 0, 1.0);
     long.push(0);
     for lie in [
         nan,
@@ -58,7 +59,7 @@ fn averages_that_are_none_are_refused_and_cost_nothing() {
         long,
         Vec::new(),
         vec![1; 9],
-        average(&world, 1, 1.0),
+        average(&deployment, 1, 1.0),
     ] {
         let error = participant.closed(0, true, &lie).unwrap_err();
         assert!(
@@ -68,16 +69,16 @@ fn averages_that_are_none_are_refused_and_cost_nothing() {
         // Nothing has changed: the same message for the same round.
         assert_eq!(participant.message().unwrap().unwrap(), first);
     }
-    assert_eq!(paid(&world), 1);
+    assert_eq!(paid(&deployment), 1);
 }
 
 #[test]
 fn huge_values_end_the_run_before_another_message() {
-    let world = World::new(&["algorithm.rounds=7", "algorithm.step_size=100"]);
-    let mut participant = client(&world);
+    let deployment = Deployment::new(&["algorithm.rounds=7", "algorithm.step_size=100"]);
+    let mut participant = client(&deployment);
     participant.message().unwrap();
     let error = participant
-        .closed(0, true, &average(&world, 0, 3e38))
+        .closed(0, true, &average(&deployment, 0, 3e38))
         .unwrap_err();
     assert!(matches!(error, ParticipantError::Diverged(0)), "{error}");
     assert!(matches!(
@@ -85,9 +86,9 @@ fn huge_values_end_the_run_before_another_message() {
         ParticipantError::Failed
     ));
     // Started again, it still has said one thing in round 0.
-    let mut again = client(&world);
+    let mut again = client(&deployment);
     assert_eq!(again.message().unwrap().unwrap().0, 0);
-    assert_eq!(paid(&world), 1);
+    assert_eq!(paid(&deployment), 1);
 }
 
 /// Models at the far ends of the numbers give messages that are finite and paid for, nothing else.
@@ -95,56 +96,60 @@ fn huge_values_end_the_run_before_another_message() {
 fn far_models_give_finite_messages() {
     for preset in ["soteriafl-gd", "soteriafl-svrg", "soteriafl-saga"] {
         let preset = format!("algorithm.preset={preset}");
-        let world = World::new(&[&preset, "privacy.noise=secure"]);
-        let mut participant = client(&world);
+        let deployment = Deployment::new(&[&preset, "privacy.noise=secure"]);
+        let mut participant = client(&deployment);
         for (round, value) in [(1, 1e30f32), (3, -3e38), (5, f32::MIN_POSITIVE)] {
             participant
-                .jump(state(&world, round, value), false, 0)
+                .jump(state(&deployment, round, value), false, 0)
                 .unwrap();
             let (made, message) = participant.message().unwrap().unwrap();
             assert_eq!(made, round);
-            let plan = run::client_plan(&world.resolved, &world.problem).unwrap();
+            let plan = run::client_plan(&deployment.resolved, &deployment.problem).unwrap();
             let mut update = Default::default();
             wire::decode(&plan.compressor, round, &message, &mut update).unwrap();
         }
-        assert_eq!(paid(&world), 3);
+        assert_eq!(paid(&deployment), 3);
     }
 }
 
 #[test]
 fn rounds_repeated_reordered_skipped_or_beyond_the_run_give_nothing_more() {
-    let world = World::new(&[]);
-    let rounds = world.resolved.rounds;
-    let mut participant = client(&world);
+    let deployment = Deployment::new(&[]);
+    let rounds = deployment.resolved.rounds;
+    let mut participant = client(&deployment);
     let mut made = Vec::new();
     for round in 0..rounds {
         made.push(participant.message().unwrap().unwrap());
-        let gap = participant.closed(round + 1, true, &average(&world, round + 1, 0.1));
+        let gap = participant.closed(round + 1, true, &average(&deployment, round + 1, 0.1));
         assert!(matches!(gap, Err(ParticipantError::Gap { .. })));
         participant
-            .closed(round, round % 2 == 0, &average(&world, round, 0.1))
+            .closed(round, round % 2 == 0, &average(&deployment, round, 0.1))
             .unwrap();
         // The past again, with another average: nothing happens.
         for past in 0..=round {
             participant
-                .closed(past, false, &average(&world, past, 9.0))
+                .closed(past, false, &average(&deployment, past, 9.0))
                 .unwrap();
         }
     }
     assert!(participant.message().unwrap().is_none(), "the run is over");
     assert!(
         participant
-            .closed(rounds, true, &average(&world, rounds, 0.1))
+            .closed(rounds, true, &average(&deployment, rounds, 0.1))
             .is_err()
     );
     assert!(
         participant
-            .jump(state(&world, rounds + 1, 0.0), true, 0)
+            .jump(state(&deployment, rounds + 1, 0.0), true, 0)
             .is_err()
     );
-    assert!(participant.jump(state(&world, 2, 0.0), true, 0).is_err());
+    assert!(
+        participant
+            .jump(state(&deployment, 2, 0.0), true, 0)
+            .is_err()
+    );
     assert!(participant.message().unwrap().is_none());
-    assert_eq!(paid(&world), rounds as usize);
+    assert_eq!(paid(&deployment), rounds as usize);
     let mut seen: Vec<u32> = made.iter().map(|(round, _)| *round).collect();
     seen.dedup();
     assert_eq!(seen.len(), rounds as usize);
@@ -155,27 +160,33 @@ fn rounds_repeated_reordered_skipped_or_beyond_the_run_give_nothing_more() {
 fn another_model_for_the_same_round_gets_the_stored_bytes() {
     for preset in ["soteriafl-sgd", "soteriafl-svrg", "soteriafl-saga"] {
         let preset = format!("algorithm.preset={preset}");
-        let world = World::new(&[&preset]);
-        let mut participant = client(&world);
+        let deployment = Deployment::new(&[&preset]);
+        let mut participant = client(&deployment);
         participant.message().unwrap();
         participant
-            .closed(0, true, &average(&world, 0, 0.1))
+            .closed(0, true, &average(&deployment, 0, 0.1))
             .unwrap();
         let (_, honest) = participant.message().unwrap().unwrap();
         drop(participant);
         // Started again, it is told that round 0 ended differently.
-        let mut again = client(&world);
-        again.closed(0, true, &average(&world, 0, -5.0)).unwrap();
+        let mut again = client(&deployment);
+        again
+            .closed(0, true, &average(&deployment, 0, -5.0))
+            .unwrap();
         let (round, bytes) = again.message().unwrap().unwrap();
         assert_eq!((round, bytes), (1, honest), "{preset}");
-        assert_eq!(paid(&world), 2);
+        assert_eq!(paid(&deployment), 2);
         // And when that round is over as well, the lie shows.
-        let error = again.closed(1, true, &average(&world, 1, 0.1));
+        let error = again.closed(1, true, &average(&deployment, 1, 0.1));
         assert!(error.is_ok(), "it lives through what it has sent");
         drop(again);
-        let mut third = client(&world);
-        third.closed(0, true, &average(&world, 0, -5.0)).unwrap();
-        let error = third.closed(1, true, &average(&world, 1, 0.1)).unwrap_err();
+        let mut third = client(&deployment);
+        third
+            .closed(0, true, &average(&deployment, 0, -5.0))
+            .unwrap();
+        let error = third
+            .closed(1, true, &average(&deployment, 1, 0.1))
+            .unwrap_err();
         assert!(
             matches!(error, ParticipantError::Past(1)),
             "{preset}: {error}"
@@ -185,66 +196,71 @@ fn another_model_for_the_same_round_gets_the_stored_bytes() {
 
 #[test]
 fn states_of_the_wrong_shape_are_refused() {
-    let world = World::new(&[]);
-    let mut participant = client(&world);
-    let good = state(&world, 2, 0.5);
+    let deployment = Deployment::new(&[]);
+    let mut participant = client(&deployment);
+    let good = state(&deployment, 2, 0.5);
     let mut lies = vec![good.clone(); 6];
     lies[0].model.push(0.0);
     lies[1].model[0] = f32::NAN;
     lies[2].shift[0] = f32::INFINITY;
     lies[3].shift.clear();
     lies[4].velocity.push(1.0);
-    lies[5].round = world.resolved.rounds + 1;
+    lies[5].round = deployment.resolved.rounds + 1;
     for lie in lies {
         let error = participant.jump(lie, false, 0).unwrap_err();
         assert!(matches!(error, ParticipantError::State { .. }), "{error}");
     }
     participant.jump(good, false, 0).unwrap();
     assert_eq!(participant.message().unwrap().unwrap().0, 2);
-    assert_eq!(paid(&world), 1);
+    assert_eq!(paid(&deployment), 1);
 }
 
 /// A false outcome harms the model, not the budget: the shift is public.
 #[test]
 fn false_outcomes_cost_nothing() {
     for lie in [false, true] {
-        let world = World::new(&[]);
-        let mut participant = client(&world);
-        for round in 0..world.resolved.rounds {
+        let deployment = Deployment::new(&[]);
+        let mut participant = client(&deployment);
+        for round in 0..deployment.resolved.rounds {
             participant.message().unwrap();
             participant
-                .closed(round, lie, &average(&world, round, 0.01))
+                .closed(round, lie, &average(&deployment, round, 0.01))
                 .unwrap();
         }
-        assert_eq!(paid(&world), world.resolved.rounds as usize);
+        assert_eq!(paid(&deployment), deployment.resolved.rounds as usize);
     }
 }
 
 #[test]
 fn another_start_than_the_agreed_one_is_refused() {
-    let world = World::new(&[]);
-    let plan = Arc::new(run::client_plan(&world.resolved, &world.problem).unwrap());
+    let deployment = Deployment::new(&[]);
+    let plan = Arc::new(run::client_plan(&deployment.resolved, &deployment.problem).unwrap());
     let core = Client::new(
         0,
         Arc::clone(&plan),
-        Arc::clone(&world.problem.shards[0]),
-        world.resolved.specification().sampling(),
-        world.sigmas[0],
+        Arc::clone(&deployment.problem.shards[0]),
+        deployment.resolved.specification().sampling(),
+        deployment.sigmas[0],
         SecretKey::simulated(0, 0),
     )
     .unwrap();
     let mut store = ClientMemory::default();
-    store.begin(&world.ledger_run(0)).unwrap();
+    store.begin(&deployment.ledger_run(0)).unwrap();
     let mut participant = Participant::new(Parts {
         store,
-        run: *world.description.hash(),
+        run: *deployment.description.hash(),
         client: core,
         compressor: plan.compressor.clone(),
         replica: Server::new(
-            run::server_plan(&world.resolved, &world.problem.model, &plan, vec![1.0]),
-            vec![0.0; world.start.len()],
+            run::server_plan(
+                &deployment.resolved,
+                &deployment.problem.model,
+                &plan,
+                vec![1.0],
+            ),
+            vec![0.0; deployment.start.len()],
         ),
-        awaits_start: Some(digest(&vec![0.25; world.start.len()])),
+        awaits_start: Some(digest(&vec![0.25; deployment.start.len()])),
         secrets: Box::new(|_, _| Ok(SecretKey::simulated(1, 0).into())),
         checkpoint_every: 3,
     })
@@ -256,12 +272,12 @@ fn another_start_than_the_agreed_one_is_refused() {
     );
     assert!(
         participant
-            .closed(0, true, &average(&world, 0, 0.1))
+            .closed(0, true, &average(&deployment, 0, 0.1))
             .is_err()
     );
     let state = |value: f32| ServerState {
-        shift: vec![0.0; world.start.len()],
-        ..state(&world, 0, value)
+        shift: vec![0.0; deployment.start.len()],
+        ..state(&deployment, 0, value)
     };
     assert!(participant.jump(state(0.5), false, 0).is_err());
     participant.jump(state(0.25), false, 0).unwrap();
@@ -271,8 +287,8 @@ fn another_start_than_the_agreed_one_is_refused() {
 /// A run description with anything changed is another run, or none.
 #[test]
 fn a_changed_description_is_another_run() {
-    let world = World::new(&[]);
-    let text = world.description.text();
+    let deployment = Deployment::new(&[]);
+    let text = deployment.description.text();
     for (from, to) in [
         ("rounds = 7", "rounds = 8"),
         ("sigma = 0.05", "sigma = 0.04"),
@@ -283,7 +299,7 @@ fn a_changed_description_is_another_run() {
     ] {
         assert!(text.contains(from), "{from} in {text}");
         let other = Description::parse(&text.replace(from, to), 20).unwrap();
-        assert_ne!(other.hash(), world.description.hash());
+        assert_ne!(other.hash(), deployment.description.hash());
     }
     for (from, to) in [
         ("dimension = 7", "dimension = 8"),
@@ -308,58 +324,62 @@ fn a_changed_description_is_another_run() {
     assert!(Description::parse(text, 4).is_err());
 }
 
-/// Two copies of a machine whose generators are in the same state: a server that leads them to one model by two ways, past
-/// two snapshots, gets no noise twice. What makes the secrets is the same only where everything is.
+/// Two copies of a machine whose generators are in the same state: a server that leads them to one
+/// model by two ways, past two snapshots, gets no noise twice. What makes the secrets is the same
+/// only where everything is.
 #[test]
 fn copies_that_lived_through_other_things_have_other_secrets() {
-    let world = World::new(&[
+    let deployment = Deployment::new(&[
         "algorithm.preset=soteriafl-svrg",
         "algorithm.snapshot_probability=1",
         "algorithm.shift=off",
         "model.regularizer=none",
     ]);
-    let purposes = |lead: &dyn Fn(&mut Participates)| {
+    let purposes = |lead: &dyn Fn(&mut TestParticipant)| {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (kept, keys) = (Arc::clone(&seen), world.keys(0));
+        let (kept, keys) = (Arc::clone(&seen), deployment.keys(0));
         let secrets = Box::new(move |round, purpose: &[u8; 32]| {
             kept.lock().unwrap().push((round, *purpose));
             Ok(keys.clone())
         });
         let store = ClientMemory::default();
-        let mut client = world.participant_over(store, 0, secrets).unwrap().unwrap();
+        let mut client = deployment
+            .participant_over(store, 0, secrets)
+            .unwrap()
+            .unwrap();
         lead(&mut client);
         let (round, _) = client.message().unwrap().unwrap();
         let (made, purpose) = *seen.lock().unwrap().last().unwrap();
         assert_eq!((round, made), (2, 2));
         (bits(client.replica().model()), purpose)
     };
-    let close = |client: &mut Participates, round, value| {
-        let average = average(&world, round, value);
+    let close = |client: &mut TestParticipant, round, value| {
+        let average = average(&deployment, round, value);
         client.closed(round, false, &average).unwrap();
     };
-    let by_rounds = |client: &mut Participates| {
+    let by_rounds = |client: &mut TestParticipant| {
         close(client, 0, 0.1);
         close(client, 1, 0.0);
     };
     let (model, first) = purposes(&by_rounds);
     assert_eq!(purposes(&by_rounds), (model.clone(), first));
     // The snapshot would be another one, the model is the same.
-    let by_other_rounds = |client: &mut Participates| {
+    let by_other_rounds = |client: &mut TestParticipant| {
         close(client, 0, 0.0);
         close(client, 1, 0.1);
     };
-    let by_state = |client: &mut Participates| {
-        let mut copy = world.participant(1).unwrap().unwrap();
+    let by_state = |client: &mut TestParticipant| {
+        let mut copy = deployment.participant(1).unwrap().unwrap();
         by_rounds(&mut copy);
         client.jump(copy.replica().state(), false, 0).unwrap();
     };
-    let spoken = |client: &mut Participates| {
+    let spoken = |client: &mut TestParticipant| {
         client.message().unwrap();
         by_rounds(client);
     };
     let mut seen = vec![first];
     for lead in [
-        &by_other_rounds as &dyn Fn(&mut Participates),
+        &by_other_rounds as &dyn Fn(&mut TestParticipant),
         &by_state,
         &spoken,
     ] {

@@ -1,8 +1,9 @@
-//! The shape of records is not for a server to try: a source is tried with one, and every other is refused by its text.
+//! The shape of records is not for a server to try: a source is tried with one, and every other is
+//! refused by its text.
 
 use soteriafl_core::data::Share;
 use soteriafl_deploy::description::{Description, DescriptionError};
-use soteriafl_deploy::memory::{ClientMemory, Plan};
+use soteriafl_deploy::memory::{ClientMemory, PlannedFailure};
 use soteriafl_deploy::schema_pin::{self, ShapeError};
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::ClientStore;
@@ -43,7 +44,8 @@ fn name(refusal: ShapeError) -> String {
     }
 }
 
-/// The first shape stays, over starts of the process, and every other is refused as often as it is tried.
+/// The first shape stays, over starts of the process, and every other is refused as often as it is
+/// tried.
 #[test]
 fn a_source_is_tried_with_one_shape() {
     let [first, others @ ..] = shapes();
@@ -115,8 +117,8 @@ fn a_source_is_tried_with_one_list_of_names() {
     }
 }
 
-/// One name permits one shape. It may stay on the command line: the server gets nothing else for it, and without it the
-/// shape that was permitted last is the one.
+/// One name permits one shape. It may stay on the command line: the server gets nothing else for
+/// it, and without it the shape that was permitted last is the one.
 #[test]
 fn a_person_permits_one_other_shape() {
     let [first, second, third, ..] = shapes();
@@ -135,22 +137,24 @@ fn a_person_permits_one_other_shape() {
     name(admit(&mut store, source, &first, None).unwrap_err());
 }
 
-/// A shape that cannot be kept is not tried; one that was kept although the process died before it heard so, is.
+/// A shape that cannot be kept is not tried; one that was kept although the process died before it
+/// got the answer, is.
 #[test]
 fn what_is_tried_is_kept_before() {
     let [first, second, ..] = shapes();
     for after in [false, true] {
         let mut store = ClientMemory::default();
-        store.plan(|plan| *plan = Plan::at(0, after));
+        store.failure(|plan| *plan = PlannedFailure::at(0, after));
         let failed = admit(&mut store, "libsvm:d.txt", &first, None);
         assert!(matches!(failed, Err(ShapeError::Store(_))));
-        store.plan(Plan::heal);
+        store.failure(PlannedFailure::heal);
         let next = admit(&mut store, "libsvm:d.txt", &second, None);
         assert_eq!(next.is_err(), after);
     }
 }
 
-/// Runs that the same records have joined count under every name of their source; and what the client wrote itself does.
+/// Runs that the same records have joined count under every name of their source; and what the
+/// client wrote itself does.
 #[test]
 fn runs_that_were_joined_and_the_clients_own_word_count() {
     let [first, second, ..] = shapes();

@@ -1,5 +1,6 @@
-//! A client's state that was restored from an older copy has a ledger that says too little. An honest server knows
-//! better, whichever way it brings the client up to date: round by round, or by a state and a count.
+//! A client's state that was restored from an older copy has a ledger that says too little. An
+//! honest server knows better, whichever way it brings the client up to date: round by round, or by
+//! a state and a count.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use soteriafl_deploy::memory::ClientMemory;
 use soteriafl_deploy::participant::ParticipantError;
 use soteriafl_deploy::store::ClientStore;
 
-use crate::harness::{Coordinates, Participates, Session, World, bits, speak};
+use crate::harness::{Deployment, Session, TestCoordinator, TestParticipant, bits, next_message};
 
 /// A run whose rounds close by quorum, so that client 0 may be away.
 const MORE: [&str; 3] = [
@@ -21,9 +22,9 @@ const MORE: [&str; 3] = [
 
 /// The run, its clients, and the time.
 struct Play {
-    world: World,
-    server: Coordinates,
-    parties: Vec<Participates>,
+    deployment: Deployment,
+    server: TestCoordinator,
+    parties: Vec<TestParticipant>,
     sessions: Vec<Session>,
     now: Duration,
 }
@@ -31,15 +32,15 @@ struct Play {
 impl Play {
     fn new(preset: &str) -> Self {
         let preset = format!("algorithm.preset={preset}");
-        let world = World::new(&[&[preset.as_str()], &MORE[..]].concat());
-        let mut server = world.coordinator(Duration::ZERO).unwrap();
-        let clients = 0..world.clients();
+        let deployment = Deployment::new(&[&[preset.as_str()], &MORE[..]].concat());
+        let mut server = deployment.coordinator(Duration::ZERO).unwrap();
+        let clients = 0..deployment.clients();
         for client in clients.clone() {
-            let joined = server.join(client as u32, world.records(client), Duration::ZERO);
+            let joined = server.join(client as u32, deployment.records(client), Duration::ZERO);
             joined.unwrap();
         }
         let mut parties: Vec<_> = clients
-            .map(|client| world.participant(client).unwrap().unwrap())
+            .map(|client| deployment.participant(client).unwrap().unwrap())
             .collect();
         let sessions = parties
             .iter_mut()
@@ -49,12 +50,13 @@ impl Play {
             sessions: sessions.collect(),
             parties,
             server,
-            world,
+            deployment,
             now: Duration::ZERO,
         }
     }
 
-    /// Closes rounds until `round` is open. Client 0 sends its message if `sends(round)`, and makes it if `makes(round)`.
+    /// Closes rounds until `round` is open. Client 0 sends its message if `sends(round)`, and makes
+    /// it if `makes(round)`.
     fn until(&mut self, round: u32, makes: impl Fn(u32) -> bool, sends: impl Fn(u32) -> bool) {
         while self.server.round() < round {
             let open = self.server.round();
@@ -64,8 +66,11 @@ impl Play {
                     continue;
                 }
                 let session = &mut self.sessions[client];
-                while session.hear(&mut self.server, client, party).unwrap() {}
-                let (_, message) = speak(&self.server, party).unwrap().unwrap();
+                while session
+                    .deliver_next(&mut self.server, client, party)
+                    .unwrap()
+                {}
+                let (_, message) = next_message(&self.server, party).unwrap().unwrap();
                 if client > 0 || sends(open) {
                     self.server
                         .submit(client as u32, message, self.now)
@@ -80,28 +85,28 @@ impl Play {
     }
 
     /// Client 0 started on a store.
-    fn start(&self, store: ClientMemory) -> Participates {
-        let keys = self.world.keys(0);
+    fn start(&self, store: ClientMemory) -> TestParticipant {
+        let keys = self.deployment.keys(0);
         let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
-        let started = self.world.participant_over(store, 0, secrets);
+        let started = self.deployment.participant_over(store, 0, secrets);
         started.unwrap().unwrap()
     }
 
-    /// What the server tells client 0 that stands where `party` does, which must be a state.
-    fn state_for(&mut self, party: &Participates) -> CatchUp {
+    /// What the server tells client 0 at the position of `party`, which must be a state.
+    fn state_for(&mut self, party: &TestParticipant) -> CatchUp {
         let told = self.server.catch_up(0, party.position()).unwrap();
         assert!(told.snapshot.is_some(), "by a state, at {:?}", told.from);
         told
     }
 }
 
-fn jump(party: &mut Participates, told: &CatchUp, taken: u32) -> Result<(), ParticipantError> {
+fn jump(party: &mut TestParticipant, told: &CatchUp, taken: u32) -> Result<(), ParticipantError> {
     let state = told.snapshot.as_ref().unwrap().as_ref().clone();
     party.jump(state, told.accepted, taken)
 }
 
-/// It may not speak any more, and its ledger is as it was.
-fn stopped(mut party: Participates, error: &ParticipantError) {
+/// It makes no more messages, and its ledger is as it was.
+fn stopped(mut party: TestParticipant, error: &ParticipantError) {
     assert!(
         matches!(error, ParticipantError::Forgotten { .. }),
         "{error}"
@@ -117,22 +122,23 @@ fn stopped(mut party: Participates, error: &ParticipantError) {
 
 #[test]
 fn an_older_copy_that_hears_of_rounds_one_by_one_stops() {
-    let world = World::new(&["algorithm.preset=soteriafl-sgd"]);
+    let deployment = Deployment::new(&["algorithm.preset=soteriafl-sgd"]);
     let mut average = Vec::new();
-    let mut participant = world.participant(0).unwrap().unwrap();
+    let mut participant = deployment.participant(0).unwrap().unwrap();
     let zeros = vec![0.0; participant.replica().model().len()];
     wire::put_average(&zeros, 0, &mut average);
     let error = participant.closed(0, true, &average).unwrap_err();
     stopped(participant, &error);
-    assert!(world.client_stores[0].all_rows().is_empty());
+    assert!(deployment.client_stores[0].all_rows().is_empty());
     // That was one server's word: started again, another one may say otherwise.
-    let mut again = world.participant(0).unwrap().unwrap();
+    let mut again = deployment.participant(0).unwrap().unwrap();
     again.closed(0, false, &average).unwrap();
     assert_eq!(again.replica().round(), 1);
 }
 
-/// Copies of all ages, also of a time when the run had not begun or messages were made that nobody took: one message
-/// more, and they are found out. So they are by a server that was started again since.
+/// Copies of all ages, also of a time when the run had not begun or messages were made that nobody
+/// took: one message more, and they are found out. So they are by a server that was started again
+/// since.
 #[test]
 fn an_older_copy_that_is_given_a_state_stops() {
     for preset in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg"] {
@@ -141,12 +147,12 @@ fn an_older_copy_that_is_given_a_state_stops() {
         // Every third message is made and does not arrive.
         for round in 1..8 {
             play.until(round, |_| true, |round| round % 3 != 1);
-            copies.push((round, play.world.client_stores[0].copy()));
+            copies.push((round, play.deployment.client_stores[0].copy()));
         }
         play.until(19, |_| true, |round| round % 3 != 1);
         for restarted in [false, true] {
             if restarted {
-                play.server = play.world.coordinator(play.now).unwrap();
+                play.server = play.deployment.coordinator(play.now).unwrap();
             }
             for (age, copy) in &copies {
                 let before = copy.all_rows().len();
@@ -161,8 +167,9 @@ fn an_older_copy_that_is_given_a_state_stops() {
     }
 }
 
-/// The newest state is never taken for an older one: killed at any age, away for long, with a message that was taken,
-/// refused or never sent. The server's count is what such a client knows, so that one message more would be found out.
+/// The newest state is never taken for an older one: killed at any age, away for long, with a
+/// message that was taken, refused or never sent. The server's count is what such a client knows,
+/// so that one message more would be found out.
 #[test]
 fn the_newest_state_goes_on_from_a_state() {
     for preset in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg"] {
@@ -172,10 +179,10 @@ fn the_newest_state_goes_on_from_a_state() {
                 play.until(age, |_| true, |round| round % 3 != 1);
                 play.until(age + 1, |_| makes, |_| sends);
                 play.until(18, |_| false, |_| false);
-                let store = play.world.client_stores[0].clone();
+                let store = play.deployment.client_stores[0].clone();
                 for restarted in [false, true] {
                     if restarted {
-                        play.server = play.world.coordinator(play.now).unwrap();
+                        play.server = play.deployment.coordinator(play.now).unwrap();
                     }
                     let mut copy = play.start(store.copy());
                     let told = play.state_for(&copy);
@@ -187,7 +194,8 @@ fn the_newest_state_goes_on_from_a_state() {
                         jump(&mut copy, &told, taken).unwrap();
                     }
                 }
-                // The process that was away, and one that is started anew, end with everybody's model.
+                // The process that was away, and one that is started anew, end with everybody's
+                // model.
                 if age % 2 == 0 {
                     play.parties[0] = play.start(store.clone());
                 }
@@ -200,42 +208,45 @@ fn the_newest_state_goes_on_from_a_state() {
                 }
                 play.until(24, |_| true, |_| true);
                 let party = &mut play.parties[0];
-                while play.sessions[0].hear(&mut play.server, 0, party).unwrap() {}
+                while play.sessions[0]
+                    .deliver_next(&mut play.server, 0, party)
+                    .unwrap()
+                {}
                 assert_eq!(
                     bits(party.replica().model()),
                     bits(play.server.model().unwrap()),
                     "{preset}: age {age}"
                 );
-                let known = party.store().taken(play.world.description.hash());
+                let known = party.store().taken(play.deployment.description.hash());
                 assert_eq!(known.unwrap(), play.server.taken()[0]);
             }
         }
     }
 }
 
-/// A copy in step makes a message for the round that its original has answered, and it comes when the round is over: it is
-/// told apart from the first one sent again.
+/// A copy in step makes a message for the round that its original has answered, and it comes when
+/// the round is over: it is told apart from the first one sent again.
 #[test]
 fn a_second_message_is_noticed_though_it_comes_late() {
-    let world = World::new(&["algorithm.preset=soteriafl-sgd"]);
-    let mut server = world.coordinator(Duration::ZERO).unwrap();
-    for client in 0..world.clients() {
-        let joined = server.join(client as u32, world.records(client), Duration::ZERO);
+    let deployment = Deployment::new(&["algorithm.preset=soteriafl-sgd"]);
+    let mut server = deployment.coordinator(Duration::ZERO).unwrap();
+    for client in 0..deployment.clients() {
+        let joined = server.join(client as u32, deployment.records(client), Duration::ZERO);
         joined.unwrap();
     }
     let mut messages = Vec::new();
-    for client in 0..world.clients() {
-        let mut party = world.participant(client).unwrap().unwrap();
+    for client in 0..deployment.clients() {
+        let mut party = deployment.participant(client).unwrap().unwrap();
         Session::open(&mut server, client, &mut party).unwrap();
-        messages.push(speak(&server, &mut party).unwrap().unwrap().1);
+        messages.push(next_message(&server, &mut party).unwrap().unwrap().1);
     }
     let mut store = ClientMemory::default();
-    store.begin(&world.ledger_run(0)).unwrap();
+    store.begin(&deployment.ledger_run(0)).unwrap();
     let secrets = Box::new(|_, _: &_| Ok(SecretKey::simulated(77, 0).into()));
-    let copy = world.participant_over(store, 0, secrets);
+    let copy = deployment.participant_over(store, 0, secrets);
     let mut copy = copy.unwrap().unwrap();
     Session::open(&mut server, 0, &mut copy).unwrap();
-    let second = speak(&server, &mut copy).unwrap().unwrap().1;
+    let second = next_message(&server, &mut copy).unwrap().unwrap().1;
     for (client, message) in messages.iter().enumerate() {
         let sent = server.submit(client as u32, message.clone(), Duration::ZERO);
         sent.unwrap();

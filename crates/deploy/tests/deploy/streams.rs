@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use soteriafl_deploy::coordinator::{Coordinator, News};
-use soteriafl_deploy::dashboard::{About, Feed};
+use soteriafl_deploy::coordinator::{Coordinator, Unmeasured};
+use soteriafl_deploy::dashboard::{About, FeedWriter};
 use soteriafl_deploy::memory::ServerMemory;
 use soteriafl_deploy::net::actor::{self, Observer};
 use soteriafl_deploy::net::grpc::{Service, Streams};
@@ -14,17 +14,17 @@ use soteriafl_deploy::net::rpc::coordinator_server::Coordinator as _;
 use tokio_stream::StreamExt;
 use tonic::Request;
 
-use crate::harness::World;
+use crate::harness::Deployment;
 
-struct Deaf;
+struct IgnoresChanges;
 
-impl Observer<ServerMemory> for Deaf {
-    fn changed(&mut self, _: &Coordinator<ServerMemory>, _: Vec<News>) {}
+impl Observer<ServerMemory> for IgnoresChanges {
+    fn changed(&mut self, _: &Coordinator<ServerMemory>, _: Vec<Unmeasured>) {}
 }
 
-fn ask(world: &World, client: u32) -> Request<rpc::FollowRequest> {
+fn ask(deployment: &Deployment, client: u32) -> Request<rpc::FollowRequest> {
     let mut request = Request::new(rpc::FollowRequest {
-        run: world.description.run_id().to_vec().into(),
+        run: deployment.description.run_id().to_vec().into(),
         have: Some(0),
         pending: None,
         every_round: false,
@@ -45,8 +45,8 @@ async fn left(streams: &Streams, count: usize) {
 }
 
 /// Who is connected, by the dashboard.
-fn connected(feed: &Feed) -> Vec<u32> {
-    let rows = feed.snapshot(usize::MAX).clients;
+fn connected(feed: &FeedWriter) -> Vec<u32> {
+    let rows = feed.feed().snapshot(usize::MAX).clients;
     let mut here: Vec<u32> = rows
         .iter()
         .filter(|row| row.client.connected)
@@ -60,31 +60,39 @@ fn connected(feed: &Feed) -> Vec<u32> {
 fn a_client_follows_once_and_not_after_it_has_gone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let world = World::new(&[]);
-        let mut coordinator = world.coordinator(Duration::ZERO).unwrap();
+        let deployment = Deployment::new(&[]);
+        let mut coordinator = deployment.coordinator(Duration::ZERO).unwrap();
         for client in 0..2 {
             coordinator
-                .join(client, world.records(client as usize), Duration::ZERO)
+                .join(client, deployment.records(client as usize), Duration::ZERO)
                 .unwrap();
         }
         // Client 2 has not joined: everybody waits for the run to begin.
-        let opened = actor::open(coordinator, Deaf, Instant::now());
-        let feed = Feed::new(About {
+        let actor = actor::start(coordinator, IgnoresChanges, Instant::now());
+        let feed = FeedWriter::new(About {
             clients: 3,
             ..About::default()
         });
-        let service = Service::new(opened.desk.clone(), &world.description, feed.clone());
+        let service = Service::new(
+            actor.coordinator.clone(),
+            &deployment.description,
+            feed.clone(),
+        );
         let streams = service.streams();
-        assert!(service.follow(ask(&world, 2)).await.is_err());
+        assert!(service.follow(ask(&deployment, 2)).await.is_err());
         let patience = Duration::from_secs(60);
         tokio::time::timeout(patience, async {
             for _ in 0..100 {
-                drop(service.follow(ask(&world, 0)).await.unwrap());
+                drop(service.follow(ask(&deployment, 0)).await.unwrap());
             }
             left(&streams, 0).await;
-            let mut older = service.follow(ask(&world, 0)).await.unwrap().into_inner();
-            let _other = service.follow(ask(&world, 1)).await.unwrap();
-            let _newer = service.follow(ask(&world, 0)).await.unwrap();
+            let mut older = service
+                .follow(ask(&deployment, 0))
+                .await
+                .unwrap()
+                .into_inner();
+            let _other = service.follow(ask(&deployment, 1)).await.unwrap();
+            let _newer = service.follow(ask(&deployment, 0)).await.unwrap();
             assert!(older.next().await.is_none());
             left(&streams, 2).await;
             // Who took its own place was never away.
@@ -98,7 +106,7 @@ fn a_client_follows_once_and_not_after_it_has_gone() {
     });
 }
 
-/// A machine that is unplugged says no farewell: its connection stays open, and nobody answers on
+/// A machine that is unplugged does not close its connection: it stays open, and nobody answers on
 /// it.
 #[test]
 fn a_client_that_is_gone_without_a_word_is_noticed() {
@@ -106,25 +114,29 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
     use soteriafl_deploy::net::listen::{self, Limits, Security};
     use soteriafl_deploy::net::rpc::coordinator_client::CoordinatorClient;
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let world = World::new(&[]);
-    let mut coordinator = world.coordinator(Duration::ZERO).unwrap();
-    let records = world.records(0);
+    let deployment = Deployment::new(&[]);
+    let mut coordinator = deployment.coordinator(Duration::ZERO).unwrap();
+    let records = deployment.records(0);
     coordinator.join(0, records, Duration::ZERO).unwrap();
-    let feed = Feed::new(About {
+    let feed = FeedWriter::new(About {
         clients: 3,
         ..About::default()
     });
-    let (address, _desk) = runtime.block_on(async {
-        let opened = actor::open(coordinator, Deaf, Instant::now());
+    let (address, _actor) = runtime.block_on(async {
+        let actor = actor::start(coordinator, IgnoresChanges, Instant::now());
         let (asked, answers) = (Duration::from_millis(100), Duration::from_millis(200));
-        let service = Service::new(opened.desk.clone(), &world.description, feed.clone())
-            .with_keepalive(asked, answers);
+        let service = Service::new(
+            actor.coordinator.clone(),
+            &deployment.description,
+            feed.clone(),
+        )
+        .with_keepalive(asked, answers);
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (address, incoming) = listen::listen(any, Security::Plain, Limits::for_clients(3))
             .await
             .unwrap();
-        let run = &world.description.resolved;
-        let objective = world.description.model.objective();
+        let run = &deployment.description.resolved;
+        let objective = deployment.description.model.objective();
         let compressor = soteriafl::run::plan_for(run, &objective)
             .unwrap()
             .compressor;
@@ -132,7 +144,7 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
             let never = std::future::pending();
             service.run(incoming, &compressor, never).await
         });
-        (address, opened)
+        (address, actor)
     });
     // A client whose runtime stands still when nobody waits for it: its socket is open, and nothing
     // comes from it.
@@ -143,7 +155,7 @@ fn a_client_that_is_gone_without_a_word_is_noticed() {
     let _stream = frozen.block_on(async {
         let target = Target::new(&format!("http://{address}"), &Dialled::Plain).unwrap();
         let mut stub = CoordinatorClient::new(target.channel(&target.endpoint()));
-        let stream = stub.follow(ask(&world, 0)).await.unwrap();
+        let stream = stub.follow(ask(&deployment, 0)).await.unwrap();
         // For as long as it answers it is there.
         tokio::time::sleep(Duration::from_millis(600)).await;
         assert_eq!(connected(&feed), [0]);

@@ -1,5 +1,7 @@
-//! What the dashboard shows of a run, and the news for whoever measures: heard at the desk, on its thread, after every change.
+//! Passes every change of the coordinator on: to the dashboard, to the recorder, which measures
+//! rounds, and to the end of the run. Runs on the thread of the coordinator's actor.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -10,43 +12,43 @@ use super::recorder::traffic;
 use soteriafl::accounting;
 use soteriafl::claim::Claim;
 use soteriafl::config::{NoiseName, NoiseTarget};
-use soteriafl_deploy::coordinator::{Coordinator, News};
-use soteriafl_deploy::dashboard::{About, Feed, Phase, Point};
+use soteriafl_deploy::coordinator::{Coordinator, Unmeasured};
+use soteriafl_deploy::dashboard::{About, FeedWriter};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::hex;
 use soteriafl_deploy::net::actor::Observer;
 use soteriafl_deploy::store::ServerStore;
 
-/// Hears what happens at the desk: keeps the dashboard and the table fed.
-pub(super) struct Watch {
-    feed: Feed,
-    news: SyncSender<News>,
+/// Observes a coordinator for the dashboard and the table.
+pub(super) struct RunObserver {
+    dashboard: FeedWriter,
+    unmeasured: SyncSender<Unmeasured>,
     last: Option<(Round, bool)>,
     joined: usize,
     last_state: Option<(Round, u32)>,
     /// The round up to which the curves are drawn.
-    told: Option<Round>,
+    drawn: Option<Round>,
     test_seed: bool,
     ending: Shared,
 }
 
-impl Watch {
-    /// One that has not told anything of a run in which `round` is open.
+impl RunObserver {
+    /// An observer that has reported nothing yet of a run in which `round` is open.
     pub(super) fn new(
-        feed: Feed,
-        news: SyncSender<News>,
+        dashboard: FeedWriter,
+        unmeasured: SyncSender<Unmeasured>,
         round: Round,
         test_seed: bool,
         ending: Shared,
     ) -> Self {
         lock(&ending).whole = round == 0;
         Self {
-            feed,
-            news,
+            dashboard,
+            unmeasured,
             last: None,
             joined: usize::MAX,
             last_state: None,
-            told: Some(round),
+            drawn: Some(round),
             test_seed,
             ending,
         }
@@ -60,50 +62,24 @@ impl Watch {
     }
 }
 
-impl<S: ServerStore> Observer<S> for Watch {
-    fn changed(&mut self, coordinator: &Coordinator<S>, news: Vec<News>) {
+impl<S: ServerStore> Observer<S> for RunObserver {
+    fn changed(&mut self, coordinator: &Coordinator<S>, unmeasured: Vec<Unmeasured>) {
         let round = coordinator.round();
         let joined = coordinator.joined();
         let begun = coordinator.begun();
         if self.last != Some((round, begun)) || self.joined != joined {
             (self.last, self.joined) = (Some((round, begun)), joined);
-            let phase = match (begun, coordinator.finished()) {
-                (_, true) => Phase::Finished,
-                (true, _) => Phase::Running,
-                _ => Phase::Waiting,
-            };
-            self.feed.phase(phase);
-            let now = now();
-            let spent = self.spent(coordinator);
             let closed = coordinator
                 .latest()
                 .filter(|latest| latest.round + 1 == round);
-            let fresh =
-                closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
-            let (taken, missed) = (coordinator.taken(), coordinator.missed());
-            self.feed.update(|status| {
-                (status.round, status.opened) = (round, Some(now));
-                for row in &mut status.clients {
-                    row.epsilon = spent;
-                    row.taken = taken.get(row.client as usize).copied().unwrap_or(0);
-                    let missed = missed.get(row.client as usize);
-                    (row.missed, row.missed_last) = missed.copied().unwrap_or_default();
-                }
+            let fresh = closed.filter(|_| {
+                let drawn = self.drawn.replace(round);
+                drawn.is_some_and(|drawn| drawn < round)
             });
-            // Rounds that are not measured have a time and traffic too.
+            let spent = self.spent(coordinator);
+            self.dashboard
+                .coordinator_changed(coordinator, fresh.map(Arc::as_ref), spent);
             let new = fresh.is_some();
-            if let Some(closed) = fresh {
-                let sums = coordinator.sums();
-                self.feed.append(Point {
-                    round,
-                    uplink_bytes: sums.uplink,
-                    downlink_bytes: sums.downlink,
-                    seconds: coordinator.last_seconds(),
-                    taken: closed.taken(),
-                    epsilon: spent,
-                    ..Point::default()
-                });
-            }
             let mut ending = lock(&self.ending);
             if new {
                 ending.training += Duration::from_secs_f64(coordinator.last_seconds());
@@ -119,11 +95,11 @@ impl<S: ServerStore> Observer<S> for Watch {
         let arrived = coordinator.arrived();
         if self.last_state != Some((round, arrived)) {
             self.last_state = Some((round, arrived));
-            self.feed.update(|status| status.arrived = arrived);
+            self.dashboard.arrived(arrived);
         }
-        for item in news {
+        for item in unmeasured {
             // A slow measurement holds the run up instead of filling memory; one that ended ends with it.
-            let _ = self.news.send(item);
+            let _ = self.unmeasured.send(item);
         }
     }
 }
@@ -157,9 +133,4 @@ pub(super) fn about(description: &Description, tested: bool) -> About {
         tested,
         version: env!("CARGO_PKG_VERSION").to_string(),
     }
-}
-
-fn now() -> f64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
 }

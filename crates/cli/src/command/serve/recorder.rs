@@ -14,8 +14,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::super::Failure;
 use super::finish::{Shared, lock};
 use soteriafl::output::RunDirectory;
-use soteriafl_deploy::coordinator::News;
-use soteriafl_deploy::dashboard::{Feed, Point};
+use soteriafl_deploy::coordinator::Unmeasured;
+use soteriafl_deploy::dashboard::FeedWriter;
 use soteriafl_deploy::store::{Evaluation, Sums};
 
 /// Measures on the test set and writes the table, on a thread of its own.
@@ -24,7 +24,7 @@ pub(super) struct Recorder {
     pub(super) test: Option<Arc<Dataset>>,
     pub(super) objective: Arc<dyn Objective>,
     pub(super) measured: UnboundedSender<Evaluation>,
-    pub(super) feed: Feed,
+    pub(super) dashboard: FeedWriter,
     pub(super) ending: Shared,
     pub(super) test_seed: bool,
 }
@@ -33,12 +33,12 @@ impl Recorder {
     pub(super) fn run(
         mut self,
         known: &[Evaluation],
-        to_measure: &Receiver<News>,
+        to_measure: &Receiver<Unmeasured>,
     ) -> Result<RunDirectory, Failure> {
         for evaluation in known {
             self.write(evaluation)?;
         }
-        while let Ok(News {
+        while let Ok(Unmeasured {
             mut evaluation,
             model,
         }) = to_measure.recv()
@@ -51,9 +51,7 @@ impl Recorder {
             }
             self.write(&evaluation)?;
             let epsilon = self.epsilon(evaluation.round);
-            if evaluation.round > 0 {
-                self.feed.append(point(&evaluation, epsilon));
-            }
+            self.dashboard.measured(&evaluation, epsilon);
             let accuracy = evaluation.accuracy;
             // Rows count rounds that are done; a round's own number, as in the protocol, begins at 0.
             match evaluation.round.checked_sub(1) {
@@ -63,7 +61,7 @@ impl Recorder {
                 None if accuracy.is_some() => tracing::info!(accuracy, "the start is measured"),
                 None => {}
             }
-            // The desk may be closed already; the row is in the file.
+            // The actor may have stopped already; the row is in the file.
             let _ = self.measured.send(evaluation);
         }
         Ok(self.directory)
@@ -118,17 +116,4 @@ fn measure(objective: &dyn Objective, model: &[f32], data: &Dataset) -> (f64, f6
     }
     let count = data.rows().max(1) as f64;
     (loss / count, correct as f64 / count)
-}
-
-pub(super) fn point(evaluation: &Evaluation, epsilon: Option<f64>) -> Point {
-    Point {
-        round: evaluation.round,
-        test_loss: evaluation.loss,
-        test_accuracy: evaluation.accuracy,
-        uplink_bytes: evaluation.sums.uplink,
-        downlink_bytes: evaluation.sums.downlink,
-        seconds: evaluation.seconds,
-        taken: evaluation.taken,
-        epsilon,
-    }
 }
