@@ -25,7 +25,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`data`] | records: readers, scaling, distribution to clients |
+//! | [`data`] | records: rows, scaling, distribution to clients |
 //! | [`objective`] | losses with factored per-record gradients, the public regularizer |
 //! | [`sampling`] | which records a round uses |
 //! | [`estimator`] | GD, SGD, SVRG and SAGA with every record clipped |
@@ -41,8 +41,8 @@
 //! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
 //! simulate, protocol, wire, compress, estimator, privacy, objective, data, sampling, random, linalg.
 //!
-//! The crate `soteriafl-accountant` computes what a sigma costs, and which sigma meets a target; the
-//! program `soteria` combines the two.
+//! The crate `soteriafl-data` reads records, `soteriafl-accountant` computes what a sigma costs and
+//! which sigma meets a target; the library `soteriafl` combines them.
 //!
 //! # Example
 //!

@@ -14,8 +14,9 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteriafl_core::data::{
-    DataDirectories, DataError, Dataset, Features, OtherName, Partition, Share, Source,
+use soteriafl_data::{
+    DataDirectories, DataError, Dataset, Features, OtherName, Partition, RecordsError, Share,
+    Source,
 };
 
 use super::Hash;
@@ -80,7 +81,7 @@ pub fn load(
     description: &Description,
     directories: &DataDirectories,
 ) -> Result<Records, LoadError> {
-    let unfit = |_: DataError| LoadError::Unfit;
+    let unfit = |_: RecordsError| LoadError::Unfit;
     let run = &description.resolved;
     let loaded = share
         .source

@@ -16,7 +16,7 @@
 //! The shape belongs to the source as it was named, not to its content: records that grow are tried with the same one.
 
 use sha2::{Digest, Sha256};
-use soteriafl_core::data::{Share, Source};
+use soteriafl_data::{Share, Source};
 
 use soteriafl::record_shape::RecordShape;
 

@@ -14,9 +14,9 @@ mod reference;
 pub mod resolve;
 mod write;
 
-use soteriafl_core::data::{Partition, Source};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
+use soteriafl_data::{Partition, Source};
 
 pub use document::{ConfigError, Document};
 

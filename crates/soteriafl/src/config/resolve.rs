@@ -6,10 +6,10 @@
 //! most for (`best.rs`).
 
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
-use soteriafl_core::data::{Cosine, Partition, Source};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
+use soteriafl_data::{Cosine, Partition, Source};
 
 use super::automatic::share;
 use super::document::ConfigError;
