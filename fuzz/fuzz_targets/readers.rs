@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use soteriafl_core::data::csv::{self, Format};
-use soteriafl_core::data::{Schema, idx, libsvm};
+use soteriafl_data::csv::{self, Format};
+use soteriafl_data::{Schema, idx, libsvm};
 
 fuzz_target!(|bytes: &[u8]| {
     let name = Path::new("bytes");

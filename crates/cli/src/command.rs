@@ -28,7 +28,7 @@ use soteriafl::output::{OutputError, write_whole};
 use soteriafl::problem::ProblemError;
 use soteriafl::report::Figure;
 use soteriafl::words::counted;
-use soteriafl_core::data::{DataError, Source};
+use soteriafl_data::{DataError, RecordsError, Source};
 use soteriafl_deploy::net::term::{Term, Validity};
 
 /// What goes wrong in a command, by its exit code.
@@ -124,7 +124,7 @@ impl From<DataError> for Failure {
         match error {
             // A file that is not what the configuration says makes the configuration wrong: trying
             // again does not help.
-            DataError::Choice { .. }
+            DataError::Records(RecordsError::Choice { .. })
             | DataError::Table(_)
             | DataError::Foreign { .. }
             | DataError::Quantity { .. } => {
@@ -133,6 +133,12 @@ impl From<DataError> for Failure {
             }
             _ => Failure::Failed(message),
         }
+    }
+}
+
+impl From<RecordsError> for Failure {
+    fn from(error: RecordsError) -> Self {
+        DataError::from(error).into()
     }
 }
 

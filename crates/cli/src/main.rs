@@ -1,7 +1,6 @@
 //! The program `soteria`: arguments in, exit code out.
 
 mod command;
-mod fetch;
 mod logs;
 
 use std::process::ExitCode;

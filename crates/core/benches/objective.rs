@@ -6,18 +6,16 @@
 //! measures four times as long; `BATCHES=1` takes the same batch every time, so that it stays in
 //! the cache.
 
-use std::fs::File;
 use std::hint::black_box;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use flate2::read::GzDecoder;
 use soteriafl_core::data::{Dataset, DenseRows, Features, SparseRows};
 use soteriafl_core::linalg::{Matrix, matmul};
 use soteriafl_core::objective::{
     Activation, Coordinates, Gradients, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
+use soteriafl_data::{Schema, idx};
 
 struct Stream(u64);
 
@@ -305,16 +303,19 @@ fn shared() -> Option<PathBuf> {
 }
 
 fn read_mnist(shared: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
-    let read = |name: &str, header: usize| {
-        let mut bytes = Vec::new();
-        let file = File::open(shared.join("data/mnist").join(name)).ok()?;
-        GzDecoder::new(file).read_to_end(&mut bytes).ok()?;
-        Some(bytes.split_off(header.min(bytes.len())))
-    };
-    Some((
-        read("train-images-idx3-ubyte.gz", 16)?,
-        read("train-labels-idx1-ubyte.gz", 8)?,
-    ))
+    let file = |name: &str| shared.join("data/mnist").join(name);
+    let data = idx::read(
+        &file("train-images-idx3-ubyte.gz"),
+        &file("train-labels-idx1-ubyte.gz"),
+        &Schema::default(),
+    )
+    .ok()?;
+    let pixels = (0..data.rows())
+        .flat_map(|row| data.full_row(row))
+        .map(|value| (255.0 * value).round() as u8)
+        .collect();
+    let labels = data.labels().iter().map(|&label| label as u8).collect();
+    Some((pixels, labels))
 }
 
 /// 10,000 rows with about 150 of 784 pixels in short runs near the middle.

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use soteriafl_core::compress::{Compressor, CompressorKind};
-use soteriafl_core::data::{DataDirectories, Dataset, Partition, Source, Synthetic, a9a};
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Logistic, Network, Objective, Regularizer};
 use soteriafl_core::privacy::Noise;
@@ -19,6 +18,7 @@ use soteriafl_core::protocol::{
 use soteriafl_core::random::{PublicSeed, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
 use soteriafl_core::simulate::{EvaluationPlan, Simulation};
+use soteriafl_data::{DataDirectories, Dataset, Partition, Source, Synthetic, a9a};
 
 const CLIENTS: usize = 10;
 

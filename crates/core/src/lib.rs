@@ -25,7 +25,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`data`] | records: readers, scaling, distribution to clients |
+//! | [`data`] | records: rows, scaling, distribution to clients |
 //! | [`objective`] | losses with factored per-record gradients, the public regularizer |
 //! | [`sampling`] | which records a round uses |
 //! | [`estimator`] | GD, SGD, SVRG and SAGA with every record clipped |
@@ -41,9 +41,9 @@
 //! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
 //! simulate, protocol, wire, compress, estimator, privacy, objective, data, sampling, random, linalg.
 //!
-//! The crate `soteriafl-accountant` computes what a sigma costs, and which sigma meets a target; the
-//! crate `soteriafl` combines the two: a run with calibrated noise in a few lines. One client and one
-//! server by hand: `examples/one_round.rs`.
+//! The crate `soteriafl-data` reads records, `soteriafl-accountant` computes what a sigma costs and
+//! which sigma meets a target; the library `soteriafl` combines them: a run with calibrated noise in
+//! a few lines. One client and one server by hand: `examples/one_round.rs`.
 
 pub mod compress;
 pub mod data;

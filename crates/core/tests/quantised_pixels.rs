@@ -2,7 +2,7 @@
 //! over all weights, and the same to the bit however the pixels were kept and whoever laid them
 //! out.
 
-use soteriafl_core::data::{DataDirectories, Dataset, Source};
+use soteriafl_core::data::{Constants, Dataset, Features, Scaling, SparseRows};
 use soteriafl_core::objective::{
     Activation, Coordinates, Gradients, Network, Objective, Records, Workspace,
 };
@@ -23,38 +23,28 @@ impl Bytes {
     }
 }
 
-/// Pictures read from files: about a quarter of the pixels lit, every seventh of them dark in all.
+/// Pictures as the reader of images makes them: about a quarter of the pixels lit, every seventh of
+/// them dark in all.
 fn pictures() -> Dataset {
-    let directory = tempfile::tempdir().unwrap();
     let mut bytes = Bytes(1);
-    let header = |code: u8, sizes: &[usize]| {
-        let mut header = vec![0, 0, code, sizes.len() as u8];
-        header.extend(sizes.iter().flat_map(|&size| (size as u32).to_be_bytes()));
-        header
-    };
-    let mut images = header(8, &[PICTURES, SIDE, SIDE]);
-    for pixel in 0..PICTURES * PIXELS {
-        let (coin, value) = (bytes.next(), bytes.next());
-        let dark = (pixel % PIXELS).is_multiple_of(7) || coin % 4 > 0;
-        images.push(if dark { 0 } else { value });
+    let (mut starts, mut columns, mut values) = (vec![0], Vec::new(), Vec::new());
+    for _ in 0..PICTURES {
+        for pixel in 0..PIXELS {
+            let (coin, value) = (bytes.next(), bytes.next());
+            let dark = pixel.is_multiple_of(7) || coin % 4 > 0;
+            if !dark && value > 0 {
+                columns.push(pixel as u32);
+                values.push(f32::from(value) / 255.0);
+            }
+        }
+        starts.push(values.len());
     }
-    let lit = images.iter().filter(|&&pixel| pixel > 0).count();
-    assert!(lit > 20_000, "too few for the packed form");
-    let mut labels = header(8, &[PICTURES]);
-    labels.extend((0..PICTURES).map(|row| (row % CLASSES) as u8));
-    for (name, bytes) in [
-        ("train-images-idx3-ubyte", &images),
-        ("train-labels-idx1-ubyte", &labels),
-        ("t10k-images-idx3-ubyte", &images),
-        ("t10k-labels-idx1-ubyte", &labels),
-    ] {
-        std::fs::write(directory.path().join(name), bytes).unwrap();
-    }
-    let source: Source = format!("idx:{}", directory.path().display())
-        .parse()
+    assert!(values.len() > 20_000, "too few for the packed form");
+    let rows = SparseRows::new(PIXELS, starts, columns, values)
+        .and_then(|rows| rows.with_unit(1.0 / 255.0))
         .unwrap();
-    let nowhere = DataDirectories::from_environment(None);
-    source.load(&nowhere, 0).unwrap().train
+    let labels = (0..PICTURES).map(|row| (row % CLASSES) as u32).collect();
+    Dataset::new(Features::Sparse(rows), labels, CLASSES).unwrap()
 }
 
 /// Factors of a batch, and the sum over some coordinates with the memory that the forward pass left
@@ -97,7 +87,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn sums_over_chosen_weights_of_pictures() {
     let network = Network::new(PIXELS, &[HIDDEN], CLASSES, Activation::Sigmoid).unwrap();
     let loaded = pictures();
-    let scaling = Source::Mnist.public_scaling().unwrap();
+    let (center, factor) = (Constants::Same(0.1307), Constants::Same(1.0 / 0.3081));
+    let scaling = Scaling::constants(center, factor).unwrap();
     for data in [loaded.clone(), scaling.apply(loaded).unwrap()] {
         // Parts keep their rows in packed form, too; the whole does not.
         let all: Vec<u32> = (0..PICTURES as u32).collect();

@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use soteriafl_core::data::{Constants, Cosine, DataError, Partition, Scaling, Schema, Source};
+use soteriafl_data::{Constants, Cosine, Partition, RecordsError, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
 use soteriafl::config::resolve::{Resolved, Shape, StepSizeOrigin};
@@ -267,7 +267,7 @@ impl Description {
     ///
     /// # Errors
     /// When the constants are none.
-    pub fn scaling(&self) -> Result<Scaling, DataError> {
+    pub fn scaling(&self) -> Result<Scaling, RecordsError> {
         match self.resolved.scale {
             ScaleChoice::Constant { center, factor } => {
                 Scaling::constants(Constants::Same(center), Constants::Same(factor))
@@ -280,7 +280,7 @@ impl Description {
     ///
     /// # Errors
     /// When it is not for them.
-    pub fn basis(&self) -> Result<Option<Cosine>, DataError> {
+    pub fn basis(&self) -> Result<Option<Cosine>, RecordsError> {
         let frequencies = self.resolved.basis;
         frequencies
             .map(|frequencies| Cosine::new(self.shape.features, frequencies))

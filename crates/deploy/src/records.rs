@@ -14,8 +14,8 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteriafl_core::data::{
-    DataDirectories, DataError, Dataset, Features, GUESSED, OtherName, Share, Source,
+use soteriafl_data::{
+    DataDirectories, DataError, Dataset, Features, GUESSED, OtherName, RecordsError, Share, Source,
 };
 
 use super::Hash;
@@ -85,7 +85,7 @@ pub fn load(
     description: &Description,
     directories: &DataDirectories,
 ) -> Result<Records, LoadError> {
-    let unfit = |_: DataError| LoadError::Unfit;
+    let unfit = |_: RecordsError| LoadError::Unfit;
     let run = &description.resolved;
     let loaded = share
         .source

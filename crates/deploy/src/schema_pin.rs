@@ -18,7 +18,7 @@
 //! with the same one.
 
 use sha2::{Digest, Sha256};
-use soteriafl_core::data::{Share, Source};
+use soteriafl_data::{Share, Source};
 
 use soteriafl::record_shape::RecordShape;
 

@@ -16,9 +16,9 @@ mod write;
 
 pub use crate::specification::{AccountantName, NoiseName, NoiseTarget};
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
-use soteriafl_core::data::{Partition, Source};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
+use soteriafl_data::{Partition, Source};
 
 pub use document::{ConfigError, Document};
 

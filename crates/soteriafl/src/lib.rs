@@ -21,7 +21,8 @@
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
 //! | [`words`] | numbers and plurals in text for people |
 //!
-//! The algorithm itself is [`core`], the accountant [`accountant`]; both can be used alone.
+//! The algorithm itself is [`core`], readers of records are [`data`], the accountant is
+//! [`accountant`]; each can be used alone.
 
 pub mod accounting;
 pub mod advice;
@@ -43,6 +44,7 @@ pub mod words;
 
 pub use soteriafl_accountant as accountant;
 pub use soteriafl_core as core;
+pub use soteriafl_data as data;
 
 pub use claim::{Claim, Reason};
 pub use soteriafl_accountant::{Adjacency, ClipScope, Estimator};

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rand_distr::{Distribution, StandardNormal};
-use soteriafl_core::data::{
-    Constants, Cosine, DataDirectories, DataError, Dataset, Scale, Scaling, Source,
-};
 use soteriafl_core::objective::{Logistic, Network, Objective, Regularizer};
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteriafl_core::random::{PublicPurpose, PublicSeed};
+use soteriafl_data::{
+    Constants, Cosine, DataDirectories, DataError, Dataset, RecordsError, Scale, Scaling, Source,
+};
 
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{
@@ -32,6 +32,12 @@ pub enum ProblemError {
     /// The model cannot be built.
     #[error("{0}")]
     Model(String),
+}
+
+impl From<RecordsError> for ProblemError {
+    fn from(error: RecordsError) -> Self {
+        ProblemError::Data(error.into())
+    }
 }
 
 /// Data and model, ready to run.
@@ -429,7 +435,7 @@ pub fn regularizer(kind: RegularizerKind, lambda: f64) -> Regularizer {
     }
 }
 
-fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scaling, DataError> {
+fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scaling, RecordsError> {
     match choice {
         ScaleChoice::None => Ok(Scaling::identity()),
         ScaleChoice::Spectral => Scale::Spectral.fit(train),

@@ -9,10 +9,10 @@ use soteriafl::config::{ConfigError, Document};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
 use soteriafl_core::compress::CompressorKind;
-use soteriafl_core::data::DataDirectories;
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
 use soteriafl_core::simulate::EvaluationPlan;
+use soteriafl_data::DataDirectories;
 
 fn config(settings: &[&str]) -> Config {
     let mut document = Document::default();

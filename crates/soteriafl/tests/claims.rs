@@ -7,7 +7,7 @@ use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Config, Document};
 use soteriafl::planning::{Inquiry, Known, Row};
 use soteriafl::problem::Problem;
-use soteriafl_core::data::DataDirectories;
+use soteriafl_data::DataDirectories;
 
 /// The run that a configuration means.
 fn resolved(document: &Document) -> Resolved {

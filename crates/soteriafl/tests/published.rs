@@ -13,7 +13,7 @@ use soteriafl::experiment::{Curve, Job, Measure, Pool};
 use soteriafl::reproduce::published::{A9A_START, ALGORITHMS, Algorithm, FIGURES, Task};
 use soteriafl::reproduce::settings::{Data, Mode};
 use soteriafl::reproduce::{Entry, Results, Verdict};
-use soteriafl_core::data::DataDirectories;
+use soteriafl_data::DataDirectories;
 
 fn run(
     task: Task,

@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 
 use soteriafl::accounting::Privacy;
 use soteriafl::config::{Config, Document};
-use soteriafl::core::data::{DataDirectories, Partition, Synthetic};
 use soteriafl::core::objective::{Activation, Logistic, Network, Regularizer};
 use soteriafl::core::simulate::EvaluationPlan;
 use soteriafl::problem::Problem;
@@ -12,6 +11,7 @@ use soteriafl::{
     Adjacency, Claim, ClipScope, CompressorKind, Dataset, Estimator, Reason, Target, Training,
     TrainingError,
 };
+use soteriafl_data::{DataDirectories, Partition, Synthetic};
 
 const FEATURES: usize = 8;
 

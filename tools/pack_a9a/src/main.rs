@@ -1,7 +1,7 @@
-//! Makes `crates/core/data/a9a.zlib` from the records of UCI Adult: encodes them as a9a does and packs
-//! them as `crates/core/src/data/a9a.rs` unpacks them.
+//! Makes `crates/data/data/a9a.zlib` from the records of UCI Adult: encodes them as a9a does and packs
+//! them as `crates/data/src/a9a.rs` unpacks them.
 //!
-//!     cargo run -p pack-a9a -- adult.data adult.test crates/core/data/a9a.zlib
+//!     cargo run -p pack-a9a -- adult.data adult.test crates/data/data/a9a.zlib
 
 use std::error::Error;
 use std::fs;
@@ -232,7 +232,7 @@ fn encode(line: &str, columns: &mut [Vec<u8>]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The packed education-num for each packed education: the table that `crates/core/src/data/a9a.rs`
+/// The packed education-num for each packed education: the table that `crates/data/src/a9a.rs`
 /// holds.
 fn number_of_education(columns: &[Vec<u8>]) -> Result<[u8; 17], Box<dyn Error>> {
     let mut table = [None; 17];

@@ -7,9 +7,9 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use soteriafl_core::data::DataDirectories;
 use soteriafl_core::linalg::{self, Matrix};
 use soteriafl_core::simulate::EvaluationPlan;
+use soteriafl_data::DataDirectories;
 
 use super::{Failure, Verbosity};
 use soteriafl::config::{Config, Document};
@@ -321,7 +321,7 @@ impl Bench<'_> {
     fn image_source(&self) -> String {
         let directories = DataDirectories::from_environment(self.options.data_dir.as_deref());
         match "mnist"
-            .parse::<soteriafl_core::data::Source>()
+            .parse::<soteriafl_data::Source>()
             .map(|source| source.load(&directories, 0))
         {
             Ok(Ok(_)) => "data.source=mnist".to_string(),

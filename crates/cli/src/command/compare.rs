@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use soteriafl_core::data::{DataDirectories, Partition, Source};
+use soteriafl_data::{DataDirectories, Partition, Source};
 
 use super::{
     Failure, Verbosity, all_cores, experiment_directory, print, resumed, watch_interrupts,

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
-use soteriafl_core::data::export::{self, ExportFormat};
-use soteriafl_core::data::{DataDirectories, Dataset, Features, Loaded, Source};
+use soteriafl_data::export::{self, ExportFormat};
+use soteriafl_data::{DataDirectories, Dataset, Features, Loaded, Source};
 
 use super::{Failure, Verbosity, print};
-use crate::fetch::{self, FetchError, KNOWN, Known, Presence, Step};
 use soteriafl::words::counted;
+use soteriafl_data::fetch::{self, FetchError, KNOWN, Known, Presence, Step};
 
 /// List, show, fetch and export data sets
 #[derive(clap::Args, Debug)]

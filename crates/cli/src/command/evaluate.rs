@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use soteriafl_core::data::{
-    Constants, DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source,
-};
 use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
+};
+use soteriafl_data::{
+    Constants, DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source,
 };
 
 use super::{Failure, Verbosity, print};

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use soteriafl_accountant::SMALLEST_DELTA;
-use soteriafl_core::data::{DataDirectories, Share};
 use soteriafl_core::protocol::{Client, ClientId, Server};
 use soteriafl_core::random::SecretKey;
+use soteriafl_data::{DataDirectories, Share};
 
 use super::{Failure, Verbosity, print};
 use crate::logs::{self, LogOptions};

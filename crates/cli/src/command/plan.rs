@@ -8,7 +8,7 @@ mod show;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use soteriafl_core::data::{DataDirectories, Dataset, largest_singular_value};
+use soteriafl_data::{DataDirectories, Dataset, largest_singular_value};
 
 use super::{Failure, Verbosity, print};
 use soteriafl::config::resolve::Shape;

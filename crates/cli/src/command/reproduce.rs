@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use soteriafl_core::data::{DataDirectories, DataError};
+use soteriafl_data::{DataDirectories, DataError};
 
 use super::{Failure, Verbosity, print, resumed, watch_interrupts};
 use soteriafl::experiment::{Curve, Job, Pool, PoolError, Setting};

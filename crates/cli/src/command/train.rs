@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use soteriafl_core::data::DataDirectories;
 use soteriafl_core::simulate::{EvaluationPlan, Metrics, Traffic};
+use soteriafl_data::DataDirectories;
 
 use super::{Failure, Verbosity, print, watch_interrupts};
 use soteriafl::accounting::Privacy;

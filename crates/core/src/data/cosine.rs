@@ -26,7 +26,7 @@
 
 use std::fmt;
 
-use super::{DataError, Dataset, DenseRows, Features, LARGEST_VALUE};
+use super::{Dataset, DenseRows, Features, LARGEST_VALUE, RecordsError};
 
 /// The low frequencies of square images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +40,9 @@ impl Cosine {
     ///
     /// # Errors
     /// When the pixels are no square, or there are fewer waves than asked for, or none asked for.
-    pub fn new(pixels: usize, frequencies: usize) -> Result<Cosine, DataError> {
+    pub fn new(pixels: usize, frequencies: usize) -> Result<Cosine, RecordsError> {
         let refuse = |reason| {
-            Err(DataError::Choice {
+            Err(RecordsError::Choice {
                 what: "basis",
                 value: format!("cosine:{frequencies}"),
                 reason,
@@ -79,9 +79,9 @@ impl Cosine {
     ///
     /// # Errors
     /// When rows do not have as many features as these images have pixels.
-    pub fn apply(&self, data: Dataset) -> Result<Dataset, DataError> {
+    pub fn apply(&self, data: Dataset) -> Result<Dataset, RecordsError> {
         if data.columns() != self.pixels() {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "pixels",
                 expected: self.pixels(),
                 found: data.columns(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::identity::Identity;
 use super::rows::is_acceptable;
-use super::{DataError, DenseRows, Features};
+use super::{DenseRows, Features, RecordsError};
 
 /// Rows of features with class labels; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]
@@ -47,17 +47,21 @@ impl PartialEq for Offset {
 impl Dataset {
     /// Rows with one class of `0..classes` each. The classes are called by their numbers until
     /// [`with_label_names`](Self::with_label_names) says better.
-    pub fn new(features: Features, labels: Vec<u32>, classes: usize) -> Result<Dataset, DataError> {
+    pub fn new(
+        features: Features,
+        labels: Vec<u32>,
+        classes: usize,
+    ) -> Result<Dataset, RecordsError> {
         let rows = features.rows();
         if labels.len() != rows {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "labels",
                 expected: rows,
                 found: labels.len(),
             });
         }
         if let Some(row) = labels.iter().position(|&label| label as usize >= classes) {
-            return Err(DataError::Label {
+            return Err(RecordsError::Label {
                 row,
                 classes,
                 label: labels[row],
@@ -79,10 +83,10 @@ impl Dataset {
     pub fn with_feature_names(
         self,
         feature_names: impl Into<Arc<[String]>>,
-    ) -> Result<Dataset, DataError> {
+    ) -> Result<Dataset, RecordsError> {
         let feature_names = feature_names.into();
         if feature_names.len() != self.columns() {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "names of features",
                 expected: self.columns(),
                 found: feature_names.len(),
@@ -98,11 +102,11 @@ impl Dataset {
     pub fn with_label_names(
         self,
         label_names: impl Into<Arc<[String]>>,
-    ) -> Result<Dataset, DataError> {
+    ) -> Result<Dataset, RecordsError> {
         let label_names = label_names.into();
         if label_names.len() != self.classes() {
             let (expected, found) = (self.classes(), label_names.len());
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "names of classes",
                 expected,
                 found,
@@ -119,17 +123,17 @@ impl Dataset {
     /// Where it is far larger than a row with it (a centre far away), sums that add rows and offset
     /// apart would lose the row in rounding, and clipping would not hold: then rows become dense,
     /// offset included.
-    pub fn with_offset(self, offset: impl Into<Arc<[f32]>>) -> Result<Dataset, DataError> {
+    pub fn with_offset(self, offset: impl Into<Arc<[f32]>>) -> Result<Dataset, RecordsError> {
         let offset = offset.into();
         if offset.len() != self.columns() {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "offsets",
                 expected: self.columns(),
                 found: offset.len(),
             });
         }
         if let Some(value) = offset.iter().find(|value| !is_acceptable(**value)) {
-            return Err(DataError::Choice {
+            return Err(RecordsError::Choice {
                 what: "offset",
                 value: value.to_string(),
                 reason: "expected finite numbers up to 2^64".to_owned(),
@@ -156,7 +160,7 @@ impl Dataset {
     ///
     /// # Errors
     /// When they would not fit in memory; it depends on the numbers of rows and columns alone.
-    pub fn dense(self) -> Result<Dataset, DataError> {
+    pub fn dense(self) -> Result<Dataset, RecordsError> {
         let zeros = vec![0.0; self.columns()];
         let offset = self.offset().map_or(&zeros[..], |offset| &offset[..]);
         let features = dense_with(&self.features, offset)?;
@@ -279,7 +283,7 @@ impl Dataset {
         center: impl Fn(usize) -> f64,
         factor: impl Fn(usize) -> f64,
         most: Option<f32>,
-    ) -> Result<Dataset, DataError> {
+    ) -> Result<Dataset, RecordsError> {
         let cut = |value: f64| match most {
             Some(most) => value.clamp(-f64::from(most), f64::from(most)) as f32,
             None => value as f32,
@@ -340,11 +344,11 @@ fn dominates(offset: &[f32], squared_norms: &[f64]) -> bool {
 }
 
 /// Rows with the offset in them.
-fn dense_with(features: &Features, offset: &[f32]) -> Result<Features, DataError> {
+fn dense_with(features: &Features, offset: &[f32]) -> Result<Features, RecordsError> {
     const MOST: usize = 1 << 29;
     let (rows, columns) = (features.rows(), features.columns());
     let Some(len) = rows.checked_mul(columns).filter(|&len| len <= MOST) else {
-        return Err(DataError::Choice {
+        return Err(RecordsError::Choice {
             what: "center",
             value: format!("{rows} rows of {columns} features"),
             reason: "these rows have to be dense (with a centre, or as pictures under secure noise), and would not fit in memory".to_owned(),
@@ -470,7 +474,7 @@ mod tests {
         let rows = || Features::Dense(DenseRows::new(1, vec![1.0, 2.0]).unwrap());
         assert!(matches!(
             Dataset::new(rows(), vec![0], 2),
-            Err(DataError::Shape {
+            Err(RecordsError::Shape {
                 expected: 2,
                 found: 1,
                 ..
@@ -478,7 +482,7 @@ mod tests {
         ));
         assert!(matches!(
             Dataset::new(rows(), vec![0, 2], 2),
-            Err(DataError::Label {
+            Err(RecordsError::Label {
                 row: 1,
                 label: 2,
                 ..

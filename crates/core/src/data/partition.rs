@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::ops::Range;
 
-use super::{DataError, Dataset, public_random};
+use super::{Dataset, RecordsError, public_random};
 
 /// A way to deal records to clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,17 +35,17 @@ const ALPHAS: std::ops::RangeInclusive<f64> = 1e-4..=1e6;
 
 impl Partition {
     /// The partition called `sorted`, `iid` or `dirichlet`; only the last one uses `alpha`.
-    pub fn from_name(name: &str, alpha: f64) -> Result<Partition, DataError> {
+    pub fn from_name(name: &str, alpha: f64) -> Result<Partition, RecordsError> {
         match name {
             "sorted" => Ok(Partition::Sorted),
             "iid" => Ok(Partition::Iid),
             "dirichlet" if ALPHAS.contains(&alpha) => Ok(Partition::Dirichlet { alpha }),
-            "dirichlet" => Err(DataError::Choice {
+            "dirichlet" => Err(RecordsError::Choice {
                 what: "alpha",
                 value: alpha.to_string(),
                 reason: "expected a number from 0.0001 to 1000000".to_owned(),
             }),
-            _ => Err(DataError::Choice {
+            _ => Err(RecordsError::Choice {
                 what: "partition",
                 value: name.to_owned(),
                 reason: "expected sorted, iid or dirichlet".to_owned(),
@@ -59,7 +59,7 @@ impl Partition {
         data: &Dataset,
         clients: usize,
         seed: u64,
-    ) -> Result<Vec<Vec<u32>>, DataError> {
+    ) -> Result<Vec<Vec<u32>>, RecordsError> {
         check_clients(data.rows(), clients)?;
         Ok(match self {
             Partition::Dirichlet { alpha } => dirichlet(data, clients, *alpha, seed),
@@ -78,7 +78,7 @@ impl Partition {
         data: &Dataset,
         clients: usize,
         seed: u64,
-    ) -> Result<Vec<Dataset>, DataError> {
+    ) -> Result<Vec<Dataset>, RecordsError> {
         Ok(self
             .assign(data, clients, seed)?
             .iter()
@@ -93,10 +93,10 @@ impl Partition {
         client: usize,
         clients: usize,
         seed: u64,
-    ) -> Result<Dataset, DataError> {
+    ) -> Result<Dataset, RecordsError> {
         check_clients(data.rows(), clients)?;
         if client >= clients {
-            return Err(DataError::Choice {
+            return Err(RecordsError::Choice {
                 what: "part",
                 value: format!("{client}/{clients}"),
                 reason: format!("parts are numbered from 0 to {}", clients - 1),
@@ -134,7 +134,7 @@ impl fmt::Display for Partition {
     }
 }
 
-fn check_clients(rows: usize, clients: usize) -> Result<(), DataError> {
+fn check_clients(rows: usize, clients: usize) -> Result<(), RecordsError> {
     if (1..=rows).contains(&clients) {
         return Ok(());
     }
@@ -143,7 +143,7 @@ fn check_clients(rows: usize, clients: usize) -> Result<(), DataError> {
         _ if rows == 1 => "expected one client, because there is one record".to_owned(),
         _ => format!("expected at most one client per record, and there are {rows} records"),
     };
-    Err(DataError::Choice {
+    Err(RecordsError::Choice {
         what: "clients",
         value: clients.to_string(),
         reason,

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::DataError;
+use super::RecordsError;
 use super::identity::Identity;
 use super::indicators::Indicators;
 use super::packed::{Packed, PackedRows, RowSource};
@@ -16,14 +16,9 @@ use crate::linalg::memory::with_room_on_large_pages;
 /// products with larger numbers would be hard to bound.
 pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
 
-/// A feature that was read from text; if it cannot be one, what was expected.
-pub(super) fn feature_value(read: Option<f32>) -> Result<f32, &'static str> {
-    match read {
-        Some(value) if is_acceptable(value) => Ok(value),
-        Some(value) if value.is_finite() => Err("a number of at most 2^64"),
-        _ => Err("a finite number"),
-    }
-}
+/// More features than any public data set has; a larger index is taken for damage, because a model
+/// has at least as many parameters as there are features.
+pub const MOST_FEATURES: u32 = 1 << 27;
 
 /// Whether a feature may have this value.
 pub(super) fn is_acceptable(value: f32) -> bool {
@@ -97,7 +92,7 @@ impl Features {
     }
 
     /// Every stored value replaced by `change(column, value)`; what is no longer finite is refused.
-    pub(super) fn map(self, change: impl Fn(usize, f32) -> f32) -> Result<Features, DataError> {
+    pub(super) fn map(self, change: impl Fn(usize, f32) -> f32) -> Result<Features, RecordsError> {
         match self {
             Features::Dense(DenseRows {
                 columns,
@@ -129,7 +124,7 @@ impl Features {
     }
 
     /// Calls `visit(column, value)` for every stored value of a row, in the order of columns.
-    pub(super) fn visit_row(&self, row: usize, mut visit: impl FnMut(usize, f32)) {
+    pub fn visit_row(&self, row: usize, mut visit: impl FnMut(usize, f32)) {
         match self {
             Features::Dense(dense) => dense
                 .row(row)
@@ -165,11 +160,11 @@ impl Features {
 
 impl DenseRows {
     /// Rows of `columns` values each, one after the other.
-    pub fn new(columns: usize, values: Vec<f32>) -> Result<DenseRows, DataError> {
+    pub fn new(columns: usize, values: Vec<f32>) -> Result<DenseRows, RecordsError> {
         check_columns(columns)?;
         let excess = values.len() % columns;
         if excess != 0 {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "values in the last row",
                 expected: columns,
                 found: excess,
@@ -177,7 +172,7 @@ impl DenseRows {
         }
         check_rows(values.len() / columns)?;
         if let Some(place) = values.iter().position(|value| !is_acceptable(*value)) {
-            return Err(DataError::NotFinite {
+            return Err(RecordsError::NotFinite {
                 row: place / columns,
                 column: place % columns,
                 value: values[place],
@@ -244,23 +239,23 @@ impl SparseRows {
         starts: Vec<usize>,
         indices: Vec<u32>,
         values: Vec<f32>,
-    ) -> Result<SparseRows, DataError> {
+    ) -> Result<SparseRows, RecordsError> {
         check_columns(columns)?;
         check_rows(starts.len().saturating_sub(1))?;
         if indices.len() != values.len() {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "indices of sparse rows",
                 expected: values.len(),
                 found: indices.len(),
             });
         }
-        let first = *starts.first().ok_or(DataError::Shape {
+        let first = *starts.first().ok_or(RecordsError::Shape {
             what: "starts of sparse rows",
             expected: 1,
             found: 0,
         })?;
         if first != 0 {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "start of the first sparse row",
                 expected: 0,
                 found: first,
@@ -268,7 +263,7 @@ impl SparseRows {
         }
         let last = starts[starts.len() - 1];
         if last != values.len() {
-            return Err(DataError::Shape {
+            return Err(RecordsError::Shape {
                 what: "end of the last sparse row",
                 expected: values.len(),
                 found: last,
@@ -277,7 +272,7 @@ impl SparseRows {
         for (row, bounds) in starts.windows(2).enumerate() {
             if bounds[1] < bounds[0] || bounds[1] > values.len() {
                 let expected = bounds[0].min(values.len());
-                return Err(DataError::Shape {
+                return Err(RecordsError::Shape {
                     what: "end of a sparse row",
                     expected,
                     found: bounds[1],
@@ -302,7 +297,28 @@ impl SparseRows {
         })
     }
 
-    /// Declares that every value is a multiple of this unit, from 1 to 255 times, up to rounding.
+    /// The same rows, known to hold multiples of this unit, from 1 to 255 times, up to rounding: the
+    /// pixels of images. Sums over many rows are then faster.
+    ///
+    /// # Errors
+    /// When a value is no such multiple.
+    pub fn with_unit(mut self, unit: f32) -> Result<SparseRows, RecordsError> {
+        let is_multiple = |&value: &f32| {
+            let steps = (value / unit).round();
+            (1.0..=255.0).contains(&steps) && (steps * unit - value).abs() <= 1e-6 * value.abs()
+        };
+        if !self.values.iter().all(is_multiple) {
+            return Err(RecordsError::Choice {
+                what: "unit",
+                value: unit.to_string(),
+                reason: "expected values of 1 to 255 times the unit".to_owned(),
+            });
+        }
+        self.set_unit(unit);
+        Ok(self)
+    }
+
+    /// As [`with_unit`](Self::with_unit), for values that are known to be multiples.
     pub(super) fn set_unit(&mut self, unit: f32) {
         self.identity = Identity::new();
         self.unit = Some(unit);
@@ -311,7 +327,7 @@ impl SparseRows {
 
     /// The unit, where values are known to be multiples of one: the pixels of images. It follows
     /// from the kind of the source and its scaling, never from the values.
-    pub(crate) fn unit(&self) -> Option<f32> {
+    pub fn unit(&self) -> Option<f32> {
         self.unit
     }
 
@@ -462,15 +478,15 @@ impl fmt::Debug for SparseRows {
 /// Columns are named by `u32`, and an intercept must still fit in.
 const MOST_COLUMNS: usize = u32::MAX as usize - 1;
 
-fn check_columns(columns: usize) -> Result<(), DataError> {
+fn check_columns(columns: usize) -> Result<(), RecordsError> {
     match columns {
-        0 => Err(DataError::Shape {
+        0 => Err(RecordsError::Shape {
             what: "columns",
             expected: 1,
             found: 0,
         }),
         1..=MOST_COLUMNS => Ok(()),
-        found => Err(DataError::Shape {
+        found => Err(RecordsError::Shape {
             what: "columns, at most",
             expected: MOST_COLUMNS,
             found,
@@ -478,9 +494,9 @@ fn check_columns(columns: usize) -> Result<(), DataError> {
     }
 }
 
-fn check_rows(rows: usize) -> Result<(), DataError> {
+fn check_rows(rows: usize) -> Result<(), RecordsError> {
     if rows > u32::MAX as usize {
-        return Err(DataError::Shape {
+        return Err(RecordsError::Shape {
             what: "rows, at most",
             expected: u32::MAX as usize,
             found: rows,
@@ -489,11 +505,16 @@ fn check_rows(rows: usize) -> Result<(), DataError> {
     Ok(())
 }
 
-fn check_row(row: usize, columns: usize, indices: &[u32], values: &[f32]) -> Result<(), DataError> {
+fn check_row(
+    row: usize,
+    columns: usize,
+    indices: &[u32],
+    values: &[f32],
+) -> Result<(), RecordsError> {
     let mut least = 0u64;
     for (&index, &value) in indices.iter().zip(values) {
         if u64::from(index) < least || index as usize >= columns {
-            return Err(DataError::Index {
+            return Err(RecordsError::Index {
                 row,
                 columns,
                 index,
@@ -501,7 +522,7 @@ fn check_row(row: usize, columns: usize, indices: &[u32], values: &[f32]) -> Res
         }
         least = u64::from(index) + 1;
         if !is_acceptable(value) {
-            return Err(DataError::NotFinite {
+            return Err(RecordsError::NotFinite {
                 row,
                 column: index as usize,
                 value,
@@ -523,7 +544,7 @@ mod tests {
         assert!(DenseRows::new(2, vec![1.0]).is_err());
         assert!(matches!(
             DenseRows::new(2, vec![1.0, 2.0, 3.0, f32::NAN]),
-            Err(DataError::NotFinite {
+            Err(RecordsError::NotFinite {
                 row: 1,
                 column: 1,
                 ..
@@ -536,6 +557,24 @@ mod tests {
         assert_eq!(sparse.row(0).indices, [0, 3]);
         assert!(sparse.row(1).values.is_empty());
         assert_eq!(sparse.row(2).values, [3.0]);
+    }
+
+    #[test]
+    fn a_unit_is_taken_only_from_values_that_are_its_multiples() {
+        let rows = |values: &[f32]| {
+            let indices = (0..values.len() as u32).collect();
+            SparseRows::new(300, vec![0, values.len()], indices, values.to_vec()).unwrap()
+        };
+        let pixels: Vec<f32> = (1..=255).map(|pixel| pixel as f32 / 255.0).collect();
+        let declared = rows(&pixels).with_unit(1.0 / 255.0).unwrap();
+        assert_eq!(declared.unit(), Some(1.0 / 255.0));
+        assert_eq!(rows(&pixels).unit(), None);
+        for wrong in [-1.0 / 255.0, 256.0 / 255.0, 1.5 / 255.0, 1e-9] {
+            assert!(rows(&[wrong]).with_unit(1.0 / 255.0).is_err(), "{wrong}");
+        }
+        for unit in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            assert!(rows(&[1.0]).with_unit(unit).is_err(), "{unit}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::singular_value::{largest_singular_value, singular_value_after};
-use super::{DataError, Dataset, LARGEST_VALUE};
+use super::{Dataset, LARGEST_VALUE, RecordsError};
 
 /// A rule for scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum Constants {
 
 impl Scale {
     /// The numbers that this rule gives for the records of a training set.
-    pub fn fit(self, data: &Dataset) -> Result<Scaling, DataError> {
+    pub fn fit(self, data: &Dataset) -> Result<Scaling, RecordsError> {
         if data.rows() == 0 {
             return Err(refuse(self, "expected at least one record"));
         }
@@ -98,8 +98,8 @@ impl Scale {
     }
 }
 
-fn refuse(scale: Scale, reason: &str) -> DataError {
-    DataError::Choice {
+fn refuse(scale: Scale, reason: &str) -> RecordsError {
+    RecordsError::Choice {
         what: "scale",
         value: scale.to_string(),
         reason: reason.to_owned(),
@@ -126,7 +126,7 @@ impl Scaling {
     ///
     /// # Errors
     /// When there are no rows, or values leave the range of numbers.
-    pub fn standardizing(data: &Dataset, centred: bool) -> Result<Scaling, DataError> {
+    pub fn standardizing(data: &Dataset, centred: bool) -> Result<Scaling, RecordsError> {
         // Rough is enough: steps that are right for one smoothness still work for three times as
         // much.
         const ITERATIONS: usize = 30;
@@ -160,9 +160,9 @@ impl Scaling {
     }
 
     /// Constants that do not depend on the records.
-    pub fn constants(center: Constants, factor: Constants) -> Result<Scaling, DataError> {
+    pub fn constants(center: Constants, factor: Constants) -> Result<Scaling, RecordsError> {
         let choice = |what, value: f64, reason: &str| {
-            Err(DataError::Choice {
+            Err(RecordsError::Choice {
                 what,
                 value: value.to_string(),
                 reason: reason.to_owned(),
@@ -179,11 +179,6 @@ impl Scaling {
             return choice("factor", value, "expected finite numbers above zero");
         }
         Ok(Scaling::known(center, factor))
-    }
-
-    /// A published mean and standard deviation.
-    pub(super) fn published(mean: f64, deviation: f64) -> Scaling {
-        Scaling::known(Constants::Same(mean), Constants::Same(1.0 / deviation))
     }
 
     /// Constants that do not depend on the records.
@@ -218,24 +213,24 @@ impl Scaling {
     }
 
     /// Scales every row.
-    pub fn apply(&self, data: Dataset) -> Result<Dataset, DataError> {
+    pub fn apply(&self, data: Dataset) -> Result<Dataset, RecordsError> {
         self.apply_up_to(data, None)
     }
 
     /// Scales every row and cuts values off at `2^63`, so that no record makes it fail, whatever
     /// the constants: a function of each record alone. (Of sparse rows the stored value and the
     /// constant that is added to all rows are cut off, so that their sum stays below `2^64`.)
-    pub fn apply_clamped(&self, data: Dataset) -> Result<Dataset, DataError> {
+    pub fn apply_clamped(&self, data: Dataset) -> Result<Dataset, RecordsError> {
         self.apply_up_to(data, Some(LARGEST_VALUE / 2.0))
     }
 
-    fn apply_up_to(&self, data: Dataset, most: Option<f32>) -> Result<Dataset, DataError> {
+    fn apply_up_to(&self, data: Dataset, most: Option<f32>) -> Result<Dataset, RecordsError> {
         for constants in [&self.center, &self.factor] {
             if let Constants::PerFeature(values) = constants
                 && values.len() != data.columns()
             {
                 let (expected, found) = (data.columns(), values.len());
-                return Err(DataError::Shape {
+                return Err(RecordsError::Shape {
                     what: "scaling constants",
                     expected,
                     found,
@@ -278,9 +273,9 @@ impl fmt::Display for Scale {
 }
 
 impl FromStr for Scale {
-    type Err = DataError;
+    type Err = RecordsError;
 
-    fn from_str(text: &str) -> Result<Scale, DataError> {
+    fn from_str(text: &str) -> Result<Scale, RecordsError> {
         let all = [
             Scale::None,
             Scale::Spectral,
@@ -289,7 +284,7 @@ impl FromStr for Scale {
         ];
         all.into_iter()
             .find(|scale| scale.name() == text)
-            .ok_or_else(|| DataError::Choice {
+            .ok_or_else(|| RecordsError::Choice {
                 what: "scale",
                 value: text.to_owned(),
                 reason: "expected none, spectral, standard or per-feature".to_owned(),
@@ -572,7 +567,7 @@ mod tests {
         let huge = Scaling::constants(Constants::Same(0.0), Constants::Same(1e300)).unwrap();
         assert!(matches!(
             huge.apply(sparse(4, &VALUES)),
-            Err(DataError::NotFinite { .. })
+            Err(RecordsError::NotFinite { .. })
         ));
         // Cut off instead: no record makes it fail, with or without a centre.
         let far = Scaling::constants(Constants::Same(-1e30), Constants::Same(1e30)).unwrap();

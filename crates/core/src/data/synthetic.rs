@@ -18,9 +18,7 @@ use std::sync::Arc;
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::Rng;
 
-use super::libsvm::MOST_FEATURES;
-use super::public_random;
-use super::{DataError, Dataset, DenseRows, Features};
+use super::{Dataset, DenseRows, Features, MOST_FEATURES, RecordsError, public_random};
 
 /// Standard deviation of the noise on a score of standard deviation 1.
 const NOISE: f64 = 0.3;
@@ -39,14 +37,14 @@ pub struct Synthetic {
 
 impl Synthetic {
     /// A problem of at least one row and feature and two classes.
-    pub fn new(rows: u32, features: u32, classes: u32) -> Result<Synthetic, DataError> {
+    pub fn new(rows: u32, features: u32, classes: u32) -> Result<Synthetic, RecordsError> {
         let size = Synthetic {
             rows,
             features,
             classes,
         };
         let refuse = |reason: String| {
-            Err(DataError::Choice {
+            Err(RecordsError::Choice {
                 what: "synthetic data",
                 value: size.to_string(),
                 reason,
@@ -74,25 +72,25 @@ impl Synthetic {
     }
 
     /// The training set.
-    pub fn train(&self, seed: u64) -> Result<Dataset, DataError> {
+    pub fn train(&self, seed: u64) -> Result<Dataset, RecordsError> {
         self.generate(seed, 0..u64::from(self.rows))
     }
 
     /// The test set: a fifth as many further rows, at most 10,000.
-    pub fn test(&self, seed: u64) -> Result<Dataset, DataError> {
+    pub fn test(&self, seed: u64) -> Result<Dataset, RecordsError> {
         let first = u64::from(self.rows);
         self.generate(seed, first..first + u64::from(self.test_rows()))
     }
 
     /// Any rows of the endless sequence that training and test set are cut from.
-    pub fn generate(&self, seed: u64, rows: Range<u64>) -> Result<Dataset, DataError> {
+    pub fn generate(&self, seed: u64, rows: Range<u64>) -> Result<Dataset, RecordsError> {
         let rule = Rule::new(self, seed);
         let features = self.features as usize;
         let mut values = Vec::new();
         let count = (rows.end.saturating_sub(rows.start) as usize).saturating_mul(features);
         values
             .try_reserve_exact(count)
-            .map_err(|_| DataError::Choice {
+            .map_err(|_| RecordsError::Choice {
                 what: "synthetic data",
                 value: self.to_string(),
                 reason: "it does not fit into the memory of this machine".to_owned(),
@@ -189,14 +187,14 @@ impl fmt::Display for Synthetic {
 }
 
 impl FromStr for Synthetic {
-    type Err = DataError;
+    type Err = RecordsError;
 
-    fn from_str(text: &str) -> Result<Synthetic, DataError> {
+    fn from_str(text: &str) -> Result<Synthetic, RecordsError> {
         let numbers: Option<Vec<u32>> = text.split('x').map(|number| number.parse().ok()).collect();
         match numbers.as_deref() {
             Some([rows, features]) => Synthetic::new(*rows, *features, 2),
             Some([rows, features, classes]) => Synthetic::new(*rows, *features, *classes),
-            _ => Err(DataError::Choice {
+            _ => Err(RecordsError::Choice {
                 what: "synthetic data",
                 value: text.to_owned(),
                 reason: "expected ROWSxFEATURES or ROWSxFEATURESxCLASSES, as in 10000x50"

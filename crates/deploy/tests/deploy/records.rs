@@ -4,7 +4,7 @@ use std::path::Path;
 
 use soteriafl::config::{Config, Document};
 use soteriafl::record_shape::RecordShape;
-use soteriafl_core::data::{DataDirectories, Features, Share};
+use soteriafl_data::{DataDirectories, Features, Share};
 use soteriafl_deploy::Hash;
 use soteriafl_deploy::description::{Description, DescriptionError};
 use soteriafl_deploy::records::{self, LoadError, Records};

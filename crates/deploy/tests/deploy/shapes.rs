@@ -1,7 +1,7 @@
 //! The shape of records is not for a server to try: a source is tried with one, and every other is
 //! refused by its text.
 
-use soteriafl_core::data::Share;
+use soteriafl_data::Share;
 use soteriafl_deploy::description::{Description, DescriptionError};
 use soteriafl_deploy::memory::{ClientMemory, PlannedFailure};
 use soteriafl_deploy::schema_pin::{self, ShapeError};

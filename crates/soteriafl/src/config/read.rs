@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use soteriafl_core::data::{Partition, Source};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
+use soteriafl_data::{Partition, Source};
 use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};

@@ -7,10 +7,10 @@
 
 use soteriafl_accountant::Estimator;
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
-use soteriafl_core::data::{Cosine, Partition, Source};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
+use soteriafl_data::{Cosine, Partition, Source};
 
 use crate::problem::regularizer;
 use crate::specification::{Batches, Clip, Coordinates, Specification};

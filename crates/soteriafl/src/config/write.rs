@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use soteriafl_core::compress::CompressorKind;
-use soteriafl_core::data::{Partition, Source};
+use soteriafl_data::{Partition, Source};
 
 use super::read::{
     ACCOUNTANTS, ACTIVATIONS, COORDINATES, MODELS, NOISES, PRESETS, REGULARIZERS, SCHEDULES, name,

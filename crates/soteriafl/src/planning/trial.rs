@@ -11,8 +11,8 @@
 
 use std::ops::ControlFlow;
 
-use soteriafl_core::data::{DataDirectories, Dataset, Partition};
 use soteriafl_core::simulate::{EvaluationPlan, Metrics};
+use soteriafl_data::{DataDirectories, Dataset, Partition};
 
 use super::{Inquiry, UNSOUND};
 use crate::config::resolve::{Resolved, StepSizeOrigin};

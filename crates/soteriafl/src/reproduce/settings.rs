@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use soteriafl_core::data::DataDirectories;
+use soteriafl_data::DataDirectories;
 
 use super::published::{A9A_FACTOR, Algorithm, DELTA, Setup, Task};
 use crate::config::resolve::Resolved;

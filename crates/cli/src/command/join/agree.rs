@@ -1,7 +1,7 @@
 //! Whether to take part: decided by the description alone, before anything has left and before the
 //! state is bound to anything.
 
-use soteriafl_core::data::{DataDirectories, Share};
+use soteriafl_data::{DataDirectories, Share};
 
 use super::super::{Failure, Verbosity};
 use super::consent::{self, Cost};

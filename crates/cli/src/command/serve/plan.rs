@@ -4,8 +4,8 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use soteriafl_core::data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
 use soteriafl_core::random::SecretKey;
+use soteriafl_data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
 
 use super::super::{Failure, Verbosity};
 use super::Options;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use soteriafl_core::data::{DataDirectories, DataError, Dataset, Features, Scale, Source};
+use soteriafl_data::{DataDirectories, DataError, Dataset, Features, Scale, Source};
 
 fn shared_data() -> Option<PathBuf> {
     let folder = match std::env::var_os("SOTERIA_SHARED") {

@@ -14,8 +14,7 @@ use std::path::Path;
 
 use super::faults::{Faults, Kind};
 use super::labels::{Labels, Schema};
-use super::reader::{Input, quote};
-use super::rows::feature_value;
+use super::reader::{Input, feature_value, quote};
 use super::{DataError, Dataset, DenseRows, Features, OtherName, Place};
 
 /// How a table is laid out.
@@ -94,7 +93,7 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
     let features = Features::Dense(DenseRows::new(layout.names.len() - 1, values)?);
     let data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
     match layout.header {
-        true => data.with_feature_names(layout.feature_names()),
+        true => Ok(data.with_feature_names(layout.feature_names())?),
         false => Ok(data),
     }
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
-use soteriafl_core::data::csv::{self, Format};
-use soteriafl_core::data::export::{self, ExportFormat};
-use soteriafl_core::data::{
+use soteriafl_data::csv::{self, Format};
+use soteriafl_data::export::{self, ExportFormat};
+use soteriafl_data::{
     Dataset, DenseRows, Features, LARGEST_VALUE, Schema, SparseRows, idx, libsvm,
 };
 

@@ -31,16 +31,17 @@ const EDUCATION_NUMBER: usize = 4;
 /// The feature of education-num (from 1; 0 for missing) for each packed value of education.
 const NUMBER_OF_EDUCATION: [u8; 17] = [0, 5, 3, 1, 2, 5, 4, 4, 1, 1, 1, 5, 1, 1, 5, 1, 1];
 
-const PACKED: &[u8] = include_bytes!("../../data/a9a.zlib");
+const PACKED: &[u8] = include_bytes!("../data/a9a.zlib");
 
 /// The training and the test set.
 pub fn load() -> Result<(Dataset, Dataset), DataError> {
     let columns = unpack(PACKED)?;
     let names: std::sync::Arc<[String]> = ["-1".to_owned(), "+1".to_owned()].into();
-    let decode = |rows| decode(&columns, rows)?.with_label_names(names.clone());
+    let train = decode(&columns, 0..TRAINING_ROWS)?;
+    let test = decode(&columns, TRAINING_ROWS..TRAINING_ROWS + TEST_ROWS)?;
     Ok((
-        decode(0..TRAINING_ROWS)?,
-        decode(TRAINING_ROWS..TRAINING_ROWS + TEST_ROWS)?,
+        train.with_label_names(names.clone())?,
+        test.with_label_names(names)?,
     ))
 }
 
@@ -89,11 +90,11 @@ fn decode(columns: &[Vec<u8>], rows: std::ops::Range<usize>) -> Result<Dataset, 
         .map(|&label| u32::from(label))
         .collect();
     let values = vec![1.0; indices.len()];
-    Dataset::new(
+    Ok(Dataset::new(
         Features::Sparse(SparseRows::new(FEATURES, starts, indices, values)?),
         labels,
         2,
-    )
+    )?)
 }
 
 fn damaged(found: String) -> DataError {

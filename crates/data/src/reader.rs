@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::{DataError, Foreign, Place};
+use super::{DataError, Foreign, LARGEST_VALUE, Place};
 
 /// How many bytes are looked at to know what a file is.
 const HEAD: usize = 512;
@@ -156,6 +156,15 @@ fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(length)
+}
+
+/// A feature that was read from text; if it cannot be one, what was expected.
+pub(super) fn feature_value(read: Option<f32>) -> Result<f32, &'static str> {
+    match read {
+        Some(value) if value.abs() <= LARGEST_VALUE => Ok(value),
+        Some(value) if value.is_finite() => Err("a number of at most 2^64"),
+        _ => Err("a finite number"),
+    }
 }
 
 /// Text from a file as it may stand in an error message: quoted, printable and short.

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use soteriafl_core::data::{
-    self, DataDirectories, Dataset, Features, Partition, Scale, Schema, Source, SparseRows,
+use soteriafl_data::{
+    DataDirectories, Dataset, Features, Partition, Scale, Schema, Source, SparseRows, a9a, libsvm,
 };
 
 fn rows(data: &Dataset) -> &SparseRows {
@@ -58,7 +58,7 @@ fn shared(file: &str) -> Option<PathBuf> {
 
 #[test]
 fn counts_hash_and_rows_are_those_of_the_original() {
-    let (train, test) = data::a9a::load().unwrap();
+    let (train, test) = a9a::load().unwrap();
     for (set, count, positive, stored) in [
         (&train, 32_561, 7_841, 451_592),
         (&test, 16_281, 3_846, 225_731),
@@ -108,17 +108,17 @@ fn every_row_equals_the_libsvm_files() {
     let (Some(train), Some(test)) = (shared("a9a/a9a.gz"), shared("a9a/a9a.t.gz")) else {
         return;
     };
-    let built_in = data::a9a::load().unwrap();
-    let read = data::libsvm::read(&train, &Schema::default()).unwrap();
+    let built_in = a9a::load().unwrap();
+    let read = libsvm::read(&train, &Schema::default()).unwrap();
     assert!(built_in.0 == read);
-    assert!(built_in.1 == data::libsvm::read(&test, &Schema::of(&read)).unwrap());
+    assert!(built_in.1 == libsvm::read(&test, &Schema::of(&read)).unwrap());
 }
 
 #[test]
 fn decoding_is_fast() {
     // The first call also pays for page faults; the bound is far above what either takes.
     let start = Instant::now();
-    data::a9a::load().unwrap();
+    a9a::load().unwrap();
     let seconds = start.elapsed().as_secs_f64();
     println!("a9a decoded in {:.1} ms", 1e3 * seconds);
     assert!(seconds < 1.0);
@@ -129,7 +129,7 @@ fn decoding_is_fast() {
 #[test]
 fn the_papers_set_up_comes_out() {
     let first: Vec<u32> = (0..32_560).collect();
-    let data = data::a9a::load().unwrap().0.select(&first).with_intercept();
+    let data = a9a::load().unwrap().0.select(&first).with_intercept();
     assert_eq!(data.columns(), 124);
     let scaling = Scale::Spectral.fit(&data).unwrap();
     assert!(

@@ -10,9 +10,10 @@ use std::io::Read;
 use std::path::Path;
 
 use super::labels::{Labels, Schema};
-use super::libsvm::MOST_FEATURES;
 use super::reader::{Input, quote};
-use super::{DataError, Dataset, DenseRows, Features, Place, SparseRows};
+use super::{
+    DataError, Dataset, DenseRows, Features, MOST_FEATURES, Place, RecordsError, SparseRows,
+};
 
 /// Reads a file of images and the file of their labels, plain or gzip.
 pub fn read(images: &Path, labels: &Path, schema: &Schema) -> Result<Dataset, DataError> {
@@ -85,7 +86,8 @@ fn assemble(
             })?;
     }
     let (labels, names) = collected.finish(labels.path())?;
-    Dataset::new(pixels.features(images.path())?, labels, names.len())?.with_label_names(names)
+    let data = Dataset::new(pixels.features(images.path())?, labels, names.len())?;
+    Ok(data.with_label_names(names)?)
 }
 
 /// The element types of the format.
@@ -232,16 +234,16 @@ impl Array {
             DenseRows::new(self.columns, values).map(Features::Dense)
         };
         features.map_err(|error| match error {
-            DataError::NotFinite { row, column, value } => DataError::Format {
+            RecordsError::NotFinite { row, column, value } => DataError::Format {
                 place: Place::file(path),
                 expected: "finite values".to_owned(),
                 found: format!("{value} as value {column} of row {row}"),
             },
-            other => other,
+            other => other.into(),
         })
     }
 
-    fn sparse(&self, nonzero: usize) -> Result<SparseRows, DataError> {
+    fn sparse(&self, nonzero: usize) -> Result<SparseRows, RecordsError> {
         let mut starts = Vec::with_capacity(self.rows + 1);
         let (mut indices, mut values) = (Vec::with_capacity(nonzero), Vec::with_capacity(nonzero));
         starts.push(0);
@@ -259,11 +261,11 @@ impl Array {
             }
             starts.push(values.len());
         }
-        let mut rows = SparseRows::new(self.columns, starts, indices, values)?;
-        if let Element::U8 = self.element {
-            rows.set_unit(1.0 / 255.0);
+        let rows = SparseRows::new(self.columns, starts, indices, values)?;
+        match self.element {
+            Element::U8 => rows.with_unit(1.0 / 255.0),
+            _ => Ok(rows),
         }
-        Ok(rows)
     }
 }
 
@@ -342,6 +344,10 @@ mod tests {
             sparse.full_row(1),
             [0.2f32, 0.0, 0.0, 1.0 / 255.0].map(f64::from)
         );
+        let Features::Sparse(rows) = sparse.features() else {
+            unreachable!("matched above")
+        };
+        assert_eq!(rows.unit(), Some(1.0 / 255.0));
         // Exactly half of the values nonzero: dense.
         let dense = read_bytes(&array(8, &[2, 2], &[0, 255, 255, 0]), &labels).unwrap();
         assert!(matches!(dense.features(), Features::Dense(_)));

@@ -29,11 +29,7 @@ impl FromStr for ExportFormat {
         match text {
             "libsvm" => Ok(ExportFormat::Libsvm),
             "csv" => Ok(ExportFormat::Csv),
-            _ => Err(DataError::Choice {
-                what: "format",
-                value: text.to_owned(),
-                reason: "expected libsvm or csv".to_owned(),
-            }),
+            _ => Err(DataError::choice("format", text, "expected libsvm or csv")),
         }
     }
 }

@@ -187,9 +187,9 @@ mod tests {
     use std::fmt::Write;
 
     use sha2::{Digest, Sha256};
-    use soteriafl_core::data::{Dataset, Features, a9a};
 
     use super::*;
+    use crate::{Dataset, Features, a9a};
 
     /// The LIBSVM collection's own spelling: signed labels, a space after every entry.
     fn libsvm_text(data: &Dataset) -> String {

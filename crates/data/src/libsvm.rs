@@ -8,13 +8,8 @@ use std::io::Read;
 use std::path::Path;
 
 use super::labels::{Labels, Schema};
-use super::reader::{Input, quote};
-use super::rows::feature_value;
-use super::{DataError, Dataset, Features, Place, SparseRows};
-
-/// More features than any public data set has; a larger index is taken for damage, because a model
-/// has at least as many parameters as there are features.
-pub(super) const MOST_FEATURES: u32 = 1 << 27;
+use super::reader::{Input, feature_value, quote};
+use super::{DataError, Dataset, Features, MOST_FEATURES, Place, SparseRows};
 
 /// Reads a file, plain or gzip.
 pub fn read(path: &Path, schema: &Schema) -> Result<Dataset, DataError> {
@@ -156,7 +151,8 @@ impl Rows {
         }
         let features = SparseRows::new(self.columns, self.starts, self.indices, self.values)?;
         let (labels, names) = self.labels.finish(path)?;
-        Dataset::new(Features::Sparse(features), labels, names.len())?.with_label_names(names)
+        let data = Dataset::new(Features::Sparse(features), labels, names.len())?;
+        Ok(data.with_label_names(names)?)
     }
 }
 

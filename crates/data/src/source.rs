@@ -13,8 +13,8 @@ use std::str::FromStr;
 use super::csv::{Format, LabelColumn};
 use super::directories::ImageFiles;
 use super::{
-    DataDirectories, DataError, Dataset, Partition, Scaling, Schema, Synthetic, a9a, csv, idx,
-    libsvm,
+    Constants, DataDirectories, DataError, Dataset, MOST_FEATURES, Partition, Scaling, Schema,
+    Synthetic, a9a, csv, idx, libsvm,
 };
 
 /// Where records come from.
@@ -145,22 +145,17 @@ impl Source {
 
     /// Published constants for scaling, which do not depend on anybody's records here.
     pub fn public_scaling(&self) -> Option<Scaling> {
-        match self {
-            Source::Mnist => Some(Scaling::published(0.1307, 0.3081)),
-            Source::FashionMnist => Some(Scaling::published(0.2860, 0.3530)),
-            _ => None,
-        }
+        let (mean, deviation) = match self {
+            Source::Mnist => (0.1307, 0.3081),
+            Source::FashionMnist => (0.2860, 0.3530),
+            _ => return None,
+        };
+        Scaling::constants(Constants::Same(mean), Constants::Same(1.0 / deviation)).ok()
     }
 
     /// Built-in sources do not read the schema, so they are compared with it.
     fn check(&self, data: &Dataset, schema: &Schema) -> Result<(), DataError> {
-        let refuse = |reason| {
-            Err(DataError::Choice {
-                what: "source",
-                value: self.to_string(),
-                reason,
-            })
-        };
+        let refuse = |reason: String| Err(wrong(&self.to_string(), reason));
         if let Some(columns) = schema.columns.filter(|&columns| columns != data.columns()) {
             return refuse(format!(
                 "expected {columns} features, found {}",
@@ -210,11 +205,7 @@ fn load_images(files: &ImageFiles, schema: &Schema) -> Result<Loaded, DataError>
 }
 
 fn wrong(value: &str, reason: impl Into<String>) -> DataError {
-    DataError::Choice {
-        what: "source",
-        value: value.to_owned(),
-        reason: reason.into(),
-    }
+    DataError::choice("source", value, reason)
 }
 
 const FORMS: &str =
@@ -244,7 +235,7 @@ impl FromStr for Source {
                 for (key, value) in options {
                     match (key, value.parse()) {
                         ("features", Ok(count))
-                            if (1..=libsvm::MOST_FEATURES as usize).contains(&count) =>
+                            if (1..=MOST_FEATURES as usize).contains(&count) =>
                         {
                             features = Some(count)
                         }
@@ -253,7 +244,7 @@ impl FromStr for Source {
                                 text,
                                 format!(
                                     "cannot use {key}={value}; possible: features=NUMBER, at most {}",
-                                    libsvm::MOST_FEATURES
+                                    MOST_FEATURES
                                 ),
                             ));
                         }
@@ -271,7 +262,7 @@ impl FromStr for Source {
             "idx" => Ok(Source::Idx {
                 directory: rest.into(),
             }),
-            "synthetic" => rest.parse().map(Source::Synthetic),
+            "synthetic" => Ok(Source::Synthetic(rest.parse()?)),
             _ => Err(unknown(text)),
         }
     }
@@ -412,7 +403,7 @@ impl Share {
     ) -> Result<Dataset, DataError> {
         let whole = self.source.load_as(schema, directories, seed)?.train;
         match self.part {
-            Some((part, parts)) => partition.part(&whole, part, parts, seed),
+            Some((part, parts)) => Ok(partition.part(&whole, part, parts, seed)?),
             None => Ok(whole),
         }
     }
