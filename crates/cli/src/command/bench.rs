@@ -1,6 +1,5 @@
-//! `soteria bench`: the tables of `docs/performance.md`, measured on this machine.
-
-mod network;
+//! `soteria bench`: the tables of rounds and growth of `docs/performance.md`, measured on this
+//! machine.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -16,7 +15,7 @@ use soteriafl::config::{Config, Document};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
 
-/// Measure this machine: the tables of docs/performance.md
+/// Measure this machine: the tables of rounds and growth of docs/performance.md
 ///
 /// Times are the best of several repetitions; compare numbers of one run only.
 #[derive(clap::Args, Debug)]
@@ -27,9 +26,6 @@ pub struct Options {
     /// Leave out what takes long (100,000 clients, 10 million parameters)
     #[arg(long)]
     quick: bool,
-    /// Numbers of clients for the table `network`, e.g. 10,1000
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    clients: Vec<u32>,
     /// Directory in which MNIST is looked for first; without MNIST a synthetic stand-in of the same
     /// shape is used
     #[arg(
@@ -57,8 +53,6 @@ pub enum Table {
     Dimension,
     /// Growth with the number of records.
     Records,
-    /// A server under load: clients with prepared messages over TLS.
-    Network,
 }
 
 /// One line of a table.
@@ -82,7 +76,6 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         Table::Clients,
         Table::Dimension,
         Table::Records,
-        Table::Network,
     ];
     let tables = if options.tables.is_empty() {
         &all[..]
@@ -95,7 +88,6 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         verbosity,
         cores,
         lines: Vec::new(),
-        held: Vec::new(),
     };
     for table in tables {
         match table {
@@ -104,22 +96,17 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             Table::Clients => bench.clients()?,
             Table::Dimension => bench.dimension()?,
             Table::Records => bench.records()?,
-            Table::Network => bench.network()?,
         }
     }
     if options.json {
         let lines: Vec<Value> = bench.lines.iter().map(Line::to_json).collect();
-        let network: Vec<Value> = bench.held.iter().map(network::Held::to_json).collect();
         super::print(&format!(
             "{:#}\n",
-            json!({ "cores": cores, "lines": lines, "network": network })
+            json!({ "cores": cores, "lines": lines })
         ))?;
     } else {
         for line in &bench.lines {
             super::print(&format!("{}\n", line.to_text()))?;
-        }
-        for held in &bench.held {
-            super::print(&format!("network    {}\n", held.to_text()))?;
         }
     }
     Ok(())
@@ -154,7 +141,6 @@ struct Bench<'a> {
     verbosity: Verbosity,
     cores: usize,
     lines: Vec<Line>,
-    held: Vec<network::Held>,
 }
 
 impl Bench<'_> {
@@ -297,15 +283,6 @@ impl Bench<'_> {
                 let name = format!("{records} records a client, {estimator}");
                 self.measure("records", name, self.cores, &sets, extra, 20)?;
             }
-        }
-        Ok(())
-    }
-
-    fn network(&mut self) -> Result<(), Failure> {
-        for load in network::loads(self.options.quick, &self.options.clients) {
-            let held = network::measure(load, self.verbosity)?;
-            self.verbosity.say(held.to_text());
-            self.held.push(held);
         }
         Ok(())
     }
