@@ -13,7 +13,7 @@ use soteriafl_accountant::{
 };
 
 use super::digits::shortened;
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json, table};
 use soteriafl::output::write_whole;
 use soteriafl::report::{Figure, Series};
 use soteriafl::words::{counted, readable};
@@ -270,8 +270,7 @@ impl QuestionOptions {
         let seconds = start.elapsed().as_secs_f64();
         if let Some(path) = &self.plot {
             let drawing = plot(question, cost)?;
-            write_whole(path, drawing.as_bytes())
-                .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+            write_whole(path, drawing.as_bytes()).map_err(Failure::at(path))?;
             verbosity.say(format!("wrote {}", path.display()));
         }
         if cost.epsilon == 0.0 {
@@ -282,22 +281,19 @@ impl QuestionOptions {
         }
         let (accountant, adjacency) = (cost.method.word(), cost.adjacency.word());
         if self.json {
-            return print(&format!(
-                "{:#}\n",
-                json!({
-                    "epsilon": cost.epsilon,
-                    "delta": self.delta,
-                    "sigma": cost.sigma,
-                    "rounds": self.rounds,
-                    "adjacency": adjacency,
-                    "accountant": accountant,
-                    "epsilon_rdp": cost.epsilon_rdp,
-                    "epsilon_pld": cost.epsilon_pld,
-                    "epsilon_unamplified": cost.epsilon_unamplified,
-                    "amplified": cost.amplified(),
-                    "seconds": seconds,
-                })
-            ));
+            return print_json(&json!({
+                "epsilon": cost.epsilon,
+                "delta": self.delta,
+                "sigma": cost.sigma,
+                "rounds": self.rounds,
+                "adjacency": adjacency,
+                "accountant": accountant,
+                "epsilon_rdp": cost.epsilon_rdp,
+                "epsilon_pld": cost.epsilon_pld,
+                "epsilon_unamplified": cost.epsilon_unamplified,
+                "amplified": cost.amplified(),
+                "seconds": seconds,
+            }));
         }
         let shown = |epsilon: f64| readable(round_up(epsilon, 4));
         let optional = |epsilon: Option<f64>| epsilon.map_or("none".to_owned(), shown);
@@ -324,12 +320,7 @@ impl QuestionOptions {
             lines.push(("unamplified", shown(cost.epsilon_unamplified)));
         }
         lines.push(("time", format!("{:.1} ms", 1e3 * seconds)));
-        print(
-            &lines
-                .iter()
-                .map(|(name, value)| format!("{name:>12}  {value}\n"))
-                .collect::<String>(),
-        )
+        print(&table(12, &lines))
     }
 }
 

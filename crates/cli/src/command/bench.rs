@@ -6,18 +6,19 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use soteriafl_core::data::DataDirectories;
 use soteriafl_core::linalg::{self, Matrix};
 use soteriafl_core::simulate::EvaluationPlan;
 
-use super::{Failure, Verbosity};
+use super::inputs::DataDirectory;
+use super::{Failure, Verbosity, all_cores, print, print_json};
 use soteriafl::config::{Config, Document};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
 
 /// Measure this machine: the tables of rounds and growth of docs/performance.md
 ///
-/// Times are the best of several repetitions; compare numbers of one run only.
+/// Times are the best of several repetitions; compare numbers of one run only. Without MNIST a
+/// synthetic stand-in of the same shape is used.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Which tables [default: all]
@@ -26,15 +27,8 @@ pub struct Options {
     /// Leave out what takes long (100,000 clients, 10 million parameters)
     #[arg(long)]
     quick: bool,
-    /// Directory in which MNIST is looked for first; without MNIST a synthetic stand-in of the same
-    /// shape is used
-    #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
-    )]
-    data_dir: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -82,7 +76,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     } else {
         &options.tables[..]
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = all_cores();
     let mut bench = Bench {
         options,
         verbosity,
@@ -100,13 +94,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     }
     if options.json {
         let lines: Vec<Value> = bench.lines.iter().map(Line::to_json).collect();
-        super::print(&format!(
-            "{:#}\n",
-            json!({ "cores": cores, "lines": lines })
-        ))?;
+        print_json(&json!({ "cores": cores, "lines": lines }))?;
     } else {
         for line in &bench.lines {
-            super::print(&format!("{}\n", line.to_text()))?;
+            print(&format!("{}\n", line.to_text()))?;
         }
     }
     Ok(())
@@ -296,7 +287,7 @@ impl Bench<'_> {
     }
 
     fn image_source(&self) -> String {
-        let directories = DataDirectories::from_environment(self.options.data_dir.as_deref());
+        let directories = self.options.data.directories();
         match "mnist"
             .parse::<soteriafl_core::data::Source>()
             .map(|source| source.load(&directories, 0))
@@ -329,7 +320,7 @@ impl Bench<'_> {
         document.set("run.eval_every=0")?;
         document.set(&format!("algorithm.rounds={rounds}"))?;
         let config = Config::read(&document)?;
-        let directories = DataDirectories::from_environment(self.options.data_dir.as_deref());
+        let directories = self.options.data.directories();
         let problem = Problem::load(&config, &directories)?;
         let (resolved, _) = config.resolve(&problem.shape(&config)?)?;
         let sigmas = vec![0.01; problem.shards.len()];

@@ -1,14 +1,14 @@
 //! `soteria data`: which data there are, what is in them, and how to get or convert them.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use soteriafl_core::data::export::{self, ExportFormat};
 use soteriafl_core::data::{DataDirectories, Dataset, Features, Loaded, Source};
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json, table};
 use crate::fetch::{self, FetchError, KNOWN, Known, Presence, Step};
 use soteriafl::words::counted;
 
@@ -25,7 +25,7 @@ pub struct Options {
         alias = "data",
         value_name = "DIR",
         global = true,
-        value_parser = super::data_directory
+        value_parser = super::inputs::not_a_source
     )]
     data_dir: Option<PathBuf>,
 }
@@ -144,10 +144,7 @@ fn list(directories: &DataDirectories, json: bool) -> Result<(), Failure> {
             .map(|known| known_json(known, searched))
             .collect();
         let forms: Vec<&str> = FORMS.iter().map(|(form, _)| *form).collect();
-        return print(&format!(
-            "{:#}\n",
-            json!({ "sources": sources, "forms": forms, "directories": searched })
-        ));
+        return print_json(&json!({ "sources": sources, "forms": forms, "directories": searched }));
     }
     let mut text = format!(
         "{:<14} {:>7} {:>7} {:>8} {:>7}  {}\n",
@@ -271,44 +268,41 @@ fn show(source: &Source, loaded: &Loaded, json: bool) -> Result<(), Failure> {
                 json!({ "name": name, "rows": contents.counts[class], "test_rows": test })
             })
             .collect();
-        return print(&format!(
-            "{:#}\n",
-            json!({
-                "source": source.to_string(),
-                "rows": train.rows(),
-                "test_rows": test_rows,
-                "features": train.columns(),
-                "classes": classes,
-                "density": contents.density,
-                "storage": storage,
-                "values": { "min": contents.smallest, "max": contents.largest },
-            })
-        ));
+        return print_json(&json!({
+            "source": source.to_string(),
+            "rows": train.rows(),
+            "test_rows": test_rows,
+            "features": train.columns(),
+            "classes": classes,
+            "density": contents.density,
+            "storage": storage,
+            "values": { "min": contents.smallest, "max": contents.largest },
+        }));
     }
     let rows = match test_rows {
         Some(test) => format!("{} to train, {test} to test", train.rows()),
         None => format!("{}, no test set", train.rows()),
     };
-    let mut text = String::new();
-    for (name, value) in [
-        ("source", source.to_string()),
-        ("rows", rows),
-        ("features", train.columns().to_string()),
-        (
-            "density",
-            format!(
-                "{:.2}% of the values are not zero, stored {storage}",
-                100.0 * contents.density
+    let mut text = table(
+        9,
+        &[
+            ("source", source.to_string()),
+            ("rows", rows),
+            ("features", train.columns().to_string()),
+            (
+                "density",
+                format!(
+                    "{:.2}% of the values are not zero, stored {storage}",
+                    100.0 * contents.density
+                ),
             ),
-        ),
-        (
-            "values",
-            format!("{} to {}", contents.smallest, contents.largest),
-        ),
-        ("classes", train.classes().to_string()),
-    ] {
-        text += &format!("{name:>9}  {value}\n");
-    }
+            (
+                "values",
+                format!("{} to {}", contents.smallest, contents.largest),
+            ),
+            ("classes", train.classes().to_string()),
+        ],
+    );
     let width = train
         .label_names()
         .iter()
@@ -354,7 +348,7 @@ fn fetch(name: &str, explicit: Option<&Path>, verbosity: Verbosity) -> Result<()
             .map(|mirror| (*mirror).to_owned())
             .collect(),
     };
-    let bar = progress_bar(verbosity);
+    let bar = verbosity.bar(None, DOWNLOADED);
     let outcome = fetch::fetch(known, &folder, &mirrors, |step| match step {
         Step::Present(file) => {
             bar.suspend(|| verbosity.say(format!("{}: here already, checksum verified", file.name)))
@@ -393,20 +387,9 @@ fn fetch(name: &str, explicit: Option<&Path>, verbosity: Verbosity) -> Result<()
     print(&format!("{}\n", folder.display()))
 }
 
-fn progress_bar(verbosity: Verbosity) -> ProgressBar {
-    let visible = std::io::stderr().is_terminal() && !verbosity.quiet;
-    let target = if visible {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(None, target);
-    let style = ProgressStyle::with_template(
-        "{msg}  {bar:32.cyan/dim} {bytes}/{total_bytes}  {bytes_per_sec:.dim}  {eta:.dim} left",
-    );
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
-}
+/// Of one download; its length becomes known when it begins.
+const DOWNLOADED: &str =
+    "{msg}  {bar:32.cyan/dim} {bytes}/{total_bytes}  {bytes_per_sec:.dim}  {eta:.dim} left";
 
 impl From<FetchError> for Failure {
     fn from(error: FetchError) -> Self {

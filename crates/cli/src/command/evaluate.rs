@@ -21,7 +21,7 @@ use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json, table};
 use soteriafl::config::{Config, Document, FeatureList, ScaleChoice};
 use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::words::counted;
@@ -71,20 +71,53 @@ pub struct Options {
 /// # Errors
 /// When model, data or configuration cannot be read or do not fit each other.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let name = options.model.display();
-    let bytes = std::fs::read(&options.model)
-        .map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
-    let model =
-        Trained::read(&bytes).map_err(|reason| Failure::Failed(format!("{name}: {reason}")))?;
+    let path = &options.model;
+    let bytes = std::fs::read(path).map_err(Failure::at(path))?;
+    let model = Trained::read(&bytes).map_err(Failure::at(path))?;
     let directories = DataDirectories::from_environment(options.data_dir.as_deref());
     let context = Context::of(options, &directories, verbosity)?;
+    let (split, data) = load(options, &model, &context, &directories)?;
+    let outcomes = model.outcomes(&data);
+    if let Some(path) = &options.out {
+        write_predictions(path, &data, &outcomes).map_err(Failure::at(path))?;
+        verbosity.say(format!("wrote {}", path.display()));
+    }
+    let (loss, accuracy) = averages(&data, &outcomes);
+    if options.json {
+        return print_json(&json!({
+            "model": options.model,
+            "kind": model.kind,
+            "data": options.data.to_string(),
+            "split": split,
+            "rows": data.rows(),
+            "loss": loss.is_finite().then_some(loss),
+            "accuracy": accuracy,
+        }));
+    }
+    let rows = counted(data.rows(), "row");
+    let lines = [
+        ("model", format!("{} ({})", model.kind, path.display())),
+        ("data", format!("{}, {rows} ({split})", options.data)),
+        ("loss", format!("{loss:.5}")),
+        ("accuracy", format!("{accuracy:.4}")),
+    ];
+    print(&table(9, &lines))
+}
+
+/// The records to evaluate on, as the model reads them, and which part of the source they are.
+fn load(
+    options: &Options,
+    model: &Trained,
+    context: &Context,
+    directories: &DataDirectories,
+) -> Result<(&'static str, Dataset), Failure> {
     let seed = options.seed.unwrap_or(context.seed);
     let schema = Schema {
         columns: Some(model.inputs),
         feature_names: model.names.clone().or(context.feature_names.clone()),
         label_names: context.label_names.clone(),
     };
-    let loaded = options.data.load_as(&schema, &directories, seed);
+    let loaded = options.data.load_as(&schema, directories, seed);
     let loaded = loaded.map_err(|error| match error {
         DataError::Names { difference, .. } => other_columns(&options.data, &difference),
         other => other.into(),
@@ -95,76 +128,32 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         None => ("all", loaded.train),
     };
     if data.classes() != model.classes {
+        let named = context.label_names.is_some();
         return Err(Failure::Usage {
             message: format!(
-                "{name} has {} classes, {} has {}",
+                "{} has {} classes, {} has {}",
+                options.model.display(),
                 model.classes,
                 options.data,
                 data.classes()
             ),
-            hint: context
-                .label_names
-                .is_none()
-                .then(|| "give the run's --config, which names its classes".to_owned()),
+            hint: (!named).then(|| "give the run's --config, which names its classes".to_owned()),
         });
     }
-    let data = context.scale(data)?;
-    let data = if model.intercept {
-        data.with_intercept()
-    } else {
-        data
-    };
-    let outcomes = model.outcomes(&data);
+    let mut data = context.scale(data)?;
+    if model.intercept {
+        data = data.with_intercept();
+    }
+    Ok((split, data))
+}
+
+/// The mean loss, and the share of records whose class is predicted.
+fn averages(data: &Dataset, outcomes: &[Outcome]) -> (f64, f64) {
     let rows = data.rows() as f64;
-    let loss = outcomes
-        .iter()
-        .map(|outcome| f64::from(outcome.loss))
-        .sum::<f64>()
-        / rows;
-    let correct = outcomes
-        .iter()
-        .zip(data.labels())
-        .filter(|(outcome, label)| outcome.class == **label)
-        .count();
-    let accuracy = correct as f64 / rows;
-    if let Some(path) = &options.out {
-        write_predictions(path, &data, &outcomes)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-        verbosity.say(format!("wrote {}", path.display()));
-    }
-    if options.json {
-        return print(&format!(
-            "{:#}\n",
-            json!({
-                "model": options.model,
-                "kind": model.kind,
-                "data": options.data.to_string(),
-                "split": split,
-                "rows": data.rows(),
-                "loss": loss.is_finite().then_some(loss),
-                "accuracy": accuracy,
-            })
-        ));
-    }
-    let lines = [
-        ("model", format!("{} ({name})", model.kind)),
-        (
-            "data",
-            format!(
-                "{}, {} ({split})",
-                options.data,
-                counted(data.rows(), "row")
-            ),
-        ),
-        ("loss", format!("{loss:.5}")),
-        ("accuracy", format!("{accuracy:.4}")),
-    ];
-    print(
-        &lines
-            .iter()
-            .map(|(name, value)| format!("{name:>9}  {value}\n"))
-            .collect::<String>(),
-    )
+    let losses = outcomes.iter().map(|outcome| f64::from(outcome.loss));
+    let classes = outcomes.iter().zip(data.labels());
+    let correct = classes.filter(|(outcome, label)| outcome.class == **label);
+    (losses.sum::<f64>() / rows, correct.count() as f64 / rows)
 }
 
 /// Refuses data whose columns are not those that the model was trained on.

@@ -15,7 +15,7 @@ use soteriafl_core::data::{DataDirectories, Share};
 use soteriafl_core::protocol::{Client, ClientId, Server};
 use soteriafl_core::random::SecretKey;
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print_json};
 use crate::logs::{self, LogOptions};
 use agree::Agreed;
 use progress::Progress;
@@ -331,7 +331,7 @@ fn participant(
     let resolved = &description.resolved;
     let plan = Arc::new(setup::plan_for(resolved, &description.model.objective())?);
     // Replaced before every message.
-    let first = SecretKey::from_operating_system().map_err(failed)?;
+    let first = SecretKey::from_operating_system().map_err(Failure::failed)?;
     let client = Client::new(
         options.client,
         Arc::clone(&plan),
@@ -340,7 +340,7 @@ fn participant(
         sigma,
         first,
     )
-    .map_err(failed)?;
+    .map_err(Failure::failed)?;
     let start = description.compute_start();
     let awaits_start = start.is_none().then_some(description.start);
     let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
@@ -376,7 +376,7 @@ fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Re
             "delta": price.delta,
             "claim": price.claim,
         });
-        return print(&format!("{ending:#}\n"));
+        return print_json(&ending);
     }
     verbosity.say(format!(
         "run {} is over; `soteria ledger --state {}` shows what was spent",
@@ -384,10 +384,6 @@ fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Re
         options.state.display()
     ));
     Ok(())
-}
-
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::Failed(error.to_string())
 }
 
 fn unusable(error: impl std::fmt::Display) -> Failure {

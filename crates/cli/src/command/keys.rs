@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use soteriafl_core::protocol::ClientId;
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json};
 use soteriafl_deploy::net::keys::{DEFAULT_DAYS, Directory, KeysError, Listed, today};
 
 /// Make, list and revoke the certificates of a deployment
@@ -213,7 +213,7 @@ fn list(directory: &Path, as_json: bool) -> Result<(), Failure> {
                 })
             })
             .collect();
-        return print(&format!("{:#}\n", json!({ "certificates": certificates })));
+        return print_json(&json!({ "certificates": certificates }));
     }
     let width = listed.iter().map(|one| one.name.len()).max().unwrap_or(0);
     let mut text = String::new();

@@ -8,9 +8,10 @@ mod show;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use soteriafl_core::data::{DataDirectories, Dataset, largest_singular_value};
+use soteriafl_core::data::{Dataset, largest_singular_value};
 
-use super::{Failure, Verbosity, print};
+use super::inputs::{self, DataDirectory};
+use super::{Failure, Verbosity, print, print_json};
 use soteriafl::config::resolve::Shape;
 use soteriafl::config::{Config, Document, ModelKind};
 use soteriafl::planning::trial::{Advice, Form, Trial};
@@ -76,15 +77,8 @@ pub struct Options {
     /// Override a key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
-    /// here
-    #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
-    )]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -116,11 +110,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         trial: trial.as_ref().ok(),
         advice: &advice,
     };
-    print(&if options.json {
-        format!("{:#}\n", shown.json())
+    if options.json {
+        print_json(&shown.json())
     } else {
-        shown.text()
-    })
+        print(&shown.text())
+    }
 }
 
 impl From<PlanError> for Failure {
@@ -232,15 +226,9 @@ impl Options {
 
     /// A plan for a configuration and its data.
     fn for_configuration(&self) -> Result<(Inquiry, Tryable), Failure> {
-        let mut document = match &self.config {
-            Some(path) => Document::from_file(path)?,
-            None => Document::default(),
-        };
-        for assignment in &self.set {
-            document.set(assignment)?;
-        }
+        let document = inputs::document(self.config.as_deref(), &self.set)?;
         let config = Config::read(&document)?;
-        let directories = DataDirectories::from_environment(self.data_dir.as_deref());
+        let directories = self.data.directories();
         let problem = Problem::load(&config, &directories)?;
         let mut shape = problem.shape(&config)?;
         let clients = self

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use soteriafl_core::data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
 use soteriafl_core::random::SecretKey;
 
-use super::super::{Failure, Verbosity};
+use super::super::{Failure, Verbosity, inputs};
 use super::Options;
 use soteriafl::accounting;
 use soteriafl::advice;
 use soteriafl::config::resolve::{Resolved, Shape};
-use soteriafl::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName};
+use soteriafl::config::{Auto, Config, ConfigError, FeatureList, NoiseName};
 use soteriafl::output::TestSet;
 use soteriafl::problem::{self, Model, Problem, ProblemError, constant_feature, image_side};
 use soteriafl::record_shape::RecordShape;
@@ -34,13 +34,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn make(options: &Options, verbosity: Verbosity) -> Result<Self, Failure> {
-        let mut document = match &options.config {
-            Some(file) => Document::from_file(file)?,
-            None => Document::default(),
-        };
-        for assignment in &options.set {
-            document.set(assignment)?;
-        }
+        let mut document = inputs::document(options.config.as_deref(), &options.set)?;
         if let Some(seed) = options.test_seed {
             document.set(&format!("run.seed={seed}"))?;
         }
@@ -50,7 +44,7 @@ impl Plan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
-        let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+        let directories = options.data.directories();
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
                 "`data.source = \"clients\"` says that the server owns no records, but not how many the clients have",
