@@ -1,53 +1,45 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
-//! `plan` says what is coordinated; this file opens the state, the port and the desk, and takes them down in order when the
-//! run is over or somebody stops it. Meanwhile `watch` feeds the dashboard and `record` the table,
-//! and `missing` says what the run waits for; `ending` writes what is left.
+//! `plan` decides what is coordinated; this file opens state, port and dashboard; `running` starts
+//! everything that serves the run, and ends it in order. Meanwhile `observer` feeds the dashboard,
+//! `recorder` writes the table of rounds, and `missing` tells which clients the run waits for;
+//! `finish` writes the last files.
 
 mod finish;
 mod missing;
 mod observer;
 mod plan;
 mod recorder;
+mod running;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use super::inputs::DataDirectory;
 use super::{Failure, Verbosity};
 use crate::logs::LogOptions;
-use finish::{Shared, finish, lock};
-use observer::{Watch, about};
+use finish::{SharedState, finish};
+use observer::about;
 use plan::Plan;
-use recorder::{Recorder, point};
+use recorder::point;
+use running::{Running, Stopped};
 use soteriafl::output::{self, RunDirectory};
-use soteriafl::run as setup;
 use soteriafl::words::counted;
 use soteriafl_deploy::coordinator::{Coordinator, CoordinatorError, SNAPSHOT_EVERY};
-use soteriafl_deploy::dashboard::{self, Feed, Phase};
+use soteriafl_deploy::dashboard::{self, Feed};
 use soteriafl_deploy::description::DescriptionError;
 use soteriafl_deploy::hex;
-use soteriafl_deploy::net::actor;
-use soteriafl_deploy::net::grpc::Service;
 use soteriafl_deploy::net::listen::{self, Limits, Security};
 use soteriafl_deploy::net::tls;
 use soteriafl_deploy::sqlite::ServerSqlite;
 use soteriafl_deploy::store::ServerStore;
 
-/// How long the server waits at most for clients to take note of the end.
-const LINGER: Duration = Duration::from_secs(300);
-
-/// The same where rounds do not wait for stragglers either: ten deadlines, but at least this.
-const SHORT_LINGER: Duration = Duration::from_secs(10);
-
 /// Coordinate a run over the network
 ///
-/// Waits for `data.clients` clients, runs all rounds, writes the files that `train` writes (metrics from the
-/// server's own test set only), waits until the clients know the end, and exits. Stopped or killed, it goes on
-/// when started again with the same --state.
+/// Waits for `data.clients` clients, runs all rounds, writes the files that `train` writes (metrics
+/// from the server's own test set only), waits until the clients know the end, and exits. Stopped
+/// or killed, it goes on when started again with the same --state.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Configuration file (TOML)
@@ -82,7 +74,8 @@ pub struct Options {
     /// Address of the dashboard
     #[arg(long, value_name = "ADDRESS")]
     dashboard: Option<SocketAddr>,
-    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
+    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this
+    /// machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
     #[command(flatten)]
@@ -152,149 +145,27 @@ async fn coordinate(
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
     soteriafl_deploy::net::raise_file_limit();
-    let description = coordinator.description().clone();
-    let clients = description.resolved.clients;
-    let security = match &options.tls {
-        Some(directory) => {
-            let tls = tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?;
-            let hint = "`soteria keys server KEYS --host NAME`, where ca.key is, makes another one; \
-                        the server reads it when it starts";
-            super::watch_certificate(directory, "server", hint.to_string(), verbosity)?;
-            Security::Tls(tls)
-        }
-        None => Security::Plain,
-    };
-    let feed = Feed::new(about(&description, plan.test.is_some()));
-    let known = coordinator.evaluations().to_vec();
-    let odometer = coordinator
-        .privacy()
-        .filter(|_| options.test_seed.is_none())
-        .and_then(|privacy| privacy.odometer.as_ref());
-    feed.restore(known.iter().filter(|row| row.round > 0).map(|row| {
-        let epsilon = odometer.map(|odometer| odometer.after(u64::from(row.round)));
-        point(row, epsilon)
-    }));
-    for (client, member) in coordinator.members().iter().enumerate() {
-        let Some(member) = member else { continue };
-        feed.client(client as u32, |row| {
-            (row.joined, row.finished) = (true, member.done);
-        });
-    }
-    let (address, incoming) =
-        listen::listen(options.listen, security, Limits::for_clients(clients))
-            .await
-            .map_err(|error| Failure::Failed(error.to_string()))?;
+    let security = security(options, verbosity)?;
+    let feed = feed(options, plan, &coordinator);
+    let limits = Limits::for_clients(coordinator.description().resolved.clients);
+    let (address, incoming) = listen::listen(options.listen, security, limits)
+        .await
+        .map_err(Failure::failed)?;
     feed.watch_door(incoming.counters());
-    let dashboard = match options.dashboard {
-        Some(address) => {
-            let running = dashboard::serve(dashboard::Options::at(address), feed.clone())
-                .await
-                .map_err(|error| Failure::Failed(error.to_string()))?;
-            verbosity.say(format!("dashboard: http://{}/", running.address));
-            Some(running)
-        }
-        None => None,
-    };
+    let dashboard = open_dashboard(options, &feed, verbosity).await?;
     let directory = RunDirectory::create_deployed(&options.out, &plan.config_toml(options))?;
-    verbosity.say(format!(
-        "run {} on {address}: {} with {}, {}, {}; round {} is open",
-        &hex(description.hash())[..16],
-        description.resolved.algorithm_text(description.dimension()),
-        counted(description.dimension(), "parameter"),
-        counted(clients, "client"),
-        counted(description.resolved.rounds, "round"),
-        coordinator.round(),
-    ));
-    tracing::info!(%address, run = %hex(&description.hash()[..8]), clients, round = coordinator.round(), "listening");
+    announce(address, &coordinator, verbosity);
 
-    let (news, to_measure) = sync_channel(4);
-    let (ending, test_seed) = (Shared::default(), options.test_seed.is_some());
-    let watch = Watch::new(
-        feed.clone(),
-        news,
-        coordinator.round(),
-        test_seed,
-        Arc::clone(&ending),
-    );
-    // Before the rows of earlier rounds are written anew, on another thread.
-    lock(&ending).settle(&coordinator);
-    let opened = actor::open(coordinator, watch, Instant::now());
-    let recorder = Recorder {
-        directory,
-        test: plan.test.clone(),
-        objective: plan.model.objective(),
-        measured: opened.measured.clone(),
-        feed: feed.clone(),
-        ending: Arc::clone(&ending),
-        test_seed,
-    };
-    let (give_up, mut gave_up) = tokio::sync::oneshot::channel::<()>();
-    let recorder = std::thread::spawn(move || {
-        let result = recorder.run(&known, &to_measure);
-        if result.is_err() {
-            // Whoever waits may be gone; the error is in the result.
-            let _ = give_up.send(());
-        }
-        result
-    });
-    let service = Service::new(opened.desk.clone(), &description, feed.clone());
-    let missing = tokio::spawn(missing::keep(feed.clone(), service.streams()));
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let compressor =
-        setup::plan_for(&description.resolved, &description.model.objective())?.compressor;
-    let serving = tokio::spawn(async move {
-        let wait = async {
-            let _ = stopped.await;
-        };
-        service.run(incoming, &compressor, wait).await
-    });
-    let mut standing = opened.desk.standing();
-    let mut ended = opened.ended;
-    let outcome: Result<bool, Failure> = tokio::select! {
-        code = stop_signal() => match code {
-            0 => Ok(false),
-            _ => Err(Failure::Failed(format!(
-                "interrupted; `soteria serve` with --state {} goes on", options.state.display()
-            ))),
-        },
-        result = &mut ended => Err(cause(result.ok())),
-        // Its own error is found below, where it is joined.
-        Ok(()) = &mut gave_up => Err(Failure::Failed("the table cannot be written".to_string())),
-        finished = standing.wait_for(|standing| standing.finished) => match finished {
-            Ok(_) => Ok(true),
-            // The desk is gone, and says why a moment later.
-            Err(_) => Err(cause((&mut ended).await.ok())),
-        },
-    };
-    match &outcome {
-        Ok(true) => feed.phase(Phase::Finished),
-        Ok(false) => feed.phase(Phase::Stopping),
-        Err(failure) => feed.trouble(Some(failure.message().to_string())),
-    }
-    if outcome.as_ref().is_ok_and(|finished| *finished) {
-        tracing::info!("all rounds are done");
-        let linger = plan.resolved.deadline.map_or(LINGER, |deadline| {
-            Duration::from_secs_f64((10.0 * deadline).min(LINGER.as_secs_f64())).max(SHORT_LINGER)
-        });
-        let quiet = wait_for_acknowledgements(&mut standing, linger);
-        tokio::select! {
-            () = quiet => {}
-            _ = stop_signal() => {}
-        }
-    }
-    missing.abort();
-    drop(stop);
-    drop(opened.stop);
-    drop(opened.desk);
-    drop(opened.measured);
-    // Open streams end with the desk; what is left after a moment is cut off.
-    let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
-    let directory = tokio::task::block_in_place(|| recorder.join())
-        .map_err(|_| Failure::Failed("the recorder failed".to_string()))??;
+    let state = SharedState::default();
+    let shared = (&feed, &state);
+    let mut running = Running::start(options, plan, coordinator, directory, incoming, shared)?;
+    let outcome = running.wait(options, plan.resolved.deadline).await;
+    // What failed first may be found only here, in the table's own error.
+    let directory = running.shut_down().await?;
     drop(dashboard);
     match outcome? {
-        true => finish(options, plan, directory, &ending, began, verbosity),
-        false => {
+        Stopped::Finished => finish(options, plan, directory, &state, began, verbosity),
+        Stopped::Asked => {
             verbosity.say(format!(
                 "stopped; `soteria serve` with --state {} goes on",
                 options.state.display()
@@ -304,24 +175,68 @@ async fn coordinate(
     }
 }
 
-/// Why the desk closed before the end.
-fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
-    match ended {
-        Some(Err(error)) => error.into(),
-        Some(Ok(())) => Failure::Failed("the coordinator ended before the run did".to_string()),
-        None => Failure::Failed("the coordinator's thread failed".to_string()),
-    }
+/// How connections are protected.
+fn security(options: &Options, verbosity: Verbosity) -> Result<Security, Failure> {
+    let Some(directory) = &options.tls else {
+        return Ok(Security::Plain);
+    };
+    let tls = tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?;
+    let hint = "`soteria keys server KEYS --host NAME`, where ca.key is, makes another one; \
+                the server reads it when it starts";
+    super::watch_certificate(directory, "server", hint.to_string(), verbosity)?;
+    Ok(Security::Tls(tls))
 }
 
-/// Returns when everybody knows the end, or the time is over.
-async fn wait_for_acknowledgements(
-    standing: &mut tokio::sync::watch::Receiver<actor::Standing>,
-    linger: Duration,
-) {
-    let all = standing.wait_for(|standing| standing.settled);
-    if tokio::time::timeout(linger, all).await.is_err() {
-        tracing::warn!("not all clients know the end");
+/// What the dashboard shows, with what an earlier process has stored.
+fn feed(options: &Options, plan: &Plan, coordinator: &Coordinator<ServerSqlite>) -> Feed {
+    let feed = Feed::new(about(coordinator.description(), plan.test.is_some()));
+    let odometer = coordinator
+        .privacy()
+        .filter(|_| options.test_seed.is_none())
+        .and_then(|privacy| privacy.odometer.as_ref());
+    let measured = coordinator.evaluations().iter();
+    feed.restore(measured.filter(|row| row.round > 0).map(|row| {
+        let epsilon = odometer.map(|odometer| odometer.after(u64::from(row.round)));
+        point(row, epsilon)
+    }));
+    for (client, member) in coordinator.members().iter().enumerate() {
+        let Some(member) = member else { continue };
+        feed.client(client as u32, |row| {
+            (row.joined, row.finished) = (true, member.done);
+        });
     }
+    feed
+}
+
+async fn open_dashboard(
+    options: &Options,
+    feed: &Feed,
+    verbosity: Verbosity,
+) -> Result<Option<dashboard::Running>, Failure> {
+    let Some(address) = options.dashboard else {
+        return Ok(None);
+    };
+    let running = dashboard::serve(dashboard::Options::at(address), feed.clone())
+        .await
+        .map_err(Failure::failed)?;
+    verbosity.say(format!("dashboard: http://{}/", running.address));
+    Ok(Some(running))
+}
+
+/// Says what is coordinated and where.
+fn announce(address: SocketAddr, coordinator: &Coordinator<ServerSqlite>, verbosity: Verbosity) {
+    let description = coordinator.description();
+    let (run, round) = (hex(description.hash()), coordinator.round());
+    let clients = description.resolved.clients;
+    verbosity.say(format!(
+        "run {} on {address}: {} with {}, {}, {}; round {round} is open",
+        &run[..16],
+        description.resolved.algorithm_text(description.dimension()),
+        counted(description.dimension(), "parameter"),
+        counted(clients, "client"),
+        counted(description.resolved.rounds, "round"),
+    ));
+    tracing::info!(%address, run = %&run[..16], clients, round, "listening");
 }
 
 impl From<CoordinatorError> for Failure {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use soteriafl_core::protocol::Round;
 use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
-use super::super::{Failure, Verbosity, print};
+use super::super::{Failure, Verbosity, conclude_run, table};
 use super::Options;
 use super::plan::Plan;
 use soteriafl::accounting::Privacy;
@@ -20,9 +20,9 @@ use soteriafl::words::readable;
 use soteriafl_deploy::coordinator::Coordinator;
 use soteriafl_deploy::store::{Evaluation, ServerStore};
 
-/// What is left when the last round is closed.
+/// What is known of the run so far; observer and recorder keep it up to date on their threads.
 #[derive(Default)]
-pub(super) struct Final {
+pub(super) struct RunState {
     pub(super) model: Option<Arc<Vec<f32>>>,
     pub(super) privacy: Option<Privacy>,
     pub(super) records: Vec<usize>,
@@ -31,18 +31,19 @@ pub(super) struct Final {
     /// What was measured at the start and at last.
     pub(super) first: Option<Evaluation>,
     pub(super) last: Option<Evaluation>,
-    /// Messages of each client that were taken.
+    /// Messages of each client that were accepted.
     pub(super) taken: Vec<u32>,
     /// Time in rounds and in measurements, of this process.
     pub(super) training: Duration,
     pub(super) evaluation: Duration,
-    /// Whether that is all of it: whether this process has seen the first round.
+    /// Whether these times are those of the whole run: whether this process has seen its first
+    /// round.
     pub(super) whole: bool,
 }
 
-impl Final {
-    /// Takes over noise and cost as soon as they are known: rows are written with them.
-    pub(super) fn settle<S: ServerStore>(&mut self, coordinator: &Coordinator<S>) {
+impl RunState {
+    /// Stores noise and cost as soon as they are known: rows are written with them.
+    pub(super) fn set_privacy<S: ServerStore>(&mut self, coordinator: &Coordinator<S>) {
         if self.privacy.is_none() {
             self.privacy = coordinator.privacy().cloned();
             let members = coordinator.members().iter().flatten();
@@ -51,9 +52,9 @@ impl Final {
     }
 }
 
-pub(super) type Shared = Arc<std::sync::Mutex<Final>>;
+pub(super) type SharedState = Arc<std::sync::Mutex<RunState>>;
 
-pub(super) fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Final> {
+pub(super) fn lock(shared: &SharedState) -> std::sync::MutexGuard<'_, RunState> {
     shared
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -64,65 +65,54 @@ pub(super) fn finish(
     options: &Options,
     plan: &Plan,
     directory: RunDirectory,
-    ending: &Shared,
+    state: &SharedState,
     began: Instant,
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
-    let mut last = lock(ending);
-    let model = last.model.take();
+    let mut state = lock(state);
+    let model = state.model.take();
     let model = model.ok_or_else(|| Failure::Failed("there is no model".to_string()))?;
-    let mut privacy = match last.privacy.take() {
-        Some(privacy) => privacy,
-        None => Privacy::settle(&plan.resolved, model.len(), &last.records, false)?,
-    };
-    if options.test_seed.is_some() {
-        // Whoever knows the seed knows the noise.
-        privacy.claim = "test seed".to_string();
-        (privacy.epsilon, privacy.epsilon_unamplified) = (None, None);
-        (privacy.amplified, privacy.odometer) = (false, None);
-    }
-    let weights = problem::weights(&plan.resolved, &last.records);
-    let ratio = advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
+    let privacy = final_privacy(options, plan, &mut state, model.len())?;
     let majority_accuracy = majority_accuracy(plan);
     let finite = model.iter().all(|parameter| parameter.is_finite());
-    let found = shortcomings(&last, majority_accuracy, finite);
+    let found = shortcomings(&state, majority_accuracy, finite);
+    let weights = problem::weights(&plan.resolved, &state.records);
+    let ratio = advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
     let foreseen = advice::noise(ratio, model.len()).into_iter();
+    let warnings = foreseen.chain(plan.columns()).chain(found.iter().cloned());
     let ending = Ending {
         resolved: &plan.resolved,
-        records: &last.records,
+        records: &state.records,
         dimension: model.len(),
         privacy: &privacy,
-        rounds: last.round,
+        rounds: state.round,
         metrics: Metrics {
             loss: f64::NAN,
             grad_norm_sq: f64::NAN,
-            test_accuracy: last.last.and_then(|row| row.accuracy),
+            test_accuracy: state.last.and_then(|row| row.accuracy),
         },
         utility: f64::NAN,
-        traffic: last.traffic,
+        traffic: state.traffic,
         clock: Clock {
-            training: last.training,
-            evaluation: last.evaluation,
+            training: state.training,
+            evaluation: state.evaluation,
         },
         total_seconds: began.elapsed().as_secs_f64(),
         interrupted: false,
         deployed: Some(Deployed {
             shape: &plan.shape,
             test: plan.test_set(),
-            test_loss: last.last.and_then(|row| row.loss),
+            test_loss: state.last.and_then(|row| row.loss),
             test_seed: options.test_seed,
-            taken: &last.taken,
+            taken: &state.taken,
             finite,
         }),
         majority_accuracy,
         signal_to_noise: ratio,
-        warnings: foreseen
-            .chain(plan.columns())
-            .chain(found.iter().cloned())
-            .collect(),
+        warnings: warnings.collect(),
     };
     let mut summary = ending.summary();
-    if !last.whole {
+    if !state.whole {
         // Nobody knows how long rounds took that an earlier process saw.
         for part in ["training", "evaluation"] {
             summary["seconds"][part] = serde_json::Value::Null;
@@ -132,16 +122,32 @@ pub(super) fn finish(
     let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept, names)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
-    for warning in &found {
-        verbosity.warn(warning);
-    }
-    if options.json {
-        print(&format!("{summary:#}\n"))
-    } else {
-        verbosity.conclude(&table(&ending, &options.out))?;
+    let lines = result_table(&ending, &options.out);
+    conclude_run(&found, options.json, &summary, &lines, verbosity)?;
+    if !options.json {
         verbosity.detail("all clients know the end");
-        Ok(())
     }
+    Ok(())
+}
+
+/// Noise and cost, of which a run with a test seed claims nothing.
+fn final_privacy(
+    options: &Options,
+    plan: &Plan,
+    state: &mut RunState,
+    dimension: usize,
+) -> Result<Privacy, Failure> {
+    let mut privacy = match state.privacy.take() {
+        Some(privacy) => privacy,
+        None => Privacy::settle(&plan.resolved, dimension, &state.records, false)?,
+    };
+    if options.test_seed.is_some() {
+        // Whoever knows the seed knows the noise.
+        privacy.claim = "test seed".to_string();
+        (privacy.epsilon, privacy.epsilon_unamplified) = (None, None);
+        (privacy.amplified, privacy.odometer) = (false, None);
+    }
+    Ok(privacy)
 }
 
 /// What the most common class of the server's test set would reach on it.
@@ -151,26 +157,25 @@ fn majority_accuracy(plan: &Plan) -> Option<f64> {
 }
 
 /// What the server's own test set says against the model.
-fn shortcomings(last: &Final, majority_accuracy: Option<f64>, finite: bool) -> Vec<String> {
+fn shortcomings(state: &RunState, majority_accuracy: Option<f64>, finite: bool) -> Vec<String> {
     let end = Metrics {
-        loss: last.last.and_then(|row| row.loss).unwrap_or(f64::NAN),
+        loss: state.last.and_then(|row| row.loss).unwrap_or(f64::NAN),
         grad_norm_sq: f64::NAN,
-        test_accuracy: last.last.and_then(|row| row.accuracy),
+        test_accuracy: state.last.and_then(|row| row.accuracy),
     };
-    let start = last.first.and_then(|row| row.loss);
+    let start = state.first.and_then(|row| row.loss);
     let unbounded = !finite || end.loss == f64::INFINITY;
     advice::after(start, &end, majority_accuracy, unbounded)
 }
 
-fn table(ending: &Ending<'_>, out: &Path) -> String {
-    let measured = |value: Option<f64>| {
-        value.map_or("not measured: no test set".to_string(), |value| {
-            format!("{value:.4}")
-        })
+/// The result for people.
+fn result_table(ending: &Ending<'_>, out: &Path) -> String {
+    let measured = |value: Option<f64>| match value {
+        Some(value) => format!("{value:.4}"),
+        None => "not measured: no test set".to_string(),
     };
-    let accuracy = measured(ending.metrics.test_accuracy);
     let deployed = ending.deployed.as_ref();
-    let loss = measured(deployed.and_then(|deployed| deployed.test_loss));
+    let loss = deployed.and_then(|deployed| deployed.test_loss);
     let epsilon = match ending.privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {} (each client by its own ledger)",
@@ -179,28 +184,20 @@ fn table(ending: &Ending<'_>, out: &Path) -> String {
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };
-    let lines = [
-        (
-            "algorithm",
-            ending.resolved.algorithm_text(ending.dimension),
-        ),
-        ("rounds", ending.rounds.to_string()),
-        ("test accuracy", accuracy),
-        ("test loss", loss),
-        ("epsilon", epsilon),
-        (
-            "sent up",
-            indicatif::HumanBytes(ending.traffic.uplink_bytes).to_string(),
-        ),
-        (
-            "sent down",
-            indicatif::HumanBytes(ending.traffic.downlink_bytes).to_string(),
-        ),
-        ("time", format!("{:.2} s", ending.total_seconds)),
-        ("report", out.join("report.html").display().to_string()),
-    ];
-    lines
-        .iter()
-        .map(|(name, value)| format!("{name:>14}  {value}\n"))
-        .collect()
+    let bytes = |count| indicatif::HumanBytes(count).to_string();
+    let algorithm = ending.resolved.algorithm_text(ending.dimension);
+    table(
+        14,
+        &[
+            ("algorithm", algorithm),
+            ("rounds", ending.rounds.to_string()),
+            ("test accuracy", measured(ending.metrics.test_accuracy)),
+            ("test loss", measured(loss)),
+            ("epsilon", epsilon),
+            ("sent up", bytes(ending.traffic.uplink_bytes)),
+            ("sent down", bytes(ending.traffic.downlink_bytes)),
+            ("time", format!("{:.2} s", ending.total_seconds)),
+            ("report", out.join("report.html").display().to_string()),
+        ],
+    )
 }

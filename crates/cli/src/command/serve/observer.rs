@@ -1,11 +1,12 @@
-//! What the dashboard shows of a run, and the news for whoever measures: heard at the desk, on its thread, after every change.
+//! After every change of the coordinator, on its thread: brings the dashboard and the state for the
+//! end up to date, and passes rounds that are to be measured on to the recorder.
 
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use soteriafl_core::protocol::Round;
 
-use super::finish::{Shared, lock};
+use super::finish::{SharedState, lock};
 use super::recorder::traffic;
 use soteriafl::accounting;
 use soteriafl::config::{NoiseName, NoiseTarget};
@@ -16,38 +17,37 @@ use soteriafl_deploy::hex;
 use soteriafl_deploy::net::actor::Observer;
 use soteriafl_deploy::store::ServerStore;
 
-/// Hears what happens at the desk: keeps the dashboard and the table fed.
-pub(super) struct Watch {
+/// Keeps dashboard and state up to date.
+pub(super) struct RunObserver {
     feed: Feed,
-    news: SyncSender<News>,
-    last: Option<(Round, bool)>,
-    joined: usize,
-    last_state: Option<(Round, u32)>,
+    to_measure: SyncSender<News>,
+    /// The open round, whether the run had begun, and how many clients had joined, when last shown.
+    shown: Option<(Round, bool, usize)>,
+    /// The open round, and how many messages had arrived in it, when last shown.
+    arrived: Option<(Round, u32)>,
     /// The round up to which the curves are drawn.
-    told: Option<Round>,
+    drawn: Round,
     test_seed: bool,
-    ending: Shared,
+    state: SharedState,
 }
 
-impl Watch {
-    /// One that has not told anything of a run in which `round` is open.
+impl RunObserver {
+    /// Has shown nothing yet of a run in which `round` is open.
     pub(super) fn new(
         feed: Feed,
-        news: SyncSender<News>,
+        to_measure: SyncSender<News>,
         round: Round,
         test_seed: bool,
-        ending: Shared,
+        state: SharedState,
     ) -> Self {
-        lock(&ending).whole = round == 0;
         Self {
             feed,
-            news,
-            last: None,
-            joined: usize::MAX,
-            last_state: None,
-            told: Some(round),
+            to_measure,
+            shown: None,
+            arrived: None,
+            drawn: round,
             test_seed,
-            ending,
+            state,
         }
     }
 
@@ -57,76 +57,90 @@ impl Watch {
         let odometer = privacy.odometer.as_ref()?;
         Some(odometer.after(u64::from(coordinator.messages())))
     }
+
+    /// Phase, open round and every client's line.
+    fn show_round<S: ServerStore>(&self, coordinator: &Coordinator<S>, spent: Option<f64>) {
+        self.feed.phase(match coordinator.finished() {
+            true => Phase::Finished,
+            false if coordinator.begun() => Phase::Running,
+            false => Phase::Waiting,
+        });
+        let (accepted, missed) = (coordinator.taken(), coordinator.missed());
+        self.feed.update(|status| {
+            (status.round, status.opened) = (coordinator.round(), Some(now()));
+            for row in &mut status.clients {
+                let client = row.client as usize;
+                row.epsilon = spent;
+                row.taken = accepted.get(client).copied().unwrap_or(0);
+                (row.missed, row.missed_last) = missed.get(client).copied().unwrap_or_default();
+            }
+        });
+    }
+
+    /// Appends the round that has just closed to the curves: also rounds that are not measured have
+    /// a time and traffic. Returns how long it took, unless it is there already.
+    fn draw_closed<S: ServerStore>(
+        &mut self,
+        coordinator: &Coordinator<S>,
+        spent: Option<f64>,
+    ) -> Option<Duration> {
+        let round = coordinator.round();
+        let closed = coordinator
+            .latest()
+            .filter(|latest| latest.round + 1 == round)?;
+        if std::mem::replace(&mut self.drawn, round) >= round {
+            return None;
+        }
+        let (sums, seconds) = (coordinator.sums(), coordinator.last_seconds());
+        self.feed.append(Point {
+            round,
+            uplink_bytes: sums.uplink,
+            downlink_bytes: sums.downlink,
+            seconds,
+            taken: closed.taken(),
+            epsilon: spent,
+            ..Point::default()
+        });
+        Some(Duration::from_secs_f64(seconds))
+    }
+
+    fn keep_state<S: ServerStore>(&self, coordinator: &Coordinator<S>, took: Option<Duration>) {
+        let mut state = lock(&self.state);
+        state.training += took.unwrap_or_default();
+        state.model = coordinator.model().cloned();
+        state.set_privacy(coordinator);
+        state.taken = coordinator.taken().to_vec();
+        let clients = coordinator.description().resolved.clients;
+        state.taken.resize(clients, 0);
+        state.round = coordinator.round();
+        state.traffic = traffic(coordinator.sums());
+    }
 }
 
-impl<S: ServerStore> Observer<S> for Watch {
+impl<S: ServerStore> Observer<S> for RunObserver {
     fn changed(&mut self, coordinator: &Coordinator<S>, news: Vec<News>) {
         let round = coordinator.round();
-        let joined = coordinator.joined();
-        let begun = coordinator.begun();
-        if self.last != Some((round, begun)) || self.joined != joined {
-            (self.last, self.joined) = (Some((round, begun)), joined);
-            let phase = match (begun, coordinator.finished()) {
-                (_, true) => Phase::Finished,
-                (true, _) => Phase::Running,
-                _ => Phase::Waiting,
-            };
-            self.feed.phase(phase);
-            let now = now();
+        let now = Some((round, coordinator.begun(), coordinator.joined()));
+        if std::mem::replace(&mut self.shown, now) != now {
             let spent = self.spent(coordinator);
-            let closed = coordinator
-                .latest()
-                .filter(|latest| latest.round + 1 == round);
-            let fresh =
-                closed.filter(|_| self.told.replace(round).is_some_and(|told| told < round));
-            let (taken, missed) = (coordinator.taken(), coordinator.missed());
-            self.feed.update(|status| {
-                (status.round, status.opened) = (round, Some(now));
-                for row in &mut status.clients {
-                    row.epsilon = spent;
-                    row.taken = taken.get(row.client as usize).copied().unwrap_or(0);
-                    let missed = missed.get(row.client as usize);
-                    (row.missed, row.missed_last) = missed.copied().unwrap_or_default();
-                }
-            });
-            // Rounds that are not measured have a time and traffic too.
-            let new = fresh.is_some();
-            if let Some(closed) = fresh {
-                let sums = coordinator.sums();
-                self.feed.append(Point {
-                    round,
-                    uplink_bytes: sums.uplink,
-                    downlink_bytes: sums.downlink,
-                    seconds: coordinator.last_seconds(),
-                    taken: closed.taken(),
-                    epsilon: spent,
-                    ..Point::default()
-                });
-            }
-            let mut ending = lock(&self.ending);
-            if new {
-                ending.training += Duration::from_secs_f64(coordinator.last_seconds());
-            }
-            ending.model = coordinator.model().cloned();
-            ending.settle(coordinator);
-            ending.taken = coordinator.taken().to_vec();
-            let clients = coordinator.description().resolved.clients;
-            ending.taken.resize(clients, 0);
-            ending.round = round;
-            ending.traffic = traffic(coordinator.sums());
+            self.show_round(coordinator, spent);
+            let took = self.draw_closed(coordinator, spent);
+            self.keep_state(coordinator, took);
         }
-        let arrived = coordinator.arrived();
-        if self.last_state != Some((round, arrived)) {
-            self.last_state = Some((round, arrived));
+        let arrived = Some((round, coordinator.arrived()));
+        if std::mem::replace(&mut self.arrived, arrived) != arrived {
+            let arrived = coordinator.arrived();
             self.feed.update(|status| status.arrived = arrived);
         }
-        for item in news {
-            // A slow measurement holds the run up instead of filling memory; one that ended ends with it.
-            let _ = self.news.send(item);
+        for round in news {
+            // A slow measurement holds the run up instead of filling memory. Where the recorder has
+            // failed, the server stops for that reason.
+            let _ = self.to_measure.send(round);
         }
     }
 }
 
+/// What the dashboard says about a run before anything else.
 pub(super) fn about(description: &Description, tested: bool) -> About {
     let run = &description.resolved;
     let (epsilon, claim) = match (accounting::claim(run), run.noise_target) {

@@ -1,5 +1,6 @@
-//! The table of a run: measures rounds on the server's own test set, if there is one, and writes a row for each, on a thread of its
-//! own. A slow measurement holds the run up and does not fill memory.
+//! The table of a run: measures rounds on the server's own test set, if there is one, and writes a
+//! row for each, on a thread of its own. A slow measurement holds the run up and does not fill
+//! memory.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -12,7 +13,7 @@ use soteriafl_core::simulate::Traffic;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::super::Failure;
-use super::finish::{Shared, lock};
+use super::finish::{SharedState, lock};
 use soteriafl::output::RunDirectory;
 use soteriafl_deploy::coordinator::News;
 use soteriafl_deploy::dashboard::{Feed, Point};
@@ -25,7 +26,7 @@ pub(super) struct Recorder {
     pub(super) objective: Arc<dyn Objective>,
     pub(super) measured: UnboundedSender<Evaluation>,
     pub(super) feed: Feed,
-    pub(super) ending: Shared,
+    pub(super) state: SharedState,
     pub(super) test_seed: bool,
 }
 
@@ -46,7 +47,7 @@ impl Recorder {
             if let Some(test) = &self.test {
                 let start = Instant::now();
                 let (loss, accuracy) = measure(self.objective.as_ref(), &model, test);
-                lock(&self.ending).evaluation += start.elapsed();
+                lock(&self.state).evaluation += start.elapsed();
                 (evaluation.loss, evaluation.accuracy) = (Some(loss), Some(accuracy));
             }
             self.write(&evaluation)?;
@@ -55,7 +56,7 @@ impl Recorder {
                 self.feed.append(point(&evaluation, epsilon));
             }
             let accuracy = evaluation.accuracy;
-            // Rows count rounds that are done; a round's own number, as in the protocol, begins at 0.
+            // Rows count rounds that are done; a round's own number begins at 0, as in the protocol.
             match evaluation.round.checked_sub(1) {
                 Some(round) => {
                     tracing::info!(round, taken = evaluation.taken, accuracy, "round closed");
@@ -63,7 +64,7 @@ impl Recorder {
                 None if accuracy.is_some() => tracing::info!(accuracy, "the start is measured"),
                 None => {}
             }
-            // The desk may be closed already; the row is in the file.
+            // The coordinator may have ended already; the row is in the file.
             let _ = self.measured.send(evaluation);
         }
         Ok(self.directory)
@@ -71,19 +72,19 @@ impl Recorder {
 
     fn epsilon(&self, round: Round) -> Option<f64> {
         // Whoever knows the test seed knows the noise.
-        let ending = Some(lock(&self.ending)).filter(|_| !self.test_seed)?;
-        let odometer = ending.privacy.as_ref()?.odometer.as_ref()?;
+        let state = Some(lock(&self.state)).filter(|_| !self.test_seed)?;
+        let odometer = state.privacy.as_ref()?.odometer.as_ref()?;
         Some(odometer.after(u64::from(round)))
     }
 
     fn write(&mut self, evaluation: &Evaluation) -> Result<(), Failure> {
         let epsilon = self.epsilon(evaluation.round);
-        let mut ending = lock(&self.ending);
-        ending.last = Some(*evaluation);
+        let mut state = lock(&self.state);
+        state.last = Some(*evaluation);
         if evaluation.round == 0 {
-            ending.first = Some(*evaluation);
+            state.first = Some(*evaluation);
         }
-        drop(ending);
+        drop(state);
         let traffic = traffic(evaluation.sums);
         let measured = (evaluation.loss, evaluation.accuracy);
         self.directory
