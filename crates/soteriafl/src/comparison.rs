@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use crate::experiment::{Curve, Measure, Statistic};
 use crate::report::{Figure, Panel, Part, Series, Story, Table};
 use crate::reproduce::figures::{self, Horizontal};
-use crate::reproduce::tables::{final_json, plus_minus, quantity, statistic_json};
+use crate::reproduce::tables::{
+    CURVE_COLUMNS, final_json, plus_minus, proved_epsilon, push_curve, quantity, statistic_json,
+};
 use crate::words::counted;
 
 /// One algorithm's runs.
@@ -179,41 +181,27 @@ impl Comparison {
         let rows = self.contenders.iter().map(|contender| {
             let curve = &contender.curve;
             let run = curve.runs.first();
-            let epsilon = run.and_then(|run| run.epsilon);
+            let no_claim = || {
+                format!(
+                    "no claim: {}",
+                    run.map_or("no run", |run| run.claim.as_str())
+                )
+            };
             vec![
                 contender.name.clone(),
                 contender.step_size.to_string(),
                 curve.rounds().to_string(),
                 quantity(curve.bits()),
-                epsilon.map_or_else(
-                    || {
-                        format!(
-                            "- no claim: {}",
-                            run.map_or("no run", |run| run.claim.as_str())
-                        )
-                    },
-                    |epsilon| format!("+ {}", soteriafl_accountant::round_up(epsilon, 4)),
-                ),
+                proved_epsilon(curve, no_claim),
                 plus_minus(&curve.last(Measure::Utility)),
                 plus_minus(&curve.last(Measure::Loss)),
                 plus_minus(&curve.last(Measure::Accuracy)),
             ]
         });
-        Table {
-            columns: [
-                "algorithm",
-                "step size",
-                "rounds",
-                "bits",
-                "proved ε",
-                "utility",
-                "training loss",
-                "test accuracy",
-            ]
-            .map(str::to_string)
-            .to_vec(),
-            rows: rows.collect(),
-        }
+        Table::new(
+            "algorithm|step size|rounds|bits|proved ε|utility|training loss|test accuracy",
+            rows,
+        )
     }
 
     /// All measures against rounds, or against bits.
@@ -244,32 +232,10 @@ impl Comparison {
 
     /// Every curve, a row for each evaluated round.
     pub fn csv(&self) -> String {
-        let mut out = String::from(
-            "algorithm,step_size,runs,round,paper_bits,uplink_bytes,utility_mean,utility_sd,loss_mean,loss_sd,accuracy_mean,accuracy_sd\n",
-        );
+        let mut out = format!("algorithm,step_size,{CURVE_COLUMNS}\n");
         for contender in &self.contenders {
-            let curve = &contender.curve;
-            for (at, point) in curve.points().iter().enumerate() {
-                out += &format!(
-                    "{},{},{},{},{},{}",
-                    contender.name,
-                    contender.step_size,
-                    curve.runs.len(),
-                    point.round,
-                    point.paper_bits,
-                    point.uplink_bytes
-                );
-                for measure in [Measure::Utility, Measure::Loss, Measure::Accuracy] {
-                    let statistic = curve.at(at, measure);
-                    for value in [statistic.mean, statistic.deviation] {
-                        out.push(',');
-                        if value.is_finite() {
-                            out += &value.to_string();
-                        }
-                    }
-                }
-                out.push('\n');
-            }
+            let first = format!("{},{}", contender.name, contender.step_size);
+            push_curve(&mut out, &first, &contender.curve);
         }
         out
     }
@@ -359,12 +325,7 @@ impl Comparison {
                 ]);
             }
         }
-        (!rows.is_empty()).then(|| Table {
-            columns: ["algorithm", "step size", "training loss", ""]
-                .map(str::to_string)
-                .to_vec(),
-            rows,
-        })
+        (!rows.is_empty()).then(|| Table::new("algorithm|step size|training loss|", rows))
     }
 }
 

@@ -67,9 +67,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let began = Instant::now();
     let interrupted = watch_interrupts();
     let prepared = Prepared::load(options, verbosity)?;
+    // Refuses what does not fit into memory, so it comes before everything that needs much of it.
     let mut simulation = prepared.simulation()?;
     prepared.announce(verbosity);
-    for warning in &prepared.warnings {
+    let foreseen = prepared.foreseen();
+    for warning in &foreseen {
         verbosity.warn(warning);
     }
     // Nothing is written before everything that can be wrong has been checked.
@@ -95,7 +97,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         &interrupted,
     )?;
     progress.finish();
-    let ending = prepared.ending(&simulation, &progress, began);
+    let mut ending = prepared.ending(&simulation, &progress, began);
+    ending.warnings = foreseen;
     prepared.conclude(options, ending, &simulation, directory, &path, verbosity)
 }
 
@@ -111,8 +114,6 @@ struct Prepared {
     /// How long finding the noise took.
     calibration: Duration,
     signal_to_noise: Option<f64>,
-    /// What can be foreseen.
-    warnings: Vec<String>,
 }
 
 impl Prepared {
@@ -132,11 +133,9 @@ impl Prepared {
         let privacy = Privacy::settle(&resolved, dimension, &records, problem.data_dependent())?;
         let calibration = start.elapsed();
         let weights = problem.weights(&resolved);
-        let ratio = advice::signal_to_noise(&resolved, dimension, &privacy.sigmas, &weights);
-        let warnings = advice::noise(ratio, dimension).into_iter();
+        let sigmas = &privacy.sigmas;
         Ok(Self {
-            warnings: warnings.chain(advice::columns_of(&problem)).collect(),
-            signal_to_noise: ratio,
+            signal_to_noise: advice::signal_to_noise(&resolved, dimension, sigmas, &weights),
             resolved,
             problem,
             records,
@@ -149,6 +148,13 @@ impl Prepared {
     fn simulation(&self) -> Result<Simulation, Failure> {
         let sigmas = &self.privacy.sigmas;
         Ok(run::simulation(&self.resolved, &self.problem, sigmas)?)
+    }
+
+    /// What is known to go wrong before the first round.
+    fn foreseen(&self) -> Vec<String> {
+        let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
+        let columns = advice::columns_of(&self.problem);
+        noise.into_iter().chain(columns).collect()
     }
 
     /// All rounds, each evaluated one written to the table at once.
@@ -221,7 +227,7 @@ impl Prepared {
             deployed: None,
             majority_accuracy: test.and_then(|test| advice::majority_accuracy(shards, test)),
             signal_to_noise: self.signal_to_noise,
-            warnings: self.warnings.clone(),
+            warnings: Vec::new(),
         }
     }
 

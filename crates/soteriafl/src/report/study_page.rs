@@ -157,6 +157,14 @@ impl Part {
 }
 
 impl Table {
+    /// A table whose head is given as names between bars: `algorithm|rounds`.
+    pub fn new(columns: &str, rows: impl IntoIterator<Item = Vec<String>>) -> Self {
+        Self {
+            columns: columns.split('|').map(str::to_string).collect(),
+            rows: rows.into_iter().collect(),
+        }
+    }
+
     /// The table for a document.
     pub fn to_markdown(&self) -> String {
         let line = |cells: &[String]| {
