@@ -1,8 +1,9 @@
 //! Algorithms side by side on one problem: who is ahead, against rounds and against bits.
 //!
-//! Every algorithm has one curve per seed. *Against rounds* compares them after as many rounds as the shortest run has,
-//! *against bits* within as many bits as the thriftiest run sends. A lead is called clear when the means are more
-//! than three standard errors apart; for independent normal means that happens by chance with probability 0.0027.
+//! Every algorithm has one curve per seed. *Against rounds* compares them after as many rounds as
+//! the shortest run has, *against bits* within as many bits as the run that sends least. A lead is
+//! called clear when the means are more than three standard errors apart; for independent normal
+//! means that happens by chance with probability 0.0027.
 
 use serde_json::{Value, json};
 
@@ -270,29 +271,26 @@ impl Comparison {
     /// The report.
     pub fn story(&self) -> Story {
         let runs = self.contenders.first().map_or(0, |c| c.curve.runs.len());
-        let mut parts = vec![Part::Heading("Who is ahead".to_string())];
+        let mut parts = vec![Part::heading("Who is ahead")];
         parts.extend(self.sentences().into_iter().map(Part::Text));
         parts.push(Part::Table(self.table()));
         if let Some(table) = self.tuning() {
             parts.push(Part::Subheading("Step sizes that were tried".to_string()));
-            parts.push(Part::Note(TUNING.to_string()));
+            parts.push(Part::note(TUNING));
             parts.push(Part::Table(table));
         }
         for (title, horizontal) in [
             ("Against rounds", Horizontal::Rounds),
             ("Against bits", Horizontal::Bits),
         ] {
-            parts.push(Part::Heading(title.to_string()));
-            parts.push(Part::Figure {
-                figure: Box::new(self.figure(horizontal)),
-                shown: Vec::new(),
-            });
+            parts.push(Part::heading(title));
+            parts.push(Part::figure(self.figure(horizontal), &[]));
         }
-        parts.push(Part::Note(
-            "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom out. Bands are one standard deviation \
-             over seeds. Loss, accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every claim. \
-             Choosing an algorithm by them costs privacy too, unless the data is public."
-                .to_string(),
+        parts.push(Part::note(
+            "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom \
+             out. Bands are one standard deviation over seeds. Loss, accuracy and gradient norms \
+             are computed from raw data: a simulation's privilege, outside every claim. Choosing \
+             an algorithm by them costs privacy too, unless the data is public.",
         ));
         Story {
             kicker: "Comparison".to_string(),
@@ -330,8 +328,9 @@ impl Comparison {
 }
 
 /// What tuning means for a claim.
-pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is computed from the records. On private data every run that is \
-looked at costs budget, and no accounting covers the choice: nothing is claimed for these runs, nor for one that repeats their \
+pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is \
+computed from the records. On private data every run that is looked at costs budget, and no \
+accounting covers the choice: nothing is claimed for these runs, nor for one that repeats their \
 settings. A claim needs a step size that was fixed beforehand, or tuned on public data.";
 
 fn contender_json(contender: &Contender) -> Value {

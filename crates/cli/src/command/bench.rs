@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use soteriafl_core::data::Source;
 use soteriafl_core::linalg::{self, Matrix};
 use soteriafl_core::simulate::EvaluationPlan;
 
@@ -155,124 +156,72 @@ impl Bench<'_> {
     }
 
     fn rounds(&mut self) -> Result<(), Failure> {
-        let a9a = [
-            "data.source=a9a",
-            "algorithm.batch=51",
-            "privacy.sigma=0.0028",
-        ];
-        let image = self.image_source();
-        let mnist = [
-            image.as_str(),
-            "model.kind=mlp",
-            "algorithm.batch=128",
-            "privacy.sigma=0.0186",
-            "model.init=normal:0.2",
-        ];
+        let a9a = "data.source=a9a algorithm.batch=51 privacy.sigma=0.0028";
+        let image = format!("{} model.kind=mlp", self.image_source());
+        let mnist =
+            format!("{image} algorithm.batch=128 privacy.sigma=0.0186 model.init=normal:0.2");
         for threads in self.thread_counts() {
-            for estimator in ["gd", "sgd", "svrg", "saga"] {
-                let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                self.measure(
-                    "rounds",
-                    format!("a9a, soteriafl-{estimator}"),
-                    threads,
-                    &a9a,
-                    &[&preset],
-                    2000,
-                )?;
+            for (problem, settings, rounds) in
+                [("a9a", a9a, 2000), ("784-64-10 network", &mnist, 60)]
+            {
+                for estimator in ["gd", "sgd", "svrg", "saga"] {
+                    let preset = format!("soteriafl-{estimator}");
+                    let settings = format!("{settings} algorithm.preset={preset}");
+                    let name = format!("{problem}, {preset}");
+                    self.measure("rounds", name, threads, &settings, rounds)?;
+                }
             }
-            for estimator in ["gd", "sgd", "svrg", "saga"] {
-                let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                let name = format!("784-64-10 network, soteriafl-{estimator}");
-                self.measure("rounds", name, threads, &mnist, &[&preset], 60)?;
-            }
-            let selected = ["algorithm.preset=auto"];
-            self.measure(
-                "rounds",
-                "784-64-10 network, auto".into(),
-                threads,
-                &mnist[..2],
-                &selected,
-                10,
-            )?;
+            let settings = format!("{image} algorithm.preset=auto");
+            let name = "784-64-10 network, auto".to_string();
+            self.measure("rounds", name, threads, &settings, 10)?;
         }
         Ok(())
     }
 
     fn clients(&mut self) -> Result<(), Failure> {
         let most = if self.options.quick { 10_000 } else { 100_000 };
-        for clients in [10, 100, 1_000, 10_000, 100_000]
-            .into_iter()
-            .filter(|n| *n <= most)
-        {
-            let source = format!("data.source=synthetic:{}x20", clients * 10);
-            let count = format!("data.clients={clients}");
-            let sets = [
-                source.as_str(),
-                &count,
-                "data.partition=iid",
-                "algorithm.preset=soteriafl-sgd",
-                "algorithm.batch=5",
-                "privacy.sigma=0.1",
-            ];
-            self.measure(
-                "clients",
-                format!("{clients} clients of 10 records"),
-                self.cores,
-                &sets,
-                &[],
-                20,
-            )?;
+        let counts = [10, 100, 1_000, 10_000, 100_000];
+        for clients in counts.into_iter().filter(|clients| *clients <= most) {
+            let settings = format!(
+                "data.source=synthetic:{}x20 data.clients={clients} data.partition=iid \
+                 algorithm.preset=soteriafl-sgd algorithm.batch=5 privacy.sigma=0.1",
+                clients * 10
+            );
+            let name = format!("{clients} clients of 10 records");
+            self.measure("clients", name, self.cores, &settings, 20)?;
         }
         Ok(())
     }
 
     fn dimension(&mut self) -> Result<(), Failure> {
         let most = if self.options.quick { 10_000 } else { 100_000 };
-        for hidden in [1, 10, 100, 1_000, 10_000, 90_000]
-            .into_iter()
-            .filter(|hidden| *hidden <= most)
-        {
-            let layers = format!("model.hidden=[{hidden}]");
-            let sets = [
-                "data.source=synthetic:640x100x10",
-                "data.clients=10",
-                "model.kind=mlp",
-                layers.as_str(),
-                "algorithm.preset=soteriafl-sgd",
-                "algorithm.batch=16",
-                "privacy.sigma=0.1",
-            ];
-            let parameters = 101 * hidden + 10 * (hidden + 1);
-            self.measure(
-                "dimension",
-                format!("{parameters} parameters"),
-                self.cores,
-                &sets,
-                &[],
-                10,
-            )?;
+        let widths = [1, 10, 100, 1_000, 10_000, 90_000];
+        for hidden in widths.into_iter().filter(|hidden| *hidden <= most) {
+            let settings = format!(
+                "data.source=synthetic:640x100x10 data.clients=10 model.kind=mlp \
+                 model.hidden=[{hidden}] algorithm.preset=soteriafl-sgd algorithm.batch=16 \
+                 privacy.sigma=0.1"
+            );
+            let name = format!("{} parameters", 101 * hidden + 10 * (hidden + 1));
+            self.measure("dimension", name, self.cores, &settings, 10)?;
         }
         Ok(())
     }
 
     fn records(&mut self) -> Result<(), Failure> {
         for records in [100, 1_000, 10_000, 100_000] {
-            let source = format!("data.source=synthetic:{}x100", 10 * records);
-            let sets = [
-                source.as_str(),
-                "data.clients=10",
-                "data.partition=iid",
-                "privacy.sigma=0.1",
-            ];
-            for estimator in ["gd", "sgd", "saga"] {
-                let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                let extra: &[&str] = if estimator == "gd" {
-                    &[&preset]
-                } else {
-                    &[&preset, "algorithm.batch=64"]
-                };
+            for (estimator, batch) in [
+                ("gd", ""),
+                ("sgd", "algorithm.batch=64"),
+                ("saga", "algorithm.batch=64"),
+            ] {
+                let settings = format!(
+                    "data.source=synthetic:{}x100 data.clients=10 data.partition=iid \
+                     privacy.sigma=0.1 algorithm.preset=soteriafl-{estimator} {batch}",
+                    10 * records
+                );
                 let name = format!("{records} records a client, {estimator}");
-                self.measure("records", name, self.cores, &sets, extra, 20)?;
+                self.measure("records", name, self.cores, &settings, 20)?;
             }
         }
         Ok(())
@@ -286,35 +235,31 @@ impl Bench<'_> {
         }
     }
 
-    fn image_source(&self) -> String {
+    fn image_source(&self) -> &'static str {
         let directories = self.options.data.directories();
-        match "mnist"
-            .parse::<soteriafl_core::data::Source>()
-            .map(|source| source.load(&directories, 0))
-        {
-            Ok(Ok(_)) => "data.source=mnist".to_string(),
-            _ => {
-                self.verbosity
-                    .warn("MNIST not found: dense synthetic data of the same shape instead");
-                "data.source=synthetic:60000x784x10".to_string()
-            }
+        let mnist = "mnist".parse::<Source>();
+        if mnist.is_ok_and(|mnist| mnist.load(&directories, 0).is_ok()) {
+            return "data.source=mnist";
         }
+        self.verbosity
+            .warn("MNIST not found: dense synthetic data of the same shape instead");
+        "data.source=synthetic:60000x784x10"
     }
 
-    /// Best time of a round over three runs of `rounds` rounds, the first one discarded as warm-up.
+    /// Best time of a round over three runs of `rounds` rounds with these settings, which are
+    /// `KEY=VALUE` with spaces between.
     fn measure(
         &mut self,
         table: &'static str,
         name: String,
         threads: usize,
-        sets: &[&str],
-        more: &[&str],
+        settings: &str,
         rounds: u32,
     ) -> Result<(), Failure> {
         self.verbosity
             .say(format!("measuring {name} on {threads} threads"));
         let mut document = Document::default();
-        for assignment in sets.iter().chain(more) {
+        for assignment in settings.split_whitespace() {
             document.set(assignment)?;
         }
         document.set("run.eval_every=0")?;
@@ -340,7 +285,7 @@ impl Bench<'_> {
             let (mut quickest, warm) = (f64::INFINITY, (rounds / 5).max(1));
             let stretch = ((rounds - warm) / 8).max(1);
             simulation.run(threads, &plan, |progress, _| {
-                // The best of eight stretches after the warm-up: the machine has other things to do too.
+                // The best of eight stretches after the warm-up: other programs run too.
                 if progress.round >= warm && (progress.round - warm) % stretch == 0 {
                     let now = Instant::now();
                     if progress.round > warm {

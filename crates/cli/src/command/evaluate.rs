@@ -5,8 +5,8 @@
 //! training data, exactly as `train` did. Nothing in a model file is trusted: shapes are compared
 //! with its description, numbers must be finite.
 //!
-//! Where both the model and the data name their features, names and order must be the same: a weight
-//! applied to another column gives a number that means nothing.
+//! Where both the model and the data name their features, names and order must be the same: a
+//! weight applied to another column gives a number that means nothing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -197,55 +197,50 @@ impl Context {
             });
         };
         let config = Config::read(&Document::from_file(path)?)?;
-        let seed = config.seed;
-        let feature_names = config.features.as_ref().and_then(FeatureList::names);
-        let feature_names: Option<Arc<[String]>> = feature_names.map(Into::into);
+        let names = config.features.as_ref().and_then(FeatureList::names);
         let labels: Option<Arc<[String]>> = config.labels.clone().map(Into::into);
+        let named = labels.is_some();
+        let public = public_scaling(&config)?.map(|scaling| Context {
+            scaling,
+            feature_names: names.map(Into::into),
+            label_names: labels,
+            seed: config.seed,
+        });
         // The configuration of a deployment, whose records were never here, says what they look
         // like.
         if config.source == Source::Clients
-            && labels.is_some()
-            && let Some(scaling) = public_scaling(&config)?
+            && named
+            && let Some(public) = public
         {
-            return Ok(Context {
-                scaling,
-                feature_names,
-                label_names: labels,
-                seed,
-            });
+            return Ok(public);
         }
-        let problem = match (
-            Problem::load(&config, directories),
-            public_scaling(&config)?,
-        ) {
-            (Ok(problem), _) => problem,
-            // Published and given constants need no records; only the names of the classes are missed.
-            (Err(ProblemError::Data(error)), Some(scaling)) => {
-                if labels.is_none() {
-                    verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
-                }
-                return Ok(Context {
-                    scaling,
-                    feature_names,
-                    label_names: labels,
-                    seed,
-                });
+        match (Problem::load(&config, directories), public) {
+            (Ok(problem), _) => {
+                let first = problem.shards.first();
+                Ok(Context {
+                    label_names: first.map(|shard| shard.label_names().into()),
+                    scaling: problem.scaling,
+                    feature_names: problem.feature_names.map(Into::into),
+                    seed: config.seed,
+                })
             }
-            (Err(error), _) => return Err(error.into()),
-        };
-        let label_names = problem
-            .shards
-            .first()
-            .map(|shard| shard.label_names().into());
-        Ok(Context {
-            scaling: problem.scaling,
-            feature_names: problem.feature_names.map(Into::into),
-            label_names,
-            seed,
-        })
+            // Published and given constants need no records; only the names of the classes are
+            // unknown.
+            (Err(ProblemError::Data(error)), Some(public)) => {
+                if !named {
+                    verbosity.warn(format!(
+                        "the run's training data is not here, so classes are numbered as in the \
+                         data: {error}"
+                    ));
+                }
+                Ok(public)
+            }
+            (Err(error), _) => Err(error.into()),
+        }
     }
 
-    /// Applies the scaling to features without the constant one, whose scale is part of the model's bias.
+    /// Applies the scaling to features without the constant one, whose scale is part of the model's
+    /// bias.
     fn scale(&self, data: Dataset) -> Result<Dataset, Failure> {
         let columns = data.columns();
         let first = |constants: &Constants| match constants {

@@ -112,16 +112,11 @@ pub(super) fn section(run: &RunFiles) -> String {
             text::count(run.rounds.len() as u64)
         ));
     }
-    text::push(
+    text::append!(&mut out, "<p class=\"note\">{}</p>\n", notes.join(" "));
+    text::append!(
         &mut out,
-        format_args!("<p class=\"note\">{}</p>\n", notes.join(" ")),
-    );
-    text::push(
-        &mut out,
-        format_args!(
-            "<noscript><div class=\"static\">{}</div></noscript>\n",
-            figure(run).to_svg()
-        ),
+        "<noscript><div class=\"static\">{}</div></noscript>\n",
+        figure(run).to_svg()
     );
     out.push_str("</section>\n");
     out
@@ -176,32 +171,27 @@ impl Chart {
             self.title, self.subtitle
         );
         if missing == rows.len() {
-            text::push(
+            text::append!(
                 out,
-                format_args!(
-                    "<figure class=\"chart\"><figcaption>{head}</figcaption><p class=\"absent\">{}</p></figure>\n",
-                    self.absent
-                ),
+                "<figure class=\"chart\"><figcaption>{head}</figcaption><p class=\"absent\">{}</p></figure>\n",
+                self.absent
             );
             return;
         }
-        text::push(
+        text::append!(
             out,
-            format_args!(
-                "<figure class=\"chart\" data-chart=\"{}\"><figcaption>{head}<div class=\"switches\">\
+            "<figure class=\"chart\" data-chart=\"{}\"><figcaption>{head}<div class=\"switches\">\
              <button type=\"button\" data-log=\"x\" aria-pressed=\"false\" title=\"logarithmic horizontal axis\">log x</button>\
              <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic vertical axis\">log y</button>\
              </div></figcaption><div class=\"plot\"></div>",
-                self.id, self.log_y
-            ),
+            self.id,
+            self.log_y
         );
         if missing > 0 {
-            text::push(
+            text::append!(
                 out,
-                format_args!(
-                    "<p class=\"note\">{missing} of {} rows hold no finite value and are not drawn.</p>",
-                    rows.len()
-                ),
+                "<p class=\"note\">{missing} of {} rows hold no finite value and are not drawn.</p>",
+                rows.len()
             );
         }
         out.push_str("</figure>\n");

@@ -5,7 +5,7 @@
 
 use super::files::RunFiles;
 use super::setup::{Settings, facts, number_at, numbers_at, range, text_at};
-use super::text::{self, escape, push};
+use super::text::{self, append, escape};
 
 /// What the summary says about privacy.
 pub(super) struct Claim<'a> {
@@ -261,10 +261,7 @@ pub(super) fn section(run: &RunFiles) -> String {
         ("Clip", clip),
     ];
     let heading = format!("Terms {}", claim.badge());
-    push(
-        &mut out,
-        format_args!("{}</div>\n</section>\n", facts(&heading, &list)),
-    );
+    append!(&mut out, "{}</div>\n</section>\n", facts(&heading, &list));
     out
 }
 

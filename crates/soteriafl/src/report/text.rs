@@ -1,7 +1,5 @@
 //! Numbers and foreign text, made fit for a page: escaping, units, significant digits.
 
-use std::fmt::Write;
-
 /// A sentence with a capital first letter.
 pub(super) fn capitalised(sentence: &str) -> String {
     let mut letters = sentence.chars();
@@ -161,10 +159,14 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// Appends formatted text; writing into a `String` cannot fail.
-pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let _ = out.write_fmt(text);
+/// Appends formatted text to a `String`, which cannot fail.
+macro_rules! append {
+    ($out:expr, $($text:tt)+) => {{
+        let out: &mut String = $out;
+        let _ = std::fmt::Write::write_fmt(out, format_args!($($text)+));
+    }};
 }
+pub(super) use append;
 
 #[cfg(test)]
 mod tests {
