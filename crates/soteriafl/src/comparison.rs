@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 
 use crate::experiment::{Curve, Measure, Statistic};
-use crate::report::{Figure, Panel, Part, Series, Story, Table};
+use crate::report::{Figure, Panel, Part, Series, StudyPage, Table};
 use crate::reproduce::figures::{self, Horizontal};
 use crate::reproduce::tables::{
     CURVE_COLUMNS, final_json, plus_minus, proved_epsilon, push_curve, quantity, statistic_json,
@@ -269,7 +269,7 @@ impl Comparison {
     }
 
     /// The report.
-    pub fn story(&self) -> Story {
+    pub fn page(&self) -> StudyPage {
         let runs = self.contenders.first().map_or(0, |c| c.curve.runs.len());
         let mut parts = vec![Part::heading("Who is ahead")];
         parts.extend(self.sentences().into_iter().map(Part::Text));
@@ -292,7 +292,7 @@ impl Comparison {
              are computed from raw data: a simulation's privilege, outside every claim. Choosing \
              an algorithm by them costs privacy too, unless the data is public.",
         ));
-        Story {
+        StudyPage {
             kicker: "Comparison".to_string(),
             title: self.problem.clone(),
             subtitle: format!(

@@ -356,7 +356,7 @@ fn traffic_cells(traffic: Traffic) -> String {
 }
 
 /// What a run has come to.
-pub struct Ending<'a> {
+pub struct RunResult<'a> {
     /// What ran.
     pub resolved: &'a Resolved,
     /// Every client's number of records.
@@ -389,7 +389,7 @@ pub struct Ending<'a> {
     pub warnings: Vec<String>,
 }
 
-impl Ending<'_> {
+impl RunResult<'_> {
     /// Whether the model has left the range of numbers.
     pub fn diverged(&self) -> bool {
         if let Some(deployed) = &self.deployed {

@@ -29,7 +29,7 @@ pub use charts::MAX_POINTS;
 pub use figure::{Figure, Panel, Series};
 pub use files::{ReportError, Row, RunFiles};
 pub use png::PictureError;
-pub use study_page::{Part, Story, Table};
+pub use study_page::{Part, StudyPage, Table};
 
 /// The report of a run: one HTML file that needs nothing beside it.
 pub fn html(run: &RunFiles) -> String {

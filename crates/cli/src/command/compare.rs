@@ -313,5 +313,5 @@ fn write_everything(
     }
     study.write("curves.csv", comparison.csv())?;
     study.write("summary.json", format!("{summary:#}\n"))?;
-    study.write("report.html", comparison.story().to_html())
+    study.write("report.html", comparison.page().to_html())
 }

@@ -298,7 +298,7 @@ fn write_everything(
         .collect();
     study.write("tables.md", documents)?;
     study.write("summary.json", format!("{summary:#}\n"))?;
-    study.write("report.html", page::story(results).to_html())
+    study.write("report.html", page::page(results).to_html())
 }
 
 /// The tables for people: ends of all curves, bands, goals.

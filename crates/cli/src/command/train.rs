@@ -18,7 +18,7 @@ use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Config, NoiseTarget};
-use soteriafl::output::{self, Ending, LastRow, RunDirectory, compressor_text};
+use soteriafl::output::{self, LastRow, RunDirectory, RunResult, compressor_text};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
 use soteriafl::words::{counted, readable};
@@ -97,9 +97,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         &interrupted,
     )?;
     progress.finish();
-    let mut ending = prepared.ending(&simulation, &progress, began);
-    ending.warnings = foreseen;
-    prepared.conclude(options, ending, &simulation, directory, &path, verbosity)
+    let mut result = prepared.result(&simulation, &progress, began);
+    result.warnings = foreseen;
+    prepared.conclude(options, result, &simulation, directory, &path, verbosity)
 }
 
 /// What is known of a run before its first round.
@@ -176,7 +176,7 @@ impl Prepared {
             every: resolved.eval_every,
             from: known.map_or(0, |last| last.round + 1),
         };
-        let mut result = Ok(());
+        let mut written = Ok(());
         simulation.run(threads, &plan, |now, _| {
             // Asked for first: the row of a round that was interrupted is still written.
             let stop = interrupted.load(Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl Prepared {
                 match directory.row(now.round, now.traffic, &metrics, spent) {
                     Ok(utility) => progress.evaluated(metrics, utility, spent),
                     Err(error) => {
-                        result = Err(error);
+                        written = Err(error);
                         return ControlFlow::Break(());
                     }
                 }
@@ -197,7 +197,7 @@ impl Prepared {
                 ControlFlow::Continue(())
             }
         });
-        Ok(result?)
+        Ok(written?)
     }
 
     /// The epsilon after so many rounds, where one is claimed.
@@ -209,10 +209,15 @@ impl Prepared {
         Some(whole.map_or(after, |whole| whole.max(after)))
     }
 
-    fn ending(&self, simulation: &Simulation, progress: &Progress, began: Instant) -> Ending<'_> {
+    fn result(
+        &self,
+        simulation: &Simulation,
+        progress: &Progress,
+        began: Instant,
+    ) -> RunResult<'_> {
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
         let test = self.problem.test.as_ref();
-        Ending {
+        RunResult {
             resolved: &self.resolved,
             records: &self.records,
             dimension: self.problem.objective.dimension(),
@@ -235,27 +240,27 @@ impl Prepared {
     fn conclude(
         &self,
         options: &Options,
-        mut ending: Ending<'_>,
+        mut result: RunResult<'_>,
         simulation: &Simulation,
         directory: RunDirectory,
         path: &Path,
         verbosity: Verbosity,
     ) -> Result<(), Failure> {
-        let majority = ending.majority_accuracy;
+        let majority = result.majority_accuracy;
         let start = directory.start_loss();
-        let found = advice::after(start, &ending.metrics, majority, ending.diverged());
-        ending.warnings.extend(found.iter().cloned());
-        let summary = ending.summary();
+        let found = advice::after(start, &result.metrics, majority, result.diverged());
+        result.warnings.extend(found.iter().cloned());
+        let summary = result.summary();
         let model = self.problem.model_file(simulation.server().model());
         directory.finish(&summary, &model.map_err(Failure::Failed)?)?;
-        let lines = result_table(&ending, path);
+        let lines = result_table(&result, path);
         conclude_run(&found, options.json, &summary, &lines, verbosity)?;
-        if ending.interrupted {
+        if result.interrupted {
             let path = path.display();
             return Err(Failure::Failed(format!(
                 "interrupted after {} of {}; what there is stands in {path}, \
                  `soteria train --resume {path}` goes on",
-                ending.rounds,
+                result.rounds,
                 counted(self.resolved.rounds, "round"),
             )));
         }
@@ -377,8 +382,8 @@ fn without_noise(resolved: &Resolved) -> String {
 }
 
 /// The result for people.
-fn result_table(ending: &Ending<'_>, path: &Path) -> String {
-    let (metrics, training) = (&ending.metrics, ending.clock.training.as_secs_f64());
+fn result_table(result: &RunResult<'_>, path: &Path) -> String {
+    let (metrics, training) = (&result.metrics, result.clock.training.as_secs_f64());
     let accuracy = match metrics.test_accuracy {
         Some(accuracy) => format!("{accuracy:.4}"),
         None => "no test set".to_string(),
@@ -387,32 +392,32 @@ fn result_table(ending: &Ending<'_>, path: &Path) -> String {
         loss if loss < 1e7 => format!("{loss:.5}"),
         loss => format!("{loss:.4e}"),
     };
-    let up = ending.traffic.uplink_bytes;
-    let messages = u64::from(ending.rounds) * ending.records.len() as u64;
-    let dense = 4 * ending.dimension as u64 * messages;
+    let up = result.traffic.uplink_bytes;
+    let messages = u64::from(result.rounds) * result.records.len() as u64;
+    let dense = 4 * result.dimension as u64 * messages;
     let sent_up = match dense as f64 / up.max(1) as f64 {
         ratio if ratio > 1.0 => {
             format!("{} ({ratio:.1}x less than all coordinates)", HumanBytes(up))
         }
         _ => HumanBytes(up).to_string(),
     };
-    let down = HumanBytes(ending.traffic.downlink_bytes);
-    let rate = f64::from(ending.rounds) / training.max(1e-9);
+    let down = HumanBytes(result.traffic.downlink_bytes);
+    let rate = f64::from(result.rounds) / training.max(1e-9);
     let time = format!(
         "{:.2} s, of it training {training:.2} s ({rate:.0} rounds/s)",
-        ending.total_seconds
+        result.total_seconds
     );
     table(
         14,
         &[
             (
                 "algorithm",
-                ending.resolved.algorithm_text(ending.dimension),
+                result.resolved.algorithm_text(result.dimension),
             ),
             ("test accuracy", accuracy),
             ("training loss", loss),
-            ("utility", format!("{:.3e}", ending.utility)),
-            ("epsilon", epsilon_text(ending.resolved, ending.privacy)),
+            ("utility", format!("{:.3e}", result.utility)),
+            ("epsilon", epsilon_text(result.resolved, result.privacy)),
             ("sent up", sent_up),
             ("sent down", down.to_string()),
             ("time", time),

@@ -270,7 +270,7 @@ impl Cells<'_> {
             test_accuracy: self.number(7)?,
             epsilon: self.number(8)?,
             test_loss: match self.test_loss {
-                Some(cell) => self.read(cell, TEST_LOSS)?,
+                Some(cell) => read_number(cell, TEST_LOSS)?,
                 None => None,
             },
         })
@@ -283,18 +283,18 @@ impl Cells<'_> {
     }
 
     fn number(&self, at: usize) -> Result<Option<f64>, String> {
-        self.read(self.cells[at], COLUMNS[at])
+        read_number(self.cells[at], COLUMNS[at])
     }
+}
 
-    /// A cell that may be empty.
-    fn read(&self, cell: &str, column: &str) -> Result<Option<f64>, String> {
-        match cell {
-            "" => Ok(None),
-            cell => cell
-                .parse()
-                .map(Some)
-                .map_err(|_| fault(cell, column, "a number")),
-        }
+/// A cell that may be empty.
+fn read_number(cell: &str, column: &str) -> Result<Option<f64>, String> {
+    match cell {
+        "" => Ok(None),
+        cell => cell
+            .parse()
+            .map(Some)
+            .map_err(|_| fault(cell, column, "a number")),
     }
 }
 

@@ -8,15 +8,15 @@ use super::figure::{Figure, Panel, Series};
 use super::page::{CREDIT, Shell};
 use super::text::{append, escape};
 
-const STORY_STYLE: &str = include_str!("../../assets/story.css");
-const STORY_SCRIPT: &str = include_str!("../../assets/story.js");
+const PAGE_STYLE: &str = include_str!("../../assets/study_page.css");
+const PAGE_SCRIPT: &str = include_str!("../../assets/study_page.js");
 
 /// Points of a curve that a page holds at most.
 const POINTS: usize = 500;
 
 /// A page.
 #[derive(Clone, Debug, Default)]
-pub struct Story {
+pub struct StudyPage {
     /// A few words above the title.
     pub kicker: String,
     /// The title.
@@ -62,7 +62,7 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-impl Story {
+impl StudyPage {
     /// The page as one HTML file.
     pub fn to_html(&self) -> String {
         let mut out = format!(
@@ -89,10 +89,10 @@ impl Story {
         out.push_str(CREDIT);
         Shell {
             title: &self.title,
-            style: STORY_STYLE,
+            style: PAGE_STYLE,
             hidden: ".charts, .keys",
             data: ("story-data", &Value::Array(figures)),
-            script: STORY_SCRIPT,
+            script: PAGE_SCRIPT,
         }
         .around(&out)
     }
@@ -348,7 +348,7 @@ mod tests {
             }],
         };
         let text = || hostile.to_owned();
-        let page = Story {
+        let page = StudyPage {
             kicker: text(),
             title: text(),
             subtitle: text(),

@@ -5,11 +5,11 @@ use super::published::{Setup, Task};
 use super::results::{Results, real_epsilons};
 use super::settings::Mode;
 use super::tables;
-use crate::report::{Part, Story};
+use crate::report::{Part, StudyPage};
 use crate::words::counted;
 
 /// The page.
-pub fn story(results: &Results) -> Story {
+pub fn page(results: &Results) -> StudyPage {
     let setups = results.setups();
     let mut parts = Vec::new();
     introduction(&mut parts);
@@ -21,7 +21,7 @@ pub fn story(results: &Results) -> Story {
     }
     orderings(&mut parts, results);
     provenance(&mut parts, results);
-    Story {
+    StudyPage {
         kicker: "Reproduction report".to_string(),
         title: "SoteriaFL: the paper's figures, and what a proof allows".to_string(),
         subtitle: subtitle(results, &setups),

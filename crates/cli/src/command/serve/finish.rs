@@ -14,7 +14,7 @@ use super::plan::Plan;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::model_file;
-use soteriafl::output::{Deployed, Ending, RunDirectory};
+use soteriafl::output::{Deployed, RunDirectory, RunResult};
 use soteriafl::problem;
 use soteriafl::words::readable;
 use soteriafl_deploy::coordinator::Coordinator;
@@ -80,7 +80,7 @@ pub(super) fn finish(
     let ratio = advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
     let foreseen = advice::noise(ratio, model.len()).into_iter();
     let warnings = foreseen.chain(plan.columns()).chain(found.iter().cloned());
-    let ending = Ending {
+    let result = RunResult {
         resolved: &plan.resolved,
         records: &state.records,
         dimension: model.len(),
@@ -111,7 +111,7 @@ pub(super) fn finish(
         signal_to_noise: ratio,
         warnings: warnings.collect(),
     };
-    let mut summary = ending.summary();
+    let mut summary = result.summary();
     if !state.whole {
         // Nobody knows how long rounds took that an earlier process saw.
         for part in ["training", "evaluation"] {
@@ -122,7 +122,7 @@ pub(super) fn finish(
     let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept, names)
         .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
-    let lines = result_table(&ending, &options.out);
+    let lines = result_table(&result, &options.out);
     conclude_run(&found, options.json, &summary, &lines, verbosity)?;
     if !options.json {
         verbosity.detail("all clients know the end");
@@ -169,34 +169,34 @@ fn shortcomings(state: &RunState, majority_accuracy: Option<f64>, finite: bool) 
 }
 
 /// The result for people.
-fn result_table(ending: &Ending<'_>, out: &Path) -> String {
+fn result_table(result: &RunResult<'_>, out: &Path) -> String {
     let measured = |value: Option<f64>| match value {
         Some(value) => format!("{value:.4}"),
         None => "not measured: no test set".to_string(),
     };
-    let deployed = ending.deployed.as_ref();
+    let deployed = result.deployed.as_ref();
     let loss = deployed.and_then(|deployed| deployed.test_loss);
-    let epsilon = match ending.privacy.epsilon {
+    let epsilon = match result.privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {} (each client by its own ledger)",
             readable(soteriafl_accountant::round_up(epsilon, 4)),
-            readable(ending.resolved.delta)
+            readable(result.resolved.delta)
         ),
-        None => format!("no claim: {}", ending.privacy.claim),
+        None => format!("no claim: {}", result.privacy.claim),
     };
     let bytes = |count| indicatif::HumanBytes(count).to_string();
-    let algorithm = ending.resolved.algorithm_text(ending.dimension);
+    let algorithm = result.resolved.algorithm_text(result.dimension);
     table(
         14,
         &[
             ("algorithm", algorithm),
-            ("rounds", ending.rounds.to_string()),
-            ("test accuracy", measured(ending.metrics.test_accuracy)),
+            ("rounds", result.rounds.to_string()),
+            ("test accuracy", measured(result.metrics.test_accuracy)),
             ("test loss", measured(loss)),
             ("epsilon", epsilon),
-            ("sent up", bytes(ending.traffic.uplink_bytes)),
-            ("sent down", bytes(ending.traffic.downlink_bytes)),
-            ("time", format!("{:.2} s", ending.total_seconds)),
+            ("sent up", bytes(result.traffic.uplink_bytes)),
+            ("sent down", bytes(result.traffic.downlink_bytes)),
+            ("time", format!("{:.2} s", result.total_seconds)),
             ("report", out.join("report.html").display().to_string()),
         ],
     )
