@@ -75,7 +75,8 @@ impl Lead {
                 "; one seed cannot say whether that is more than chance".to_string()
             } else {
                 format!(
-                    "; that is within the spread ({:.1} standard errors), so neither is shown to be better",
+                    "; that is within the spread ({:.1} standard errors), so neither is shown to \
+                     be better",
                     self.distance.abs()
                 )
             };

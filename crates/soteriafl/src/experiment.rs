@@ -1,8 +1,9 @@
 //! Many runs side by side: settings, seeds, and what they come to together.
 //!
-//! An experiment is a list of [`Setting`]s, each with the seeds it is run for. Every pair is one job: a
-//! whole simulated run on one thread, so that jobs fill the cores without waiting for one another and a result
-//! never depends on how many there are. Jobs share loaded data; the longest start first.
+//! An experiment is a list of [`Setting`]s, each with the seeds it is run for. Every pair is one
+//! job: a whole simulated run on one thread, so that jobs fill the cores without waiting for one
+//! another and a result never depends on how many there are. Jobs share loaded data; the longest
+//! start first.
 //!
 //! **Kept work.** A finished job is a file named by a hash of its resolved configuration, its start and
 //! the program's version. A second call finds it there and goes on with what is missing; what was

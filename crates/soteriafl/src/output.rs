@@ -26,7 +26,8 @@ pub const COLUMNS: &str =
 /// The last column of `rounds.csv` in a deployment, whose server measures the loss of its test set.
 const TEST_LOSS: &str = "test_loss";
 
-/// What a finished run has, in the order in which the files are written: with the last one it is complete.
+/// What a finished run has, in the order in which the files are written: with the last one it is
+/// complete.
 pub const FILES: [&str; 5] = [
     "config.toml",
     "rounds.csv",
@@ -51,8 +52,8 @@ pub fn is_complete(path: &Path) -> bool {
     })
 }
 
-/// Before files are written anew: what an earlier run said at its end goes, that it is complete first, and so does what was left half
-/// written. Files of two runs never stand side by side.
+/// Before files are written anew: what an earlier run said at its end goes, that it is complete
+/// first, and so does what was left half written. Files of two runs never stand side by side.
 fn reopen(path: &Path) -> Result<(), OutputError> {
     let ends = [
         "summary.json",
@@ -179,8 +180,8 @@ pub fn check_empty(path: &Path, force: bool) -> Result<(), OutputError> {
 }
 
 impl RunDirectory {
-    /// Creates the directory with `config.toml` and an empty table of rounds. What an earlier run said at its end goes first, so
-    /// that files of two runs never stand side by side.
+    /// Creates the directory with `config.toml` and an empty table of rounds. What an earlier run
+    /// said at its end goes first, so that files of two runs never stand side by side.
     ///
     /// # Errors
     /// When the file system refuses.

@@ -69,7 +69,8 @@ struct QuestionOptions {
     /// The bound on each record's gradient
     #[arg(long, value_name = "G", value_parser = positive, allow_hyphen_values = true)]
     clip: Option<f64>,
-    /// The bound on each record's gradient difference (svrg, saga) [default: none, gradients are clipped only]
+    /// The bound on each record's gradient difference (svrg, saga) [default: none, gradients are
+    /// clipped only]
     #[arg(long, value_name = "C", value_parser = positive, allow_hyphen_values = true)]
     difference_clip: Option<f64>,
     /// The fraction of coordinates that travel, drawn by the client afresh for every message
@@ -275,7 +276,8 @@ impl QuestionOptions {
         }
         if cost.epsilon == 0.0 {
             verbosity.warn(format!(
-                "epsilon is 0: all that this noise does not hide happens with a probability below delta = {}",
+                "epsilon is 0: all that this noise does not hide happens with a probability below \
+                 delta = {}",
                 readable(self.delta)
             ));
         }
@@ -324,7 +326,8 @@ impl QuestionOptions {
     }
 }
 
-/// Epsilon against rounds and delta against epsilon, with and without amplification where it applies.
+/// Epsilon against rounds and delta against epsilon, with and without amplification where it
+/// applies.
 fn plot(question: &Question, cost: Cost) -> Result<String, Failure> {
     let (last, sigma) = (cost.rounds, cost.sigma);
     let mut marks: Vec<u64> = (1..=32)

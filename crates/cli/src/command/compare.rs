@@ -28,7 +28,8 @@ const GRID: &str = "0.01,0.03,0.06,0.1,0.3,0.6,1";
 /// (SVG and PNG), curves.csv and summary.json. Finished runs are kept: the same command goes on
 /// after an interruption.
 ///
-/// Example: soteria compare --algorithms ldp-sgd,cdp-sgd,soteriafl-sgd,auto --seeds 0..5 --out comparison
+/// Example: soteria compare --algorithms ldp-sgd,cdp-sgd,soteriafl-sgd,auto --seeds 0..5 --out
+/// comparison
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// What the algorithms share (TOML) [default: the defaults of `soteria train`]

@@ -40,7 +40,8 @@ enum Action {
     },
     /// Show what a source holds
     Show {
-        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, synthetic:ROWSxFEATURES
+        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+        /// synthetic:ROWSxFEATURES
         source: Source,
         /// The seed of synthetic data
         #[arg(long, value_name = "N", default_value_t = 0)]
@@ -49,7 +50,8 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Download a known public data set, checksum verified; goes on where an earlier download stopped
+    /// Download a known public data set, checksum verified; goes on where an earlier download
+    /// stopped
     ///
     /// The mirrors are tried in order. SOTERIA_MIRROR names another one: its files are looked for
     /// under SOTERIA_MIRROR/NAME/.

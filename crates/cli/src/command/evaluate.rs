@@ -31,19 +31,21 @@ const CHUNK: usize = 1024;
 
 /// Loss and accuracy of a trained model on any data
 ///
-/// The loss is the mean cross-entropy, without regularizer. A source with a test set is evaluated on
-/// it, any other on all of its rows.
+/// The loss is the mean cross-entropy, without regularizer. A source with a test set is evaluated
+/// on it, any other on all of its rows.
 ///
 /// A model file does not say how features were scaled. With --config the scaling of that run is
-/// applied: given and published constants as they are, others computed again from the run's training
-/// data, which must then be there. Its classes keep their order, too. Without --config features are taken
-/// as they are. Columns of a table with a header must have the names and the order of training.
+/// applied: given and published constants as they are, others computed again from the run's
+/// training data, which must then be there. Its classes keep their order, too. Without --config
+/// features are taken as they are. Columns of a table with a header must have the names and the
+/// order of training.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The model file of a run
     #[arg(long, value_name = "model.safetensors")]
     model: PathBuf,
-    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, synthetic:ROWSxFEATURES
+    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+    /// synthetic:ROWSxFEATURES
     #[arg(long, value_name = "SPEC")]
     data: Source,
     /// The run's configuration, for its scaling and classes

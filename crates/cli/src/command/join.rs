@@ -36,21 +36,24 @@ use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
 use soteriafl_deploy::{hex, printable};
 
-/// What a person can do whose state does not know what the server says. It stays closed until then: only a person can tell an
-/// older copy from a lie, and a ledger that says too little cannot be mended afterwards.
+/// What a person can do whose state does not know what the server says. It stays closed until then:
+/// only a person can tell an older copy from a lie, and a ledger that says too little cannot be
+/// mended afterwards.
 const FORGOTTEN: &str = "
 hint: nothing more was sent, and the state is as it was
 hint: if it was restored from a copy, put the newest one back; if that is lost, leave this run, and count all of it as spent
 hint: if it is the newest for certain, this is not the server that it has spoken to: see who answers at that address (without TLS \
 any process of this machine may), and start again when the right one does";
 
-/// The same for a client that finds out by its message: both have left this client's machines, and the ledger of each knows of one.
+/// The same for a client that finds out by its message: both have left this client's machines, and
+/// the ledger of each knows of one.
 const TWICE: &str = "
 hint: both messages have left; if the other is of a copy of this state, count what both ledgers say
 hint: find the copy (a clone of the machine, a second directory, a backup that was restored) and end it; if it has gone on, its state is the newer one: keep that
 hint: if there is none, somebody has sent as this client: see who has its key (without TLS any process of this machine may)";
 
-/// How long a client whose last run is over looks for a server with another one, which may have been started with it.
+/// How long a client whose last run is over looks for a server with another one, which may have
+/// been started with it.
 const AFTER_THE_END: Duration = Duration::from_secs(4);
 
 /// Take part in a run with one's own records
@@ -58,10 +61,10 @@ const AFTER_THE_END: Duration = Duration::from_secs(4);
 /// Shows what the run will cost and what the records of this state have spent before anything is
 /// sent, and refuses with exit code 3 above --max-epsilon, which holds at a delta of the client's
 /// own: a tenth of one over its records, at most 0.001. At a delta a thousand times smaller twice
-/// the limit plus 2 must hold, so that no server can buy whole records with a large delta. Without a
-/// limit it asks at a terminal; elsewhere it warns and joins, and the run's own epsilon is the only
-/// limit. Tries again until the server answers; stopped or killed, it goes on when started again
-/// with the same --state.
+/// the limit plus 2 must hold, so that no server can buy whole records with a large delta. Without
+/// a limit it asks at a terminal; elsewhere it warns and joins, and the run's own epsilon is the
+/// only limit. Tries again until the server answers; stopped or killed, it goes on when started
+/// again with the same --state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// The server, e.g. https://127.0.0.1:7443
@@ -109,7 +112,8 @@ pub struct Options {
     /// Do not ask, and do not warn that there is no limit
     #[arg(long)]
     yes: bool,
-    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
+    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this
+    /// machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
     /// Permit this shape (named in the refusal) besides the one fixed first
@@ -174,7 +178,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
     runtime.block_on(async {
-        // On the thread that the connection lives on, too: every average and every message would otherwise wake another.
+        // On the thread that the connection lives on, too: every average and every message would
+        // otherwise wake another.
         let part = tokio::spawn(take_part(options.clone(), share, target, store, verbosity));
         tokio::select! {
             result = part => match result {
@@ -205,8 +210,8 @@ async fn take_part(
     if let Some(directory) = &options.tls {
         let client = options.client;
         let hint = format!(
-            "`soteria keys add KEYS --client {client} --force`, where ca.key is, makes another one; \
-             it is read at the next start"
+            "`soteria keys add KEYS --client {client} --force`, where ca.key is, makes another \
+             one; it is read at the next start"
         );
         super::watch_certificate(directory, &format!("client-{client}"), hint, verbosity)?;
     }
@@ -291,7 +296,8 @@ async fn describe(
             Ok(text) => return Ok(Some(text)),
             Err(FollowError::Passing(reason)) if over && start.elapsed() > AFTER_THE_END => {
                 verbosity.say(format!(
-                    "no answer ({reason}), and nothing left to do: the last run of this state is over"
+                    "no answer ({reason}), and nothing left to do: the last run of this state is \
+                     over"
                 ));
                 return Ok(None);
             }
@@ -402,11 +408,13 @@ impl From<StoreError> for Failure {
 fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
     let hint = match (error, names) {
         (LoadError::Names(difference), Some(names)) if difference.reordered => Some(format!(
-            "nothing was spent or sent; the file has the same columns in another order: write them in that of the run ({})",
+            "nothing was spent or sent; the file has the same columns in another order: write \
+             them in that of the run ({})",
             some_of(names)
         )),
         (LoadError::Names(_), _) => Some(
-            "nothing was spent or sent; rename the columns if they are the run's, or ask who runs it which ones it means"
+            "nothing was spent or sent; rename the columns if they are the run's, or ask who runs \
+             it which ones it means"
                 .to_string(),
         ),
         _ => None,

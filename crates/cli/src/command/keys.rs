@@ -177,7 +177,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 fn init_text(directory: &Path, clients: u32, days: u32, verbosity: Verbosity) {
     let shown = directory.display();
     verbosity.say(format!(
-        "wrote an authority, a server's certificate and {clients} client{} to {shown}, good for {days} days",
+        "wrote an authority, a server's certificate and {clients} client{} to {shown}, good for \
+         {days} days",
         if clients == 1 { "" } else { "s" },
     ));
     verbosity.say("the server needs  ca.pem server.pem server.key revoked");

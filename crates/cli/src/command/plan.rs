@@ -1,7 +1,8 @@
 //! `soteria plan`: what the paper's theory says for given numbers, what an exact accountant says
 //! beside it, and which algorithm did best when tried on synthetic records of that shape.
 //!
-//! Everything is computed by [`planning`](soteriafl::planning); here numbers are gathered and shown.
+//! Everything is computed by [`planning`](soteriafl::planning); here numbers are gathered and
+//! shown.
 
 mod show;
 
@@ -20,8 +21,9 @@ use soteriafl::problem::{Model, Problem, regularizer};
 
 /// What the paper's theory says for your numbers, beside exact noise
 ///
-/// For CDP-SGD and every SoteriaFL algorithm: rounds, batch, step sizes, noise, a bound on utility, communication and
-/// gradients; Tables 1 and 2 of the paper; and which conditions of the theorems do not hold.
+/// For CDP-SGD and every SoteriaFL algorithm: rounds, batch, step sizes, noise, a bound on utility,
+/// communication and gradients; Tables 1 and 2 of the paper; and which conditions of the theorems
+/// do not hold.
 ///
 /// With --config the numbers come from a configuration and its data, the smoothness included; what
 /// is given besides wins. A row is then the configuration with that estimator and shift and the
@@ -33,7 +35,8 @@ use soteriafl::problem::{Model, Problem, regularizer};
 /// `soteria train` runs them, `auto` included. Your records are not used for that. Where nothing
 /// could be tried, or nothing was learnt, nothing is recommended.
 ///
-/// Example: soteria plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3 --clip 0.5 --smoothness 1
+/// Example: soteria plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3
+/// --clip 0.5 --smoothness 1
 /// --rand-k 0.05
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -306,9 +309,11 @@ impl Options {
         let norms = shards.iter().flat_map(|shard| shard.squared_norms());
         let each = norms.copied().fold(0.0, f64::max) / 4.0;
         let remark = format!(
-            "smoothness from the data: L = {:.4} of the mean loss, {:.4} of the worst record, regularizer included; Assumption 1 \
-             asks for the latter, the authors' experiments use the former, and so does this plan. Rounds, batches and step sizes \
-             that follow from it depend on the records and are outside every privacy claim; give --smoothness to avoid that",
+            "smoothness from the data: L = {:.4} of the mean loss, {:.4} of the worst record, \
+             regularizer included; Assumption 1 asks for the latter, the authors' experiments use \
+             the former, and so does this plan. Rounds, batches and step sizes that follow from \
+             it depend on the records and are outside every privacy claim; give --smoothness to \
+             avoid that",
             mean + strongest,
             each + strongest
         );

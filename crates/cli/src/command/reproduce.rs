@@ -18,10 +18,10 @@ use soteriafl::reproduce::{Entry, Results, figures, page, tables};
 
 /// The paper's figures, with what stands behind them and how far a proof goes
 ///
-/// Figures 1 to 3 (a9a) and 4 to 8 (MNIST), each as published, proved, and best proved: SVG and PNG, curves as CSV, and
-/// report.html with interactive charts. a9a is built in; MNIST is looked for in --data-dir,
-/// SOTERIA_DATA and the cache
-/// (`soteria data fetch mnist`). Finished runs are kept: the same command goes on after an interruption.
+/// Figures 1 to 3 (a9a) and 4 to 8 (MNIST), each as published, proved, and best proved: SVG and
+/// PNG, curves as CSV, and report.html with interactive charts. a9a is built in; MNIST is looked
+/// for in --data-dir, SOTERIA_DATA and the cache (`soteria data fetch mnist`). Finished runs are
+/// kept: the same command goes on after an interruption.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Which problem

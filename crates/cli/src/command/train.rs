@@ -327,7 +327,8 @@ impl Prepared {
         }
         if let Some(epsilon) = privacy.epsilon_exact {
             verbosity.say(format!(
-            "privacy: with each record clipped and Poisson coins this noise really gives epsilon {}",
+            "privacy: with each record clipped and Poisson coins this noise really gives epsilon \
+             {}",
             round_up(epsilon, 4)
         ));
         }

@@ -180,7 +180,8 @@ impl Job {
         }
     }
 
-    /// The whole run. `None` when interrupted. `progress` hears of work as [`work`](Self::work) counts it.
+    /// The whole run. `None` when interrupted. `progress` hears of work as [`work`](Self::work)
+    /// counts it.
     pub(super) fn run(
         &self,
         interrupted: &AtomicBool,
@@ -262,8 +263,9 @@ impl Utility {
     }
 }
 
-/// The sum over the rounds strictly between two that lie `steps` apart, if the values change by the same factor from round
-/// to round, as a gradient that is being minimised does; by the same amount where there is no such factor.
+/// The sum over the rounds strictly between two that lie `steps` apart, if the values change by the
+/// same factor from round to round, as a gradient that is being minimised does; by the same amount
+/// where there is no such factor.
 fn between(from: f64, to: f64, steps: u32) -> f64 {
     let inner = f64::from(steps) - 1.0;
     let ratio = (to / from).powf(1.0 / f64::from(steps));
@@ -327,7 +329,8 @@ mod any_float {
 mod tests {
     use super::*;
 
-    /// Where values fall by the same factor the mean over all rounds does not depend on which of them were looked at.
+    /// Where values fall by the same factor the mean over all rounds does not depend on which of
+    /// them were looked at.
     #[test]
     fn utility_weighs_by_rounds() {
         let mean = |rounds: &[u32], value: &dyn Fn(u32) -> f64| {

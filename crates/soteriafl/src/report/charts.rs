@@ -91,8 +91,10 @@ pub(super) fn section(run: &RunFiles) -> String {
         "<section id=\"curves\">\n<div class=\"section-head\"><h2>Curves</h2>\n\
          <div class=\"segmented\" id=\"horizontal\" role=\"group\" aria-label=\"Horizontal axis\">\
          <button type=\"button\" data-x=\"round\" aria-pressed=\"true\">rounds</button>\
-         <button type=\"button\" data-x=\"uplink_bytes\" aria-pressed=\"false\">bytes sent</button>\
-         <button type=\"button\" data-x=\"paper_bits\" aria-pressed=\"false\">paper bits</button></div></div>\n\
+         <button type=\"button\" data-x=\"uplink_bytes\" aria-pressed=\"false\">bytes \
+         sent</button>\
+         <button type=\"button\" data-x=\"paper_bits\" aria-pressed=\"false\">paper bits</button>\
+         </div></div>\n\
          <div class=\"charts\">\n",
     );
     for chart in charts(run) {
@@ -144,11 +146,13 @@ fn unmeasured(run: &RunFiles) -> String {
     }
     let mut text = String::from("<p class=\"unmeasured\"><strong>Not measured:</strong> ");
     text += if run.summary.get("test").is_some_and(|test| !test.is_null()) {
-        "the objective over the clients' records, its gradient and the utility. They need the records, which stay with \
-         the clients; what is shown of the model's quality was measured on the server's own test set."
+        "the objective over the clients' records, its gradient and the utility. They need the \
+         records, which stay with the clients; what is shown of the model's quality was measured \
+         on the server's own test set."
     } else {
-        "how good the model is. The records stay with the clients, and the server has no test set (<code>data.test</code>). \
-         <code>soteria evaluate</code> measures the model on records that you have."
+        "how good the model is. The records stay with the clients, and the server has no test set \
+         (<code>data.test</code>). <code>soteria evaluate</code> measures the model on records \
+         that you have."
     };
     if run.rounds.iter().all(|row| row.epsilon.is_none()) {
         text += " No epsilon is drawn, because the run claims none.";
@@ -173,7 +177,8 @@ impl Chart {
         if missing == rows.len() {
             text::append!(
                 out,
-                "<figure class=\"chart\"><figcaption>{head}</figcaption><p class=\"absent\">{}</p></figure>\n",
+                "<figure class=\"chart\"><figcaption>{head}</figcaption><p class=\"absent\">{}</p>\
+                 </figure>\n",
                 self.absent
             );
             return;
@@ -181,8 +186,10 @@ impl Chart {
         text::append!(
             out,
             "<figure class=\"chart\" data-chart=\"{}\"><figcaption>{head}<div class=\"switches\">\
-             <button type=\"button\" data-log=\"x\" aria-pressed=\"false\" title=\"logarithmic horizontal axis\">log x</button>\
-             <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic vertical axis\">log y</button>\
+             <button type=\"button\" data-log=\"x\" aria-pressed=\"false\" title=\"logarithmic \
+             horizontal axis\">log x</button>\
+             <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic \
+             vertical axis\">log y</button>\
              </div></figcaption><div class=\"plot\"></div>",
             self.id,
             self.log_y
@@ -190,7 +197,8 @@ impl Chart {
         if missing > 0 {
             text::append!(
                 out,
-                "<p class=\"note\">{missing} of {} rows hold no finite value and are not drawn.</p>",
+                "<p class=\"note\">{missing} of {} rows hold no finite value and are not \
+                 drawn.</p>",
                 rows.len()
             );
         }

@@ -1,7 +1,7 @@
 //! The page itself: head, headline numbers, sections, and everything it needs inside it.
 //!
-//! The page forbids itself the network (a content security policy of `default-src 'none'`), so even a
-//! mistake in what follows could not load or send anything.
+//! The page forbids itself the network (a content security policy of `default-src 'none'`), so even
+//! a mistake in what follows could not load or send anything.
 
 use serde_json::Value;
 
@@ -123,7 +123,8 @@ fn header(run: &RunFiles) -> String {
         "Training report"
     };
     format!(
-        "<header>\n<p class=\"kicker\">{kicker}</p>\n<h1>{}</h1>\n<p class=\"subtitle\">{}{badges}</p>\n</header>\n",
+        "<header>\n<p class=\"kicker\">{kicker}</p>\n<h1>{}</h1>\n\
+         <p class=\"subtitle\">{}{badges}</p>\n</header>\n",
         escape(&title(run)),
         parts.join(" <span class=\"dot\">·</span> ")
     )
@@ -353,8 +354,9 @@ fn provenance(run: &RunFiles) -> String {
     let (again, command) = repeated(run);
     format!(
         "<section id=\"provenance\">\n<h2>Provenance</h2>\n\
-         <p>{wrote}This report was written by soteria {version} from <code>config.toml</code>, <code>rounds.csv</code> and \
-         <code>summary.json</code> of the run's directory, and holds nothing else. {again}</p>\n\
+         <p>{wrote}This report was written by soteria {version} from <code>config.toml</code>, \
+         <code>rounds.csv</code> and <code>summary.json</code> of the run's directory, and holds \
+         nothing else. {again}</p>\n\
          <pre><code>{command}</code></pre>\n\
          {CREDIT}</section>\n"
     )
@@ -368,15 +370,16 @@ fn repeated(run: &RunFiles) -> (String, String) {
     let serve = "soteria serve --config config.toml --tls keys --state new-state --out repeated";
     match (run.deployed(), seed) {
         (true, None) => (
-            "Its secrets were drawn by each client's operating system and are used once. The same configuration starts \
-             another run with the same terms, for which clients are asked anew:"
+            "Its secrets were drawn by each client's operating system and are used once. The same \
+             configuration starts another run with the same terms, for which clients are asked \
+             anew:"
                 .to_owned(),
             serve.to_owned(),
         ),
         (true, Some(seed)) => (
             format!(
-                "All randomness came from the test seed {seed}: with clients that have the same records, this \
-                 configuration gives the same bytes again."
+                "All randomness came from the test seed {seed}: with clients that have the same \
+                 records, this configuration gives the same bytes again."
             ),
             format!("{serve} --test-seed {seed}"),
         ),

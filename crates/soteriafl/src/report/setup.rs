@@ -33,7 +33,8 @@ impl Settings {
     }
 }
 
-/// The number at a place of the summary such as `/privacy/epsilon`, also where it is written as text (`"inf"`).
+/// The number at a place of the summary such as `/privacy/epsilon`, also where it is written as
+/// text (`"inf"`).
 pub(super) fn number_at(run: &RunFiles, pointer: &str) -> Option<f64> {
     match run.summary.pointer(pointer)? {
         Value::Number(number) => number.as_f64(),
@@ -94,7 +95,8 @@ pub(super) fn section(run: &RunFiles) -> String {
     out.push_str("</div>\n");
     append!(
         &mut out,
-        "<details><summary>Resolved configuration <code>config.toml</code></summary>\n<pre><code>{}</code></pre></details>\n",
+        "<details><summary>Resolved configuration <code>config.toml</code></summary>\n\
+         <pre><code>{}</code></pre></details>\n",
         escape(&run.config)
     );
     out.push_str("</section>\n");
@@ -129,7 +131,8 @@ fn slots(run: &RunFiles, settings: &Settings) -> String {
         ),
     ];
     let mut out = String::from(
-        "<table class=\"slots\"><thead><tr><th>Slot</th><th>Choice</th><th>Parameters</th></tr></thead><tbody>\n",
+        "<table class=\"slots\"><thead><tr><th>Slot</th><th>Choice</th><th>Parameters</th></tr>\
+         </thead><tbody>\n",
     );
     for (slot, choice, details) in rows {
         let Some(choice) = choice else { continue };

@@ -1,5 +1,6 @@
-//! A page that tells of many runs: prose, tables, and figures whose curves can be hovered, hidden and put on
-//! logarithmic axes. One file that loads nothing, like a run's report, with whose styles it is written.
+//! A page that tells of many runs: prose, tables, and figures whose curves can be hovered, hidden
+//! and put on logarithmic axes. One file that loads nothing, like a run's report, with whose styles
+//! it is written.
 
 use serde_json::{Value, json};
 
@@ -58,7 +59,8 @@ pub enum Part {
 pub struct Table {
     /// The head.
     pub columns: Vec<String>,
-    /// The rows; a cell that starts with `+` or `-` followed by a space becomes a badge that says good or bad.
+    /// The rows; a cell that starts with `+` or `-` followed by a space becomes a badge that says
+    /// good or bad.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -245,15 +247,18 @@ fn bare(cell: &str) -> &str {
 fn write_figure(out: &mut String, figure: &Figure, index: usize) {
     append!(
         out,
-        "<div class=\"story-figure\" data-figure=\"{index}\">\n<div class=\"keys\"></div>\n<div class=\"charts\">\n"
+        "<div class=\"story-figure\" data-figure=\"{index}\">\n<div class=\"keys\"></div>\n\
+         <div class=\"charts\">\n"
     );
     for panel in &figure.panels {
         append!(
             out,
             "<figure class=\"chart\"><figcaption><div><h3>{}</h3></div><div class=\"switches\">\
-         <button type=\"button\" data-log=\"x\" aria-pressed=\"{}\" title=\"logarithmic horizontal axis\">log x</button>\
-         <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic vertical axis\">log y</button>\
-         </div></figcaption><div class=\"plot\"></div></figure>\n",
+             <button type=\"button\" data-log=\"x\" aria-pressed=\"{}\" title=\"logarithmic \
+             horizontal axis\">log x</button>\
+             <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic \
+             vertical axis\">log y</button>\
+             </div></figcaption><div class=\"plot\"></div></figure>\n",
             escape(&panel.title),
             panel.log_x,
             panel.log_y
@@ -329,7 +334,8 @@ mod tests {
         );
     }
 
-    /// Nothing that comes from outside can end a tag, a script or an attribute, and the page loads nothing.
+    /// Nothing that comes from outside can end a tag, a script or an attribute, and the page loads
+    /// nothing.
     #[test]
     fn foreign_text_stays_text() {
         let hostile = "</script><script>alert(1)</script>\"'&";

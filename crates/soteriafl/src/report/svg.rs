@@ -1,8 +1,8 @@
 //! Writing a [`Figure`] as SVG.
 //!
-//! By hand: a figure is a few lines and rectangles, and a plotting library's SVG has neither a legend
-//! that panels share nor text that is text without more code than this. Coordinates have one decimal,
-//! a tenth of a pixel.
+//! By hand: a figure is a few lines and rectangles, and a plotting library's SVG has neither a
+//! legend that panels share nor text that is text without more code than this. Coordinates have one
+//! decimal, a tenth of a pixel.
 
 use super::figure::{Figure, Panel, Series};
 use super::text::{append, escape};
@@ -65,8 +65,9 @@ pub(super) fn draw(figure: &Figure) -> String {
 /// The root element with background and title.
 fn opening(title: &str, width: f64, height: f64) -> String {
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" font-family=\"{FONT}\" font-size=\"12\" fill=\"{INK}\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{width}\" \
+         height=\"{height}\" viewBox=\"0 0 {width} {height}\" font-family=\"{FONT}\" \
+         font-size=\"12\" fill=\"{INK}\">\n\
          <title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
         if title.is_empty() {
             "Figure".to_owned()
@@ -77,7 +78,8 @@ fn opening(title: &str, width: f64, height: f64) -> String {
     if !title.is_empty() {
         append!(
             &mut out,
-            "<text x=\"{}\" y=\"31\" text-anchor=\"middle\" font-size=\"17\" font-weight=\"600\">{}</text>\n",
+            "<text x=\"{}\" y=\"31\" text-anchor=\"middle\" font-size=\"17\" \
+             font-weight=\"600\">{}</text>\n",
             width / 2.0,
             escape(title)
         );
@@ -182,7 +184,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis that shows all of `values`; `padded` leaves room beyond them, and begins at zero where that is near.
+    /// An axis that shows all of `values`; `padded` leaves room beyond them, and begins at zero
+    /// where that is near.
     fn over(values: impl Iterator<Item = f64> + Clone, log: bool, padded: bool) -> Axis {
         // Beyond these bounds the arithmetic of axes would overflow: such values are not drawn.
         let shown = values.filter(|value| value.abs() < 1e150 && (!log || *value > 1e-150));
@@ -243,7 +246,9 @@ impl Panel {
         // Two pixels more than the area, so that a line along its edge keeps its full width.
         append!(
             out,
-            "<clipPath id=\"panel-{index}\"><rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/></clipPath>\n\
+            "<clipPath id=\"panel-{index}\">\
+             <rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>\
+             </clipPath>\n\
              <g clip-path=\"url(#panel-{index})\" fill=\"none\">\n",
             top - 2.0,
             height + 4.0,
@@ -277,7 +282,8 @@ impl Panel {
             append!(
                 out,
                 "<path d=\"M{left:.1} {y:.1}H{right:.1}\" stroke=\"{GRID}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{MUTED}\">{label}</text>\n",
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" \
+                 fill=\"{MUTED}\">{label}</text>\n",
                 left - 8.0,
                 y + 4.0,
             );
@@ -290,7 +296,8 @@ impl Panel {
             append!(
                 out,
                 "<path d=\"M{x:.1} {bottom:.1}v5\" stroke=\"{MUTED}\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{MUTED}\">{label}</text>\n",
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
+                 fill=\"{MUTED}\">{label}</text>\n",
                 bottom + 19.0,
             );
         }
@@ -306,8 +313,10 @@ impl Panel {
         append!(
             out,
             "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n\
-             <text transform=\"translate({:.1} {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n\
-             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"13.5\" font-weight=\"600\">{}</text>\n",
+             <text transform=\"translate({:.1} {:.1}) rotate(-90)\" \
+             text-anchor=\"middle\">{}</text>\n\
+             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"13.5\" \
+             font-weight=\"600\">{}</text>\n",
             bottom + 40.0,
             escape(&self.x_label),
             area.left - 54.0,
@@ -333,7 +342,8 @@ impl Panel {
             .iter()
             .filter_map(|series| series.band.as_ref())
             .flatten();
-        // On a logarithmic axis a spread may reach down to nothing; a decade below the curves is enough to say so.
+        // On a logarithmic axis a spread may reach down to nothing; a decade below the curves is
+        // enough to say so.
         let floor = if self.log_y {
             lowest / 10.0
         } else {
@@ -420,7 +430,8 @@ impl Series {
         if !line.is_empty() {
             append!(
                 out,
-                "<path d=\"{line}\" stroke=\"{color}\" stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>\n",
+                "<path d=\"{line}\" stroke=\"{color}\" stroke-width=\"{}\" \
+                 stroke-linejoin=\"round\"{}/>\n",
                 if self.bold { 3 } else { 2 },
                 dash(self)
             );
@@ -458,8 +469,8 @@ mod tests {
 
     #[test]
     fn points_stand_where_the_axes_say() {
-        // One panel without title and legend: the area is x 78..666, y 48..362. The vertical axis starts at zero and
-        // ends 6 % of the span above the highest point.
+        // One panel without title and legend: the area is x 78..666, y 48..362. The vertical axis
+        // starts at zero and ends 6 % of the span above the highest point.
         let points = vec![(0.0, 0.0), (5.0, 50.0), (10.0, 100.0)];
         let drawn = lines(Panel {
             series: vec![Series::new("", points)],

@@ -67,7 +67,8 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// Like [`number`], but never below the value: for epsilon and delta, whose rounding must not flatter.
+/// Like [`number`], but never below the value: for epsilon and delta, whose rounding must not
+/// flatter.
 pub(super) fn number_rounded_up(value: f64, digits: usize) -> String {
     if !value.is_finite() || value <= 0.0 {
         return number(value, digits);

@@ -257,7 +257,8 @@ pub fn noise_table(setups: &[Setup]) -> Table {
         })
     });
     Table::new(
-        "problem|ε as named|rounds|algorithm|step size|batch|σ used|ε it gives, zero-out|ε it gives, replace-one",
+        "problem|ε as named|rounds|algorithm|step size|batch|σ used|ε it gives, zero-out|ε it \
+         gives, replace-one",
         rows,
     )
 }

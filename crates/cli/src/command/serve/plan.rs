@@ -1,5 +1,5 @@
-//! What a server coordinates: configuration and data, resolved; and its description, which for a state that holds a run must
-//! be that run's.
+//! What a server coordinates: configuration and data, resolved; and its description, which for a
+//! state that holds a run must be that run's.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ impl Plan {
         let directories = options.data.directories();
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
-                "`data.source = \"clients\"` says that the server owns no records, but not how many the clients have",
+                "`data.source = \"clients\"` says that the server owns no records, but not how \
+                 many the clients have",
                 "give deployment.records: how many the smallest client has",
             )
             .into());
@@ -149,7 +150,8 @@ impl Plan {
             .or_else(|| test.as_ref().map(label_names));
         let (Some(features), Some(labels)) = (features, labels) else {
             return Err(ConfigError::with_hint(
-                "`deployment.records` says that the server owns no records, but not what they look like",
+                "`deployment.records` says that the server owns no records, but not what they \
+                 look like",
                 "give deployment.features and deployment.labels, or a test set in data.test",
             )
             .into());
@@ -235,7 +237,8 @@ impl Plan {
     ) -> Result<Description, Failure> {
         if self.data_dependent {
             return Err(Failure::usage(
-                "deployment takes scaling constants only: give data.center and data.factor, or data.scale = \"none\"",
+                "deployment takes scaling constants only: give data.center and data.factor, or \
+                 data.scale = \"none\"",
             ));
         }
         let mut nonce = [0; 16];
@@ -272,15 +275,16 @@ impl Plan {
     }
 }
 
-/// A file that the configuration names and that is not there makes the configuration wrong: whoever starts servers should not
-/// try it again, as it does what merely failed.
+/// A file that the configuration names and that is not there makes the configuration wrong: whoever
+/// starts servers should not try it again, as it does what merely failed.
 fn configured(error: DataError) -> Failure {
     match &error {
         DataError::File { error: reason, .. } if reason.kind() == ErrorKind::NotFound => {
             Failure::Usage {
                 message: error.to_string(),
                 hint: Some(
-                    "data.source and data.test are looked for from where the server runs: give the whole path"
+                    "data.source and data.test are looked for from where the server runs: give \
+                     the whole path"
                         .to_string(),
                 ),
             }

@@ -56,7 +56,8 @@ impl Recorder {
                 self.feed.append(point(&evaluation, epsilon));
             }
             let accuracy = evaluation.accuracy;
-            // Rows count rounds that are done; a round's own number begins at 0, as in the protocol.
+            // Rows count rounds that are done; a round's own number begins at 0, as in the
+            // protocol.
             match evaluation.round.checked_sub(1) {
                 Some(round) => {
                     tracing::info!(round, taken = evaluation.taken, accuracy, "round closed");

@@ -1,6 +1,6 @@
 //! The parts of a server while it serves a run: the coordinator, which is a thread of its own, the
-//! table of measured rounds, which is another, and the tasks that answer clients and remind of those
-//! that are missing. Started together, waited for together, ended in order.
+//! table of measured rounds, which is another, and the tasks that answer clients and remind of
+//! those that are missing. Started together, waited for together, ended in order.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
