@@ -248,7 +248,7 @@ impl Comparison {
             let ranking: Vec<Value> = lead
                 .ranking
                 .iter()
-                .map(|(name, statistic)| json!({ "algorithm": name, "value": statistic_json(statistic) }))
+                .map(|(name, value)| json!({ "algorithm": name, "value": statistic_json(value) }))
                 .collect();
             json!({
                 "at": lead.at, "measure": lead.measure.name(), "ranking": ranking,

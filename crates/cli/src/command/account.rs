@@ -80,13 +80,25 @@ struct QuestionOptions {
     #[arg(long, value_enum)]
     clip_scope: Option<ScopeChoice>,
     /// Instead of an estimator: how far one record moves the message, with which probability
-    #[arg(long, value_name = "SHIFT@PROBABILITY,...", value_parser = pair, allow_hyphen_values = true, conflicts_with_all = MECHANISM)]
+    #[arg(
+        long,
+        value_name = "SHIFT@PROBABILITY,...",
+        value_parser = pair,
+        allow_hyphen_values = true,
+        conflicts_with_all = MECHANISM
+    )]
     pair: Option<ShiftMixture>,
     /// Messages sent
     #[arg(long, value_name = "T", value_parser = count, allow_hyphen_values = true)]
     rounds: u64,
     /// The probability with which the bound may fail
-    #[arg(long, value_name = "D", value_parser = delta, allow_hyphen_values = true, default_value = "1e-5")]
+    #[arg(
+        long,
+        value_name = "D",
+        value_parser = delta,
+        allow_hyphen_values = true,
+        default_value = "1e-5"
+    )]
     delta: f64,
     /// Which data sets are neighbours
     #[arg(long, value_enum, default_value_t = AdjacencyChoice::ReplaceOne)]

@@ -46,7 +46,13 @@ pub struct Options {
     seeds: Range<u64>,
     /// Try step sizes and use each algorithm's best, without a claim [without a list:
     /// 0.01,0.03,0.06,0.1,0.3,0.6,1]
-    #[arg(long, value_name = "GRID", num_args = 0..=1, default_missing_value = GRID, value_parser = grid)]
+    #[arg(
+        long,
+        value_name = "GRID",
+        num_args = 0..=1,
+        default_missing_value = GRID,
+        value_parser = grid
+    )]
     tune: Option<Grid>,
     #[command(flatten)]
     data: DataDirectory,

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use clap::builder::PossibleValuesParser;
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use soteriafl_core::data::export::{self, ExportFormat};
@@ -57,7 +58,7 @@ enum Action {
     /// under SOTERIA_MIRROR/NAME/.
     Fetch {
         /// The data set
-        #[arg(value_parser = clap::builder::PossibleValuesParser::new(KNOWN.iter().map(|known| known.name)))]
+        #[arg(value_parser = known_names())]
         name: String,
     },
     /// Write a source as LIBSVM text or as a table
@@ -87,6 +88,10 @@ enum Format {
     Libsvm,
     /// A header, then all values of a row and its label
     Csv,
+}
+
+fn known_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(KNOWN.iter().map(|known| known.name))
 }
 
 /// Runs the command.

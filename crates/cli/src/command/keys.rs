@@ -81,7 +81,12 @@ enum Action {
 #[derive(clap::Args, Clone, Copy, Debug)]
 struct Validity {
     /// How many days certificates are good for
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = DEFAULT_DAYS,
+        value_parser = clap::value_parser!(u32).range(1..=36_500)
+    )]
     days: u32,
 }
 

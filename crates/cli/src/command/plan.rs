@@ -321,7 +321,8 @@ impl Options {
     }
 }
 
-const SCALED: &str = "features are scaled by constants computed from the records, so that no run of this configuration claims anything";
+const SCALED: &str = "features are scaled by constants computed from the records, so that no run \
+of this configuration claims anything";
 
 const UNKNOWN_COMPRESSOR: &str = "--omega does not say which compressor it is";
 

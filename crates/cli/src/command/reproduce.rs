@@ -39,7 +39,12 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Evaluate MNIST runs as published every so many rounds
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     eval_every: u32,
     /// Output directory; one with finished runs is gone on with
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]

@@ -163,13 +163,14 @@ fn noise(run: &RunFiles) -> String {
     let kind = text_at(run, "/privacy/noise").unwrap_or_default();
     let mut text = String::new();
     if kind.contains("secure") {
-        text += "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose result does not carry the \
-                 traces that floating-point noise leaves.</p>\n";
+        text += "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose \
+                 result does not carry the traces that floating-point noise leaves.</p>\n";
     }
     if run.deployed() {
-        text += "<p>This was a <strong>deployment</strong>: each client drew its noise and coins from its own operating \
-                 system, for one message each, and said nothing about its records but these messages and how many there are. This \
-                 report is the server's and cannot look into a client: what a client's records have spent, in this run \
+        text += "<p>This was a <strong>deployment</strong>: each client drew its noise and coins \
+                 from its own operating system, for one message each, and said nothing about its \
+                 records but these messages and how many there are. This report is the server's \
+                 and cannot look into a client: what a client's records have spent, in this run \
                  and in others, stands in its own ledger (<code>soteria ledger</code>).</p>\n";
     } else if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
         let arithmetic = if kind.contains("secure") {

@@ -90,7 +90,8 @@ pub fn summary(results: &Results) -> Value {
                 "figure": entry.setup.figure, "problem": entry.setup.task.name(),
                 "epsilon": entry.setup.epsilon, "algorithm": entry.name(),
                 "measure": comparison.measure.name(),
-                "ours": statistic_json(&comparison.ours), "authors": statistic_json(&comparison.theirs),
+                "ours": statistic_json(&comparison.ours),
+                "authors": statistic_json(&comparison.theirs),
                 "standard_errors": comparison.distance, "within": comparison.within(),
             })
         })
@@ -116,7 +117,8 @@ pub fn summary(results: &Results) -> Value {
                 "epsilon": ordering.setup.epsilon, "claim": ordering.claim,
                 "better": ordering.better.name(), "worse": ordering.worse.name(),
                 "measure": ordering.measure.name(),
-                "first": statistic_json(&ordering.first), "second": statistic_json(&ordering.second),
+                "first": statistic_json(&ordering.first),
+                "second": statistic_json(&ordering.second),
                 "verdict": ordering.verdict.name(),
             })
         })

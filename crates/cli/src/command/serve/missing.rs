@@ -96,7 +96,10 @@ fn mention(phase: Phase, round: Round, waiting: &Waiting) {
             tracing::info!(missing, %since, seconds, %clients, "waiting for clients to join");
         }
         Phase::Finished => {
-            tracing::info!(missing, %since, seconds, %clients, "waiting for clients to know the end");
+            tracing::info!(
+                missing, %since, seconds, %clients,
+                "waiting for clients to know the end"
+            );
         }
         _ => tracing::warn!(
             round, missing, away, %since, seconds, %clients,
