@@ -7,6 +7,7 @@ pub mod completions;
 pub mod data;
 mod digits;
 pub mod evaluate;
+mod inputs;
 pub mod join;
 pub mod keys;
 pub mod ledger;
@@ -14,21 +15,24 @@ pub mod plan;
 pub mod report;
 pub mod reproduce;
 pub mod serve;
+mod study;
 pub mod train;
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
 
 use crate::logs;
 use soteriafl::accounting::PrivacyError;
 use soteriafl::config::ConfigError;
-use soteriafl::output::{OutputError, write_whole};
+use soteriafl::output::OutputError;
 use soteriafl::problem::ProblemError;
-use soteriafl::report::Figure;
-use soteriafl::words::counted;
-use soteriafl_data::{DataError, RecordsError, Source};
+use soteriafl_data::{DataError, RecordsError};
 use soteriafl_deploy::net::term::{Term, Validity};
 
 /// What goes wrong in a command, by its exit code.
@@ -86,6 +90,16 @@ impl Failure {
             true => self,
             false => Failure::Advised(Box::new(self), hints),
         }
+    }
+
+    /// It failed for this reason.
+    pub fn failed(error: impl Display) -> Self {
+        Failure::Failed(error.to_string())
+    }
+
+    /// It failed at this file or directory, for the reason that follows.
+    pub fn at<E: Display>(path: &Path) -> impl FnOnce(E) -> Self {
+        move |error| Failure::Failed(format!("{}: {error}", path.display()))
     }
 
     /// The command line or the configuration is wrong.
@@ -190,6 +204,14 @@ pub fn print(text: &str) -> Result<(), Failure> {
     write_stdout(text.as_bytes()).map_err(|error| Failure::Failed(format!("stdout: {error}")))
 }
 
+/// Writes JSON to stdout, for machines and for people.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn print_json(value: &Value) -> Result<(), Failure> {
+    print(&format!("{value:#}\n"))
+}
+
 fn write_stdout(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -203,7 +225,8 @@ pub fn complain(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// A flag that Ctrl-C sets. A second Ctrl-C ends the program at once. Without a handler the default applies.
+/// A flag that Ctrl-C sets. A second Ctrl-C ends the program at once. Without a handler the default
+/// applies.
 pub(crate) fn watch_interrupts() -> Arc<AtomicBool> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
@@ -215,59 +238,33 @@ pub(crate) fn watch_interrupts() -> Arc<AtomicBool> {
     interrupted
 }
 
-/// The directory of `--data-dir`, whose other name `--data` is that of a source elsewhere
-/// (`evaluate`, `join`): taken for a directory, a source would be passed over without a word, and
-/// something else be trained on.
-pub(crate) fn data_directory(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    if text.parse::<Source>().is_ok() && !path.is_dir() {
-        return Err(format!(
-            "this is a source of data, not a directory; give it as --set data.source={text}"
-        ));
-    }
-    Ok(path)
-}
-
 /// How many threads this machine can run at a time.
 fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Makes the directory of an experiment, or takes one that an earlier call has begun. Any other with files in it is refused.
-fn experiment_directory(path: &Path) -> Result<(), Failure> {
-    let wrap = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
-    if !path.join("jobs").is_dir() {
-        match soteriafl::output::check_empty(path, false) {
-            Err(OutputError::NotEmpty(_)) => {
-                return Err(Failure::Usage {
-                    message: format!("{} exists and holds something else", path.display()),
-                    hint: Some("give another --out".to_string()),
-                });
-            }
-            other => other?,
-        }
-        std::fs::create_dir_all(path.join("jobs")).map_err(wrap)?;
-    }
-    Ok(())
+/// Lines of a name and a value, the names flush right.
+fn table(width: usize, lines: &[(&str, String)]) -> String {
+    let line = |(name, value): &(&str, String)| format!("{name:>width$}  {value}\n");
+    lines.iter().map(line).collect()
 }
 
-/// Says that some runs of an experiment were finished by an earlier call.
-fn resumed(found: usize, all: usize) -> String {
-    let are = if all == 1 { "is" } else { "are" };
-    format!("going on: {found} of {} {are} there", counted(all, "run"))
-}
-
-/// Writes a figure as SVG and as a picture of twice its size.
-fn write_figure(folder: &Path, name: &str, figure: &Figure) -> Result<(), Failure> {
-    let picture = figure
-        .to_png(2.0)
-        .map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
-    for (ending, bytes) in [("svg", figure.to_svg().as_bytes()), ("png", &picture)] {
-        let path = folder.join(format!("{name}.{ending}"));
-        write_whole(&path, bytes)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+/// Warns of what was found in the result of a run, and shows it: as JSON, or as lines for people.
+fn conclude_run(
+    found: &[String],
+    json: bool,
+    summary: &Value,
+    lines: &str,
+    verbosity: Verbosity,
+) -> Result<(), Failure> {
+    for warning in found {
+        verbosity.warn(warning);
     }
-    Ok(())
+    if json {
+        print_json(summary)
+    } else {
+        verbosity.conclude(lines)
+    }
 }
 
 /// How much is said on stderr.
@@ -311,20 +308,17 @@ impl Verbosity {
         if self.quiet { Ok(()) } else { print(text) }
     }
 
-    /// A progress bar over so many rounds, where somebody can see it.
-    pub fn bar(&self, rounds: u64) -> indicatif::ProgressBar {
-        let terminal = io::IsTerminal::is_terminal(&io::stderr());
-        let visible = terminal && !self.quiet && !logs::for_machines();
+    /// A progress bar of this form, where somebody can see it.
+    pub fn bar(&self, length: Option<u64>, template: &str) -> ProgressBar {
+        let visible = io::stderr().is_terminal() && !self.quiet && !logs::for_machines();
         let target = if visible {
-            indicatif::ProgressDrawTarget::stderr()
+            ProgressDrawTarget::stderr()
         } else {
-            indicatif::ProgressDrawTarget::hidden()
+            ProgressDrawTarget::hidden()
         };
-        let bar = indicatif::ProgressBar::with_draw_target(Some(rounds), target);
-        let style = indicatif::ProgressStyle::with_template(
-            "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {eta:.dim} left",
-        );
-        bar.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()));
+        let bar = ProgressBar::with_draw_target(length, target);
+        let style = ProgressStyle::with_template(template);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar
     }
 

@@ -1,10 +1,10 @@
 //! Structured logs of the long-running commands, on stderr.
 //!
-//! One line per event: plain text for people, one JSON object with `--log json` for machines. Then everything else on stderr
-//! is an event, too: announcements, costs, warnings, and the error at the end. A log holds sizes,
-//! rounds, numbers of clients and addresses, never a gradient, a noise value or a key, nor a
-//! record: of a file that cannot be read it tells place and kind of a fault; only text for people
-//! quotes what stands there.
+//! One line per event: plain text for people, one JSON object with `--log json` for machines. Then
+//! everything else on stderr is an event, too: announcements, costs, warnings, and the error at the
+//! end. A log holds sizes, rounds, numbers of clients and addresses, never a gradient, a noise
+//! value or a key, nor a record: of a file that cannot be read it tells place and kind of a fault;
+//! only text for people quotes what stands there.
 //!
 //! What others can cause is written a few times a minute and otherwise counted: each library's
 //! lines ([`LibrariesSparingly`]), and this program's own about clients and strangers

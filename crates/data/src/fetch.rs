@@ -1,10 +1,11 @@
 //! Downloads of known public data sets: verified, resumed, whole or not at all.
 //!
 //! A file is written beside its place as `NAME.part`. An interrupted download leaves that; the next
-//! one asks for the missing bytes only. The part takes its name when its length and SHA-256 are those of
-//! the catalogue, so a file with that name has been checked. Mirrors are tried in order; what each
-//! of them said is in the error when none of them serves. Nothing a mirror sends is trusted: more bytes
-//! than expected are not read, and a part that fails its checksum is thrown away.
+//! one asks for the missing bytes only. The part takes its name when its length and SHA-256 are
+//! those of the catalogue, so a file with that name has been checked. Mirrors are tried in order;
+//! what each of them said is in the error when none of them serves. Nothing a mirror sends is
+//! trusted: more bytes than expected are not read, and a part that fails its checksum is thrown
+//! away.
 
 mod catalogue;
 
@@ -161,7 +162,8 @@ fn from_mirror(
             }
             Ok(()) if part.matches()? => return Ok(None),
             Ok(()) => {
-                // What was here before may be at fault rather than this mirror: once more from the start.
+                // What was here before may be at fault rather than this mirror: once more from the
+                // start.
                 part.clear()?;
                 reason = "the checksum is wrong".to_owned();
                 if before > 0 {
@@ -178,7 +180,8 @@ fn from_mirror(
     Ok(Some(reason))
 }
 
-/// Asks for the missing bytes and appends them. The inner error is the mirror's, the outer one ours.
+/// Asks for the missing bytes and appends them. The inner error is the mirror's, the outer one
+/// ours.
 fn request(
     agent: &Agent,
     address: &str,

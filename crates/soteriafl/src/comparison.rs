@@ -1,15 +1,18 @@
 //! Algorithms side by side on one problem: who is ahead, against rounds and against bits.
 //!
-//! Every algorithm has one curve per seed. *Against rounds* compares them after as many rounds as the shortest run has,
-//! *against bits* within as many bits as the thriftiest run sends. A lead is called clear when the means are more
-//! than three standard errors apart; for independent normal means that happens by chance with probability 0.0027.
+//! Every algorithm has one curve per seed. *Against rounds* compares them after as many rounds as
+//! the shortest run has, *against bits* within as many bits as the run that sends least. A lead is
+//! called clear when the means are more than three standard errors apart; for independent normal
+//! means that happens by chance with probability 0.0027.
 
 use serde_json::{Value, json};
 
 use crate::experiment::{Curve, Measure, Statistic};
-use crate::report::{Figure, Panel, Part, Series, Story, Table};
+use crate::report::{Figure, Panel, Part, Series, StudyPage, Table};
 use crate::reproduce::figures::{self, Horizontal};
-use crate::reproduce::tables::{final_json, plus_minus, quantity, statistic_json};
+use crate::reproduce::tables::{
+    CURVE_COLUMNS, final_json, plus_minus, proved_epsilon, push_curve, quantity, statistic_json,
+};
 use crate::words::counted;
 
 /// One algorithm's runs.
@@ -72,7 +75,8 @@ impl Lead {
                 "; one seed cannot say whether that is more than chance".to_string()
             } else {
                 format!(
-                    "; that is within the spread ({:.1} standard errors), so neither is shown to be better",
+                    "; that is within the spread ({:.1} standard errors), so neither is shown to \
+                     be better",
                     self.distance.abs()
                 )
             };
@@ -179,41 +183,27 @@ impl Comparison {
         let rows = self.contenders.iter().map(|contender| {
             let curve = &contender.curve;
             let run = curve.runs.first();
-            let epsilon = run.and_then(|run| run.epsilon);
+            let no_claim = || {
+                format!(
+                    "no claim: {}",
+                    run.map_or("no run".to_string(), |run| run.claim.to_string())
+                )
+            };
             vec![
                 contender.name.clone(),
                 contender.step_size.to_string(),
                 curve.rounds().to_string(),
                 quantity(curve.bits()),
-                epsilon.map_or_else(
-                    || {
-                        format!(
-                            "- no claim: {}",
-                            run.map_or("no run".to_string(), |run| run.claim.to_string())
-                        )
-                    },
-                    |epsilon| format!("+ {}", soteriafl_accountant::round_up(epsilon, 4)),
-                ),
+                proved_epsilon(curve, no_claim),
                 plus_minus(&curve.last(Measure::Utility)),
                 plus_minus(&curve.last(Measure::Loss)),
                 plus_minus(&curve.last(Measure::Accuracy)),
             ]
         });
-        Table {
-            columns: [
-                "algorithm",
-                "step size",
-                "rounds",
-                "bits",
-                "proved ε",
-                "utility",
-                "training loss",
-                "test accuracy",
-            ]
-            .map(str::to_string)
-            .to_vec(),
-            rows: rows.collect(),
-        }
+        Table::new(
+            "algorithm|step size|rounds|bits|proved ε|utility|training loss|test accuracy",
+            rows,
+        )
     }
 
     /// All measures against rounds, or against bits.
@@ -244,32 +234,10 @@ impl Comparison {
 
     /// Every curve, a row for each evaluated round.
     pub fn csv(&self) -> String {
-        let mut out = String::from(
-            "algorithm,step_size,runs,round,paper_bits,uplink_bytes,utility_mean,utility_sd,loss_mean,loss_sd,accuracy_mean,accuracy_sd\n",
-        );
+        let mut out = format!("algorithm,step_size,{CURVE_COLUMNS}\n");
         for contender in &self.contenders {
-            let curve = &contender.curve;
-            for (at, point) in curve.points().iter().enumerate() {
-                out += &format!(
-                    "{},{},{},{},{},{}",
-                    contender.name,
-                    contender.step_size,
-                    curve.runs.len(),
-                    point.round,
-                    point.paper_bits,
-                    point.uplink_bytes
-                );
-                for measure in [Measure::Utility, Measure::Loss, Measure::Accuracy] {
-                    let statistic = curve.at(at, measure);
-                    for value in [statistic.mean, statistic.deviation] {
-                        out.push(',');
-                        if value.is_finite() {
-                            out += &value.to_string();
-                        }
-                    }
-                }
-                out.push('\n');
-            }
+            let first = format!("{},{}", contender.name, contender.step_size);
+            push_curve(&mut out, &first, &contender.curve);
         }
         out
     }
@@ -280,7 +248,7 @@ impl Comparison {
             let ranking: Vec<Value> = lead
                 .ranking
                 .iter()
-                .map(|(name, statistic)| json!({ "algorithm": name, "value": statistic_json(statistic) }))
+                .map(|(name, value)| json!({ "algorithm": name, "value": statistic_json(value) }))
                 .collect();
             json!({
                 "at": lead.at, "measure": lead.measure.name(), "ranking": ranking,
@@ -302,33 +270,30 @@ impl Comparison {
     }
 
     /// The report.
-    pub fn story(&self) -> Story {
+    pub fn page(&self) -> StudyPage {
         let runs = self.contenders.first().map_or(0, |c| c.curve.runs.len());
-        let mut parts = vec![Part::Heading("Who is ahead".to_string())];
+        let mut parts = vec![Part::heading("Who is ahead")];
         parts.extend(self.sentences().into_iter().map(Part::Text));
         parts.push(Part::Table(self.table()));
         if let Some(table) = self.tuning() {
             parts.push(Part::Subheading("Step sizes that were tried".to_string()));
-            parts.push(Part::Note(TUNING.to_string()));
+            parts.push(Part::note(TUNING));
             parts.push(Part::Table(table));
         }
         for (title, horizontal) in [
             ("Against rounds", Horizontal::Rounds),
             ("Against bits", Horizontal::Bits),
         ] {
-            parts.push(Part::Heading(title.to_string()));
-            parts.push(Part::Figure {
-                figure: Box::new(self.figure(horizontal)),
-                shown: Vec::new(),
-            });
+            parts.push(Part::heading(title));
+            parts.push(Part::figure(self.figure(horizontal), &[]));
         }
-        parts.push(Part::Note(
-            "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom out. Bands are one standard deviation \
-             over seeds. Loss, accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every claim. \
-             Choosing an algorithm by them costs privacy too, unless the data is public."
-                .to_string(),
+        parts.push(Part::note(
+            "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom \
+             out. Bands are one standard deviation over seeds. Loss, accuracy and gradient norms \
+             are computed from raw data: a simulation's privilege, outside every claim. Choosing \
+             an algorithm by them costs privacy too, unless the data is public.",
         ));
-        Story {
+        StudyPage {
             kicker: "Comparison".to_string(),
             title: self.problem.clone(),
             subtitle: format!(
@@ -359,18 +324,14 @@ impl Comparison {
                 ]);
             }
         }
-        (!rows.is_empty()).then(|| Table {
-            columns: ["algorithm", "step size", "training loss", ""]
-                .map(str::to_string)
-                .to_vec(),
-            rows,
-        })
+        (!rows.is_empty()).then(|| Table::new("algorithm|step size|training loss|", rows))
     }
 }
 
 /// What tuning means for a claim.
-pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is computed from the records. On private data every run that is \
-looked at costs budget, and no accounting covers the choice: nothing is claimed for these runs, nor for one that repeats their \
+pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is \
+computed from the records. On private data every run that is looked at costs budget, and no \
+accounting covers the choice: nothing is claimed for these runs, nor for one that repeats their \
 settings. A claim needs a step size that was fixed beforehand, or tuned on public data.";
 
 fn contender_json(contender: &Contender) -> Value {

@@ -3,6 +3,7 @@
 
 mod deployed;
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ pub const COLUMNS: &str =
 /// The last column of `rounds.csv` in a deployment, whose server measures the loss of its test set.
 const TEST_LOSS: &str = "test_loss";
 
-/// What a finished run has, in the order in which the files are written: with the last one it is complete.
+/// What a finished run has, in the order in which the files are written: with the last one it is
+/// complete.
 pub const FILES: [&str; 5] = [
     "config.toml",
     "rounds.csv",
@@ -50,8 +52,8 @@ pub fn is_complete(path: &Path) -> bool {
     })
 }
 
-/// Before files are written anew: what an earlier run said at its end goes, that it is complete first, and so does what was left half
-/// written. Files of two runs never stand side by side.
+/// Before files are written anew: what an earlier run said at its end goes, that it is complete
+/// first, and so does what was left half written. Files of two runs never stand side by side.
 fn reopen(path: &Path) -> Result<(), OutputError> {
     let ends = [
         "summary.json",
@@ -64,7 +66,7 @@ fn reopen(path: &Path) -> Result<(), OutputError> {
         let file = path.join(name);
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(OutputError::Io { path: file, error });
+                return Err(OutputError::at(file)(error));
             }
             _ => {}
         }
@@ -151,18 +153,24 @@ pub enum OutputError {
     },
 }
 
+impl OutputError {
+    fn at(path: impl Into<PathBuf>) -> impl Fn(io::Error) -> Self {
+        let path = path.into();
+        move |error| OutputError::Io {
+            path: path.clone(),
+            error,
+        }
+    }
+}
+
 /// Refuses a directory with files in it, unless `force`.
 ///
 /// # Errors
 /// When it has files or cannot be read.
 pub fn check_empty(path: &Path, force: bool) -> Result<(), OutputError> {
-    let wrap = |error| OutputError::Io {
-        path: path.to_path_buf(),
-        error,
-    };
     match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(wrap(error)),
+        Err(error) => Err(OutputError::at(path)(error)),
         Ok(_) if force => Ok(()),
         Ok(mut entries) => match entries.next() {
             None => Ok(()),
@@ -172,8 +180,8 @@ pub fn check_empty(path: &Path, force: bool) -> Result<(), OutputError> {
 }
 
 impl RunDirectory {
-    /// Creates the directory with `config.toml` and an empty table of rounds. What an earlier run said at its end goes first, so
-    /// that files of two runs never stand side by side.
+    /// Creates the directory with `config.toml` and an empty table of rounds. What an earlier run
+    /// said at its end goes first, so that files of two runs never stand side by side.
     ///
     /// # Errors
     /// When the file system refuses.
@@ -190,15 +198,12 @@ impl RunDirectory {
     }
 
     fn begin(path: &Path, config: &str, columns: &str) -> Result<Self, OutputError> {
-        let wrap = |error| OutputError::Io {
-            path: path.to_path_buf(),
-            error,
-        };
-        fs::create_dir_all(path).map_err(wrap)?;
+        let wrap = OutputError::at(path);
+        fs::create_dir_all(path).map_err(&wrap)?;
         reopen(path)?;
-        write_whole(&path.join("config.toml"), config.as_bytes()).map_err(wrap)?;
-        let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(wrap)?);
-        writeln!(rounds, "{columns}").map_err(wrap)?;
+        write_whole(&path.join("config.toml"), config.as_bytes()).map_err(&wrap)?;
+        let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(&wrap)?);
+        writeln!(rounds, "{columns}").map_err(&wrap)?;
         Ok(Self {
             path: path.to_path_buf(),
             rounds,
@@ -220,14 +225,11 @@ impl RunDirectory {
     /// When the table cannot be read or is not one of ours.
     pub fn resume(path: &Path) -> Result<(Self, Option<LastRow>), OutputError> {
         let file = path.join("rounds.csv");
-        let wrap = |error| OutputError::Io {
-            path: file.clone(),
-            error,
-        };
+        let wrap = OutputError::at(&file);
         let text = match fs::read_to_string(&file) {
             // It died before its first row: nothing is known.
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            text => text.map_err(wrap)?,
+            text => text.map_err(&wrap)?,
         };
         let mut kept = format!("{COLUMNS}\n");
         let (mut rows, mut utility, mut last, mut start_loss) = (0u64, 0.0, None, None);
@@ -250,8 +252,8 @@ impl RunDirectory {
             kept += line;
             last = Some(LastRow { utility, ..row });
         }
-        write_whole(&file, kept.as_bytes()).map_err(wrap)?;
-        let rounds = BufWriter::new(File::options().append(true).open(&file).map_err(wrap)?);
+        write_whole(&file, kept.as_bytes()).map_err(&wrap)?;
+        let rounds = BufWriter::new(File::options().append(true).open(&file).map_err(&wrap)?);
         Ok((
             Self {
                 path: path.to_path_buf(),
@@ -280,28 +282,16 @@ impl RunDirectory {
         }
         self.rows += 1;
         self.utility += (metrics.grad_norm_sq - self.utility) / self.rows as f64;
-        let optional =
-            |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-        let Traffic {
-            paper_bits,
-            uplink_bytes,
-            downlink_bytes,
-        } = traffic;
-        writeln!(
-            self.rounds,
-            "{round},{paper_bits},{uplink_bytes},{downlink_bytes},{},{},{},{},{}",
+        let utility = self.utility;
+        self.append(format_args!(
+            "{round},{},{},{},{utility},{},{}",
+            traffic_cells(traffic),
             metrics.loss,
             metrics.grad_norm_sq,
-            self.utility,
             optional(metrics.test_accuracy),
             optional(epsilon),
-        )
-        .and_then(|()| self.rounds.flush())
-        .map_err(|error| OutputError::Io {
-            path: self.path.join("rounds.csv"),
-            error,
-        })?;
-        Ok(self.utility)
+        ))?;
+        Ok(utility)
     }
 
     /// Appends a round of a deployment: what only the clients' records could tell stays empty.
@@ -315,23 +305,19 @@ impl RunDirectory {
         (test_loss, test_accuracy): (Option<f64>, Option<f64>),
         epsilon: Option<f64>,
     ) -> Result<(), OutputError> {
-        let optional =
-            |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-        writeln!(
-            self.rounds,
-            "{round},{},{},{},,,,{},{},{}",
-            traffic.paper_bits,
-            traffic.uplink_bytes,
-            traffic.downlink_bytes,
+        self.append(format_args!(
+            "{round},{},,,,{},{},{}",
+            traffic_cells(traffic),
             optional(test_accuracy),
             optional(epsilon),
             optional(test_loss),
-        )
-        .and_then(|()| self.rounds.flush())
-        .map_err(|error| OutputError::Io {
-            path: self.path.join("rounds.csv"),
-            error,
-        })
+        ))
+    }
+
+    fn append(&mut self, row: fmt::Arguments<'_>) -> Result<(), OutputError> {
+        writeln!(self.rounds, "{row}")
+            .and_then(|()| self.rounds.flush())
+            .map_err(OutputError::at(self.path.join("rounds.csv")))
     }
 
     /// Writes everything that can be said at the end.
@@ -339,45 +325,39 @@ impl RunDirectory {
     /// # Errors
     /// When the file system refuses.
     pub fn finish(mut self, summary: &Value, model: &[u8]) -> Result<(), OutputError> {
-        let io = |name: &str, path: &Path, result: io::Result<()>| {
-            result.map_err(|error| OutputError::Io {
-                path: path.join(name),
-                error,
-            })
+        let path = self.path;
+        let write = |name: &str, bytes: &[u8]| {
+            let file = path.join(name);
+            write_whole(&file, bytes).map_err(OutputError::at(file))
         };
-        io("rounds.csv", &self.path, self.rounds.flush())?;
-        io(
-            "model.safetensors",
-            &self.path,
-            write_whole(&self.path.join("model.safetensors"), model),
-        )?;
+        let flushed = self.rounds.flush();
+        flushed.map_err(OutputError::at(path.join("rounds.csv")))?;
+        write("model.safetensors", model)?;
         let text = format!("{summary:#}\n");
-        let page = match RunFiles::read_with(&self.path, &text) {
-            Ok(files) => report::html(&files),
-            Err(error) => {
-                let error = io::Error::other(error.to_string());
-                return Err(OutputError::Io {
-                    path: self.path.join("report.html"),
-                    error,
-                });
-            }
-        };
-        io(
-            "report.html",
-            &self.path,
-            write_whole(&self.path.join("report.html"), page.as_bytes()),
-        )?;
+        let files = RunFiles::read_with(&path, &text).map_err(|error| {
+            OutputError::at(path.join("report.html"))(io::Error::other(error.to_string()))
+        })?;
+        write("report.html", report::html(&files).as_bytes())?;
         // The last one: whoever finds it finds the others.
-        io(
-            "summary.json",
-            &self.path,
-            write_whole(&self.path.join("summary.json"), text.as_bytes()),
-        )
+        write("summary.json", text.as_bytes())
     }
 }
 
+fn optional(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn traffic_cells(traffic: Traffic) -> String {
+    let Traffic {
+        paper_bits,
+        uplink_bytes,
+        downlink_bytes,
+    } = traffic;
+    format!("{paper_bits},{uplink_bytes},{downlink_bytes}")
+}
+
 /// What a run has come to.
-pub struct Ending<'a> {
+pub struct RunResult<'a> {
     /// What ran.
     pub resolved: &'a Resolved,
     /// Every client's number of records.
@@ -410,7 +390,7 @@ pub struct Ending<'a> {
     pub warnings: Vec<String>,
 }
 
-impl Ending<'_> {
+impl RunResult<'_> {
     /// Whether the model has left the range of numbers.
     pub fn diverged(&self) -> bool {
         if let Some(deployed) = &self.deployed {

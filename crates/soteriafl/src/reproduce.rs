@@ -1,10 +1,11 @@
 //! The paper's experiments: figures 1 to 8, what stands behind them, and how far a proof goes.
 //!
-//! Every figure is run three times over. *As published*: the authors' set-up, which clips whole estimates and draws
-//! with replacement, with the noise of the paper's formula; it claims nothing. *Proved*: the same algorithms, batches,
-//! step sizes and rounds, but every record is clipped, batches are Poisson, and the noise is the exact one for the
-//! target under replace-one. *Best proved*: whatever `preset = "auto"` chooses for that target, within the bits
-//! that the published SoteriaFL runs use.
+//! Every figure is run three times over. *As published*: the authors' set-up, which clips whole
+//! estimates and draws with replacement, with the noise of the paper's formula; it claims nothing.
+//! *Proved*: the same algorithms, batches, step sizes and rounds, but every record is clipped,
+//! batches are Poisson, and the noise is the exact one for the target under replace-one. *Best
+//! proved*: whatever `preset = "auto"` chooses for that target, within the bits that the published
+//! SoteriaFL runs use.
 //!
 //! - [`published`]: the settings of the figures, and values measured from the authors' algorithms.
 //! - [`settings`]: those as configurations of this program.

@@ -13,7 +13,7 @@ use soteriafl_accountant::{
 };
 
 use super::digits::shortened;
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json, table};
 use soteriafl::output::write_whole;
 use soteriafl::report::{Figure, Series};
 use soteriafl::words::{counted, readable};
@@ -69,7 +69,8 @@ struct QuestionOptions {
     /// The bound on each record's gradient
     #[arg(long, value_name = "G", value_parser = positive, allow_hyphen_values = true)]
     clip: Option<f64>,
-    /// The bound on each record's gradient difference (svrg, saga) [default: none, gradients are clipped only]
+    /// The bound on each record's gradient difference (svrg, saga) [default: none, gradients are
+    /// clipped only]
     #[arg(long, value_name = "C", value_parser = positive, allow_hyphen_values = true)]
     difference_clip: Option<f64>,
     /// The fraction of coordinates that travel, drawn by the client afresh for every message
@@ -79,13 +80,25 @@ struct QuestionOptions {
     #[arg(long, value_enum)]
     clip_scope: Option<ScopeChoice>,
     /// Instead of an estimator: how far one record moves the message, with which probability
-    #[arg(long, value_name = "SHIFT@PROBABILITY,...", value_parser = pair, allow_hyphen_values = true, conflicts_with_all = MECHANISM)]
+    #[arg(
+        long,
+        value_name = "SHIFT@PROBABILITY,...",
+        value_parser = pair,
+        allow_hyphen_values = true,
+        conflicts_with_all = MECHANISM
+    )]
     pair: Option<ShiftMixture>,
     /// Messages sent
     #[arg(long, value_name = "T", value_parser = count, allow_hyphen_values = true)]
     rounds: u64,
     /// The probability with which the bound may fail
-    #[arg(long, value_name = "D", value_parser = delta, allow_hyphen_values = true, default_value = "1e-5")]
+    #[arg(
+        long,
+        value_name = "D",
+        value_parser = delta,
+        allow_hyphen_values = true,
+        default_value = "1e-5"
+    )]
     delta: f64,
     /// Which data sets are neighbours
     #[arg(long, value_enum, default_value_t = AdjacencyChoice::ReplaceOne)]
@@ -262,34 +275,31 @@ impl QuestionOptions {
         let seconds = start.elapsed().as_secs_f64();
         if let Some(path) = &self.plot {
             let drawing = plot(question, cost)?;
-            write_whole(path, drawing.as_bytes())
-                .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+            write_whole(path, drawing.as_bytes()).map_err(Failure::at(path))?;
             verbosity.say(format!("wrote {}", path.display()));
         }
         if cost.epsilon == 0.0 {
             verbosity.warn(format!(
-                "epsilon is 0: all that this noise does not hide happens with a probability below delta = {}",
+                "epsilon is 0: all that this noise does not hide happens with a probability below \
+                 delta = {}",
                 readable(self.delta)
             ));
         }
         let (accountant, adjacency) = (cost.method.word(), cost.adjacency.word());
         if self.json {
-            return print(&format!(
-                "{:#}\n",
-                json!({
-                    "epsilon": cost.epsilon,
-                    "delta": self.delta,
-                    "sigma": cost.sigma,
-                    "rounds": self.rounds,
-                    "adjacency": adjacency,
-                    "accountant": accountant,
-                    "epsilon_rdp": cost.epsilon_rdp,
-                    "epsilon_pld": cost.epsilon_pld,
-                    "epsilon_unamplified": cost.epsilon_unamplified,
-                    "amplified": cost.amplified(),
-                    "seconds": seconds,
-                })
-            ));
+            return print_json(&json!({
+                "epsilon": cost.epsilon,
+                "delta": self.delta,
+                "sigma": cost.sigma,
+                "rounds": self.rounds,
+                "adjacency": adjacency,
+                "accountant": accountant,
+                "epsilon_rdp": cost.epsilon_rdp,
+                "epsilon_pld": cost.epsilon_pld,
+                "epsilon_unamplified": cost.epsilon_unamplified,
+                "amplified": cost.amplified(),
+                "seconds": seconds,
+            }));
         }
         let shown = |epsilon: f64| readable(round_up(epsilon, 4));
         let optional = |epsilon: Option<f64>| epsilon.map_or("none".to_owned(), shown);
@@ -316,16 +326,12 @@ impl QuestionOptions {
             lines.push(("unamplified", shown(cost.epsilon_unamplified)));
         }
         lines.push(("time", format!("{:.1} ms", 1e3 * seconds)));
-        print(
-            &lines
-                .iter()
-                .map(|(name, value)| format!("{name:>12}  {value}\n"))
-                .collect::<String>(),
-        )
+        print(&table(12, &lines))
     }
 }
 
-/// Epsilon against rounds and delta against epsilon, with and without amplification where it applies.
+/// Epsilon against rounds and delta against epsilon, with and without amplification where it
+/// applies.
 fn plot(question: &Question, cost: Cost) -> Result<String, Failure> {
     let (last, sigma) = (cost.rounds, cost.sigma);
     let mut marks: Vec<u64> = (1..=32)

@@ -1,6 +1,5 @@
-//! `soteria bench`: the tables of `docs/performance.md`, measured on this machine.
-
-mod network;
+//! `soteria bench`: the tables of rounds and growth of `docs/performance.md`, measured on this
+//! machine.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -9,16 +8,18 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use soteriafl_core::linalg::{self, Matrix};
 use soteriafl_core::simulate::EvaluationPlan;
-use soteriafl_data::DataDirectories;
+use soteriafl_data::Source;
 
-use super::{Failure, Verbosity};
+use super::inputs::DataDirectory;
+use super::{Failure, Verbosity, all_cores, print, print_json};
 use soteriafl::config::{Config, Document};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
 
-/// Measure this machine: the tables of docs/performance.md
+/// Measure this machine: the tables of rounds and growth of docs/performance.md
 ///
-/// Times are the best of several repetitions; compare numbers of one run only.
+/// Times are the best of several repetitions; compare numbers of one run only. Without MNIST a
+/// synthetic stand-in of the same shape is used.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Which tables [default: all]
@@ -27,18 +28,8 @@ pub struct Options {
     /// Leave out what takes long (100,000 clients, 10 million parameters)
     #[arg(long)]
     quick: bool,
-    /// Numbers of clients for the table `network`, e.g. 10,1000
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    clients: Vec<u32>,
-    /// Directory in which MNIST is looked for first; without MNIST a synthetic stand-in of the same
-    /// shape is used
-    #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
-    )]
-    data_dir: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -57,8 +48,6 @@ pub enum Table {
     Dimension,
     /// Growth with the number of records.
     Records,
-    /// A server under load: clients with prepared messages over TLS.
-    Network,
 }
 
 /// One line of a table.
@@ -82,20 +71,18 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         Table::Clients,
         Table::Dimension,
         Table::Records,
-        Table::Network,
     ];
     let tables = if options.tables.is_empty() {
         &all[..]
     } else {
         &options.tables[..]
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = all_cores();
     let mut bench = Bench {
         options,
         verbosity,
         cores,
         lines: Vec::new(),
-        held: Vec::new(),
     };
     for table in tables {
         match table {
@@ -104,22 +91,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             Table::Clients => bench.clients()?,
             Table::Dimension => bench.dimension()?,
             Table::Records => bench.records()?,
-            Table::Network => bench.network()?,
         }
     }
     if options.json {
         let lines: Vec<Value> = bench.lines.iter().map(Line::to_json).collect();
-        let network: Vec<Value> = bench.held.iter().map(network::Held::to_json).collect();
-        super::print(&format!(
-            "{:#}\n",
-            json!({ "cores": cores, "lines": lines, "network": network })
-        ))?;
+        print_json(&json!({ "cores": cores, "lines": lines }))?;
     } else {
         for line in &bench.lines {
-            super::print(&format!("{}\n", line.to_text()))?;
-        }
-        for held in &bench.held {
-            super::print(&format!("network    {}\n", held.to_text()))?;
+            print(&format!("{}\n", line.to_text()))?;
         }
     }
     Ok(())
@@ -154,7 +133,6 @@ struct Bench<'a> {
     verbosity: Verbosity,
     cores: usize,
     lines: Vec<Line>,
-    held: Vec<network::Held>,
 }
 
 impl Bench<'_> {
@@ -178,134 +156,73 @@ impl Bench<'_> {
     }
 
     fn rounds(&mut self) -> Result<(), Failure> {
-        let a9a = [
-            "data.source=a9a",
-            "algorithm.batch=51",
-            "privacy.sigma=0.0028",
-        ];
-        let image = self.image_source();
-        let mnist = [
-            image.as_str(),
-            "model.kind=mlp",
-            "algorithm.batch=128",
-            "privacy.sigma=0.0186",
-            "model.init=normal:0.2",
-        ];
+        let a9a = "data.source=a9a algorithm.batch=51 privacy.sigma=0.0028";
+        let image = format!("{} model.kind=mlp", self.image_source());
+        let mnist =
+            format!("{image} algorithm.batch=128 privacy.sigma=0.0186 model.init=normal:0.2");
         for threads in self.thread_counts() {
-            for estimator in ["gd", "sgd", "svrg", "saga"] {
-                let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                self.measure(
-                    "rounds",
-                    format!("a9a, soteriafl-{estimator}"),
-                    threads,
-                    &a9a,
-                    &[&preset],
-                    2000,
-                )?;
+            for (problem, settings, rounds) in
+                [("a9a", a9a, 2000), ("784-64-10 network", &mnist, 60)]
+            {
+                for estimator in ["gd", "sgd", "svrg", "saga"] {
+                    let preset = format!("soteriafl-{estimator}");
+                    let settings = format!("{settings} algorithm.preset={preset}");
+                    let name = format!("{problem}, {preset}");
+                    self.measure("rounds", name, threads, &settings, rounds)?;
+                }
             }
-            for estimator in ["gd", "sgd", "svrg", "saga"] {
-                let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                let name = format!("784-64-10 network, soteriafl-{estimator}");
-                self.measure("rounds", name, threads, &mnist, &[&preset], 60)?;
-            }
-            let selected = ["algorithm.preset=auto"];
-            self.measure(
-                "rounds",
-                "784-64-10 network, auto".into(),
-                threads,
-                &mnist[..2],
-                &selected,
-                10,
-            )?;
+            let settings = format!("{image} algorithm.preset=auto");
+            let name = "784-64-10 network, auto".to_string();
+            self.measure("rounds", name, threads, &settings, 10)?;
         }
         Ok(())
     }
 
     fn clients(&mut self) -> Result<(), Failure> {
         let most = if self.options.quick { 10_000 } else { 100_000 };
-        for clients in [10, 100, 1_000, 10_000, 100_000]
-            .into_iter()
-            .filter(|n| *n <= most)
-        {
-            let source = format!("data.source=synthetic:{}x20", clients * 10);
-            let count = format!("data.clients={clients}");
-            let sets = [
-                source.as_str(),
-                &count,
-                "data.partition=iid",
-                "algorithm.preset=soteriafl-sgd",
-                "algorithm.batch=5",
-                "privacy.sigma=0.1",
-            ];
-            self.measure(
-                "clients",
-                format!("{clients} clients of 10 records"),
-                self.cores,
-                &sets,
-                &[],
-                20,
-            )?;
+        let counts = [10, 100, 1_000, 10_000, 100_000];
+        for clients in counts.into_iter().filter(|clients| *clients <= most) {
+            let settings = format!(
+                "data.source=synthetic:{}x20 data.clients={clients} data.partition=iid \
+                 algorithm.preset=soteriafl-sgd algorithm.batch=5 privacy.sigma=0.1",
+                clients * 10
+            );
+            let name = format!("{clients} clients of 10 records");
+            self.measure("clients", name, self.cores, &settings, 20)?;
         }
         Ok(())
     }
 
     fn dimension(&mut self) -> Result<(), Failure> {
         let most = if self.options.quick { 10_000 } else { 100_000 };
-        for hidden in [1, 10, 100, 1_000, 10_000, 90_000]
-            .into_iter()
-            .filter(|hidden| *hidden <= most)
-        {
-            let layers = format!("model.hidden=[{hidden}]");
-            let sets = [
-                "data.source=synthetic:640x100x10",
-                "data.clients=10",
-                "model.kind=mlp",
-                layers.as_str(),
-                "algorithm.preset=soteriafl-sgd",
-                "algorithm.batch=16",
-                "privacy.sigma=0.1",
-            ];
-            let parameters = 101 * hidden + 10 * (hidden + 1);
-            self.measure(
-                "dimension",
-                format!("{parameters} parameters"),
-                self.cores,
-                &sets,
-                &[],
-                10,
-            )?;
+        let widths = [1, 10, 100, 1_000, 10_000, 90_000];
+        for hidden in widths.into_iter().filter(|hidden| *hidden <= most) {
+            let settings = format!(
+                "data.source=synthetic:640x100x10 data.clients=10 model.kind=mlp \
+                 model.hidden=[{hidden}] algorithm.preset=soteriafl-sgd algorithm.batch=16 \
+                 privacy.sigma=0.1"
+            );
+            let name = format!("{} parameters", 101 * hidden + 10 * (hidden + 1));
+            self.measure("dimension", name, self.cores, &settings, 10)?;
         }
         Ok(())
     }
 
     fn records(&mut self) -> Result<(), Failure> {
         for records in [100, 1_000, 10_000, 100_000] {
-            let source = format!("data.source=synthetic:{}x100", 10 * records);
-            let sets = [
-                source.as_str(),
-                "data.clients=10",
-                "data.partition=iid",
-                "privacy.sigma=0.1",
-            ];
-            for estimator in ["gd", "sgd", "saga"] {
-                let preset = format!("algorithm.preset=soteriafl-{estimator}");
-                let extra: &[&str] = if estimator == "gd" {
-                    &[&preset]
-                } else {
-                    &[&preset, "algorithm.batch=64"]
-                };
+            for (estimator, batch) in [
+                ("gd", ""),
+                ("sgd", "algorithm.batch=64"),
+                ("saga", "algorithm.batch=64"),
+            ] {
+                let settings = format!(
+                    "data.source=synthetic:{}x100 data.clients=10 data.partition=iid \
+                     privacy.sigma=0.1 algorithm.preset=soteriafl-{estimator} {batch}",
+                    10 * records
+                );
                 let name = format!("{records} records a client, {estimator}");
-                self.measure("records", name, self.cores, &sets, extra, 20)?;
+                self.measure("records", name, self.cores, &settings, 20)?;
             }
-        }
-        Ok(())
-    }
-
-    fn network(&mut self) -> Result<(), Failure> {
-        for load in network::loads(self.options.quick, &self.options.clients) {
-            let held = network::measure(load, self.verbosity)?;
-            self.verbosity.say(held.to_text());
-            self.held.push(held);
         }
         Ok(())
     }
@@ -318,41 +235,37 @@ impl Bench<'_> {
         }
     }
 
-    fn image_source(&self) -> String {
-        let directories = DataDirectories::from_environment(self.options.data_dir.as_deref());
-        match "mnist"
-            .parse::<soteriafl_data::Source>()
-            .map(|source| source.load(&directories, 0))
-        {
-            Ok(Ok(_)) => "data.source=mnist".to_string(),
-            _ => {
-                self.verbosity
-                    .warn("MNIST not found: dense synthetic data of the same shape instead");
-                "data.source=synthetic:60000x784x10".to_string()
-            }
+    fn image_source(&self) -> &'static str {
+        let directories = self.options.data.directories();
+        let mnist = "mnist".parse::<Source>();
+        if mnist.is_ok_and(|mnist| mnist.load(&directories, 0).is_ok()) {
+            return "data.source=mnist";
         }
+        self.verbosity
+            .warn("MNIST not found: dense synthetic data of the same shape instead");
+        "data.source=synthetic:60000x784x10"
     }
 
-    /// Best time of a round over three runs of `rounds` rounds, the first one discarded as warm-up.
+    /// Best time of a round over three runs of `rounds` rounds with these settings, which are
+    /// `KEY=VALUE` with spaces between.
     fn measure(
         &mut self,
         table: &'static str,
         name: String,
         threads: usize,
-        sets: &[&str],
-        more: &[&str],
+        settings: &str,
         rounds: u32,
     ) -> Result<(), Failure> {
         self.verbosity
             .say(format!("measuring {name} on {threads} threads"));
         let mut document = Document::default();
-        for assignment in sets.iter().chain(more) {
+        for assignment in settings.split_whitespace() {
             document.set(assignment)?;
         }
         document.set("run.eval_every=0")?;
         document.set(&format!("algorithm.rounds={rounds}"))?;
         let config = Config::read(&document)?;
-        let directories = DataDirectories::from_environment(self.options.data_dir.as_deref());
+        let directories = self.options.data.directories();
         let problem = Problem::load(&config, &directories)?;
         let (resolved, _) = config.resolve(&problem.shape(&config)?)?;
         let sigmas = vec![0.01; problem.shards.len()];
@@ -372,7 +285,7 @@ impl Bench<'_> {
             let (mut quickest, warm) = (f64::INFINITY, (rounds / 5).max(1));
             let stretch = ((rounds - warm) / 8).max(1);
             simulation.run(threads, &plan, |progress, _| {
-                // The best of eight stretches after the warm-up: the machine has other things to do too.
+                // The best of eight stretches after the warm-up: other programs run too.
                 if progress.round >= warm && (progress.round - warm) % stretch == 0 {
                     let now = Instant::now();
                     if progress.round > warm {

@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use soteriafl_data::{DataDirectories, Partition, Source};
 
-use super::{
-    Failure, Verbosity, all_cores, experiment_directory, print, resumed, watch_interrupts,
-    write_figure,
-};
+use super::inputs::{self, DataDirectory};
+use super::study::Study;
+use super::{Failure, Verbosity};
 use soteriafl::comparison::{Comparison, Contender, TUNING};
 use soteriafl::config::{Config, Document, Preset};
-use soteriafl::experiment::{Curve, Job, Measure, Outcome, Pool, Setting, Statistic};
-use soteriafl::output::write_whole;
+use soteriafl::experiment::{Curve, Job, Measure, Outcome, Setting, Statistic};
 use soteriafl::problem::Problem;
 use soteriafl::reproduce::figures::Horizontal;
 use soteriafl::words::counted;
@@ -31,7 +28,8 @@ const GRID: &str = "0.01,0.03,0.06,0.1,0.3,0.6,1";
 /// (SVG and PNG), curves.csv and summary.json. Finished runs are kept: the same command goes on
 /// after an interruption.
 ///
-/// Example: soteria compare --algorithms ldp-sgd,cdp-sgd,soteriafl-sgd,auto --seeds 0..5 --out comparison
+/// Example: soteria compare --algorithms ldp-sgd,cdp-sgd,soteriafl-sgd,auto --seeds 0..5 --out
+/// comparison
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// What the algorithms share (TOML) [default: the defaults of `soteria train`]
@@ -48,17 +46,16 @@ pub struct Options {
     seeds: Range<u64>,
     /// Try step sizes and use each algorithm's best, without a claim [without a list:
     /// 0.01,0.03,0.06,0.1,0.3,0.6,1]
-    #[arg(long, value_name = "GRID", num_args = 0..=1, default_missing_value = GRID, value_parser = grid)]
-    tune: Option<Grid>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
-    /// here
     #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
+        long,
+        value_name = "GRID",
+        num_args = 0..=1,
+        default_missing_value = GRID,
+        value_parser = grid
     )]
-    data_dir: Option<PathBuf>,
+    tune: Option<Grid>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Runs at a time; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -118,53 +115,26 @@ const PRESET_KEYS: [&str; 4] = [
 /// # Errors
 /// When the configuration or the data do not allow it, or the run is interrupted.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let start = Instant::now();
-    let interrupted = watch_interrupts();
+    let study = Study::new(&options.out, verbosity);
     let base = base(options, verbosity)?;
-    let settings = settings(options, &base, verbosity)?;
-    experiment_directory(&options.out)?;
+    let settings = Settings::new(options, &base, verbosity).all()?;
+    study.create_directory()?;
     let jobs: Vec<Job> = settings.iter().map(|tried| tried.job.clone()).collect();
-    let kept = options.out.join("jobs");
-    let pool = Pool {
-        threads: options.threads.unwrap_or_else(all_cores),
-        directory: &kept,
-        interrupted: &interrupted,
-        show_progress: !verbosity.quiet,
-    };
-    let outcomes = pool.run(&jobs, |found| {
-        if found > 0 {
-            verbosity.say(resumed(found, jobs.len()));
-        }
-    })?;
+    let outcomes = study.run(&jobs, options.threads)?;
     let comparison = gather(options, &settings, outcomes);
     let summary = comparison.summary();
-    write_everything(options, &comparison, &settings, &summary)?;
-    if options.json {
-        return print(&format!("{summary:#}\n"));
-    }
+    write_everything(&study, options, &comparison, &settings, &summary)?;
     let mut text = comparison.table().to_text();
     if let Some(tuning) = comparison.tuning() {
-        text += &format!("\n{}", tuning.to_text());
-        text += &format!("{TUNING}\n");
+        text += &format!("\n{}{TUNING}\n", tuning.to_text());
     }
     text += &format!("\n{}\n", comparison.sentences().join("\n"));
-    text += &format!(
-        "\n{} in {:.1} s\nreport: {}\n",
-        counted(jobs.len(), "run"),
-        start.elapsed().as_secs_f64(),
-        options.out.join("report.html").display()
-    );
-    verbosity.conclude(&text)
+    study.conclude(options.json, &summary, &text, jobs.len())
 }
 
+/// What the algorithms share, without what each of them, or each seed, has of its own.
 fn base(options: &Options, verbosity: Verbosity) -> Result<Document, Failure> {
-    let mut document = match &options.config {
-        Some(path) => Document::from_file(path)?,
-        None => Document::default(),
-    };
-    for assignment in &options.set {
-        document.set(assignment)?;
-    }
+    let mut document = inputs::document(options.config.as_deref(), &options.set)?;
     for key in PRESET_KEYS {
         if document.remove(key) {
             verbosity.warn(format!("`{key}` is ignored: each algorithm has its own"));
@@ -183,66 +153,97 @@ struct Tried {
     job: Job,
 }
 
-fn settings(
-    options: &Options,
-    base: &Document,
+/// Makes the runs. Settings and problems that do not depend on the seed are made once.
+struct Settings<'a> {
+    options: &'a Options,
+    base: &'a Document,
+    directories: DataDirectories,
+    /// By seed, or 0 where the data does not depend on it, and by whether the system chooses the
+    /// algorithm: it may write records in another basis than the named ones.
+    problems: BTreeMap<(u64, bool), Arc<Problem>>,
+    /// Warnings that were given.
+    warned: Vec<String>,
     verbosity: Verbosity,
-) -> Result<Vec<Tried>, Failure> {
-    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-    // The system's own choice may write records in another basis than the named algorithms.
-    let mut problems: BTreeMap<(u64, bool), Arc<Problem>> = BTreeMap::new();
-    let steps: Vec<Option<f64>> = match &options.tune {
-        Some(Grid(steps)) => steps.iter().copied().map(Some).collect(),
-        None => vec![None],
-    };
-    let mut said = Vec::new();
-    let mut all = Vec::new();
-    for (algorithm, name) in options.algorithms.iter().enumerate() {
-        for step in &steps {
-            let mut shared: Option<Arc<Setting>> = None;
-            for seed in options.seeds.clone() {
-                let mut document = base.clone();
-                document.set(&format!("algorithm.preset={}", name.trim()))?;
-                document.set(&format!("run.seed={seed}"))?;
-                if let Some(step) = step {
-                    document.set(&format!("algorithm.step_size={step}"))?;
-                    // Whichever is used is used because of the records.
-                    document.set("algorithm.step_size_from_data=true")?;
-                }
-                let config = Config::read(&document)?;
-                let own = data_depends_on_seed(&config);
-                let setting = match shared.as_ref().filter(|_| !own) {
-                    Some(setting) => Arc::clone(setting),
-                    None => {
-                        let key = (if own { seed } else { 0 }, config.preset == Preset::Auto);
-                        let problem = match problems.get(&key) {
-                            Some(problem) => Arc::clone(problem),
-                            None => {
-                                let problem = Arc::new(Problem::load(&config, &directories)?);
-                                problems.insert(key, Arc::clone(&problem));
-                                problem
-                            }
-                        };
-                        let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
-                        for warning in warnings {
-                            if !said.contains(&warning) {
-                                verbosity.warn(&warning);
-                                said.push(warning);
-                            }
-                        }
-                        let step = resolved.step_size;
-                        Setting::new(format!("{}-step-{step}", name.trim()), resolved, problem)
-                    }
-                };
-                shared = Some(Arc::clone(&setting));
-                all.push(Tried {
-                    algorithm,
-                    job: Job { setting, seed },
-                });
-            }
+}
+
+impl<'a> Settings<'a> {
+    fn new(options: &'a Options, base: &'a Document, verbosity: Verbosity) -> Self {
+        Self {
+            options,
+            base,
+            directories: options.data.directories(),
+            problems: BTreeMap::new(),
+            warned: Vec::new(),
+            verbosity,
         }
     }
-    Ok(all)
+
+    /// Every algorithm with every step size and every seed, in this order.
+    fn all(mut self) -> Result<Vec<Tried>, Failure> {
+        let steps: Vec<Option<f64>> = match &self.options.tune {
+            Some(Grid(steps)) => steps.iter().copied().map(Some).collect(),
+            None => vec![None],
+        };
+        let mut all = Vec::new();
+        for (algorithm, name) in self.options.algorithms.iter().enumerate() {
+            for step in &steps {
+                let mut shared: Option<Arc<Setting>> = None;
+                for seed in self.options.seeds.clone() {
+                    let config = self.config(name.trim(), *step, seed)?;
+                    let own_data = data_depends_on_seed(&config);
+                    let setting = match shared.filter(|_| !own_data) {
+                        Some(setting) => setting,
+                        None => {
+                            let data_seed = if own_data { seed } else { 0 };
+                            self.setting(name.trim(), &config, data_seed)?
+                        }
+                    };
+                    shared = Some(Arc::clone(&setting));
+                    let job = Job { setting, seed };
+                    all.push(Tried { algorithm, job });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn config(&self, name: &str, step: Option<f64>, seed: u64) -> Result<Config, Failure> {
+        let mut document = self.base.clone();
+        document.set(&format!("algorithm.preset={name}"))?;
+        document.set(&format!("run.seed={seed}"))?;
+        if let Some(step) = step {
+            document.set(&format!("algorithm.step_size={step}"))?;
+            // Whichever is used is used because of the records.
+            document.set("algorithm.step_size_from_data=true")?;
+        }
+        Ok(Config::read(&document)?)
+    }
+
+    fn setting(
+        &mut self,
+        name: &str,
+        config: &Config,
+        data_seed: u64,
+    ) -> Result<Arc<Setting>, Failure> {
+        let key = (data_seed, config.preset == Preset::Auto);
+        let problem = match self.problems.get(&key) {
+            Some(problem) => Arc::clone(problem),
+            None => {
+                let problem = Arc::new(Problem::load(config, &self.directories)?);
+                self.problems.insert(key, Arc::clone(&problem));
+                problem
+            }
+        };
+        let (resolved, warnings) = config.resolve(&problem.shape(config)?)?;
+        for warning in warnings {
+            if !self.warned.contains(&warning) {
+                self.verbosity.warn(&warning);
+                self.warned.push(warning);
+            }
+        }
+        let name = format!("{name}-step-{}", resolved.step_size);
+        Ok(Setting::new(name, resolved, problem))
+    }
 }
 
 /// Whether another seed deals or makes other records.
@@ -303,32 +304,21 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
 }
 
 fn write_everything(
+    study: &Study<'_>,
     options: &Options,
     comparison: &Comparison,
     settings: &[Tried],
     summary: &serde_json::Value,
 ) -> Result<(), Failure> {
-    let out = &options.out;
-    let write = |name: &str, bytes: &[u8]| {
-        let path = out.join(name);
-        write_whole(&path, bytes)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
-    };
-    let folder = out.join("settings");
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| Failure::Failed(format!("{}: {error}", folder.display())))?;
-    for tried in settings.iter().step_by(options.seeds.clone().count()) {
-        let setting = &tried.job.setting;
-        let name = format!("settings/{}.toml", setting.name);
-        write(&name, setting.resolved.to_toml().as_bytes())?;
-    }
+    let first_seeds = settings.iter().step_by(options.seeds.clone().count());
+    study.write_settings(first_seeds.map(|tried| tried.job.setting.as_ref()))?;
     for (name, horizontal) in [
         ("against-rounds", Horizontal::Rounds),
         ("against-bits", Horizontal::Bits),
     ] {
-        write_figure(out, name, &comparison.figure(horizontal))?;
+        study.write_figure(name, &comparison.figure(horizontal))?;
     }
-    write("curves.csv", comparison.csv().as_bytes())?;
-    write("summary.json", format!("{summary:#}\n").as_bytes())?;
-    write("report.html", comparison.story().to_html().as_bytes())
+    study.write("curves.csv", comparison.csv())?;
+    study.write("summary.json", format!("{summary:#}\n"))?;
+    study.write("report.html", comparison.page().to_html())
 }

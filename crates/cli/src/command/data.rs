@@ -1,14 +1,15 @@
 //! `soteria data`: which data there are, what is in them, and how to get or convert them.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use clap::builder::PossibleValuesParser;
+use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use soteriafl_data::export::{self, ExportFormat};
 use soteriafl_data::{DataDirectories, Dataset, Features, Loaded, Source};
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json, table};
 use soteriafl::words::counted;
 use soteriafl_data::fetch::{self, FetchError, KNOWN, Known, Presence, Step};
 
@@ -25,7 +26,7 @@ pub struct Options {
         alias = "data",
         value_name = "DIR",
         global = true,
-        value_parser = super::data_directory
+        value_parser = super::inputs::not_a_source
     )]
     data_dir: Option<PathBuf>,
 }
@@ -40,7 +41,8 @@ enum Action {
     },
     /// Show what a source holds
     Show {
-        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, synthetic:ROWSxFEATURES
+        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+        /// synthetic:ROWSxFEATURES
         source: Source,
         /// The seed of synthetic data
         #[arg(long, value_name = "N", default_value_t = 0)]
@@ -49,13 +51,14 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Download a known public data set, checksum verified; goes on where an earlier download stopped
+    /// Download a known public data set, checksum verified; goes on where an earlier download
+    /// stopped
     ///
     /// The mirrors are tried in order. SOTERIA_MIRROR names another one: its files are looked for
     /// under SOTERIA_MIRROR/NAME/.
     Fetch {
         /// The data set
-        #[arg(value_parser = clap::builder::PossibleValuesParser::new(KNOWN.iter().map(|known| known.name)))]
+        #[arg(value_parser = known_names())]
         name: String,
     },
     /// Write a source as LIBSVM text or as a table
@@ -85,6 +88,10 @@ enum Format {
     Libsvm,
     /// A header, then all values of a row and its label
     Csv,
+}
+
+fn known_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(KNOWN.iter().map(|known| known.name))
 }
 
 /// Runs the command.
@@ -144,10 +151,7 @@ fn list(directories: &DataDirectories, json: bool) -> Result<(), Failure> {
             .map(|known| known_json(known, searched))
             .collect();
         let forms: Vec<&str> = FORMS.iter().map(|(form, _)| *form).collect();
-        return print(&format!(
-            "{:#}\n",
-            json!({ "sources": sources, "forms": forms, "directories": searched })
-        ));
+        return print_json(&json!({ "sources": sources, "forms": forms, "directories": searched }));
     }
     let mut text = format!(
         "{:<14} {:>7} {:>7} {:>8} {:>7}  {}\n",
@@ -271,44 +275,41 @@ fn show(source: &Source, loaded: &Loaded, json: bool) -> Result<(), Failure> {
                 json!({ "name": name, "rows": contents.counts[class], "test_rows": test })
             })
             .collect();
-        return print(&format!(
-            "{:#}\n",
-            json!({
-                "source": source.to_string(),
-                "rows": train.rows(),
-                "test_rows": test_rows,
-                "features": train.columns(),
-                "classes": classes,
-                "density": contents.density,
-                "storage": storage,
-                "values": { "min": contents.smallest, "max": contents.largest },
-            })
-        ));
+        return print_json(&json!({
+            "source": source.to_string(),
+            "rows": train.rows(),
+            "test_rows": test_rows,
+            "features": train.columns(),
+            "classes": classes,
+            "density": contents.density,
+            "storage": storage,
+            "values": { "min": contents.smallest, "max": contents.largest },
+        }));
     }
     let rows = match test_rows {
         Some(test) => format!("{} to train, {test} to test", train.rows()),
         None => format!("{}, no test set", train.rows()),
     };
-    let mut text = String::new();
-    for (name, value) in [
-        ("source", source.to_string()),
-        ("rows", rows),
-        ("features", train.columns().to_string()),
-        (
-            "density",
-            format!(
-                "{:.2}% of the values are not zero, stored {storage}",
-                100.0 * contents.density
+    let mut text = table(
+        9,
+        &[
+            ("source", source.to_string()),
+            ("rows", rows),
+            ("features", train.columns().to_string()),
+            (
+                "density",
+                format!(
+                    "{:.2}% of the values are not zero, stored {storage}",
+                    100.0 * contents.density
+                ),
             ),
-        ),
-        (
-            "values",
-            format!("{} to {}", contents.smallest, contents.largest),
-        ),
-        ("classes", train.classes().to_string()),
-    ] {
-        text += &format!("{name:>9}  {value}\n");
-    }
+            (
+                "values",
+                format!("{} to {}", contents.smallest, contents.largest),
+            ),
+            ("classes", train.classes().to_string()),
+        ],
+    );
     let width = train
         .label_names()
         .iter()
@@ -354,7 +355,7 @@ fn fetch(name: &str, explicit: Option<&Path>, verbosity: Verbosity) -> Result<()
             .map(|mirror| (*mirror).to_owned())
             .collect(),
     };
-    let bar = progress_bar(verbosity);
+    let bar = verbosity.bar(None, DOWNLOADED);
     let outcome = fetch::fetch(known, &folder, &mirrors, |step| match step {
         Step::Present(file) => {
             bar.suspend(|| verbosity.say(format!("{}: here already, checksum verified", file.name)))
@@ -393,20 +394,9 @@ fn fetch(name: &str, explicit: Option<&Path>, verbosity: Verbosity) -> Result<()
     print(&format!("{}\n", folder.display()))
 }
 
-fn progress_bar(verbosity: Verbosity) -> ProgressBar {
-    let visible = std::io::stderr().is_terminal() && !verbosity.quiet;
-    let target = if visible {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(None, target);
-    let style = ProgressStyle::with_template(
-        "{msg}  {bar:32.cyan/dim} {bytes}/{total_bytes}  {bytes_per_sec:.dim}  {eta:.dim} left",
-    );
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
-}
+/// Of one download; its length becomes known when it begins.
+const DOWNLOADED: &str =
+    "{msg}  {bar:32.cyan/dim} {bytes}/{total_bytes}  {bytes_per_sec:.dim}  {eta:.dim} left";
 
 impl From<FetchError> for Failure {
     fn from(error: FetchError) -> Self {

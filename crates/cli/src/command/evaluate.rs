@@ -5,8 +5,8 @@
 //! training data, exactly as `train` did. Nothing in a model file is trusted: shapes are compared
 //! with its description, numbers must be finite.
 //!
-//! Where both the model and the data name their features, names and order must be the same: a weight
-//! applied to another column gives a number that means nothing.
+//! Where both the model and the data name their features, names and order must be the same: a
+//! weight applied to another column gives a number that means nothing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use soteriafl_data::{
     Constants, DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source,
 };
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json, table};
 use soteriafl::config::{Config, Document, FeatureList, ScaleChoice};
 use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::words::counted;
@@ -31,19 +31,21 @@ const CHUNK: usize = 1024;
 
 /// Loss and accuracy of a trained model on any data
 ///
-/// The loss is the mean cross-entropy, without regularizer. A source with a test set is evaluated on
-/// it, any other on all of its rows.
+/// The loss is the mean cross-entropy, without regularizer. A source with a test set is evaluated
+/// on it, any other on all of its rows.
 ///
 /// A model file does not say how features were scaled. With --config the scaling of that run is
-/// applied: given and published constants as they are, others computed again from the run's training
-/// data, which must then be there. Its classes keep their order, too. Without --config features are taken
-/// as they are. Columns of a table with a header must have the names and the order of training.
+/// applied: given and published constants as they are, others computed again from the run's
+/// training data, which must then be there. Its classes keep their order, too. Without --config
+/// features are taken as they are. Columns of a table with a header must have the names and the
+/// order of training.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The model file of a run
     #[arg(long, value_name = "model.safetensors")]
     model: PathBuf,
-    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, synthetic:ROWSxFEATURES
+    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+    /// synthetic:ROWSxFEATURES
     #[arg(long, value_name = "SPEC")]
     data: Source,
     /// The run's configuration, for its scaling and classes
@@ -71,20 +73,53 @@ pub struct Options {
 /// # Errors
 /// When model, data or configuration cannot be read or do not fit each other.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let name = options.model.display();
-    let bytes = std::fs::read(&options.model)
-        .map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
-    let model =
-        Trained::read(&bytes).map_err(|reason| Failure::Failed(format!("{name}: {reason}")))?;
+    let path = &options.model;
+    let bytes = std::fs::read(path).map_err(Failure::at(path))?;
+    let model = Trained::read(&bytes).map_err(Failure::at(path))?;
     let directories = DataDirectories::from_environment(options.data_dir.as_deref());
     let context = Context::of(options, &directories, verbosity)?;
+    let (split, data) = load(options, &model, &context, &directories)?;
+    let outcomes = model.outcomes(&data);
+    if let Some(path) = &options.out {
+        write_predictions(path, &data, &outcomes).map_err(Failure::at(path))?;
+        verbosity.say(format!("wrote {}", path.display()));
+    }
+    let (loss, accuracy) = averages(&data, &outcomes);
+    if options.json {
+        return print_json(&json!({
+            "model": options.model,
+            "kind": model.kind,
+            "data": options.data.to_string(),
+            "split": split,
+            "rows": data.rows(),
+            "loss": loss.is_finite().then_some(loss),
+            "accuracy": accuracy,
+        }));
+    }
+    let rows = counted(data.rows(), "row");
+    let lines = [
+        ("model", format!("{} ({})", model.kind, path.display())),
+        ("data", format!("{}, {rows} ({split})", options.data)),
+        ("loss", format!("{loss:.5}")),
+        ("accuracy", format!("{accuracy:.4}")),
+    ];
+    print(&table(9, &lines))
+}
+
+/// The records to evaluate on, as the model reads them, and which part of the source they are.
+fn load(
+    options: &Options,
+    model: &Trained,
+    context: &Context,
+    directories: &DataDirectories,
+) -> Result<(&'static str, Dataset), Failure> {
     let seed = options.seed.unwrap_or(context.seed);
     let schema = Schema {
         columns: Some(model.inputs),
         feature_names: model.names.clone().or(context.feature_names.clone()),
         label_names: context.label_names.clone(),
     };
-    let loaded = options.data.load_as(&schema, &directories, seed);
+    let loaded = options.data.load_as(&schema, directories, seed);
     let loaded = loaded.map_err(|error| match error {
         DataError::Names { difference, .. } => other_columns(&options.data, &difference),
         other => other.into(),
@@ -95,76 +130,32 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         None => ("all", loaded.train),
     };
     if data.classes() != model.classes {
+        let named = context.label_names.is_some();
         return Err(Failure::Usage {
             message: format!(
-                "{name} has {} classes, {} has {}",
+                "{} has {} classes, {} has {}",
+                options.model.display(),
                 model.classes,
                 options.data,
                 data.classes()
             ),
-            hint: context
-                .label_names
-                .is_none()
-                .then(|| "give the run's --config, which names its classes".to_owned()),
+            hint: (!named).then(|| "give the run's --config, which names its classes".to_owned()),
         });
     }
-    let data = context.scale(data)?;
-    let data = if model.intercept {
-        data.with_intercept()
-    } else {
-        data
-    };
-    let outcomes = model.outcomes(&data);
+    let mut data = context.scale(data)?;
+    if model.intercept {
+        data = data.with_intercept();
+    }
+    Ok((split, data))
+}
+
+/// The mean loss, and the share of records whose class is predicted.
+fn averages(data: &Dataset, outcomes: &[Outcome]) -> (f64, f64) {
     let rows = data.rows() as f64;
-    let loss = outcomes
-        .iter()
-        .map(|outcome| f64::from(outcome.loss))
-        .sum::<f64>()
-        / rows;
-    let correct = outcomes
-        .iter()
-        .zip(data.labels())
-        .filter(|(outcome, label)| outcome.class == **label)
-        .count();
-    let accuracy = correct as f64 / rows;
-    if let Some(path) = &options.out {
-        write_predictions(path, &data, &outcomes)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-        verbosity.say(format!("wrote {}", path.display()));
-    }
-    if options.json {
-        return print(&format!(
-            "{:#}\n",
-            json!({
-                "model": options.model,
-                "kind": model.kind,
-                "data": options.data.to_string(),
-                "split": split,
-                "rows": data.rows(),
-                "loss": loss.is_finite().then_some(loss),
-                "accuracy": accuracy,
-            })
-        ));
-    }
-    let lines = [
-        ("model", format!("{} ({name})", model.kind)),
-        (
-            "data",
-            format!(
-                "{}, {} ({split})",
-                options.data,
-                counted(data.rows(), "row")
-            ),
-        ),
-        ("loss", format!("{loss:.5}")),
-        ("accuracy", format!("{accuracy:.4}")),
-    ];
-    print(
-        &lines
-            .iter()
-            .map(|(name, value)| format!("{name:>9}  {value}\n"))
-            .collect::<String>(),
-    )
+    let losses = outcomes.iter().map(|outcome| f64::from(outcome.loss));
+    let classes = outcomes.iter().zip(data.labels());
+    let correct = classes.filter(|(outcome, label)| outcome.class == **label);
+    (losses.sum::<f64>() / rows, correct.count() as f64 / rows)
 }
 
 /// Refuses data whose columns are not those that the model was trained on.
@@ -208,55 +199,50 @@ impl Context {
             });
         };
         let config = Config::read(&Document::from_file(path)?)?;
-        let seed = config.seed;
-        let feature_names = config.features.as_ref().and_then(FeatureList::names);
-        let feature_names: Option<Arc<[String]>> = feature_names.map(Into::into);
+        let names = config.features.as_ref().and_then(FeatureList::names);
         let labels: Option<Arc<[String]>> = config.labels.clone().map(Into::into);
+        let named = labels.is_some();
+        let public = public_scaling(&config)?.map(|scaling| Context {
+            scaling,
+            feature_names: names.map(Into::into),
+            label_names: labels,
+            seed: config.seed,
+        });
         // The configuration of a deployment, whose records were never here, says what they look
         // like.
         if config.source == Source::Clients
-            && labels.is_some()
-            && let Some(scaling) = public_scaling(&config)?
+            && named
+            && let Some(public) = public
         {
-            return Ok(Context {
-                scaling,
-                feature_names,
-                label_names: labels,
-                seed,
-            });
+            return Ok(public);
         }
-        let problem = match (
-            Problem::load(&config, directories),
-            public_scaling(&config)?,
-        ) {
-            (Ok(problem), _) => problem,
-            // Published and given constants need no records; only the names of the classes are missed.
-            (Err(ProblemError::Data(error)), Some(scaling)) => {
-                if labels.is_none() {
-                    verbosity.warn(format!("the run's training data is not here, so classes are numbered as in the data: {error}"));
-                }
-                return Ok(Context {
-                    scaling,
-                    feature_names,
-                    label_names: labels,
-                    seed,
-                });
+        match (Problem::load(&config, directories), public) {
+            (Ok(problem), _) => {
+                let first = problem.shards.first();
+                Ok(Context {
+                    label_names: first.map(|shard| shard.label_names().into()),
+                    scaling: problem.scaling,
+                    feature_names: problem.feature_names.map(Into::into),
+                    seed: config.seed,
+                })
             }
-            (Err(error), _) => return Err(error.into()),
-        };
-        let label_names = problem
-            .shards
-            .first()
-            .map(|shard| shard.label_names().into());
-        Ok(Context {
-            scaling: problem.scaling,
-            feature_names: problem.feature_names.map(Into::into),
-            label_names,
-            seed,
-        })
+            // Published and given constants need no records; only the names of the classes are
+            // unknown.
+            (Err(ProblemError::Data(error)), Some(public)) => {
+                if !named {
+                    verbosity.warn(format!(
+                        "the run's training data is not here, so classes are numbered as in the \
+                         data: {error}"
+                    ));
+                }
+                Ok(public)
+            }
+            (Err(error), _) => Err(error.into()),
+        }
     }
 
-    /// Applies the scaling to features without the constant one, whose scale is part of the model's bias.
+    /// Applies the scaling to features without the constant one, whose scale is part of the model's
+    /// bias.
     fn scale(&self, data: Dataset) -> Result<Dataset, Failure> {
         let columns = data.columns();
         let first = |constants: &Constants| match constants {

@@ -15,7 +15,7 @@ use soteriafl_core::protocol::{Client, ClientId, Server};
 use soteriafl_core::random::SecretKey;
 use soteriafl_data::{DataDirectories, Share};
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print_json};
 use crate::logs::{self, LogOptions};
 use agree::Agreed;
 use progress::Progress;
@@ -34,7 +34,8 @@ use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
 use soteriafl_deploy::{hex, printable, shortened};
 
-/// How long a client whose last run is over looks for a server with another one, which may have been started with it.
+/// How long a client whose last run is over looks for a server with another one, which may have
+/// been started with it.
 const AFTER_THE_END: Duration = Duration::from_secs(4);
 
 /// Take part in a run with one's own records
@@ -98,7 +99,8 @@ pub struct Options {
     /// Do not ask, and do not warn that there is no limit
     #[arg(long)]
     yes: bool,
-    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
+    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this
+    /// machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
     /// Permit this shape (named in the refusal) besides the one fixed first
@@ -172,7 +174,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
     runtime.block_on(async {
-        // On the thread that the connection lives on, too: every average and every message would otherwise wake another.
+        // On the thread that the connection lives on, too: every average and every message would
+        // otherwise wake another.
         let part = tokio::spawn(take_part(options.clone(), share, target, store, verbosity));
         tokio::select! {
             result = part => match result {
@@ -203,8 +206,8 @@ async fn take_part(
     if let Some(directory) = &options.tls {
         let client = options.client;
         let hint = format!(
-            "`soteria keys add KEYS --client {client} --force`, where ca.key is, makes another one; \
-             it is read at the next start"
+            "`soteria keys add KEYS --client {client} --force`, where ca.key is, makes another \
+             one; it is read at the next start"
         );
         super::watch_certificate(directory, &format!("client-{client}"), hint, verbosity)?;
     }
@@ -289,7 +292,8 @@ async fn describe(
             Ok(text) => return Ok(Some(text)),
             Err(FollowError::Passing(reason)) if over && start.elapsed() > AFTER_THE_END => {
                 verbosity.say(format!(
-                    "no answer ({reason}), and nothing left to do: the last run of this state is over"
+                    "no answer ({reason}), and nothing left to do: the last run of this state is \
+                     over"
                 ));
                 return Ok(None);
             }
@@ -329,7 +333,7 @@ fn participant(
     let resolved = &description.resolved;
     let plan = Arc::new(setup::plan_for(resolved, &description.model.objective())?);
     // Replaced before every message.
-    let first = SecretKey::from_operating_system().map_err(failed)?;
+    let first = SecretKey::from_operating_system().map_err(Failure::failed)?;
     let client = Client::new(
         options.client,
         Arc::clone(&plan),
@@ -338,7 +342,7 @@ fn participant(
         sigma,
         first,
     )
-    .map_err(failed)?;
+    .map_err(Failure::failed)?;
     let start = description.compute_start();
     let awaits_start = start.is_none().then_some(description.start);
     let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
@@ -374,7 +378,7 @@ fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Re
             "delta": price.delta,
             "claim": price.claim,
         });
-        return print(&format!("{ending:#}\n"));
+        return print_json(&ending);
     }
     verbosity.say(format!(
         "run {} is over; `soteria ledger --state {}` shows what was spent",
@@ -382,10 +386,6 @@ fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Re
         options.state.display()
     ));
     Ok(())
-}
-
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::Failed(error.to_string())
 }
 
 fn unusable(error: impl std::fmt::Display) -> Failure {
@@ -404,7 +404,8 @@ impl From<StoreError> for Failure {
 fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
     let hint = match (error, names) {
         (LoadError::Names(difference), Some(names)) if difference.reordered => Some(format!(
-            "nothing was spent or sent; the file has the same columns in another order: write them in that of the run ({})",
+            "nothing was spent or sent; the file has the same columns in another order: write \
+             them in that of the run ({})",
             some_of(names)
         )),
         (LoadError::Names(difference), _) if difference.guessed => Some(
@@ -413,7 +414,8 @@ fn unfit(error: &LoadError, names: Option<&[String]>) -> Failure {
                 .to_string(),
         ),
         (LoadError::Names(_), _) => Some(
-            "nothing was spent or sent; rename the columns if they are the run's, or ask who runs it which ones it means"
+            "nothing was spent or sent; rename the columns if they are the run's, or ask who runs \
+             it which ones it means"
                 .to_string(),
         ),
         _ => None,

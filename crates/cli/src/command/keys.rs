@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use soteriafl_core::protocol::ClientId;
 
-use super::{Failure, Verbosity, print};
+use super::{Failure, Verbosity, print, print_json};
 use soteriafl_deploy::net::keys::{DEFAULT_DAYS, Directory, KeysError, Listed, today};
 
 /// Make, list and revoke the certificates of a deployment
@@ -81,7 +81,12 @@ enum Action {
 #[derive(clap::Args, Clone, Copy, Debug)]
 struct Validity {
     /// How many days certificates are good for
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = DEFAULT_DAYS,
+        value_parser = clap::value_parser!(u32).range(1..=36_500)
+    )]
     days: u32,
 }
 
@@ -177,7 +182,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 fn init_text(directory: &Path, clients: u32, days: u32, verbosity: Verbosity) {
     let shown = directory.display();
     verbosity.say(format!(
-        "wrote an authority, a server's certificate and {clients} client{} to {shown}, good for {days} days",
+        "wrote an authority, a server's certificate and {clients} client{} to {shown}, good for \
+         {days} days",
         if clients == 1 { "" } else { "s" },
     ));
     verbosity.say("the server needs  ca.pem server.pem server.key revoked");
@@ -213,7 +219,7 @@ fn list(directory: &Path, as_json: bool) -> Result<(), Failure> {
                 })
             })
             .collect();
-        return print(&format!("{:#}\n", json!({ "certificates": certificates })));
+        return print_json(&json!({ "certificates": certificates }));
     }
     let width = listed.iter().map(|one| one.name.len()).max().unwrap_or(0);
     let mut text = String::new();

@@ -1,16 +1,18 @@
 //! `soteria plan`: what the paper's theory says for given numbers, what an exact accountant says
 //! beside it, and which algorithm did best when tried on synthetic records of that shape.
 //!
-//! Everything is computed by [`planning`](soteriafl::planning); here numbers are gathered and shown.
+//! Everything is computed by [`planning`](soteriafl::planning); here numbers are gathered and
+//! shown.
 
 mod show;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use soteriafl_data::{DataDirectories, Dataset, largest_singular_value};
+use soteriafl_data::{Dataset, largest_singular_value};
 
-use super::{Failure, Verbosity, print};
+use super::inputs::{self, DataDirectory};
+use super::{Failure, Verbosity, print, print_json};
 use soteriafl::config::resolve::Shape;
 use soteriafl::config::{Config, Document, ModelKind};
 use soteriafl::planning::trial::{Advice, Form, Trial};
@@ -19,8 +21,9 @@ use soteriafl::problem::{Model, Problem, regularizer};
 
 /// What the paper's theory says for your numbers, beside exact noise
 ///
-/// For CDP-SGD and every SoteriaFL algorithm: rounds, batch, step sizes, noise, a bound on utility, communication and
-/// gradients; Tables 1 and 2 of the paper; and which conditions of the theorems do not hold.
+/// For CDP-SGD and every SoteriaFL algorithm: rounds, batch, step sizes, noise, a bound on utility,
+/// communication and gradients; Tables 1 and 2 of the paper; and which conditions of the theorems
+/// do not hold.
 ///
 /// With --config the numbers come from a configuration and its data, the smoothness included; what
 /// is given besides wins. A row is then the configuration with that estimator and shift and the
@@ -32,7 +35,8 @@ use soteriafl::problem::{Model, Problem, regularizer};
 /// `soteria train` runs them, `auto` included. Your records are not used for that. Where nothing
 /// could be tried, or nothing was learnt, nothing is recommended.
 ///
-/// Example: soteria plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3 --clip 0.5 --smoothness 1
+/// Example: soteria plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3
+/// --clip 0.5 --smoothness 1
 /// --rand-k 0.05
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -76,15 +80,8 @@ pub struct Options {
     /// Override a key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
-    /// here
-    #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
-    )]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -116,11 +113,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         trial: trial.as_ref().ok(),
         advice: &advice,
     };
-    print(&if options.json {
-        format!("{:#}\n", shown.json())
+    if options.json {
+        print_json(&shown.json())
     } else {
-        shown.text()
-    })
+        print(&shown.text())
+    }
 }
 
 impl From<PlanError> for Failure {
@@ -232,15 +229,9 @@ impl Options {
 
     /// A plan for a configuration and its data.
     fn for_configuration(&self) -> Result<(Inquiry, Tryable), Failure> {
-        let mut document = match &self.config {
-            Some(path) => Document::from_file(path)?,
-            None => Document::default(),
-        };
-        for assignment in &self.set {
-            document.set(assignment)?;
-        }
+        let document = inputs::document(self.config.as_deref(), &self.set)?;
         let config = Config::read(&document)?;
-        let directories = DataDirectories::from_environment(self.data_dir.as_deref());
+        let directories = self.data.directories();
         let problem = Problem::load(&config, &directories)?;
         let mut shape = problem.shape(&config)?;
         let clients = self
@@ -318,9 +309,11 @@ impl Options {
         let norms = shards.iter().flat_map(|shard| shard.squared_norms());
         let each = norms.copied().fold(0.0, f64::max) / 4.0;
         let remark = format!(
-            "smoothness from the data: L = {:.4} of the mean loss, {:.4} of the worst record, regularizer included; Assumption 1 \
-             asks for the latter, the authors' experiments use the former, and so does this plan. Rounds, batches and step sizes \
-             that follow from it depend on the records and are outside every privacy claim; give --smoothness to avoid that",
+            "smoothness from the data: L = {:.4} of the mean loss, {:.4} of the worst record, \
+             regularizer included; Assumption 1 asks for the latter, the authors' experiments use \
+             the former, and so does this plan. Rounds, batches and step sizes that follow from \
+             it depend on the records and are outside every privacy claim; give --smoothness to \
+             avoid that",
             mean + strongest,
             each + strongest
         );
@@ -328,7 +321,8 @@ impl Options {
     }
 }
 
-const SCALED: &str = "features are scaled by constants computed from the records, so that no run of this configuration claims anything";
+const SCALED: &str = "features are scaled by constants computed from the records, so that no run \
+of this configuration claims anything";
 
 const UNKNOWN_COMPRESSOR: &str = "--omega does not say which compressor it is";
 

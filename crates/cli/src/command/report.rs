@@ -21,16 +21,14 @@ pub struct Options {
 /// # Errors
 /// When the run cannot be read or the report not written.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let files =
-        RunFiles::read(&options.directory).map_err(|error| Failure::Failed(error.to_string()))?;
+    let files = RunFiles::read(&options.directory).map_err(Failure::failed)?;
     let mut written = vec![("report.html", report::html(&files))];
     if options.svg {
         written.push(("curves.svg", report::svg(&files)));
     }
     for (name, text) in written {
         let path = options.directory.join(name);
-        write_whole(&path, text.as_bytes())
-            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+        write_whole(&path, text.as_bytes()).map_err(Failure::at(&path))?;
         verbosity.say(format!("wrote {}", path.display()));
     }
     Ok(())

@@ -2,27 +2,26 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use clap::ValueEnum;
 use soteriafl_data::{DataDirectories, DataError};
 
-use super::{Failure, Verbosity, print, resumed, watch_interrupts};
-use soteriafl::experiment::{Curve, Job, Pool, PoolError, Setting};
-use soteriafl::output::write_whole;
+use super::inputs::DataDirectory;
+use super::study::Study;
+use super::{Failure, Verbosity};
+use soteriafl::experiment::{Curve, Job, Setting};
 use soteriafl::problem::ProblemError;
 use soteriafl::report::Table;
 use soteriafl::reproduce::published::{self, ALGORITHMS, Algorithm, FIGURES, Setup, Task};
 use soteriafl::reproduce::settings::{Data, Mode};
 use soteriafl::reproduce::{Entry, Results, figures, page, tables};
-use soteriafl::words::counted;
 
 /// The paper's figures, with what stands behind them and how far a proof goes
 ///
-/// Figures 1 to 3 (a9a) and 4 to 8 (MNIST), each as published, proved, and best proved: SVG and PNG, curves as CSV, and
-/// report.html with interactive charts. a9a is built in; MNIST is looked for in --data-dir,
-/// SOTERIA_DATA and the cache
-/// (`soteria data fetch mnist`). Finished runs are kept: the same command goes on after an interruption.
+/// Figures 1 to 3 (a9a) and 4 to 8 (MNIST), each as published, proved, and best proved: SVG and
+/// PNG, curves as CSV, and report.html with interactive charts. a9a is built in; MNIST is looked
+/// for in --data-dir, SOTERIA_DATA and the cache (`soteria data fetch mnist`). Finished runs are
+/// kept: the same command goes on after an interruption.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Which problem
@@ -34,20 +33,18 @@ pub struct Options {
     /// Seeds for every setting [default: 10 for a9a, 1 for MNIST]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
-    /// here
-    #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
-    )]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Runs at a time; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Evaluate MNIST runs as published every so many rounds
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     eval_every: u32,
     /// Output directory; one with finished runs is gone on with
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
@@ -93,23 +90,25 @@ enum Which {
     All,
 }
 
+/// The authors' starting model for a9a, which the runs as published begin with.
+const START_FILE: &str = "a9a-start.csv";
+
 /// Runs the command.
 ///
 /// # Errors
 /// When there is nothing to run, data is missing, or the run is interrupted.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let start = Instant::now();
-    let interrupted = watch_interrupts();
+    let study = Study::new(&options.out, verbosity);
     let setups = chosen(options)?;
-    let start_file = options.out.join("a9a-start.csv");
-    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+    let start_file = options.out.join(START_FILE);
+    let directories = options.data.directories();
     let plan = plan(options, &setups, &start_file, &directories, verbosity)?;
     if options.check {
         can_check(&plan)?;
     }
     // Nothing is written before everything that can be wrong has been checked.
-    super::experiment_directory(&options.out)?;
-    write(&start_file, published::A9A_START.as_bytes())?;
+    study.create_directory()?;
+    study.write(START_FILE, published::A9A_START)?;
 
     let jobs: Vec<Job> = plan
         .iter()
@@ -120,20 +119,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             })
         })
         .collect();
-    let kept = options.out.join("jobs");
-    let pool = Pool {
-        threads: options.threads.unwrap_or_else(super::all_cores),
-        directory: &kept,
-        interrupted: &interrupted,
-        show_progress: !verbosity.quiet,
-    };
-    let mut outcomes = pool
-        .run(&jobs, |found| {
-            if found > 0 {
-                verbosity.say(resumed(found, jobs.len()));
-            }
-        })?
-        .into_iter();
+    let mut outcomes = study.run(&jobs, options.threads)?.into_iter();
     let entries = plan
         .into_iter()
         .map(|(mut entry, seeds)| {
@@ -143,18 +129,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         .collect();
     let results = Results { entries };
     let summary = tables::summary(&results);
-    write_everything(&options.out, &results, &summary)?;
-    if options.json {
-        print(&format!("{summary:#}\n"))?;
-    } else {
-        verbosity.conclude(&format!(
-            "{}\n{} in {:.1} s\nreport: {}\n",
-            shown(&results),
-            counted(jobs.len(), "run"),
-            start.elapsed().as_secs_f64(),
-            options.out.join("report.html").display()
-        ))?;
-    }
+    write_everything(&study, &results, &summary)?;
+    study.conclude(options.json, &summary, &shown(&results), jobs.len())?;
     if options.check {
         check(&results)?;
     }
@@ -303,52 +279,31 @@ fn entry(setup: Setup, mode: Mode, algorithm: Option<Algorithm>, setting: Arc<Se
 }
 
 fn write_everything(
-    out: &Path,
+    study: &Study<'_>,
     results: &Results,
     summary: &serde_json::Value,
 ) -> Result<(), Failure> {
-    for folder in ["figures", "curves", "settings"] {
-        let path = out.join(folder);
-        std::fs::create_dir_all(&path)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-    }
+    study.create_folder("figures")?;
+    study.create_folder("curves")?;
     for setup in results.setups() {
         for mode in [Mode::Published, Mode::Proved] {
             if results.of(setup.figure).all(|entry| entry.mode != mode) {
                 continue;
             }
-            let figure = figures::figure(results, &setup, mode);
-            let name = format!("figure-{}-{}", setup.figure, mode.slug());
-            super::write_figure(&out.join("figures"), &name, &figure)?;
+            let name = format!("figures/figure-{}-{}", setup.figure, mode.slug());
+            study.write_figure(&name, &figures::figure(results, &setup, mode))?;
         }
         let name = format!("curves/figure-{}.csv", setup.figure);
-        write(
-            &out.join(name),
-            tables::curves_csv(results, &setup).as_bytes(),
-        )?;
+        study.write(&name, tables::curves_csv(results, &setup))?;
     }
-    for entry in &results.entries {
-        let name = format!("settings/{}.toml", entry.setting.name);
-        write(&out.join(name), entry.setting.resolved.to_toml().as_bytes())?;
-    }
+    study.write_settings(results.entries.iter().map(|entry| entry.setting.as_ref()))?;
     let documents: String = all_tables(results)
         .iter()
         .map(|(title, table)| format!("## {title}\n\n{}\n", table.to_markdown()))
         .collect();
-    write(&out.join("tables.md"), documents.as_bytes())?;
-    write(
-        &out.join("summary.json"),
-        format!("{summary:#}\n").as_bytes(),
-    )?;
-    write(
-        &out.join("report.html"),
-        page::story(results).to_html().as_bytes(),
-    )
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    write_whole(path, bytes)
-        .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+    study.write("tables.md", documents)?;
+    study.write("summary.json", format!("{summary:#}\n"))?;
+    study.write("report.html", page::page(results).to_html())
 }
 
 /// The tables for people: ends of all curves, bands, goals.
@@ -392,16 +347,4 @@ fn all_tables(results: &Results) -> Vec<(String, Table)> {
         }
     }
     all
-}
-
-impl From<PoolError> for Failure {
-    fn from(error: PoolError) -> Self {
-        match error {
-            PoolError::Interrupted { .. } => Failure::Failed(format!(
-                "{error}; they are kept, the same command goes on with the rest"
-            )),
-            PoolError::Run { .. } => Failure::usage(error.to_string()),
-            other => Failure::Failed(other.to_string()),
-        }
-    }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
+use super::inputs::DataDirectory;
 use super::{Failure, Verbosity};
 use crate::logs::LogOptions;
 use finish::{Shared, finish, lock};
@@ -84,15 +85,8 @@ pub struct Options {
     /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
-    /// here
-    #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
-    )]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -237,7 +231,7 @@ async fn coordinate(
         result
     });
     let service = Service::new(actor.coordinator.clone(), &description, feed.clone());
-    let missing = tokio::spawn(missing::keep(feed.feed().clone(), service.streams()));
+    let missing = tokio::spawn(missing::remind(feed.feed().clone(), service.streams()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let compressor =
         setup::plan_for(&description.resolved, &description.model.objective())?.compressor;

@@ -1,25 +1,28 @@
 //! `soteria train`: a whole run in one process.
 
+mod progress;
+
 use std::fmt::Write;
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use soteriafl_core::simulate::{EvaluationPlan, Metrics, Traffic};
-use soteriafl_data::DataDirectories;
+use indicatif::HumanBytes;
+use soteriafl_core::simulate::{EvaluationPlan, Simulation};
 
-use super::{Failure, Verbosity, print, watch_interrupts};
+use super::inputs::{self, DataDirectory};
+use super::{Failure, Verbosity, all_cores, conclude_run, table, watch_interrupts};
+use progress::Progress;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::config::resolve::Resolved;
-use soteriafl::config::{Config, Document, NoiseTarget};
-use soteriafl::output::{self, Ending, LastRow, RunDirectory, compressor_text};
+use soteriafl::config::{Config, NoiseTarget};
+use soteriafl::output::{self, LastRow, RunDirectory, RunResult, compressor_text};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
 use soteriafl::words::{counted, readable};
+use soteriafl_accountant::round_up;
 
 /// Train a model over simulated clients
 ///
@@ -49,15 +52,8 @@ pub struct Options {
     /// Go on with an interrupted run
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "out", "seed", "force"])]
     resume: Option<PathBuf>,
-    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
-    /// here
-    #[arg(
-        long = "data-dir",
-        alias = "data",
-        value_name = "DIR",
-        value_parser = super::data_directory
-    )]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataDirectory,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -68,44 +64,20 @@ pub struct Options {
 /// # Errors
 /// When the configuration, the data or the file system do not allow it, or the run is interrupted.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
-    let start = Instant::now();
+    let began = Instant::now();
     let interrupted = watch_interrupts();
-    let config = Config::read(&document(options)?)?;
-    if let Some(path) = &options.out {
-        output::check_empty(path, options.force)?;
-    }
-    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-    let problem = Problem::load(&config, &directories)?;
-    let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
-    for warning in &warnings {
+    let prepared = Prepared::load(options, verbosity)?;
+    // Refuses what does not fit into memory, so it comes before everything that needs much of it.
+    let mut simulation = prepared.simulation()?;
+    prepared.announce(verbosity);
+    let foreseen = prepared.foreseen();
+    for warning in &foreseen {
         verbosity.warn(warning);
     }
-    let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
-    let dimension = problem.objective.dimension();
-    let calibration = Instant::now();
-    let privacy = Privacy::settle(
-        &resolved.specification(),
-        dimension,
-        &records,
-        problem.data_dependent(),
-    )?;
-    let calibrated = calibration.elapsed();
-    let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas)?;
-    announce(&resolved, &problem, &privacy, calibrated, verbosity);
-    let weights = problem.weights(&resolved);
-    let ratio = advice::signal_to_noise(&resolved, dimension, &privacy.sigmas, &weights);
-    let advised: Vec<String> = advice::noise(ratio, dimension)
-        .into_iter()
-        .chain(advice::columns_of(&problem))
-        .collect();
-    for warning in &advised {
-        verbosity.warn(warning);
-    }
-
     // Nothing is written before everything that can be wrong has been checked.
-    let path = output_directory(options, &resolved)?;
+    let path = output_directory(options, &prepared.resolved);
     let (mut directory, known) = match &options.resume {
-        None => (RunDirectory::create(&path, &resolved)?, None),
+        None => (RunDirectory::create(&path, &prepared.resolved)?, None),
         Some(_) => RunDirectory::resume(&path)?,
     };
     if let Some(last) = &known {
@@ -114,162 +86,273 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             last.round
         ));
     }
-    let plan = EvaluationPlan {
-        objective: problem.objective.as_ref(),
-        regularizer: regularizer(resolved.regularizer, resolved.lambda),
-        weights: &weights,
-        test: problem.test.as_ref(),
-        every: resolved.eval_every,
-        from: known.as_ref().map_or(0, |last| last.round + 1),
-    };
-    let threads = options
-        .threads
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let mut watch = Watch::new(&resolved, known, verbosity);
-    let mut failure = None;
-    simulation.run(threads, &plan, |progress, _| {
-        let stop = interrupted.load(Ordering::Relaxed);
-        if let Some(metrics) = progress.metrics {
-            let whole = privacy
-                .epsilon
-                .filter(|_| progress.round == resolved.rounds);
-            let spent = privacy.odometer.as_ref().map(|odometer| {
-                // Both are bounds of the same; files should not disagree about the end.
-                let after = odometer.after(u64::from(progress.round));
-                whole.map_or(after, |whole| whole.max(after))
-            });
-            match directory.row(progress.round, progress.traffic, &metrics, spent) {
-                Ok(utility) => {
-                    watch.evaluated(progress.round, progress.traffic, metrics, utility, spent)
-                }
-                Err(error) => {
-                    failure = Some(error);
-                    return ControlFlow::Break(());
-                }
-            }
-        }
-        watch.round(progress.round, progress.traffic);
-        if stop {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    });
-    watch.bar.finish_and_clear();
-    if let Some(error) = failure {
-        return Err(error.into());
-    }
-    let majority_accuracy = problem
-        .test
-        .as_ref()
-        .and_then(|test| advice::majority_accuracy(problem.shards.iter().map(AsRef::as_ref), test));
-    let mut ending = Ending {
-        resolved: &resolved,
-        records: &records,
-        dimension,
-        privacy: &privacy,
-        rounds: watch.rounds,
-        metrics: watch.metrics,
-        utility: watch.utility,
-        traffic: watch.traffic,
-        clock: simulation.clock(),
-        total_seconds: start.elapsed().as_secs_f64(),
-        interrupted: watch.rounds < resolved.rounds,
-        deployed: None,
-        majority_accuracy,
-        signal_to_noise: ratio,
-        warnings: advised,
-    };
-    let start = directory.start_loss();
-    let found = advice::after(start, &ending.metrics, majority_accuracy, ending.diverged());
-    ending.warnings.extend(found.iter().cloned());
-    let summary = ending.summary();
-    let model = problem
-        .model_file(simulation.server().model())
-        .map_err(Failure::Failed)?;
-    directory.finish(&summary, &model)?;
-    for warning in &found {
-        verbosity.warn(warning);
-    }
-    if options.json {
-        print(&format!("{summary:#}\n"))?;
-    } else {
-        verbosity.conclude(&table(&ending, &path))?;
-    }
-    if ending.interrupted {
-        return Err(Failure::Failed(format!(
-            "interrupted after {} of {}; what there is stands in {}, `soteria train --resume {}` \
-             goes on",
-            ending.rounds,
-            counted(resolved.rounds, "round"),
-            path.display(),
-            path.display()
-        )));
-    }
-    Ok(())
+    let mut progress = Progress::new(prepared.resolved.rounds, known, verbosity);
+    let threads = options.threads.unwrap_or_else(all_cores);
+    prepared.simulate(
+        &mut simulation,
+        threads,
+        known,
+        &mut directory,
+        &mut progress,
+        &interrupted,
+    )?;
+    progress.finish();
+    let mut result = prepared.result(&simulation, &progress, began);
+    result.warnings = foreseen;
+    prepared.conclude(options, result, &simulation, directory, &path, verbosity)
 }
 
-fn document(options: &Options) -> Result<Document, Failure> {
-    let mut document = match (&options.resume, &options.config) {
-        (Some(directory), _) => Document::from_file(&directory.join("config.toml"))?,
-        (None, Some(file)) => Document::from_file(file)?,
-        (None, None) => Document::default(),
-    };
-    for assignment in &options.set {
-        document.set(assignment)?;
+/// What is known of a run before its first round.
+struct Prepared {
+    resolved: Resolved,
+    problem: Problem,
+    /// Every client's number of records.
+    records: Vec<usize>,
+    /// Every client's weight in the average.
+    weights: Vec<f64>,
+    privacy: Privacy,
+    /// How long finding the noise took.
+    calibration: Duration,
+    signal_to_noise: Option<f64>,
+}
+
+impl Prepared {
+    fn load(options: &Options, verbosity: Verbosity) -> Result<Self, Failure> {
+        let config = configuration(options)?;
+        if let Some(path) = &options.out {
+            output::check_empty(path, options.force)?;
+        }
+        let problem = Problem::load(&config, &options.data.directories())?;
+        let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
+        for warning in &warnings {
+            verbosity.warn(warning);
+        }
+        let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
+        let dimension = problem.objective.dimension();
+        let start = Instant::now();
+        let privacy = Privacy::settle(
+            &resolved.specification(),
+            dimension,
+            &records,
+            problem.data_dependent(),
+        )?;
+        let calibration = start.elapsed();
+        let weights = problem.weights(&resolved);
+        let sigmas = &privacy.sigmas;
+        Ok(Self {
+            signal_to_noise: advice::signal_to_noise(&resolved, dimension, sigmas, &weights),
+            resolved,
+            problem,
+            records,
+            weights,
+            privacy,
+            calibration,
+        })
     }
+
+    fn simulation(&self) -> Result<Simulation, Failure> {
+        let sigmas = &self.privacy.sigmas;
+        Ok(run::simulation(&self.resolved, &self.problem, sigmas)?)
+    }
+
+    /// What is known to go wrong before the first round.
+    fn foreseen(&self) -> Vec<String> {
+        let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
+        let columns = advice::columns_of(&self.problem);
+        noise.into_iter().chain(columns).collect()
+    }
+
+    /// All rounds, each evaluated one written to the table at once.
+    fn simulate(
+        &self,
+        simulation: &mut Simulation,
+        threads: usize,
+        known: Option<LastRow>,
+        directory: &mut RunDirectory,
+        progress: &mut Progress,
+        interrupted: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let (resolved, problem) = (&self.resolved, &self.problem);
+        let plan = EvaluationPlan {
+            objective: problem.objective.as_ref(),
+            regularizer: regularizer(resolved.regularizer, resolved.lambda),
+            weights: &self.weights,
+            test: problem.test.as_ref(),
+            every: resolved.eval_every,
+            from: known.map_or(0, |last| last.round + 1),
+        };
+        let mut written = Ok(());
+        simulation.run(threads, &plan, |now, _| {
+            // Asked for first: the row of a round that was interrupted is still written.
+            let stop = interrupted.load(Ordering::Relaxed);
+            if let Some(metrics) = now.metrics {
+                let spent = self.spent(now.round);
+                match directory.row(now.round, now.traffic, &metrics, spent) {
+                    Ok(utility) => progress.evaluated(metrics, utility, spent),
+                    Err(error) => {
+                        written = Err(error);
+                        return ControlFlow::Break(());
+                    }
+                }
+            }
+            progress.closed(now.round, now.traffic);
+            if stop {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        Ok(written?)
+    }
+
+    /// The epsilon after so many rounds, where one is claimed.
+    fn spent(&self, round: u32) -> Option<f64> {
+        let after = self.privacy.odometer.as_ref()?.after(u64::from(round));
+        // Both bound the same at the end; files should not disagree about it.
+        let whole = self.privacy.epsilon;
+        let whole = whole.filter(|_| round == self.resolved.rounds);
+        Some(whole.map_or(after, |whole| whole.max(after)))
+    }
+
+    fn result(
+        &self,
+        simulation: &Simulation,
+        progress: &Progress,
+        began: Instant,
+    ) -> RunResult<'_> {
+        let shards = self.problem.shards.iter().map(AsRef::as_ref);
+        let test = self.problem.test.as_ref();
+        RunResult {
+            resolved: &self.resolved,
+            records: &self.records,
+            dimension: self.problem.objective.dimension(),
+            privacy: &self.privacy,
+            rounds: progress.rounds,
+            metrics: progress.metrics,
+            utility: progress.utility,
+            traffic: progress.traffic,
+            clock: simulation.clock(),
+            total_seconds: began.elapsed().as_secs_f64(),
+            interrupted: progress.rounds < self.resolved.rounds,
+            deployed: None,
+            majority_accuracy: test.and_then(|test| advice::majority_accuracy(shards, test)),
+            signal_to_noise: self.signal_to_noise,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Writes the last files and shows the result.
+    fn conclude(
+        &self,
+        options: &Options,
+        mut result: RunResult<'_>,
+        simulation: &Simulation,
+        directory: RunDirectory,
+        path: &Path,
+        verbosity: Verbosity,
+    ) -> Result<(), Failure> {
+        let majority = result.majority_accuracy;
+        let start = directory.start_loss();
+        let found = advice::after(start, &result.metrics, majority, result.diverged());
+        result.warnings.extend(found.iter().cloned());
+        let summary = result.summary();
+        let model = self.problem.model_file(simulation.server().model());
+        directory.finish(&summary, &model.map_err(Failure::Failed)?)?;
+        let lines = result_table(&result, path);
+        conclude_run(&found, options.json, &summary, &lines, verbosity)?;
+        if result.interrupted {
+            let path = path.display();
+            return Err(Failure::Failed(format!(
+                "interrupted after {} of {}; what there is stands in {path}, \
+                 `soteria train --resume {path}` goes on",
+                result.rounds,
+                counted(self.resolved.rounds, "round"),
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn configuration(options: &Options) -> Result<Config, Failure> {
+    let resumed = options.resume.as_ref().map(|path| path.join("config.toml"));
+    let file = resumed.as_deref().or(options.config.as_deref());
+    let mut document = inputs::document(file, &options.set)?;
     if let Some(seed) = options.seed {
         document.set(&format!("run.seed={seed}"))?;
     }
-    Ok(document)
+    Ok(Config::read(&document)?)
 }
 
-fn output_directory(options: &Options, resolved: &Resolved) -> Result<PathBuf, Failure> {
-    if let Some(directory) = &options.resume {
-        return Ok(directory.clone());
+fn output_directory(options: &Options, resolved: &Resolved) -> PathBuf {
+    if let Some(path) = options.resume.as_ref().or(options.out.as_ref()) {
+        return path.clone();
     }
-    match &options.out {
-        Some(path) => Ok(path.clone()),
-        None => {
-            let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
-            let name = format!("{time}-{}", resolved.algorithm());
-            let mut path = Path::new("runs").join(&name);
-            for number in 2.. {
-                if !path.exists() {
-                    break;
-                }
-                path = Path::new("runs").join(format!("{name}-{number}"));
-            }
-            Ok(path)
+    let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
+    let name = format!("{time}-{}", resolved.algorithm());
+    let mut path = Path::new("runs").join(&name);
+    for number in 2.. {
+        if !path.exists() {
+            break;
         }
+        path = Path::new("runs").join(format!("{name}-{number}"));
+    }
+    path
+}
+
+impl Prepared {
+    /// Says what was chosen and why, before the first round.
+    fn announce(&self, verbosity: Verbosity) {
+        let (resolved, problem, privacy) = (&self.resolved, &self.problem, &self.privacy);
+        let dimension = problem.objective.dimension();
+        verbosity.say(format!(
+            "{} on {}: {}, {}, {}, {} up",
+            resolved.algorithm_text(dimension),
+            resolved.source,
+            counted(problem.shards.len(), "client"),
+            counted(dimension, "parameter"),
+            counted(resolved.rounds, "round"),
+            compressor_text(resolved.compressor, dimension),
+        ));
+        verbosity.say(format!(
+            "privacy: {}; claim: {}",
+            noise_text(resolved, privacy),
+            privacy.claim
+        ));
+        if problem.scaling.data_dependent() && resolved.noise_target != NoiseTarget::None {
+            verbosity.warn(
+                "no epsilon can be claimed, because the features are scaled by constants computed \
+             from the records (data.scale); \
+             give constants that are known without them, such as data.center=0.5 and \
+             data.factor=2 for pixels (they lie between \
+             0 and 1), or data.scale=none",
+            );
+        }
+        for premise in &privacy.broken_premises {
+            verbosity.warn(format!("the paper's theorem does not apply: {premise}"));
+        }
+        if let Some(epsilon) = privacy.epsilon_exact {
+            verbosity.say(format!(
+            "privacy: with each record clipped and Poisson coins this noise really gives epsilon \
+             {}",
+            round_up(epsilon, 4)
+        ));
+        }
+        verbosity.detail(format!(
+            "calibration took {:.0} ms",
+            self.calibration.as_secs_f64() * 1e3
+        ));
     }
 }
 
-/// Says what was chosen and why, before the first round.
-fn announce(
-    resolved: &Resolved,
-    problem: &Problem,
-    privacy: &Privacy,
-    took: Duration,
-    verbosity: Verbosity,
-) {
-    let dimension = problem.objective.dimension();
-    verbosity.say(format!(
-        "{} on {}: {}, {}, {}, {} up",
-        resolved.algorithm_text(dimension),
-        resolved.source,
-        counted(problem.shards.len(), "client"),
-        counted(dimension, "parameter"),
-        counted(resolved.rounds, "round"),
-        compressor_text(resolved.compressor, dimension),
-    ));
+/// How much noise there is, and why so much.
+fn noise_text(resolved: &Resolved, privacy: &Privacy) -> String {
     let sigma = privacy.sigmas.iter().copied().fold(0.0, f64::max);
-    let noise = match resolved.noise_target {
+    match resolved.noise_target {
         NoiseTarget::None => without_noise(resolved),
         NoiseTarget::Sigma(_) => format!("sigma {sigma:.3e} as given"),
         NoiseTarget::Epsilon(epsilon) => {
             // Rounded up: whoever copies it gets no more than this epsilon.
-            let enough = soteriafl_accountant::round_up(sigma, 4);
+            let enough = round_up(sigma, 4);
             let mut line = format!("sigma {enough:.3e} for epsilon {}", readable(epsilon));
             if let Some(paper) = privacy
                 .paper_sigma
@@ -282,30 +365,7 @@ fn announce(
             }
             line
         }
-    };
-    verbosity.say(format!("privacy: {noise}; claim: {}", privacy.claim));
-    if problem.scaling.data_dependent() && resolved.noise_target != NoiseTarget::None {
-        verbosity.warn(
-            "no epsilon can be claimed, because the features are scaled by constants computed \
-             from the records (data.scale); \
-             give constants that are known without them, such as data.center=0.5 and \
-             data.factor=2 for pixels (they lie between \
-             0 and 1), or data.scale=none",
-        );
     }
-    for premise in &privacy.broken_premises {
-        verbosity.warn(format!("the paper's theorem does not apply: {premise}"));
-    }
-    if let Some(epsilon) = privacy.epsilon_exact {
-        verbosity.say(format!(
-            "privacy: with each record clipped and Poisson coins this noise really gives epsilon {}",
-            soteriafl_accountant::round_up(epsilon, 4)
-        ));
-    }
-    verbosity.detail(format!(
-        "calibration took {:.0} ms",
-        took.as_secs_f64() * 1e3
-    ));
 }
 
 /// What a run without noise does with records and steps.
@@ -327,157 +387,59 @@ fn without_noise(resolved: &Resolved) -> String {
     line
 }
 
-/// Follows a run: the bar, and the latest of everything.
-struct Watch {
-    bar: ProgressBar,
-    visible: bool,
-    rounds: u32,
-    traffic: Traffic,
-    metrics: Metrics,
-    utility: f64,
-    message: String,
-    ticked: Instant,
+/// The result for people.
+fn result_table(result: &RunResult<'_>, path: &Path) -> String {
+    let (metrics, training) = (&result.metrics, result.clock.training.as_secs_f64());
+    let accuracy = match metrics.test_accuracy {
+        Some(accuracy) => format!("{accuracy:.4}"),
+        None => "no test set".to_string(),
+    };
+    let loss = match metrics.loss {
+        loss if loss < 1e7 => format!("{loss:.5}"),
+        loss => format!("{loss:.4e}"),
+    };
+    let up = result.traffic.uplink_bytes;
+    let messages = u64::from(result.rounds) * result.records.len() as u64;
+    let dense = 4 * result.dimension as u64 * messages;
+    let sent_up = match dense as f64 / up.max(1) as f64 {
+        ratio if ratio > 1.0 => {
+            format!("{} ({ratio:.1}x less than all coordinates)", HumanBytes(up))
+        }
+        _ => HumanBytes(up).to_string(),
+    };
+    let down = HumanBytes(result.traffic.downlink_bytes);
+    let rate = f64::from(result.rounds) / training.max(1e-9);
+    let time = format!(
+        "{:.2} s, of it training {training:.2} s ({rate:.0} rounds/s)",
+        result.total_seconds
+    );
+    table(
+        14,
+        &[
+            (
+                "algorithm",
+                result.resolved.algorithm_text(result.dimension),
+            ),
+            ("test accuracy", accuracy),
+            ("training loss", loss),
+            ("utility", format!("{:.3e}", result.utility)),
+            ("epsilon", epsilon_text(result.resolved, result.privacy)),
+            ("sent up", sent_up),
+            ("sent down", down.to_string()),
+            ("time", time),
+            ("report", path.join("report.html").display().to_string()),
+        ],
+    )
 }
 
-impl Watch {
-    fn new(resolved: &Resolved, known: Option<LastRow>, verbosity: Verbosity) -> Self {
-        let visible = std::io::stderr().is_terminal() && !verbosity.quiet;
-        let target = if visible {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(Some(u64::from(resolved.rounds)), target);
-        // What does not fit into the line is cut off at its end.
-        let style = ProgressStyle::with_template(
-            "{bar:20.cyan/dim} {pos}/{len} rounds  {rate:.dim}  {eta:.dim} left  {wide_msg}",
-        );
-        bar.set_style(
-            style
-                .unwrap_or_else(|_| ProgressStyle::default_bar())
-                .with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
-                    let _ = write!(text, "{:.0}/s", state.per_sec());
-                }),
-        );
-        let nothing = Metrics {
-            loss: f64::NAN,
-            grad_norm_sq: f64::NAN,
-            test_accuracy: None,
-        };
-        let (metrics, utility) =
-            known.map_or((nothing, f64::NAN), |last| (last.metrics, last.utility));
-        let (rounds, traffic, message, ticked) =
-            (0, Traffic::default(), String::new(), Instant::now());
-        Self {
-            bar,
-            visible,
-            rounds,
-            traffic,
-            metrics,
-            utility,
-            message,
-            ticked,
-        }
-    }
-
-    fn evaluated(
-        &mut self,
-        round: u32,
-        traffic: Traffic,
-        metrics: Metrics,
-        utility: f64,
-        spent: Option<f64>,
-    ) {
-        (self.rounds, self.traffic, self.metrics, self.utility) =
-            (round, traffic, metrics, utility);
-        if !self.visible {
-            return;
-        }
-        self.message = format!("loss {:.4}", metrics.loss);
-        if let Some(accuracy) = metrics.test_accuracy {
-            self.message += &format!("  accuracy {accuracy:.4}");
-        }
-        if let Some(spent) = spent {
-            self.message += &format!("  epsilon {}", soteriafl_accountant::round_up(spent, 4));
-        }
-    }
-
-    fn round(&mut self, round: u32, traffic: Traffic) {
-        (self.rounds, self.traffic) = (round, traffic);
-        if self.visible && self.ticked.elapsed() > Duration::from_millis(50) {
-            self.ticked = Instant::now();
-            self.bar.set_position(u64::from(round));
-            self.bar.set_message(self.message.clone());
-        }
-    }
-}
-
-/// The final table.
-fn table(ending: &Ending<'_>, path: &Path) -> String {
-    let Ending {
-        resolved,
-        privacy,
-        metrics,
-        traffic,
-        clock,
-        ..
-    } = ending;
-    let up = traffic.uplink_bytes;
-    let dense =
-        4 * ending.dimension as u64 * u64::from(ending.rounds) * ending.records.len() as u64;
-    let epsilon = match privacy.epsilon {
+fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {
+    match privacy.epsilon {
         Some(epsilon) => format!(
             "{} at delta {}, {} (proved, for secret seeds)",
-            readable(soteriafl_accountant::round_up(epsilon, 4)),
+            readable(round_up(epsilon, 4)),
             readable(resolved.delta),
             resolved.adjacency,
         ),
         None => format!("no claim: {}", privacy.claim),
-    };
-    let accuracy = metrics
-        .test_accuracy
-        .map_or("no test set".to_string(), |accuracy| {
-            format!("{accuracy:.4}")
-        });
-    let rate = f64::from(ending.rounds) / clock.training.as_secs_f64().max(1e-9);
-    let lines = [
-        ("algorithm", resolved.algorithm_text(ending.dimension)),
-        ("test accuracy", accuracy),
-        (
-            "training loss",
-            match metrics.loss {
-                loss if loss < 1e7 => format!("{loss:.5}"),
-                loss => format!("{loss:.4e}"),
-            },
-        ),
-        ("utility", format!("{:.3e}", ending.utility)),
-        ("epsilon", epsilon),
-        (
-            "sent up",
-            match dense as f64 / up.max(1) as f64 {
-                ratio if ratio > 1.0 => format!(
-                    "{} ({ratio:.1}x less than all coordinates)",
-                    indicatif::HumanBytes(up)
-                ),
-                _ => indicatif::HumanBytes(up).to_string(),
-            },
-        ),
-        (
-            "sent down",
-            indicatif::HumanBytes(traffic.downlink_bytes).to_string(),
-        ),
-        (
-            "time",
-            format!(
-                "{:.2} s, of it training {:.2} s ({rate:.0} rounds/s)",
-                ending.total_seconds,
-                clock.training.as_secs_f64()
-            ),
-        ),
-        ("report", path.join("report.html").display().to_string()),
-    ];
-    lines
-        .iter()
-        .map(|(name, value)| format!("{name:>14}  {value}\n"))
-        .collect()
+    }
 }

@@ -127,15 +127,16 @@ impl Curve {
         &runs.unwrap_or_default()[..self.len()]
     }
 
-    /// A measure of every run at a number of bits: the last round that was evaluated before they were used up.
-    /// `None` where not even the start fits.
+    /// A measure of every run at a number of bits: the last round that was evaluated before they
+    /// were used up. `None` where not even the start fits.
     pub fn within(&self, bits: u64, measure: Measure) -> Option<Statistic> {
         let points = self.points();
         let at = points.iter().rposition(|point| point.paper_bits <= bits)?;
         Some(self.at(at, measure))
     }
 
-    /// A measure of every run at the first evaluated round in which these bits were used up, or at the end.
+    /// A measure of every run at the first evaluated round in which these bits were used up, or at
+    /// the end.
     pub fn beyond(&self, bits: u64, measure: Measure) -> Statistic {
         let points = self.points();
         let at = points.iter().position(|point| point.paper_bits >= bits);

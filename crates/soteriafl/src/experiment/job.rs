@@ -181,7 +181,8 @@ impl Job {
         }
     }
 
-    /// The whole run. `None` when interrupted. `progress` hears of work as [`work`](Self::work) counts it.
+    /// The whole run. `None` when interrupted. `progress` hears of work as [`work`](Self::work)
+    /// counts it.
     pub(super) fn run(
         &self,
         interrupted: &AtomicBool,
@@ -263,8 +264,9 @@ impl Utility {
     }
 }
 
-/// The sum over the rounds strictly between two that lie `steps` apart, if the values change by the same factor from round
-/// to round, as a gradient that is being minimised does; by the same amount where there is no such factor.
+/// The sum over the rounds strictly between two that lie `steps` apart, if the values change by the
+/// same factor from round to round, as a gradient that is being minimised does; by the same amount
+/// where there is no such factor.
 fn between(from: f64, to: f64, steps: u32) -> f64 {
     let inner = f64::from(steps) - 1.0;
     let ratio = (to / from).powf(1.0 / f64::from(steps));
@@ -277,21 +279,21 @@ fn between(from: f64, to: f64, steps: u32) -> f64 {
 }
 
 /// Where the outcomes of finished jobs are kept.
-pub(super) struct Kept<'a>(pub(super) &'a Path);
+pub(super) struct FinishedJobs<'a>(pub(super) &'a Path);
 
-impl Kept<'_> {
+impl FinishedJobs<'_> {
     fn path(&self, key: &str) -> PathBuf {
         self.0.join(format!("{key}.json"))
     }
 
     /// The outcome of this job, if it is there. A file that cannot be understood is not there.
-    pub(super) fn find(&self, key: &str) -> Option<Outcome> {
+    pub(super) fn read(&self, key: &str) -> Option<Outcome> {
         let text = std::fs::read(self.path(key)).ok()?;
         let outcome: Outcome = serde_json::from_slice(&text).ok()?;
         Some(outcome.with_utilities())
     }
 
-    pub(super) fn keep(&self, key: &str, outcome: &Outcome) -> Result<(), PoolError> {
+    pub(super) fn write(&self, key: &str, outcome: &Outcome) -> Result<(), PoolError> {
         let path = self.path(key);
         let text = serde_json::to_vec(outcome).expect("an outcome has no map keys but names");
         write_whole(&path, &text).map_err(|error| PoolError::file(&path, error))
@@ -328,7 +330,8 @@ mod any_float {
 mod tests {
     use super::*;
 
-    /// Where values fall by the same factor the mean over all rounds does not depend on which of them were looked at.
+    /// Where values fall by the same factor the mean over all rounds does not depend on which of
+    /// them were looked at.
     #[test]
     fn utility_weighs_by_rounds() {
         let mean = |rounds: &[u32], value: &dyn Fn(u32) -> f64| {
@@ -371,12 +374,12 @@ mod tests {
             epsilon: Some(0.999_999_999_999_999_9),
             amplified: true,
         };
-        let kept = Kept(&directory);
-        assert_eq!(kept.find("a"), None);
-        kept.keep("a", &outcome).unwrap();
-        assert_eq!(kept.find("a"), Some(outcome));
+        let finished = FinishedJobs(&directory);
+        assert_eq!(finished.read("a"), None);
+        finished.write("a", &outcome).unwrap();
+        assert_eq!(finished.read("a"), Some(outcome));
         std::fs::write(directory.join("b.json"), b"{\"points\":[").unwrap();
-        assert_eq!(kept.find("b"), None);
+        assert_eq!(finished.read("b"), None);
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::job::{Job, Kept, Outcome};
+use super::job::{FinishedJobs, Job, Outcome};
 use crate::words::counted;
 
 /// Why an experiment has no result.
@@ -75,9 +75,9 @@ impl Pool<'_> {
     ) -> Result<Vec<Outcome>, PoolError> {
         std::fs::create_dir_all(self.directory)
             .map_err(|error| PoolError::file(self.directory, error))?;
-        let kept = Kept(self.directory);
+        let stored = FinishedJobs(self.directory);
         let keys = jobs.iter().map(Job::key).collect::<Result<Vec<_>, _>>()?;
-        let mut found: Vec<Option<Outcome>> = keys.iter().map(|key| kept.find(key)).collect();
+        let mut found: Vec<Option<Outcome>> = keys.iter().map(|key| stored.read(key)).collect();
         let total = |job: &Job| {
             let (round, evaluation) = job.work();
             u64::from(job.setting.resolved.rounds + 1) * round + job.evaluations() * evaluation
@@ -100,7 +100,7 @@ impl Pool<'_> {
                 }
                 let result = match jobs[at].run(self.interrupted, |work| bar.inc(work)) {
                     Ok(None) => return,
-                    Ok(Some(outcome)) => kept.keep(&keys[at], &outcome).map(|()| outcome),
+                    Ok(Some(outcome)) => stored.write(&keys[at], &outcome).map(|()| outcome),
                     Err(error) => Err(error),
                 };
                 failed.fetch_or(result.is_err(), Ordering::Relaxed);

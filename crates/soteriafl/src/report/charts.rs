@@ -91,8 +91,10 @@ pub(super) fn section(run: &RunFiles) -> String {
         "<section id=\"curves\">\n<div class=\"section-head\"><h2>Curves</h2>\n\
          <div class=\"segmented\" id=\"horizontal\" role=\"group\" aria-label=\"Horizontal axis\">\
          <button type=\"button\" data-x=\"round\" aria-pressed=\"true\">rounds</button>\
-         <button type=\"button\" data-x=\"uplink_bytes\" aria-pressed=\"false\">bytes sent</button>\
-         <button type=\"button\" data-x=\"paper_bits\" aria-pressed=\"false\">paper bits</button></div></div>\n\
+         <button type=\"button\" data-x=\"uplink_bytes\" aria-pressed=\"false\">bytes \
+         sent</button>\
+         <button type=\"button\" data-x=\"paper_bits\" aria-pressed=\"false\">paper bits</button>\
+         </div></div>\n\
          <div class=\"charts\">\n",
     );
     for chart in charts(run) {
@@ -112,16 +114,11 @@ pub(super) fn section(run: &RunFiles) -> String {
             text::count(run.rounds.len() as u64)
         ));
     }
-    text::push(
+    text::append!(&mut out, "<p class=\"note\">{}</p>\n", notes.join(" "));
+    text::append!(
         &mut out,
-        format_args!("<p class=\"note\">{}</p>\n", notes.join(" ")),
-    );
-    text::push(
-        &mut out,
-        format_args!(
-            "<noscript><div class=\"static\">{}</div></noscript>\n",
-            figure(run).to_svg()
-        ),
+        "<noscript><div class=\"static\">{}</div></noscript>\n",
+        figure(run).to_svg()
     );
     out.push_str("</section>\n");
     out
@@ -149,11 +146,13 @@ fn unmeasured(run: &RunFiles) -> String {
     }
     let mut text = String::from("<p class=\"unmeasured\"><strong>Not measured:</strong> ");
     text += if run.summary.get("test").is_some_and(|test| !test.is_null()) {
-        "the objective over the clients' records, its gradient and the utility. They need the records, which stay with \
-         the clients; what is shown of the model's quality was measured on the server's own test set."
+        "the objective over the clients' records, its gradient and the utility. They need the \
+         records, which stay with the clients; what is shown of the model's quality was measured \
+         on the server's own test set."
     } else {
-        "how good the model is. The records stay with the clients, and the server has no test set (<code>data.test</code>). \
-         <code>soteria evaluate</code> measures the model on records that you have."
+        "how good the model is. The records stay with the clients, and the server has no test set \
+         (<code>data.test</code>). <code>soteria evaluate</code> measures the model on records \
+         that you have."
     };
     if run.rounds.iter().all(|row| row.epsilon.is_none()) {
         text += " No epsilon is drawn, because the run claims none.";
@@ -176,32 +175,31 @@ impl Chart {
             self.title, self.subtitle
         );
         if missing == rows.len() {
-            text::push(
+            text::append!(
                 out,
-                format_args!(
-                    "<figure class=\"chart\"><figcaption>{head}</figcaption><p class=\"absent\">{}</p></figure>\n",
-                    self.absent
-                ),
+                "<figure class=\"chart\"><figcaption>{head}</figcaption><p class=\"absent\">{}</p>\
+                 </figure>\n",
+                self.absent
             );
             return;
         }
-        text::push(
+        text::append!(
             out,
-            format_args!(
-                "<figure class=\"chart\" data-chart=\"{}\"><figcaption>{head}<div class=\"switches\">\
-             <button type=\"button\" data-log=\"x\" aria-pressed=\"false\" title=\"logarithmic horizontal axis\">log x</button>\
-             <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic vertical axis\">log y</button>\
+            "<figure class=\"chart\" data-chart=\"{}\"><figcaption>{head}<div class=\"switches\">\
+             <button type=\"button\" data-log=\"x\" aria-pressed=\"false\" title=\"logarithmic \
+             horizontal axis\">log x</button>\
+             <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic \
+             vertical axis\">log y</button>\
              </div></figcaption><div class=\"plot\"></div>",
-                self.id, self.log_y
-            ),
+            self.id,
+            self.log_y
         );
         if missing > 0 {
-            text::push(
+            text::append!(
                 out,
-                format_args!(
-                    "<p class=\"note\">{missing} of {} rows hold no finite value and are not drawn.</p>",
-                    rows.len()
-                ),
+                "<p class=\"note\">{missing} of {} rows hold no finite value and are not \
+                 drawn.</p>",
+                rows.len()
             );
         }
         out.push_str("</figure>\n");

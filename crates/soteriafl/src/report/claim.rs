@@ -5,7 +5,7 @@
 
 use super::files::RunFiles;
 use super::setup::{Settings, facts, number_at, numbers_at, range, text_at};
-use super::text::{self, escape, push};
+use super::text::{self, append, escape};
 
 /// What the summary says about privacy.
 pub(super) struct Claim<'a> {
@@ -69,7 +69,8 @@ impl Claim<'_> {
                 let reason = reason.unwrap_or("no delta");
                 format!(
                     "<p><strong>This run makes no privacy claim</strong> ({}). {}</p>\n\
-                     <p>Whatever noise was added, nothing in this report should be read as a bound on what the messages reveal.</p>\n",
+                     <p>Whatever noise was added, nothing in this report should be read as a \
+                     bound on what the messages reveal.</p>\n",
                     escape(reason),
                     explanation(reason)
                 )
@@ -87,8 +88,8 @@ impl Claim<'_> {
             Some(other) => (other, "is changed as that relation allows"),
             None => ("unnamed", "is changed"),
         };
-        // The two error rates of any test obey a + e^eps b >= 1 - delta both ways, so their sum is at least
-        // 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
+        // The two error rates of any test obey a + e^eps b >= 1 - delta both ways, so their sum is
+        // at least 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
         let guess = 1.0 - (1.0 - delta) * (-epsilon).exp() / (1.0 + (-epsilon).exp());
         let guess = (guess * 1000.0 - 1e-9).ceil() / 10.0;
         // A server cannot know whether two clients hold the same record.
@@ -98,16 +99,19 @@ impl Claim<'_> {
             "Clients hold disjoint records and are accounted one by one"
         };
         format!(
-            "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = {}</strong> and \
-             <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one record of one client {exchange}, the \
-             probability of anything that can be concluded from all the messages this client sends in the whole run \
-             grows by a factor of at most <span class=\"formula\">e<sup>ε</sup> = {}</span>, plus δ.</p>\n\
-             <p>Put as a game: somebody who knows every other record, sees every message and every model, and has to tell \
-             which of two such candidates was used, is right in at most <strong>{guess}&#8239;%</strong> of the cases. \
-             A blind guess is right in 50&#8239;%.</p>\n\
-             <p>The number is the largest over the clients. {clients}; a record held by several clients, or used in several runs with independent randomness, costs at most the sum of what \
-             each spends. How many records a client has, how many features and classes there are, and how records were dealt \
-             to clients counts as public.</p>\n",
+            "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = \
+             {}</strong> and <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one \
+             record of one client {exchange}, the probability of anything that can be concluded \
+             from all the messages this client sends in the whole run grows by a factor of at \
+             most <span class=\"formula\">e<sup>ε</sup> = {}</span>, plus δ.</p>\n\
+             <p>Put as a game: somebody who knows every other record, sees every message and \
+             every model, and has to tell which of two such candidates was used, is right in at \
+             most <strong>{guess}&#8239;%</strong> of the cases. A blind guess is right in \
+             50&#8239;%.</p>\n\
+             <p>The number is the largest over the clients. {clients}; a record held by several \
+             clients, or used in several runs with independent randomness, costs at most the sum \
+             of what each spends. How many records a client has, how many features and classes \
+             there are, and how records were dealt to clients counts as public.</p>\n",
             text::number_rounded_up(epsilon, 4),
             text::number_rounded_up(delta, 3),
             escape(pair),
@@ -121,20 +125,24 @@ fn explanation(reason: &str) -> &'static str {
     let known = [
         (
             "paper",
-            "The noise follows the paper's formula; for the mechanism that ran, no proof says which epsilon that gives.",
+            "The noise follows the paper's formula; for the mechanism that ran, no proof says \
+             which epsilon that gives.",
         ),
         ("no noise", "Messages were sent without noise."),
         (
             "scaling",
-            "Features were scaled by constants computed from the records themselves, and no accounting covers that use of them.",
+            "Features were scaled by constants computed from the records themselves, and no \
+             accounting covers that use of them.",
         ),
         (
             "step size",
-            "The step size was computed from the records or chosen by what they gave, and no accounting covers that use of them.",
+            "The step size was computed from the records or chosen by what they gave, and no \
+             accounting covers that use of them.",
         ),
         (
             "estimate",
-            "Each client's whole estimate was clipped instead of each record's gradient, so the influence of one record is not bounded as the accounting needs.",
+            "Each client's whole estimate was clipped instead of each record's gradient, so the \
+             influence of one record is not bounded as the accounting needs.",
         ),
         (
             "replacement",
@@ -155,13 +163,14 @@ fn noise(run: &RunFiles) -> String {
     let kind = text_at(run, "/privacy/noise").unwrap_or_default();
     let mut text = String::new();
     if kind.contains("secure") {
-        text += "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose result does not carry the \
-                 traces that floating-point noise leaves.</p>\n";
+        text += "<p>The noise is <strong>secure</strong>: drawn on a grid, by a method whose \
+                 result does not carry the traces that floating-point noise leaves.</p>\n";
     }
     if run.deployed() {
-        text += "<p>This was a <strong>deployment</strong>: each client drew its noise and coins from its own operating \
-                 system, for one message each, and said nothing about its records but these messages and how many there are. This \
-                 report is the server's and cannot look into a client: what a client's records have spent, in this run \
+        text += "<p>This was a <strong>deployment</strong>: each client drew its noise and coins \
+                 from its own operating system, for one message each, and said nothing about its \
+                 records but these messages and how many there are. This report is the server's \
+                 and cannot look into a client: what a client's records have spent, in this run \
                  and in others, stands in its own ledger (<code>soteria ledger</code>).</p>\n";
     } else if kind != "none" && run.summary.get("seed").is_some_and(|seed| !seed.is_null()) {
         let arithmetic = if kind.contains("secure") {
@@ -170,9 +179,10 @@ fn noise(run: &RunFiles) -> String {
             "ideal Gaussian noise, ideal coins and "
         };
         text += &format!(
-            "<p>This is a <strong>simulation</strong>: the claim speaks of the mechanism with {arithmetic}secret seeds. The \
-             randomness here comes from a seed that stands in the configuration, so the claim says what a deployment of \
-             this run would promise, not that these very messages are safe to publish.</p>\n"
+            "<p>This is a <strong>simulation</strong>: the claim speaks of the mechanism with \
+             {arithmetic}secret seeds. The randomness here comes from a seed that stands in the \
+             configuration, so the claim says what a deployment of this run would promise, not \
+             that these very messages are safe to publish.</p>\n"
         );
     }
     text
@@ -195,18 +205,19 @@ fn outside(run: &RunFiles) -> &'static str {
     let tested = run.summary.get("test").is_some_and(|test| !test.is_null());
     match (run.deployed(), tested) {
         (false, _) => {
-            "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report (loss, gradient norm, \
-             accuracy, clip fractions) are a simulation's privilege. They are computed from the raw records without noise, \
-             and no epsilon covers them.</p>\n"
+            "<p class=\"caveat\"><strong>Outside every claim:</strong> the metrics in this report \
+             (loss, gradient norm, accuracy, clip fractions) are a simulation's privilege. They \
+             are computed from the raw records without noise, and no epsilon covers them.</p>\n"
         }
         (true, true) => {
-            "<p class=\"caveat\"><strong>Outside every claim:</strong> the records of the server's test set. Test loss and \
-             test accuracy are computed from them without noise. Of the clients' records they know what the model \
-             knows, which the messages' epsilon covers; nothing was measured at clients.</p>\n"
+            "<p class=\"caveat\"><strong>Outside every claim:</strong> the records of the \
+             server's test set. Test loss and test accuracy are computed from them without noise. \
+             Of the clients' records they know what the model knows, which the messages' epsilon \
+             covers; nothing was measured at clients.</p>\n"
         }
         (true, false) => {
-            "<p class=\"caveat\">Nothing in this report was measured on anybody's records: the server has no test set, \
-             and nothing is measured at clients.</p>\n"
+            "<p class=\"caveat\">Nothing in this report was measured on anybody's records: the \
+             server has no test set, and nothing is measured at clients.</p>\n"
         }
     }
 }
@@ -215,7 +226,8 @@ fn outside(run: &RunFiles) -> &'static str {
 pub(super) fn section(run: &RunFiles) -> String {
     let claim = Claim::of(run);
     let mut out = String::from(
-        "<section id=\"claim\">\n<h2>What is claimed</h2>\n<div class=\"claim\"><div class=\"prose\">\n",
+        "<section id=\"claim\">\n<h2>What is claimed</h2>\n\
+         <div class=\"claim\"><div class=\"prose\">\n",
     );
     out.push_str(&claim.prose(run.deployed()));
     if claim.reason.is_none() {
@@ -261,10 +273,7 @@ pub(super) fn section(run: &RunFiles) -> String {
         ("Clip", clip),
     ];
     let heading = format!("Terms {}", claim.badge());
-    push(
-        &mut out,
-        format_args!("{}</div>\n</section>\n", facts(&heading, &list)),
-    );
+    append!(&mut out, "{}</div>\n</section>\n", facts(&heading, &list));
     out
 }
 

@@ -1,9 +1,10 @@
 //! Static figures: panels of curves with mean and spread, for documents and comparisons.
 //!
-//! A [`Figure`] is plain data: panels with linear or logarithmic axes, each with series of points and
-//! an optional band around them. [`Figure::to_svg`] turns it into one file that any browser, README
-//! or word processor shows: attributes only (no style sheet, no script, no font file), on white.
-//! Points that an axis cannot show (not finite, or not positive on a logarithmic axis) leave a gap.
+//! A [`Figure`] is plain data: panels with linear or logarithmic axes, each with series of points
+//! and an optional band around them. [`Figure::to_svg`] turns it into one file that any browser,
+//! README or word processor shows: attributes only (no style sheet, no script, no font file), on
+//! white. Points that an axis cannot show (not finite, or not positive on a logarithmic axis) leave
+//! a gap.
 
 use super::png::{self, PictureError};
 use super::svg;
@@ -37,7 +38,8 @@ pub struct Panel {
 /// One curve.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Series {
-    /// Its name in the legend; series of the same name in several panels share entry and colour. Empty: no entry.
+    /// Its name in the legend; series of the same name in several panels share entry and colour.
+    /// Empty: no entry.
     pub label: String,
     /// The points, in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
@@ -49,7 +51,8 @@ pub struct Series {
     pub dashed: bool,
     /// Whether the line is thicker than others, for the one to look at.
     pub bold: bool,
-    /// What the curve belongs to: a page can show and hide the curves of a group together. Empty: none.
+    /// What the curve belongs to: a page can show and hide the curves of a group together. Empty:
+    /// none.
     pub group: String,
 }
 
@@ -66,9 +69,9 @@ impl Series {
     /// The mean of several runs of one algorithm, with a band of one sample standard deviation.
     ///
     /// The runs are matched by position, as runs that differ in their seed alone evaluate the same
-    /// rounds; what a longer run has beyond the shortest is left out, and x is averaged too (the bytes
-    /// of two seeds differ a little). One run has no band. Two passes, so the spread of nearly equal
-    /// values is not lost to cancellation.
+    /// rounds; what a longer run has beyond the shortest is left out, and x is averaged too (the
+    /// bytes of two seeds differ a little). One run has no band. Two passes, so the spread of
+    /// nearly equal values is not lost to cancellation.
     pub fn over_runs(label: impl Into<String>, runs: &[Vec<(f64, f64)>]) -> Series {
         let length = runs.iter().map(Vec::len).min().unwrap_or(0);
         let total = runs.len() as f64;

@@ -28,7 +28,8 @@ const TEST_LOSS: &str = "test_loss";
 /// The files of one run, as read.
 #[derive(Debug, Clone)]
 pub struct RunFiles {
-    /// `config.toml`: the resolved configuration, as text (it is valid TOML when it was read by [`RunFiles::read`]).
+    /// `config.toml`: the resolved configuration, as text; valid TOML where [`RunFiles::read`] has
+    /// read it.
     pub config: String,
     /// `rounds.csv`: one row per evaluated round, in the order of the file.
     pub rounds: Vec<Row>,
@@ -93,53 +94,15 @@ pub enum ReportError {
         /// The kind of value that was there.
         found: &'static str,
     },
-    /// The header of `rounds.csv` lacks a column.
-    #[error("{}, line 1: expected a column `{column}`, found `{found}`", path.display())]
-    MissingColumn {
-        /// The file.
-        path: PathBuf,
-        /// The column that is missing.
-        column: &'static str,
-        /// The header as it is.
-        found: String,
-    },
-    /// A line of `rounds.csv` has too few or too many cells.
-    #[error("{}, line {line}: expected {expected} cells, found {found}", path.display())]
-    CellCount {
+    /// `rounds.csv` is not the table of a run: a column, a cell or the order of rows is wrong.
+    #[error("{}, line {line}{reason}", path.display())]
+    Table {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// How many cells the header has.
-        expected: usize,
-        /// How many this line has.
-        found: usize,
-    },
-    /// A cell of `rounds.csv` does not hold what its column needs.
-    #[error("{}, line {line}, column `{column}`: expected {expected}, found `{found}`", path.display())]
-    Cell {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The column's name.
-        column: &'static str,
-        /// What belongs there.
-        expected: &'static str,
-        /// What is there.
-        found: String,
-    },
-    /// The rounds of `rounds.csv` do not increase.
-    #[error("{}, line {line}: expected a round after {previous}, found {found}", path.display())]
-    Order {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The round of the row before.
-        previous: u64,
-        /// The round of this row.
-        found: u64,
+        /// What is expected there, and what was found.
+        reason: String,
     },
 }
 
@@ -242,6 +205,11 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
         Some(end) if interrupted => &text[..=end],
         _ => text,
     };
+    let fault = |line, reason| ReportError::Table {
+        path: path.to_owned(),
+        line,
+        reason,
+    };
     let mut lines = whole.lines().enumerate();
     let header = lines.next().map_or("", |(_, line)| line);
     let names: Vec<&str> = header.split(',').map(str::trim).collect();
@@ -250,10 +218,12 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
         *place = names
             .iter()
             .position(|name| *name == column)
-            .ok_or_else(|| ReportError::MissingColumn {
-                path: path.to_owned(),
-                column,
-                found: shorten(header),
+            .ok_or_else(|| {
+                let found = shorten(header);
+                fault(
+                    1,
+                    format!(": expected a column `{column}`, found `{found}`"),
+                )
             })?;
     }
     let test_loss = names.iter().position(|name| *name == TEST_LOSS);
@@ -263,32 +233,18 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
         let line = index + 1;
         if cells.len() != names.len() {
             let (expected, found) = (names.len(), cells.len());
-            return Err(ReportError::CellCount {
-                path: path.to_owned(),
-                line,
-                expected,
-                found,
-            });
+            let reason = format!(": expected {expected} cells, found {found}");
+            return Err(fault(line, reason));
         }
-        let row = Cells {
-            path,
-            line,
+        let cells = Cells {
             cells: places.map(|place| cells[place]),
             test_loss: test_loss.map(|place| cells[place]),
-        }
-        .row()?;
-        if let Some(previous) = rows
-            .last()
-            .map(|row| row.round)
-            .filter(|last| *last >= row.round)
-        {
-            let found = row.round;
-            return Err(ReportError::Order {
-                path: path.to_owned(),
-                line,
-                previous,
-                found,
-            });
+        };
+        let row = cells.row().map_err(|reason| fault(line, reason))?;
+        let previous = rows.last().map(|row| row.round);
+        if let Some(previous) = previous.filter(|last| *last >= row.round) {
+            let reason = format!(": expected a round after {previous}, found {}", row.round);
+            return Err(fault(line, reason));
         }
         rows.push(row);
     }
@@ -297,14 +253,12 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
 
 /// The cells of one line, in the order of [`COLUMNS`].
 struct Cells<'a> {
-    path: &'a Path,
-    line: usize,
     cells: [&'a str; COLUMNS.len()],
     test_loss: Option<&'a str>,
 }
 
 impl Cells<'_> {
-    fn row(&self) -> Result<Row, ReportError> {
+    fn row(&self) -> Result<Row, String> {
         Ok(Row {
             round: self.count(0)?,
             paper_bits: self.number(1)?.unwrap_or(f64::NAN),
@@ -316,42 +270,37 @@ impl Cells<'_> {
             test_accuracy: self.number(7)?,
             epsilon: self.number(8)?,
             test_loss: match self.test_loss {
-                Some(cell) => self.read(cell, TEST_LOSS)?,
+                Some(cell) => read_number(cell, TEST_LOSS)?,
                 None => None,
             },
         })
     }
 
-    fn count(&self, at: usize) -> Result<u64, ReportError> {
+    fn count(&self, at: usize) -> Result<u64, String> {
         self.cells[at]
             .parse()
-            .map_err(|_| self.fault(self.cells[at], COLUMNS[at], "a whole number"))
+            .map_err(|_| fault(self.cells[at], COLUMNS[at], "a whole number"))
     }
 
-    fn number(&self, at: usize) -> Result<Option<f64>, ReportError> {
-        self.read(self.cells[at], COLUMNS[at])
+    fn number(&self, at: usize) -> Result<Option<f64>, String> {
+        read_number(self.cells[at], COLUMNS[at])
     }
+}
 
-    /// A cell that may be empty.
-    fn read(&self, cell: &str, column: &'static str) -> Result<Option<f64>, ReportError> {
-        match cell {
-            "" => Ok(None),
-            cell => cell
-                .parse()
-                .map(Some)
-                .map_err(|_| self.fault(cell, column, "a number")),
-        }
+/// A cell that may be empty.
+fn read_number(cell: &str, column: &str) -> Result<Option<f64>, String> {
+    match cell {
+        "" => Ok(None),
+        cell => cell
+            .parse()
+            .map(Some)
+            .map_err(|_| fault(cell, column, "a number")),
     }
+}
 
-    fn fault(&self, cell: &str, column: &'static str, expected: &'static str) -> ReportError {
-        ReportError::Cell {
-            path: self.path.to_owned(),
-            line: self.line,
-            column,
-            expected,
-            found: shorten(cell),
-        }
-    }
+fn fault(cell: &str, column: &str, expected: &str) -> String {
+    let found = shorten(cell);
+    format!(", column `{column}`: expected {expected}, found `{found}`")
 }
 
 /// At most 60 characters of a file for a message, so that an error stays one line.

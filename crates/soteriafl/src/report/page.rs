@@ -1,52 +1,86 @@
 //! The page itself: head, headline numbers, sections, and everything it needs inside it.
 //!
-//! The page forbids itself the network (a content security policy of `default-src 'none'`), so even a
-//! mistake in what follows could not load or send anything.
+//! The page forbids itself the network (a content security policy of `default-src 'none'`), so even
+//! a mistake in what follows could not load or send anything.
+
+use serde_json::Value;
 
 use super::claim::Claim;
 use super::files::RunFiles;
 use super::setup::{Settings, number_at, numbers_at, text_at, title};
-use super::text::{self, escape, push, script_json};
+use super::text::{self, append, escape, script_json};
 use super::{charts, claim, setup};
 
-pub(super) const STYLE: &str = include_str!("../../assets/report.css");
+const STYLE: &str = include_str!("../../assets/report.css");
 const SCRIPT: &str = include_str!("../../assets/report.js");
-pub(super) const AXES_SCRIPT: &str = include_str!("../../assets/axes.js");
-pub(super) const UPLOT_STYLE: &str = include_str!("../../../../third-party/uplot/uPlot.min.css");
-pub(super) const UPLOT_SCRIPT: &str =
-    include_str!("../../../../third-party/uplot/uPlot.iife.min.js");
-pub(super) const UPLOT_LICENCE: &str = include_str!("../../../../third-party/uplot/LICENSE");
+const AXES_SCRIPT: &str = include_str!("../../assets/axes.js");
+const UPLOT_STYLE: &str = include_str!("../../../../third-party/uplot/uPlot.min.css");
+const UPLOT_SCRIPT: &str = include_str!("../../../../third-party/uplot/uPlot.iife.min.js");
+const UPLOT_LICENCE: &str = include_str!("../../../../third-party/uplot/LICENSE");
+
+/// The note on the charts' authors that every page ends with.
+pub(super) const CREDIT: &str = "<p class=\"note\">Charts: uPlot 1.6.32, © 2022 Leon Sorokin, \
+MIT licence (its text is in this file).</p>\n";
 
 pub(super) fn html(run: &RunFiles) -> String {
-    let mut out = String::with_capacity(256 * 1024);
-    push(
-        &mut out,
-        format_args!(
+    let body = [
+        header(run),
+        warnings(run),
+        cards(run),
+        charts::section(run),
+        claim::section(run),
+        setup::section(run),
+        provenance(run),
+    ];
+    Shell {
+        title: &title(run),
+        style: "",
+        hidden: ".charts, .segmented, #curves > .note",
+        data: ("run-data", &charts::data(run)),
+        script: SCRIPT,
+    }
+    .around(&body.concat())
+}
+
+/// Everything of a page but its body.
+pub(super) struct Shell<'a> {
+    /// The title, unescaped.
+    pub(super) title: &'a str,
+    /// Styles besides those that all pages have.
+    pub(super) style: &'a str,
+    /// What is not shown to readers without scripts.
+    pub(super) hidden: &'a str,
+    /// What the script draws, and under which name it finds it.
+    pub(super) data: (&'a str, &'a Value),
+    /// The script.
+    pub(super) script: &'a str,
+}
+
+impl Shell<'_> {
+    /// The whole page.
+    pub(super) fn around(&self, body: &str) -> String {
+        let Self {
+            style,
+            hidden,
+            script,
+            ..
+        } = self;
+        let (name, data) = (self.data.0, script_json(self.data.1));
+        format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
-         <style>{UPLOT_STYLE}</style>\n<style>\n{STYLE}</style>\n\
-         <noscript><style>.charts, .segmented, #curves > .note {{ display: none; }}</style></noscript>\n</head>\n<body>\n<main>\n",
-            escape(&title(run))
-        ),
-    );
-    out.push_str(&header(run));
-    out.push_str(&warnings(run));
-    out.push_str(&cards(run));
-    out.push_str(&charts::section(run));
-    out.push_str(&claim::section(run));
-    out.push_str(&setup::section(run));
-    out.push_str(&provenance(run));
-    push(
-        &mut out,
-        format_args!(
-            "</main>\n<script type=\"application/json\" id=\"run-data\">{}</script>\n\
-         <script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}\n*/\n{UPLOT_SCRIPT}</script>\n<script>\n{AXES_SCRIPT}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-            script_json(&charts::data(run))
-        ),
-    );
-    out
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+             style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
+             <style>{UPLOT_STYLE}</style>\n<style>\n{STYLE}{style}</style>\n\
+             <noscript><style>{hidden} {{ display: none; }}</style></noscript>\n\
+             </head>\n<body>\n<main>\n{body}</main>\n\
+             <script type=\"application/json\" id=\"{name}\">{data}</script>\n\
+             <script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}\n*/\n{UPLOT_SCRIPT}</script>\n\
+             <script>\n{AXES_SCRIPT}</script>\n<script>\n{script}</script>\n</body>\n</html>\n",
+            escape(self.title)
+        )
+    }
 }
 
 fn header(run: &RunFiles) -> String {
@@ -78,9 +112,9 @@ fn header(run: &RunFiles) -> String {
             .map_or("before its first row".to_owned(), |row| {
                 format!("after round {}", row.round)
             });
-        push(
+        append!(
             &mut badges,
-            format_args!(" <span class=\"badge unproved\">interrupted, last seen {last}</span>"),
+            " <span class=\"badge unproved\">interrupted, last seen {last}</span>"
         );
     }
     let kicker = if run.deployed() {
@@ -89,7 +123,8 @@ fn header(run: &RunFiles) -> String {
         "Training report"
     };
     format!(
-        "<header>\n<p class=\"kicker\">{kicker}</p>\n<h1>{}</h1>\n<p class=\"subtitle\">{}{badges}</p>\n</header>\n",
+        "<header>\n<p class=\"kicker\">{kicker}</p>\n<h1>{}</h1>\n\
+         <p class=\"subtitle\">{}{badges}</p>\n</header>\n",
         escape(&title(run)),
         parts.join(" <span class=\"dot\">·</span> ")
     )
@@ -113,133 +148,119 @@ fn warnings(run: &RunFiles) -> String {
     )
 }
 
-/// One number of the headline row; `lines` stand below it, already escaped.
-fn card(class: &str, name: &str, value: &str, lines: &[String]) -> String {
+/// One number of the headline row, or that there is none; `lines` stand below it. All is escaped.
+fn card(class: &str, name: &str, value: Option<String>, lines: &[Option<String>]) -> String {
+    let value = value.unwrap_or_else(|| missing("none"));
     let lines: String = lines
         .iter()
+        .flatten()
         .filter(|line| !line.is_empty())
         .map(|line| format!("<p>{line}</p>"))
         .collect();
     format!(
-        "<div class=\"card {class}\"><h2>{name}</h2><div class=\"value\">{value}</div>{lines}</div>\n"
+        "<div class=\"card {class}\"><h2>{name}</h2>\
+         <div class=\"value\">{value}</div>{lines}</div>\n"
     )
 }
 
+/// Instead of a number.
+fn missing(why: &str) -> String {
+    format!("<span class=\"none\">{why}</span>")
+}
+
+/// What a curve began with.
+fn at_start(value: Option<f64>, write: impl Fn(f64) -> String) -> Option<String> {
+    value.map(|value| format!("{} at the start", write(value)))
+}
+
+fn four_digits(value: f64) -> String {
+    text::number(value, 4)
+}
+
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
+}
+
 fn cards(run: &RunFiles) -> String {
-    let mut out = String::from("<section class=\"cards\" aria-label=\"Headline numbers\">\n");
-    if run.deployed() {
-        out.push_str(&tested_cards(run));
+    let learnt = if run.deployed() {
+        tested_cards(run)
     } else {
-        out.push_str(&accuracy_card(run));
-        out.push_str(&loss_card(run));
-    }
-    out.push_str(&privacy_card(run));
-    out.push_str(&rounds_card(run));
-    out.push_str(&traffic_card(run));
-    out.push_str(&compression_card(run));
-    out.push_str(&time_card(run));
-    out.push_str("</section>\n");
-    out
+        accuracy_card(run) + &loss_card(run)
+    };
+    let rest = [
+        privacy_card(run),
+        rounds_card(run),
+        traffic_card(run),
+        compression_card(run),
+        time_card(run),
+    ];
+    format!(
+        "<section class=\"cards\" aria-label=\"Headline numbers\">\n{learnt}{}</section>\n",
+        rest.concat()
+    )
 }
 
 fn accuracy_card(run: &RunFiles) -> String {
     let last = run.rounds.last().and_then(|row| row.test_accuracy);
-    match number_at(run, "/final/test_accuracy").or(last) {
-        Some(value) => {
+    let value = number_at(run, "/final/test_accuracy").or(last);
+    let lines = match value {
+        Some(_) => {
             let start = run.rounds.first().and_then(|row| row.test_accuracy);
-            let start = start.map_or(String::new(), |start| {
-                format!("{} at the start", text::percent(start))
-            });
             let majority = number_at(run, "/final/majority_accuracy");
-            let majority = majority.map_or(String::new(), |share| {
-                format!("{} by the most common class", text::percent(share))
-            });
-            card(
-                "",
-                "Test accuracy",
-                &text::percent(value),
-                &[start, majority],
-            )
+            let majority =
+                majority.map(|share| format!("{} by the most common class", text::percent(share)));
+            [at_start(start, text::percent), majority]
         }
-        None => card(
-            "",
-            "Test accuracy",
-            "<span class=\"none\">none</span>",
-            &["not recorded".to_owned()],
-        ),
-    }
+        None => [Some("not recorded".to_owned()), None],
+    };
+    card("", "Test accuracy", value.map(text::percent), &lines)
 }
 
 /// What a server has measured, or that it has nothing to measure on.
 fn tested_cards(run: &RunFiles) -> String {
     let Some(records) = number_at(run, "/test/records") else {
-        let lines = ["the server has no test set".to_owned()];
-        let value = "<span class=\"none\">not measured</span>";
-        return card("", "Accuracy", value, &lines);
+        let lines = [Some("the server has no test set".to_owned())];
+        return card("", "Accuracy", Some(missing("not measured")), &lines);
     };
     let on = format!("on {} test records", text::count(records as u64));
-    let start = run.rounds.first().and_then(|row| row.test_loss);
-    let start = start.filter(|loss| loss.is_finite());
-    let start = start.map_or(String::new(), |start| {
-        format!("{} at the start", text::number(start, 4))
-    });
-    let loss = match number_at(run, "/final/test_loss") {
-        Some(loss) => text::number(loss, 4),
-        // It was measured, and was none.
-        None => "<span class=\"none\">not a number</span>".to_owned(),
-    };
-    accuracy_card(run) + &card("", "Test loss", &loss, &[start, on])
+    let start = finite(run.rounds.first().and_then(|row| row.test_loss));
+    let loss = number_at(run, "/final/test_loss").map(four_digits);
+    // It was measured, and was none.
+    let loss = loss.unwrap_or_else(|| missing("not a number"));
+    let lines = [at_start(start, four_digits), Some(on)];
+    accuracy_card(run) + &card("", "Test loss", Some(loss), &lines)
 }
 
 fn loss_card(run: &RunFiles) -> String {
-    let row = run.rounds.last();
-    let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
-    let loss = number_at(run, "/final/loss").or(finite(row.map(|row| row.loss)));
-    let value = loss.map_or("<span class=\"none\">none</span>".to_owned(), |loss| {
-        text::number(loss, 4)
-    });
-    let start = finite(run.rounds.first().map(|row| row.loss));
-    let start = start.map_or(String::new(), |start| {
-        format!("{} at the start", text::number(start, 4))
-    });
-    let gradient =
-        number_at(run, "/final/grad_norm_sq").or(finite(row.map(|row| row.grad_norm_sq)));
-    let gradient = gradient.map_or(String::new(), |value| {
-        format!("‖∇f‖² = {}", text::number(value, 3))
-    });
-    card("", "Loss", &value, &[start, gradient])
+    let (first, last) = (run.rounds.first(), run.rounds.last());
+    let loss = number_at(run, "/final/loss").or(finite(last.map(|row| row.loss)));
+    let start = at_start(finite(first.map(|row| row.loss)), four_digits);
+    let gradient = number_at(run, "/final/grad_norm_sq");
+    let gradient = gradient.or(finite(last.map(|row| row.grad_norm_sq)));
+    let gradient = gradient.map(|value| format!("‖∇f‖² = {}", text::number(value, 3)));
+    card("", "Loss", loss.map(four_digits), &[start, gradient])
 }
 
 fn privacy_card(run: &RunFiles) -> String {
     let claim = Claim::of(run);
     let value = match claim.epsilon {
         Some(epsilon) => format!("ε = {}", text::number_rounded_up(epsilon, 4)),
-        None => "<span class=\"none\">no ε</span>".to_owned(),
+        None => missing("no ε"),
     };
     let accountant =
         text_at(run, "/privacy/accountant").map(|name| format!("{} accountant", escape(name)));
     let noise = text_at(run, "/privacy/noise").map(|name| format!("noise: {}", escape(name)));
-    let method = accountant
-        .into_iter()
-        .chain(noise)
-        .collect::<Vec<_>>()
-        .join(", ");
-    let spent = run
-        .rounds
-        .last()
-        .filter(|_| run.interrupted())
-        .and_then(|row| Some((row.round, row.epsilon?)));
-    let spent = spent.map_or(String::new(), |(round, epsilon)| {
-        format!(
-            "{} spent up to round {round}",
-            text::number_rounded_up(epsilon, 4)
-        )
+    let method: Vec<String> = accountant.into_iter().chain(noise).collect();
+    let last = run.rounds.last().filter(|_| run.interrupted());
+    let spent = last.and_then(|row| {
+        let epsilon = text::number_rounded_up(row.epsilon?, 4);
+        Some(format!("{epsilon} spent up to round {}", row.round))
     });
     card(
         "wide",
         "Privacy",
-        &format!("{value} {}", claim.badge()),
-        &[claim.terms(), method, spent],
+        Some(format!("{value} {}", claim.badge())),
+        &[Some(claim.terms()), Some(method.join(", ")), spent],
     )
 }
 
@@ -251,23 +272,17 @@ fn rounds_card(run: &RunFiles) -> String {
     } else {
         planned.or(last)
     };
-    let value = rounds.map_or("<span class=\"none\">none</span>".to_owned(), text::count);
     let clients = number_at(run, "/clients").map(|clients| clients as u64);
-    let clients = clients.map_or(String::new(), |n| {
-        format!("{} client{}", text::count(n), if n == 1 { "" } else { "s" })
-    });
+    let clients =
+        clients.map(|n| format!("{} client{}", text::count(n), if n == 1 { "" } else { "s" }));
     let records: f64 = numbers_at(run, "/samples_per_client").iter().sum();
-    let records = if records > 0.0 {
-        let whose = if run.deployed() { ", as they say" } else { "" };
-        format!("{} records{whose}", text::count(records as u64))
-    } else {
-        String::new()
-    };
-    let missing = planned.filter(|planned| run.interrupted() && Some(*planned) > rounds);
-    let missing = missing.map_or(String::new(), |planned| {
-        format!("of {} planned", text::count(planned))
-    });
-    card("", "Rounds", &value, &[missing, clients, records])
+    let whose = if run.deployed() { ", as they say" } else { "" };
+    let records =
+        (records > 0.0).then(|| format!("{} records{whose}", text::count(records as u64)));
+    let planned = planned.filter(|planned| run.interrupted() && Some(*planned) > rounds);
+    let planned = planned.map(|planned| format!("of {} planned", text::count(planned)));
+    let value = rounds.map(text::count);
+    card("", "Rounds", value, &[planned, clients, records])
 }
 
 fn traffic_card(run: &RunFiles) -> String {
@@ -276,27 +291,17 @@ fn traffic_card(run: &RunFiles) -> String {
     let down =
         number_at(run, "/traffic/downlink_bytes").or(row.map(|row| row.downlink_bytes as f64));
     let paper = number_at(run, "/traffic/paper_bits").or(row.map(|row| row.paper_bits));
-    let value = up.map_or("<span class=\"none\">none</span>".to_owned(), |bytes| {
-        text::quantity(bytes, "B")
-    });
-    let paper = paper.map_or(String::new(), |bits| {
-        format!("{} as the paper counts", text::quantity(bits, "bit"))
-    });
-    let down = down.map_or(String::new(), |bytes| {
-        format!("{} down", text::quantity(bytes, "B"))
-    });
-    card("", "Sent by clients", &value, &[paper, down])
+    let paper = paper.map(|bits| format!("{} as the paper counts", text::quantity(bits, "bit")));
+    let down = down.map(|bytes| format!("{} down", text::quantity(bytes, "B")));
+    let value = up.map(|bytes| text::quantity(bytes, "B"));
+    card("", "Sent by clients", value, &[paper, down])
 }
 
 /// How much less was sent than if every message held all coordinates as 32-bit floats.
 fn compression_card(run: &RunFiles) -> String {
     let Some((dense, ratio)) = compression(run) else {
-        return card(
-            "",
-            "Compression",
-            "<span class=\"none\">none</span>",
-            &["nothing was sent".to_owned()],
-        );
+        let lines = [Some("nothing was sent".to_owned())];
+        return card("", "Compression", None, &lines);
     };
     let (factor, than) = if ratio < 1.0 {
         (1.0 / ratio, "more than all coordinates as f32")
@@ -304,12 +309,9 @@ fn compression_card(run: &RunFiles) -> String {
         (ratio, "less than all coordinates as f32")
     };
     let value = format!("{}×", text::number(factor, 3));
-    card(
-        "",
-        "Compression",
-        &value,
-        &[than.to_owned(), format!("({})", text::quantity(dense, "B"))],
-    )
+    let dense = format!("({})", text::quantity(dense, "B"));
+    let lines = [Some(than.to_owned()), Some(dense)];
+    card("", "Compression", Some(value), &lines)
 }
 
 fn compression(run: &RunFiles) -> Option<(f64, f64)> {
@@ -331,30 +333,17 @@ fn compression(run: &RunFiles) -> Option<(f64, f64)> {
 fn time_card(run: &RunFiles) -> String {
     let training = number_at(run, "/seconds/training");
     let total = number_at(run, "/seconds/total");
-    let evaluation = number_at(run, "/seconds/evaluation");
-    let value = training.or(total).map_or(
-        "<span class=\"none\">none</span>".to_owned(),
-        text::duration,
-    );
-    let line = |time: Option<f64>, name: &str| {
-        time.map_or(String::new(), |time| {
-            format!("{} {name}", text::duration(time))
-        })
-    };
+    let evaluation = number_at(run, "/seconds/evaluation").filter(|time| *time > 0.0);
+    let evaluation = evaluation.map(|time| format!("{} evaluation", text::duration(time)));
+    let in_all = total.filter(|_| training.is_some());
+    let in_all = in_all.map(|time| format!("{} in all", text::duration(time)));
     let name = if training.is_some() {
         "Training time"
     } else {
         "Time"
     };
-    card(
-        "",
-        name,
-        &value,
-        &[
-            line(evaluation.filter(|time| *time > 0.0), "evaluation"),
-            line(total.filter(|_| training.is_some()), "in all"),
-        ],
-    )
+    let value = training.or(total).map(text::duration);
+    card("", name, value, &[evaluation, in_all])
 }
 
 fn provenance(run: &RunFiles) -> String {
@@ -365,10 +354,11 @@ fn provenance(run: &RunFiles) -> String {
     let (again, command) = repeated(run);
     format!(
         "<section id=\"provenance\">\n<h2>Provenance</h2>\n\
-         <p>{wrote}This report was written by soteria {version} from <code>config.toml</code>, <code>rounds.csv</code> and \
-         <code>summary.json</code> of the run's directory, and holds nothing else. {again}</p>\n\
+         <p>{wrote}This report was written by soteria {version} from <code>config.toml</code>, \
+         <code>rounds.csv</code> and <code>summary.json</code> of the run's directory, and holds \
+         nothing else. {again}</p>\n\
          <pre><code>{command}</code></pre>\n\
-         <p class=\"note\">Charts: uPlot 1.6.32, © 2022 Leon Sorokin, MIT licence (its text is in this file).</p>\n</section>\n"
+         {CREDIT}</section>\n"
     )
 }
 
@@ -380,15 +370,16 @@ fn repeated(run: &RunFiles) -> (String, String) {
     let serve = "soteria serve --config config.toml --tls keys --state new-state --out repeated";
     match (run.deployed(), seed) {
         (true, None) => (
-            "Its secrets were drawn by each client's operating system and are used once. The same configuration starts \
-             another run with the same terms, for which clients are asked anew:"
+            "Its secrets were drawn by each client's operating system and are used once. The same \
+             configuration starts another run with the same terms, for which clients are asked \
+             anew:"
                 .to_owned(),
             serve.to_owned(),
         ),
         (true, Some(seed)) => (
             format!(
-                "All randomness came from the test seed {seed}: with clients that have the same records, this \
-                 configuration gives the same bytes again."
+                "All randomness came from the test seed {seed}: with clients that have the same \
+                 records, this configuration gives the same bytes again."
             ),
             format!("{serve} --test-seed {seed}"),
         ),

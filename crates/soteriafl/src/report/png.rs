@@ -1,7 +1,7 @@
 //! Figures as pictures: our own SVG, rasterised.
 //!
-//! The font travels with the program (`third-party/dejavu`), and no other font is looked at, so the same figure
-//! gives the same bytes on every machine.
+//! The font travels with the program (`third-party/dejavu`), and no other font is looked at, so the
+//! same figure gives the same bytes on every machine.
 
 use std::sync::{Arc, LazyLock};
 

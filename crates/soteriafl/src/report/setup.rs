@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::files::RunFiles;
-use super::text::{self, escape, push};
+use super::text::{self, append, escape};
 
 /// The resolved configuration, as far as it can be parsed; a key that is absent reads as none.
 pub(super) struct Settings(toml::Table);
@@ -33,7 +33,8 @@ impl Settings {
     }
 }
 
-/// The number at a place of the summary such as `/privacy/epsilon`, also where it is written as text (`"inf"`).
+/// The number at a place of the summary such as `/privacy/epsilon`, also where it is written as
+/// text (`"inf"`).
 pub(super) fn number_at(run: &RunFiles, pointer: &str) -> Option<f64> {
     match run.summary.pointer(pointer)? {
         Value::Number(number) => number.as_f64(),
@@ -92,12 +93,11 @@ pub(super) fn section(run: &RunFiles) -> String {
     out.push_str(&facts("Model", &model_facts(run, &settings)));
     out.push_str(&facts("Steps and clipping", &step_facts(&settings)));
     out.push_str("</div>\n");
-    push(
+    append!(
         &mut out,
-        format_args!(
-            "<details><summary>Resolved configuration <code>config.toml</code></summary>\n<pre><code>{}</code></pre></details>\n",
-            escape(&run.config)
-        ),
+        "<details><summary>Resolved configuration <code>config.toml</code></summary>\n\
+         <pre><code>{}</code></pre></details>\n",
+        escape(&run.config)
     );
     out.push_str("</section>\n");
     out
@@ -131,17 +131,16 @@ fn slots(run: &RunFiles, settings: &Settings) -> String {
         ),
     ];
     let mut out = String::from(
-        "<table class=\"slots\"><thead><tr><th>Slot</th><th>Choice</th><th>Parameters</th></tr></thead><tbody>\n",
+        "<table class=\"slots\"><thead><tr><th>Slot</th><th>Choice</th><th>Parameters</th></tr>\
+         </thead><tbody>\n",
     );
     for (slot, choice, details) in rows {
         let Some(choice) = choice else { continue };
-        push(
+        append!(
             &mut out,
-            format_args!(
-                "<tr><th scope=\"row\">{slot}</th><td><strong>{}</strong></td><td>{}</td></tr>\n",
-                escape(&choice),
-                escape(&details)
-            ),
+            "<tr><th scope=\"row\">{slot}</th><td><strong>{}</strong></td><td>{}</td></tr>\n",
+            escape(&choice),
+            escape(&details)
         );
     }
     out.push_str("</tbody></table>\n");
@@ -396,9 +395,10 @@ pub(super) fn facts(heading: &str, facts: &[(&'static str, Option<String>)]) -> 
     let mut out = format!("<div class=\"facts\"><h3>{heading}</h3><dl>\n");
     for (name, value) in facts {
         if let Some(value) = value {
-            push(
+            append!(
                 &mut out,
-                format_args!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(value)),
+                "<div><dt>{name}</dt><dd>{}</dd></div>\n",
+                escape(value)
             );
         }
     }

@@ -1,22 +1,23 @@
-//! A page that tells of many runs: prose, tables, and figures whose curves can be hovered, hidden and put on
-//! logarithmic axes. One file that loads nothing, like a run's report, with whose styles it is written.
+//! A page that tells of many runs: prose, tables, and figures whose curves can be hovered, hidden
+//! and put on logarithmic axes. One file that loads nothing, like a run's report, with whose styles
+//! it is written.
 
 use serde_json::{Value, json};
 
 use super::decimate;
 use super::figure::{Figure, Panel, Series};
-use super::page::{AXES_SCRIPT, STYLE, UPLOT_LICENCE, UPLOT_SCRIPT, UPLOT_STYLE};
-use super::text::{escape, push, script_json};
+use super::page::{CREDIT, Shell};
+use super::text::{append, escape};
 
-const STORY_STYLE: &str = include_str!("../../assets/story.css");
-const STORY_SCRIPT: &str = include_str!("../../assets/story.js");
+const PAGE_STYLE: &str = include_str!("../../assets/study_page.css");
+const PAGE_SCRIPT: &str = include_str!("../../assets/study_page.js");
 
 /// Points of a curve that a page holds at most.
 const POINTS: usize = 500;
 
 /// A page.
 #[derive(Clone, Debug, Default)]
-pub struct Story {
+pub struct StudyPage {
     /// A few words above the title.
     pub kicker: String,
     /// The title.
@@ -58,28 +59,20 @@ pub enum Part {
 pub struct Table {
     /// The head.
     pub columns: Vec<String>,
-    /// The rows; a cell that starts with `+` or `-` followed by a space becomes a badge that says good or bad.
+    /// The rows; a cell that starts with `+` or `-` followed by a space becomes a badge that says
+    /// good or bad.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Story {
+impl StudyPage {
     /// The page as one HTML file.
     pub fn to_html(&self) -> String {
-        let mut out = String::with_capacity(512 * 1024);
-        let title = escape(&self.title);
-        push(
-            &mut out,
-            format_args!(
-                "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
-         <style>{UPLOT_STYLE}</style>\n<style>\n{STYLE}{STORY_STYLE}</style>\n\
-         <noscript><style>.charts, .keys {{ display: none; }}</style></noscript>\n</head>\n<body>\n<main>\n\
-         <header>\n<p class=\"kicker\">{}</p>\n<h1>{title}</h1>\n<p class=\"subtitle\">{}</p>\n</header>\n",
-                escape(&self.kicker),
-                escape(&self.subtitle)
-            ),
+        let mut out = format!(
+            "<header>\n<p class=\"kicker\">{}</p>\n<h1>{}</h1>\n\
+             <p class=\"subtitle\">{}</p>\n</header>\n",
+            escape(&self.kicker),
+            escape(&self.title),
+            escape(&self.subtitle)
         );
         self.write_cards(&mut out);
         let mut figures = Vec::new();
@@ -87,27 +80,23 @@ impl Story {
         for part in &self.parts {
             if let Part::Heading(text) = part {
                 out.push_str(if open { "</section>\n" } else { "" });
-                push(
-                    &mut out,
-                    format_args!("<section>\n<h2>{}</h2>\n", escape(text)),
-                );
+                let heading = escape(text);
+                append!(&mut out, "<section>\n<h2>{heading}</h2>\n");
                 open = true;
             } else {
                 part.write(&mut out, &mut figures);
             }
         }
         out.push_str(if open { "</section>\n" } else { "" });
-        push(
-            &mut out,
-            format_args!(
-                "<p class=\"note\">Charts: uPlot 1.6.32, © 2022 Leon Sorokin, MIT licence (its text is in this file).</p>\n\
-         </main>\n<script type=\"application/json\" id=\"story-data\">{}</script>\n\
-         <script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}\n*/\n{UPLOT_SCRIPT}</script>\n<script>\n{AXES_SCRIPT}</script>\n\
-         <script>\n{STORY_SCRIPT}</script>\n</body>\n</html>\n",
-                script_json(&Value::Array(figures))
-            ),
-        );
-        out
+        out.push_str(CREDIT);
+        Shell {
+            title: &self.title,
+            style: PAGE_STYLE,
+            hidden: ".charts, .keys",
+            data: ("story-data", &Value::Array(figures)),
+            script: PAGE_SCRIPT,
+        }
+        .around(&out)
     }
 
     fn write_cards(&self, out: &mut String) {
@@ -116,14 +105,12 @@ impl Story {
         }
         out.push_str("<section class=\"cards\" aria-label=\"Headline numbers\">\n");
         for (name, value, line) in &self.cards {
-            push(
+            append!(
                 out,
-                format_args!(
-                    "<div class=\"card\"><h2>{}</h2><div class=\"value\">{}</div><p>{}</p></div>\n",
-                    escape(name),
-                    escape(value),
-                    escape(line)
-                ),
+                "<div class=\"card\"><h2>{}</h2><div class=\"value\">{}</div><p>{}</p></div>\n",
+                escape(name),
+                escape(value),
+                escape(line)
             );
         }
         out.push_str("</section>\n");
@@ -131,22 +118,39 @@ impl Story {
 }
 
 impl Part {
+    /// Opens a section.
+    pub fn heading(text: impl Into<String>) -> Self {
+        Part::Heading(text.into())
+    }
+
+    /// A paragraph.
+    pub fn text(text: impl Into<String>) -> Self {
+        Part::Text(text.into())
+    }
+
+    /// Small print.
+    pub fn note(text: impl Into<String>) -> Self {
+        Part::Note(text.into())
+    }
+
+    /// A figure of which these groups of curves are shown first; all if there are none.
+    pub fn figure(figure: Figure, shown: &[&str]) -> Self {
+        Part::Figure {
+            figure: Box::new(figure),
+            shown: shown.iter().map(ToString::to_string).collect(),
+        }
+    }
+
     fn write(&self, out: &mut String, figures: &mut Vec<Value>) {
+        let mut element = |open: &str, text: &str, close: &str| {
+            append!(out, "{open}{}{close}\n", escape(text));
+        };
         match self {
             Part::Heading(_) => {}
-            Part::Text(text) => push(
-                out,
-                format_args!("<p class=\"prose\">{}</p>\n", escape(text)),
-            ),
-            Part::Subheading(text) => push(out, format_args!("<h3>{}</h3>\n", escape(text))),
-            Part::Note(text) => push(
-                out,
-                format_args!("<p class=\"note\">{}</p>\n", escape(text)),
-            ),
-            Part::Code(text) => push(
-                out,
-                format_args!("<pre><code>{}</code></pre>\n", escape(text)),
-            ),
+            Part::Text(text) => element("<p class=\"prose\">", text, "</p>"),
+            Part::Subheading(text) => element("<h3>", text, "</h3>"),
+            Part::Note(text) => element("<p class=\"note\">", text, "</p>"),
+            Part::Code(text) => element("<pre><code>", text, "</code></pre>"),
             Part::Table(table) => table.write(out),
             Part::Figure { figure, shown } => {
                 write_figure(out, figure, figures.len());
@@ -157,6 +161,14 @@ impl Part {
 }
 
 impl Table {
+    /// A table whose head is given as names between bars: `algorithm|rounds`.
+    pub fn new(columns: &str, rows: impl IntoIterator<Item = Vec<String>>) -> Self {
+        Self {
+            columns: columns.split('|').map(str::to_string).collect(),
+            rows: rows.into_iter().collect(),
+        }
+    }
+
     /// The table for a document.
     pub fn to_markdown(&self) -> String {
         let line = |cells: &[String]| {
@@ -200,7 +212,7 @@ impl Table {
     fn write(&self, out: &mut String) {
         out.push_str("<div class=\"scroll\"><table class=\"numbers\">\n<thead><tr>");
         for column in &self.columns {
-            push(out, format_args!("<th>{}</th>", escape(column)));
+            append!(out, "<th>{}</th>", escape(column));
         }
         out.push_str("</tr></thead>\n<tbody>\n");
         for row in &self.rows {
@@ -211,14 +223,12 @@ impl Table {
                     .map(|text| ("proved", text))
                     .or_else(|| cell.strip_prefix("- ").map(|text| ("unproved", text)));
                 match badge {
-                    Some((class, text)) => push(
+                    Some((class, text)) => append!(
                         out,
-                        format_args!(
-                            "<td><span class=\"badge {class}\">{}</span></td>",
-                            escape(text)
-                        ),
+                        "<td><span class=\"badge {class}\">{}</span></td>",
+                        escape(text)
                     ),
-                    None => push(out, format_args!("<td>{}</td>", escape(cell))),
+                    None => append!(out, "<td>{}</td>", escape(cell)),
                 }
             }
             out.push_str("</tr>\n");
@@ -235,32 +245,29 @@ fn bare(cell: &str) -> &str {
 
 /// Frames that the script fills, and the static figure for readers without one.
 fn write_figure(out: &mut String, figure: &Figure, index: usize) {
-    push(
+    append!(
         out,
-        format_args!(
-            "<div class=\"story-figure\" data-figure=\"{index}\">\n<div class=\"keys\"></div>\n<div class=\"charts\">\n"
-        ),
+        "<div class=\"story-figure\" data-figure=\"{index}\">\n<div class=\"keys\"></div>\n\
+         <div class=\"charts\">\n"
     );
     for panel in &figure.panels {
-        push(
+        append!(
             out,
-            format_args!(
-                "<figure class=\"chart\"><figcaption><div><h3>{}</h3></div><div class=\"switches\">\
-         <button type=\"button\" data-log=\"x\" aria-pressed=\"{}\" title=\"logarithmic horizontal axis\">log x</button>\
-         <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic vertical axis\">log y</button>\
-         </div></figcaption><div class=\"plot\"></div></figure>\n",
-                escape(&panel.title),
-                panel.log_x,
-                panel.log_y
-            ),
+            "<figure class=\"chart\"><figcaption><div><h3>{}</h3></div><div class=\"switches\">\
+             <button type=\"button\" data-log=\"x\" aria-pressed=\"{}\" title=\"logarithmic \
+             horizontal axis\">log x</button>\
+             <button type=\"button\" data-log=\"y\" aria-pressed=\"{}\" title=\"logarithmic \
+             vertical axis\">log y</button>\
+             </div></figcaption><div class=\"plot\"></div></figure>\n",
+            escape(&panel.title),
+            panel.log_x,
+            panel.log_y
         );
     }
-    push(
+    append!(
         out,
-        format_args!(
-            "</div>\n<noscript><div class=\"static\">{}</div></noscript>\n</div>\n",
-            figure.to_svg()
-        ),
+        "</div>\n<noscript><div class=\"static\">{}</div></noscript>\n</div>\n",
+        figure.to_svg()
     );
 }
 
@@ -327,7 +334,8 @@ mod tests {
         );
     }
 
-    /// Nothing that comes from outside can end a tag, a script or an attribute, and the page loads nothing.
+    /// Nothing that comes from outside can end a tag, a script or an attribute, and the page loads
+    /// nothing.
     #[test]
     fn foreign_text_stays_text() {
         let hostile = "</script><script>alert(1)</script>\"'&";
@@ -346,7 +354,7 @@ mod tests {
             }],
         };
         let text = || hostile.to_owned();
-        let page = Story {
+        let page = StudyPage {
             kicker: text(),
             title: text(),
             subtitle: text(),

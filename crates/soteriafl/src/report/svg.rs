@@ -1,11 +1,11 @@
 //! Writing a [`Figure`] as SVG.
 //!
-//! By hand: a figure is a few lines and rectangles, and a plotting library's SVG has neither a legend
-//! that panels share nor text that is text without more code than this. Coordinates have one decimal,
-//! a tenth of a pixel.
+//! By hand: a figure is a few lines and rectangles, and a plotting library's SVG has neither a
+//! legend that panels share nor text that is text without more code than this. Coordinates have one
+//! decimal, a tenth of a pixel.
 
 use super::figure::{Figure, Panel, Series};
-use super::text::{escape, push};
+use super::text::{append, escape};
 use super::{decimate, ticks};
 
 /// Colours that stay apart for colour-blind readers, used in this order where a series names none.
@@ -65,8 +65,9 @@ pub(super) fn draw(figure: &Figure) -> String {
 /// The root element with background and title.
 fn opening(title: &str, width: f64, height: f64) -> String {
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" font-family=\"{FONT}\" font-size=\"12\" fill=\"{INK}\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{width}\" \
+         height=\"{height}\" viewBox=\"0 0 {width} {height}\" font-family=\"{FONT}\" \
+         font-size=\"12\" fill=\"{INK}\">\n\
          <title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
         if title.is_empty() {
             "Figure".to_owned()
@@ -75,13 +76,12 @@ fn opening(title: &str, width: f64, height: f64) -> String {
         },
     );
     if !title.is_empty() {
-        push(
+        append!(
             &mut out,
-            format_args!(
-                "<text x=\"{}\" y=\"31\" text-anchor=\"middle\" font-size=\"17\" font-weight=\"600\">{}</text>\n",
-                width / 2.0,
-                escape(title)
-            ),
+            "<text x=\"{}\" y=\"31\" text-anchor=\"middle\" font-size=\"17\" \
+             font-weight=\"600\">{}</text>\n",
+            width / 2.0,
+            escape(title)
         );
     }
     out
@@ -142,17 +142,15 @@ impl<'a> Legend<'a> {
             let mut x = (width - row.iter().map(|(_, _, wide)| wide).sum::<f64>() + 22.0) / 2.0;
             let y = top + 22.0 * index as f64 + 8.0;
             for (series, color, wide) in row {
-                push(
+                append!(
                     out,
-                    format_args!(
-                        "<path d=\"M{x:.1} {y:.1}h22\" stroke=\"{}\" stroke-width=\"3\"{}/>\
+                    "<path d=\"M{x:.1} {y:.1}h22\" stroke=\"{}\" stroke-width=\"3\"{}/>\
                      <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\">{}</text>\n",
-                        escape(color),
-                        dash(series),
-                        x + 30.0,
-                        y + 4.5,
-                        escape(&series.label)
-                    ),
+                    escape(color),
+                    dash(series),
+                    x + 30.0,
+                    y + 4.5,
+                    escape(&series.label)
                 );
                 x += wide;
             }
@@ -186,57 +184,33 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis that shows all of `values`; `padded` leaves room beyond them, and begins at zero where that is near.
+    /// An axis that shows all of `values`; `padded` leaves room beyond them, and begins at zero
+    /// where that is near.
     fn over(values: impl Iterator<Item = f64> + Clone, log: bool, padded: bool) -> Axis {
         // Beyond these bounds the arithmetic of axes would overflow: such values are not drawn.
         let shown = values.filter(|value| value.abs() < 1e150 && (!log || *value > 1e-150));
         let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| {
             (low.min(v), high.max(v))
         });
+        let axis = |low, high| Axis { low, high, log };
         if low > high {
-            return if log {
-                Axis {
-                    low: 0.1,
-                    high: 1.0,
-                    log,
-                }
-            } else {
-                Axis {
-                    low: 0.0,
-                    high: 1.0,
-                    log,
-                }
-            };
+            return axis(if log { 0.1 } else { 0.0 }, 1.0);
         }
         if log {
-            let pad = if low == high {
-                2.0
-            } else if padded {
-                (high / low).powf(0.06)
-            } else {
-                1.0
+            let pad = match padded {
+                _ if low == high => 2.0,
+                true => (high / low).powf(0.06),
+                false => 1.0,
             };
-            return Axis {
-                low: low / pad,
-                high: high * pad,
-                log,
-            };
+            return axis(low / pad, high * pad);
         }
         if low == high {
             let pad = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
-            return Axis {
-                low: low - pad,
-                high: high + pad,
-                log,
-            };
+            return axis(low - pad, high + pad);
         }
         let pad = if padded { (high - low) * 0.06 } else { 0.0 };
         let from_zero = padded && low >= 0.0 && low < 0.3 * high;
-        Axis {
-            low: if from_zero { 0.0 } else { low - pad },
-            high: high + pad,
-            log,
-        }
+        axis(if from_zero { 0.0 } else { low - pad }, high + pad)
     }
 
     /// The place of a value as a share of the axis; none where the axis cannot show it.
@@ -270,14 +244,14 @@ impl Panel {
             height,
         } = area;
         // Two pixels more than the area, so that a line along its edge keeps its full width.
-        push(
+        append!(
             out,
-            format_args!(
-                "<clipPath id=\"panel-{index}\"><rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/></clipPath>\n\
+            "<clipPath id=\"panel-{index}\">\
+             <rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>\
+             </clipPath>\n\
              <g clip-path=\"url(#panel-{index})\" fill=\"none\">\n",
-                top - 2.0,
-                height + 4.0,
-            ),
+            top - 2.0,
+            height + 4.0,
         );
         let place = |(x, y): (f64, f64)| {
             Some((
@@ -305,14 +279,13 @@ impl Panel {
                 continue;
             };
             let (y, label) = (bottom - share * height, ticks::label(tick));
-            push(
+            append!(
                 out,
-                format_args!(
-                    "<path d=\"M{left:.1} {y:.1}H{right:.1}\" stroke=\"{GRID}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{MUTED}\">{label}</text>\n",
-                    left - 8.0,
-                    y + 4.0,
-                ),
+                "<path d=\"M{left:.1} {y:.1}H{right:.1}\" stroke=\"{GRID}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" \
+                 fill=\"{MUTED}\">{label}</text>\n",
+                left - 8.0,
+                y + 4.0,
             );
         }
         for tick in x_axis.ticks(5) {
@@ -320,38 +293,37 @@ impl Panel {
                 continue;
             };
             let (x, label) = (left + share * width, ticks::label(tick));
-            push(
+            append!(
                 out,
-                format_args!(
-                    "<path d=\"M{x:.1} {bottom:.1}v5\" stroke=\"{MUTED}\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{MUTED}\">{label}</text>\n",
-                    bottom + 19.0,
-                ),
+                "<path d=\"M{x:.1} {bottom:.1}v5\" stroke=\"{MUTED}\"/>\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
+                 fill=\"{MUTED}\">{label}</text>\n",
+                bottom + 19.0,
             );
         }
-        push(
+        append!(
             out,
-            format_args!("<path d=\"M{left:.1} {bottom:.1}H{right:.1}\" stroke=\"{MUTED}\"/>\n"),
+            "<path d=\"M{left:.1} {bottom:.1}H{right:.1}\" stroke=\"{MUTED}\"/>\n"
         );
     }
 
     /// The heading and the names of the axes.
     fn draw_labels(&self, out: &mut String, area: Area) {
         let (middle, bottom) = (area.left + area.width / 2.0, area.top + area.height);
-        push(
+        append!(
             out,
-            format_args!(
-                "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n\
-             <text transform=\"translate({:.1} {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n\
-             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"13.5\" font-weight=\"600\">{}</text>\n",
-                bottom + 40.0,
-                escape(&self.x_label),
-                area.left - 54.0,
-                area.top + area.height / 2.0,
-                escape(&self.y_label),
-                area.top - 13.0,
-                escape(&self.title),
-            ),
+            "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n\
+             <text transform=\"translate({:.1} {:.1}) rotate(-90)\" \
+             text-anchor=\"middle\">{}</text>\n\
+             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"13.5\" \
+             font-weight=\"600\">{}</text>\n",
+            bottom + 40.0,
+            escape(&self.x_label),
+            area.left - 54.0,
+            area.top + area.height / 2.0,
+            escape(&self.y_label),
+            area.top - 13.0,
+            escape(&self.title),
         );
     }
 
@@ -370,7 +342,8 @@ impl Panel {
             .iter()
             .filter_map(|series| series.band.as_ref())
             .flatten();
-        // On a logarithmic axis a spread may reach down to nothing; a decade below the curves is enough to say so.
+        // On a logarithmic axis a spread may reach down to nothing; a decade below the curves is
+        // enough to say so.
         let floor = if self.log_y {
             lowest / 10.0
         } else {
@@ -427,9 +400,9 @@ impl Series {
         let outline: Vec<String> = around.map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if !outline.is_empty() {
             let outline = outline.join("L");
-            push(
+            append!(
                 out,
-                format_args!("<path d=\"M{outline}Z\" fill=\"{color}\" fill-opacity=\"0.16\"/>\n"),
+                "<path d=\"M{outline}Z\" fill=\"{color}\" fill-opacity=\"0.16\"/>\n"
             );
         }
     }
@@ -440,29 +413,27 @@ impl Series {
         let places: Vec<_> = kept.iter().map(|at| place(self.points[*at])).collect();
         for run in places.split(Option::is_none) {
             for (index, (x, y)) in run.iter().flatten().enumerate() {
-                push(
+                append!(
                     &mut line,
-                    format_args!("{}{x:.1} {y:.1}", if index == 0 { "M" } else { "L" }),
+                    "{}{x:.1} {y:.1}",
+                    if index == 0 { "M" } else { "L" }
                 );
                 // A line of one point is invisible.
                 if run.len() == 1 {
-                    push(
+                    append!(
                         &mut dots,
-                        format_args!(
-                            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>\n"
-                        ),
+                        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>\n"
                     );
                 }
             }
         }
         if !line.is_empty() {
-            push(
+            append!(
                 out,
-                format_args!(
-                    "<path d=\"{line}\" stroke=\"{color}\" stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>\n",
-                    if self.bold { 3 } else { 2 },
-                    dash(self)
-                ),
+                "<path d=\"{line}\" stroke=\"{color}\" stroke-width=\"{}\" \
+                 stroke-linejoin=\"round\"{}/>\n",
+                if self.bold { 3 } else { 2 },
+                dash(self)
             );
         }
         out.push_str(&dots);
@@ -498,8 +469,8 @@ mod tests {
 
     #[test]
     fn points_stand_where_the_axes_say() {
-        // One panel without title and legend: the area is x 78..666, y 48..362. The vertical axis starts at zero and
-        // ends 6 % of the span above the highest point.
+        // One panel without title and legend: the area is x 78..666, y 48..362. The vertical axis
+        // starts at zero and ends 6 % of the span above the highest point.
         let points = vec![(0.0, 0.0), (5.0, 50.0), (10.0, 100.0)];
         let drawn = lines(Panel {
             series: vec![Series::new("", points)],

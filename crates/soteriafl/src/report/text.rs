@@ -1,7 +1,5 @@
 //! Numbers and foreign text, made fit for a page: escaping, units, significant digits.
 
-use std::fmt::Write;
-
 /// A sentence with a capital first letter.
 pub(super) fn capitalised(sentence: &str) -> String {
     let mut letters = sentence.chars();
@@ -69,7 +67,8 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// Like [`number`], but never below the value: for epsilon and delta, whose rounding must not flatter.
+/// Like [`number`], but never below the value: for epsilon and delta, whose rounding must not
+/// flatter.
 pub(super) fn number_rounded_up(value: f64, digits: usize) -> String {
     if !value.is_finite() || value <= 0.0 {
         return number(value, digits);
@@ -161,10 +160,14 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// Appends formatted text; writing into a `String` cannot fail.
-pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let _ = out.write_fmt(text);
+/// Appends formatted text to a `String`, which cannot fail.
+macro_rules! append {
+    ($out:expr, $($text:tt)+) => {{
+        let out: &mut String = $out;
+        let _ = std::fmt::Write::write_fmt(out, format_args!($($text)+));
+    }};
 }
+pub(super) use append;
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,8 @@
 
 use super::text;
 
-/// Round numbers within `low..=high`, about `target` of them: multiples of 1, 2, 2.5 or 5 times a power of ten.
+/// Round numbers within `low..=high`, about `target` of them: multiples of 1, 2, 2.5 or 5 times a
+/// power of ten.
 pub(super) fn linear(low: f64, high: f64, target: usize) -> Vec<f64> {
     let span = high - low;
     if !span.is_finite() || span <= 0.0 {
@@ -27,8 +28,8 @@ pub(super) fn linear(low: f64, high: f64, target: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Marks of a logarithmic axis within `low..=high` (both positive): powers of ten over two decades or more,
-/// 1, 2 and 5 times those over less, and round numbers over less than half a decade.
+/// Marks of a logarithmic axis within `low..=high` (both positive): powers of ten over two decades
+/// or more, 1, 2 and 5 times those over less, and round numbers over less than half a decade.
 pub(super) fn logarithmic(low: f64, high: f64, target: usize) -> Vec<f64> {
     let (first, last) = (
         (low.log10() - 1e-9).ceil() as i32,

@@ -5,11 +5,11 @@ use super::published::{Setup, Task};
 use super::results::{Results, real_epsilons};
 use super::settings::Mode;
 use super::tables;
-use crate::report::{Part, Story};
+use crate::report::{Part, StudyPage};
 use crate::words::counted;
 
 /// The page.
-pub fn story(results: &Results) -> Story {
+pub fn page(results: &Results) -> StudyPage {
     let setups = results.setups();
     let mut parts = Vec::new();
     introduction(&mut parts);
@@ -21,7 +21,7 @@ pub fn story(results: &Results) -> Story {
     }
     orderings(&mut parts, results);
     provenance(&mut parts, results);
-    Story {
+    StudyPage {
         kicker: "Reproduction report".to_string(),
         title: "SoteriaFL: the paper's figures, and what a proof allows".to_string(),
         subtitle: subtitle(results, &setups),
@@ -104,42 +104,43 @@ fn cards(results: &Results, setups: &[Setup]) -> Vec<(String, String, String)> {
 }
 
 fn introduction(parts: &mut Vec<Part>) {
-    let text = |text: &str| Part::Text(text.to_string());
-    parts.push(Part::Heading("Three runs of every figure".to_string()));
-    parts.push(text(
-        "As published: the authors' experiments. Each client clips its whole gradient estimate to G, draws its batch with \
-         replacement, clips and noises the regularizer's gradient along with the rest, and takes its noise from the paper's \
-         formula. One record can move such an estimate by up to 2G, whatever the batch, so no ε follows from it: these runs \
-         claim nothing.",
+    parts.push(Part::heading("Three runs of every figure"));
+    parts.push(Part::text(
+        "As published: the authors' experiments. Each client clips its whole gradient estimate to \
+         G, draws its batch with replacement, clips and noises the regularizer's gradient along \
+         with the rest, and takes its noise from the paper's formula. One record can move such an \
+         estimate by up to 2G, whatever the batch, so no ε follows from it: these runs claim \
+         nothing.",
     ));
-    parts.push(text(
-        "Proved: the same algorithms with the same batches, step sizes and rounds, but every record's gradient is clipped to \
-         G, batches are Poisson, and the noise is the smallest for which an exact accountant proves (ε, δ) for the \
-         replacement of any one record. Step sizes are still those that were tuned for the published noise.",
+    parts.push(Part::text(
+        "Proved: the same algorithms with the same batches, step sizes and rounds, but every \
+         record's gradient is clipped to G, batches are Poisson, and the noise is the smallest \
+         for which an exact accountant proves (ε, δ) for the replacement of any one record. Step \
+         sizes are still those that were tuned for the published noise.",
     ));
-    parts.push(text(
-        "Best proved: what the program chooses by itself for the same ε and δ (preset = \"auto\"), with the same proof, \
-         within the number of bits that the published compressed runs send.",
+    parts.push(Part::text(
+        "Best proved: what the program chooses by itself for the same ε and δ (preset = \
+         \"auto\"), with the same proof, within the number of bits that the published compressed \
+         runs send.",
     ));
-    parts.push(Part::Note(
-        "Utility is the mean of the squared norm of the true gradient over all rounds so far; rounds that were not evaluated \
-         count as if it changed by the same factor from round to round between those that were. Bits: 64 for each value sent by any client. Bands are one \
-         standard deviation over seeds. Loss, accuracy and gradient norms are computed from raw data: a simulation's \
-         privilege, outside every claim. Where the best proved run writes records in a basis (MNIST), its utility is measured \
-         in that basis and does not compare with that of the others."
-            .to_string(),
+    parts.push(Part::note(
+        "Utility is the mean of the squared norm of the true gradient over all rounds so far; \
+         rounds that were not evaluated count as if it changed by the same factor from round to \
+         round between those that were. Bits: 64 for each value sent by any client. Bands are one \
+         standard deviation over seeds. Loss, accuracy and gradient norms are computed from raw \
+         data: a simulation's privilege, outside every claim. Where the best proved run writes \
+         records in a basis (MNIST), its utility is measured in that basis and does not compare \
+         with that of the others.",
     ));
 }
 
 fn noise(parts: &mut Vec<Part>, setups: &[Setup]) {
-    parts.push(Part::Heading(
-        "What the published noise really gives".to_string(),
-    ));
-    parts.push(Part::Text(
-        "The last two columns are exact, for a mechanism that the published runs do not have: if each record were clipped to G \
-         and batches were Poisson, without amplification by random-k, SVRG with differences of up to 2G. The formula \
-         is neither safe (a9a, small batches with little noise) nor tight (MNIST at small ε)."
-            .to_string(),
+    parts.push(Part::heading("What the published noise really gives"));
+    parts.push(Part::text(
+        "The last two columns are exact, for a mechanism that the published runs do not have: if \
+         each record were clipped to G and batches were Poisson, without amplification by \
+         random-k, SVRG with differences of up to 2G. The formula is neither safe (a9a, small \
+         batches with little noise) nor tight (MNIST at small ε).",
     ));
     parts.push(Part::Table(tables::noise_table(setups)));
 }
@@ -149,13 +150,13 @@ fn bands(parts: &mut Vec<Part>, results: &Results) {
     if table.rows.is_empty() {
         return;
     }
-    parts.push(Part::Heading("Published against reproduced".to_string()));
-    parts.push(Part::Text(
-        "The authors' algorithms were measured with ten seeds on a9a and three on MNIST. Distances are in standard errors of \
-         the difference of the two means; within three counts as reproduced. One seed has no spread and decides \
-         nothing. On a9a every run predicts the larger class for everybody (test accuracy 0.7638), so \
-         only utility and loss are compared."
-            .to_string(),
+    parts.push(Part::heading("Published against reproduced"));
+    parts.push(Part::text(
+        "The authors' algorithms were measured with ten seeds on a9a and three on MNIST. \
+         Distances are in standard errors of the difference of the two means; within three counts \
+         as reproduced. One seed has no spread and decides nothing. On a9a every run predicts the \
+         larger class for everybody (test accuracy 0.7638), so only utility and loss are \
+         compared.",
     ));
     parts.push(Part::Table(table));
 }
@@ -165,33 +166,27 @@ fn goals(parts: &mut Vec<Part>, results: &Results) {
     if table.rows.is_empty() {
         return;
     }
-    parts.push(Part::Heading("How far a proof goes".to_string()));
-    parts.push(Part::Text(
-        "Best proved runs against the goals that were set for them and against the published SoteriaFL-SGD, which has no proof. \
-         The noiseless optimum of the a9a objective is a training loss of 0.5713."
-            .to_string(),
+    parts.push(Part::heading("How far a proof goes"));
+    parts.push(Part::text(
+        "Best proved runs against the goals that were set for them and against the published \
+         SoteriaFL-SGD, which has no proof. The noiseless optimum of the a9a objective is a \
+         training loss of 0.5713.",
     ));
     parts.push(Part::Table(table));
 }
 
 fn figure(parts: &mut Vec<Part>, results: &Results, setup: &Setup) {
-    parts.push(Part::Heading(format!(
+    parts.push(Part::heading(format!(
         "Figure {}: {} at ε = {}",
         setup.figure,
         setup.task.title(),
         setup.epsilon
     )));
-    parts.push(Part::Figure {
-        figure: Box::new(everything(results, setup)),
-        shown: vec![
-            Mode::Published.name().to_string(),
-            Mode::Best.name().to_string(),
-        ],
-    });
-    parts.push(Part::Note(
-        "Hover for values, click a name or a group to show or hide it, drag to zoom, double-click to zoom out. Proved runs of the \
-         published algorithms are dashed."
-            .to_string(),
+    let shown = [Mode::Published.name(), Mode::Best.name()];
+    parts.push(Part::figure(everything(results, setup), &shown));
+    parts.push(Part::note(
+        "Hover for values, click a name or a group to show or hide it, drag to zoom, double-click \
+         to zoom out. Proved runs of the published algorithms are dashed.",
     ));
     parts.push(Part::Table(tables::figure_table(results, setup)));
 }
@@ -201,24 +196,21 @@ fn orderings(parts: &mut Vec<Part>, results: &Results) {
     if table.rows.is_empty() {
         return;
     }
-    parts.push(Part::Heading(
-        "What the paper says about its algorithms".to_string(),
-    ));
-    parts.push(Part::Text(
-        "Checked on the runs as published, at the bits of the compressed run. A statement holds, or does not, where the means are \
-         more than three standard errors apart; with one seed nothing is decided."
-            .to_string(),
+    parts.push(Part::heading("What the paper says about its algorithms"));
+    parts.push(Part::text(
+        "Checked on the runs as published, at the bits of the compressed run. A statement holds, \
+         or does not, where the means are more than three standard errors apart; with one seed \
+         nothing is decided.",
     ));
     parts.push(Part::Table(table));
 }
 
 fn provenance(parts: &mut Vec<Part>, results: &Results) {
-    parts.push(Part::Heading("Provenance".to_string()));
-    parts.push(Part::Text(format!(
+    parts.push(Part::heading("Provenance"));
+    parts.push(Part::text(format!(
         "Written by soteria {} from {}. The configuration of each stands in settings/, every \
-         curve in curves/, every \
-         number of this page in summary.json. The same version gives the same bytes on any number of threads; each run can be \
-         repeated with",
+         curve in curves/, every number of this page in summary.json. The same version gives the \
+         same bytes on any number of threads; each run can be repeated with",
         env!("CARGO_PKG_VERSION"),
         counted(results.entries.len(), "setting")
     )));

@@ -1,8 +1,8 @@
 //! The figures of the paper: their settings, and what the authors' algorithms give with them.
 //!
-//! Step sizes, rounds and batches are those behind the published figures. The bands were measured from the authors'
-//! algorithms in double precision (ten seeds on a9a, three on MNIST; mean and sample standard deviation) for the
-//! figures at a9a epsilon 1 and 5 and MNIST epsilon 1 and 2.
+//! Step sizes, rounds and batches are those behind the published figures. The bands were measured
+//! from the authors' algorithms in double precision (ten seeds on a9a, three on MNIST; mean and
+//! sample standard deviation) for the figures at a9a epsilon 1 and 5 and MNIST epsilon 1 and 2.
 
 /// The probability that may escape, throughout.
 pub const DELTA: f64 = 1e-3;
@@ -10,8 +10,8 @@ pub const DELTA: f64 = 1e-3;
 /// The authors' start on a9a, one number per line.
 pub const A9A_START: &str = include_str!("../../../../vectors/a9a-start.csv");
 
-/// `2 sqrt(32560) / s` with the largest singular value `s` of the a9a matrix: the published set-up's factor of every
-/// feature. A proved run takes it as the constant it has become.
+/// `2 sqrt(32560) / s` with the largest singular value `s` of the a9a matrix: the published
+/// set-up's factor of every feature. A proved run takes it as the constant it has become.
 pub const A9A_FACTOR: f64 = 0.741531;
 
 /// Which problem.
@@ -169,8 +169,8 @@ impl Setup {
         64 * 10 * self.values()
     }
 
-    /// The measure beside utility: loss on a9a, where accuracy is that of the larger class for everybody, and accuracy
-    /// on MNIST.
+    /// The measure beside utility: loss on a9a, where accuracy is that of the larger class for
+    /// everybody, and accuracy on MNIST.
     pub fn shows_accuracy(&self) -> bool {
         self.task == Task::Mnist
     }
@@ -273,8 +273,8 @@ const MNIST_2: Bands = [
     [0.2683, 0.0228, 1.0785, 0.0751, 0.6570, 0.0271],
 ];
 
-/// What a proved run should reach in a figure, and what the published SoteriaFL-SGD reaches without a proof: training
-/// loss on a9a (at most), test accuracy on MNIST (at least).
+/// What a proved run should reach in a figure, and what the published SoteriaFL-SGD reaches without
+/// a proof: training loss on a9a (at most), test accuracy on MNIST (at least).
 pub fn goal(figure: u32) -> Option<(f64, f64)> {
     Some(match figure {
         1 => (0.59, 0.698),

@@ -69,7 +69,8 @@ pub struct Comparison {
     pub ours: Statistic,
     /// Theirs.
     pub theirs: Statistic,
-    /// The difference in standard errors of the difference; none for one run, which has no spread of its own.
+    /// The difference in standard errors of the difference; none for one run, which has no spread
+    /// of its own.
     pub distance: Option<f64>,
 }
 
@@ -233,8 +234,9 @@ impl Results {
                 };
                 for measure in [Measure::Utility, measure(&setup)] {
                     let first = first.curve.last(measure);
-                    // At the bits of the compressed run, which is all of a compressed one and a twentieth of
-                    // another. Evaluated rounds lie around that: a verdict must hold for the less favourable one.
+                    // At the bits of the compressed run, which is all of a compressed one and a
+                    // twentieth of another. Evaluated rounds lie around that: a verdict must hold
+                    // for the less favourable one.
                     let after = second.curve.beyond(setup.bits(), measure);
                     let before = second.curve.within(setup.bits(), measure);
                     let verdict = match (
@@ -293,7 +295,8 @@ fn compare(entry: &Entry, band: &Band) -> Vec<Comparison> {
             deviation,
             runs: band.seeds,
         };
-        // The authors' spread cannot stand in for ours: on MNIST starts differ by more than their three runs do.
+        // The authors' spread cannot stand in for ours: on MNIST starts differ by more than their
+        // three runs do.
         let distance = (ours.runs > 1).then(|| ours.against(&theirs).standard_errors());
         Comparison {
             measure,
@@ -381,8 +384,8 @@ pub fn published_sigma(setup: &Setup, algorithm: Algorithm) -> f64 {
     formula.sigma(setup.epsilon, DELTA)
 }
 
-/// What the published noise of every algorithm of a figure really gives, zero-out and replace-one. Computed once for each
-/// figure of the paper.
+/// What the published noise of every algorithm of a figure really gives, zero-out and replace-one.
+/// Computed once for each figure of the paper.
 pub fn real_epsilons(setup: &Setup) -> Vec<RealEpsilon> {
     static KNOWN: [OnceLock<Vec<RealEpsilon>>; FIGURES.len()] =
         [const { OnceLock::new() }; FIGURES.len()];

@@ -16,7 +16,8 @@ use crate::problem::{Problem, ProblemError};
 pub enum Mode {
     /// The authors' set-up. No claim.
     Published,
-    /// The same algorithms with records clipped, Poisson batches and noise from the exact accountant.
+    /// The same algorithms with records clipped, Poisson batches and noise from the exact
+    /// accountant.
     Proved,
     /// The system's own choice.
     Best,
@@ -74,7 +75,8 @@ impl Data {
                 let constant = load(Mode::Proved)?;
                 (Arc::clone(&constant), constant)
             }
-            // Its scaling constants are public anyway; the best run writes images in a basis of its own.
+            // Its scaling constants are public anyway; the best run writes images in a basis of its
+            // own.
             Task::Mnist => (Arc::clone(&published), load(Mode::Best)?),
         };
         Ok(Self {

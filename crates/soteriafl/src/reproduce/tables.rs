@@ -8,46 +8,42 @@ use super::settings::Mode;
 use crate::experiment::{Curve, Measure, Statistic};
 use crate::report::Table;
 
-/// The header of the curves' table.
-pub const COLUMNS: &str = "figure,problem,epsilon,mode,algorithm,runs,round,paper_bits,uplink_bytes,\
-utility_mean,utility_sd,loss_mean,loss_sd,accuracy_mean,accuracy_sd";
-
 /// Every curve of a figure, a row for each evaluated round.
 pub fn curves_csv(results: &Results, setup: &Setup) -> String {
-    let mut out = format!("{COLUMNS}\n");
+    let mut out = format!("figure,problem,epsilon,mode,algorithm,{CURVE_COLUMNS}\n");
     for entry in results.of(setup.figure) {
         let name = entry
             .algorithm
             .map_or_else(|| "auto".to_string(), |algorithm| algorithm.preset());
-        for (at, point) in entry.curve.points().iter().enumerate() {
-            let mut cells = vec![
-                setup.figure.to_string(),
-                setup.task.name().to_string(),
-                setup.epsilon.to_string(),
-                entry.mode.slug().to_string(),
-                name.clone(),
-                entry.curve.runs.len().to_string(),
-                point.round.to_string(),
-                point.paper_bits.to_string(),
-                point.uplink_bytes.to_string(),
-            ];
-            for measure in [Measure::Utility, Measure::Loss, Measure::Accuracy] {
-                let statistic = entry.curve.at(at, measure);
-                cells.push(cell(statistic.mean));
-                cells.push(cell(statistic.deviation));
-            }
-            out += &cells.join(",");
-            out.push('\n');
-        }
+        let (figure, problem, epsilon) = (setup.figure, setup.task.name(), setup.epsilon);
+        let first = format!("{figure},{problem},{epsilon},{},{name}", entry.mode.slug());
+        push_curve(&mut out, &first, &entry.curve);
     }
     out
 }
 
-fn cell(value: f64) -> String {
-    if value.is_finite() {
-        value.to_string()
-    } else {
-        String::new()
+/// The columns of a curve, after those that say which one it is.
+pub const CURVE_COLUMNS: &str = "runs,round,paper_bits,uplink_bytes,\
+utility_mean,utility_sd,loss_mean,loss_sd,accuracy_mean,accuracy_sd";
+
+/// Appends a row for each evaluated round of a curve; `first` are the cells that say which it is.
+pub fn push_curve(out: &mut String, first: &str, curve: &Curve) {
+    for (at, point) in curve.points().iter().enumerate() {
+        let (runs, round) = (curve.runs.len(), point.round);
+        *out += &format!(
+            "{first},{runs},{round},{},{}",
+            point.paper_bits, point.uplink_bytes
+        );
+        for measure in [Measure::Utility, Measure::Loss, Measure::Accuracy] {
+            let statistic = curve.at(at, measure);
+            for value in [statistic.mean, statistic.deviation] {
+                out.push(',');
+                if value.is_finite() {
+                    *out += &value.to_string();
+                }
+            }
+        }
+        out.push('\n');
     }
 }
 
@@ -94,7 +90,8 @@ pub fn summary(results: &Results) -> Value {
                 "figure": entry.setup.figure, "problem": entry.setup.task.name(),
                 "epsilon": entry.setup.epsilon, "algorithm": entry.name(),
                 "measure": comparison.measure.name(),
-                "ours": statistic_json(&comparison.ours), "authors": statistic_json(&comparison.theirs),
+                "ours": statistic_json(&comparison.ours),
+                "authors": statistic_json(&comparison.theirs),
                 "standard_errors": comparison.distance, "within": comparison.within(),
             })
         })
@@ -120,7 +117,8 @@ pub fn summary(results: &Results) -> Value {
                 "epsilon": ordering.setup.epsilon, "claim": ordering.claim,
                 "better": ordering.better.name(), "worse": ordering.worse.name(),
                 "measure": ordering.measure.name(),
-                "first": statistic_json(&ordering.first), "second": statistic_json(&ordering.second),
+                "first": statistic_json(&ordering.first),
+                "second": statistic_json(&ordering.second),
                 "verdict": ordering.verdict.name(),
             })
         })
@@ -177,18 +175,22 @@ pub fn plus_minus(statistic: &Statistic) -> String {
     }
 }
 
+/// The epsilon that is proved for a curve's runs, as a good mark, or what stands there instead.
+pub fn proved_epsilon(curve: &Curve, none: impl FnOnce() -> String) -> String {
+    match curve.runs.first().and_then(|run| run.epsilon) {
+        Some(epsilon) => format!("+ {}", soteriafl_accountant::round_up(epsilon, 4)),
+        None => format!("- {}", none()),
+    }
+}
+
 /// The end of every curve of a figure.
 pub fn figure_table(results: &Results, setup: &Setup) -> Table {
     let mut rows = Vec::new();
     for entry in results.of(setup.figure) {
-        let proved = entry.curve.runs.first().and_then(|run| run.epsilon);
         rows.push(vec![
             entry.name(),
             entry.mode.name().to_string(),
-            proved.map_or_else(
-                || "- none".to_string(),
-                |epsilon| format!("+ {}", soteriafl_accountant::round_up(epsilon, 4)),
-            ),
+            proved_epsilon(&entry.curve, || "none".to_string()),
             format!("{:.3e}", entry.sigma()),
             entry.setting.resolved.rounds.to_string(),
             quantity(entry.curve.bits()),
@@ -197,18 +199,8 @@ pub fn figure_table(results: &Results, setup: &Setup) -> Table {
             plus_minus(&entry.curve.last(Measure::Accuracy)),
         ]);
     }
-    table(
-        &[
-            "algorithm",
-            "run",
-            "proved ε",
-            "noise σ",
-            "rounds",
-            "bits",
-            "utility",
-            "training loss",
-            "test accuracy",
-        ],
+    Table::new(
+        "algorithm|run|proved ε|noise σ|rounds|bits|utility|training loss|test accuracy",
         rows,
     )
 }
@@ -237,18 +229,9 @@ pub fn band_table(results: &Results) -> Table {
                 .to_string(),
             ]
         });
-    table(
-        &[
-            "problem",
-            "ε",
-            "algorithm",
-            "measure",
-            "authors",
-            "here",
-            "standard errors",
-            "band",
-        ],
-        rows.collect(),
+    Table::new(
+        "problem|ε|algorithm|measure|authors|here|standard errors|band",
+        rows,
     )
 }
 
@@ -275,19 +258,10 @@ pub fn noise_table(setups: &[Setup]) -> Table {
             ]
         })
     });
-    table(
-        &[
-            "problem",
-            "ε as named",
-            "rounds",
-            "algorithm",
-            "step size",
-            "batch",
-            "σ used",
-            "ε it gives, zero-out",
-            "ε it gives, replace-one",
-        ],
-        rows.collect(),
+    Table::new(
+        "problem|ε as named|rounds|algorithm|step size|batch|σ used|ε it gives, zero-out|ε it \
+         gives, replace-one",
+        rows,
     )
 }
 
@@ -316,18 +290,9 @@ pub fn goal_table(results: &Results) -> Table {
             .to_string(),
         ]
     });
-    table(
-        &[
-            "problem",
-            "ε",
-            "measure",
-            "published, unproved",
-            "goal",
-            "best proved",
-            "seeds",
-            "",
-        ],
-        rows.collect(),
+    Table::new(
+        "problem|ε|measure|published, unproved|goal|best proved|seeds|",
+        rows,
     )
 }
 
@@ -351,26 +316,10 @@ pub fn ordering_table(results: &Results) -> Table {
             format!("{sign}{}", verdict.name()),
         ]
     });
-    table(
-        &[
-            "problem",
-            "ε",
-            "the paper says",
-            "pair",
-            "measure",
-            "the one",
-            "the better",
-            "here",
-        ],
-        rows.collect(),
-    )
-}
-
-pub(super) fn table(columns: &[&str], rows: Vec<Vec<String>>) -> Table {
-    Table {
-        columns: columns.iter().map(ToString::to_string).collect(),
+    Table::new(
+        "problem|ε|the paper says|pair|measure|the one|the better|here",
         rows,
-    }
+    )
 }
 
 /// A number of bits for people.

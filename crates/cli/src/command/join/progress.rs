@@ -15,7 +15,10 @@ use soteriafl_deploy::participant::Participant;
 /// How long a client waits before it says so, unless the server has said what for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Instead of an estimate of the time that is left, of which nothing is known: why.
+/// While rounds are done.
+const ROUNDS: &str = "{bar:32.cyan/dim} {pos}/{len} rounds  {per_sec:.dim}  {eta:.dim} left";
+
+/// While the run waits: nobody knows how much time is left, so what it waits for is shown instead.
 const WAITING: &str = "{bar:16.cyan/dim} {pos}/{len}  {wide_msg}";
 
 /// What is shown of one client's run.
@@ -34,7 +37,7 @@ pub(super) struct Progress {
 impl Progress {
     /// For a run of so many rounds.
     pub(super) fn new(rounds: u32, verbosity: Verbosity) -> Self {
-        let bar = verbosity.bar(u64::from(rounds));
+        let bar = verbosity.bar(Some(u64::from(rounds)), ROUNDS);
         Self {
             usual: bar.style(),
             bar,

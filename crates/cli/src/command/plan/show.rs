@@ -99,8 +99,8 @@ impl Shown<'_> {
         let reason = &self.advice.reason;
         out += &match &self.advice.name {
             Some(name) => format!(
-                "\nRecommended: {name}. Why: {reason}.\nSynthetic records are not yours: where yours may be looked at, `soteria compare` tries \
-                 algorithms on them.\n"
+                "\nRecommended: {name}. Why: {reason}.\nSynthetic records are not yours: where \
+                 yours may be looked at, `soteria compare` tries algorithms on them.\n"
             ),
             None => format!("\nNothing is recommended: {reason}.\n"),
         };
@@ -120,14 +120,16 @@ impl Shown<'_> {
         } = self.inquiry.numbers;
         let terms = &self.inquiry.terms;
         let amplification = if terms.amplification {
-            "random-k amplification where it is proved (clip of whole records, coordinates of the client's own)"
+            "random-k amplification where it is proved (clip of whole records, coordinates of the \
+             client's own)"
         } else {
             "no amplification"
         };
         let clip = round_up(clip, 6);
         format!(
-            "n = {clients} clients of m = {records} records, d = {dimension}, omega = {omega:.4}, L = {smoothness:.4}, G = {clip}, \
-             epsilon = {epsilon}, delta = {}; tau = {:.4}, shift step {:.4}\n\
+            "n = {clients} clients of m = {records} records, d = {dimension}, omega = {omega:.4}, \
+             L = {smoothness:.4}, G = {clip}, epsilon = {epsilon}, delta = {}; tau = {:.4}, shift \
+             step {:.4}\n\
              exact noise: {}, {amplification}, accountant {}\n\n",
             readable(delta),
             self.inquiry.numbers.tau(),

@@ -15,7 +15,7 @@ use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::claim::{Claim, Reason};
 use soteriafl::model_file;
-use soteriafl::output::{Deployed, Ending, RunDirectory};
+use soteriafl::output::{Deployed, RunDirectory, RunResult};
 use soteriafl::problem;
 use soteriafl::words::readable;
 use soteriafl_deploy::coordinator::Coordinator;
@@ -93,7 +93,7 @@ pub(super) fn finish(
     let finite = model.iter().all(|parameter| parameter.is_finite());
     let found = shortcomings(&last, majority_accuracy, finite);
     let foreseen = advice::noise(ratio, model.len()).into_iter();
-    let ending = Ending {
+    let ending = RunResult {
         resolved: &plan.resolved,
         records: &last.records,
         dimension: model.len(),
@@ -168,7 +168,7 @@ fn shortcomings(last: &Final, majority_accuracy: Option<f64>, finite: bool) -> V
     advice::after(start, &end, majority_accuracy, unbounded)
 }
 
-fn table(ending: &Ending<'_>, out: &Path) -> String {
+fn table(ending: &RunResult<'_>, out: &Path) -> String {
     let measured = |value: Option<f64>| {
         value.map_or("not measured: no test set".to_string(), |value| {
             format!("{value:.4}")

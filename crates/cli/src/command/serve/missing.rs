@@ -1,5 +1,5 @@
-//! While a run waits, says so: to the log, with names and times, and to those clients that are
-//! there.
+//! While a run waits for clients, tells which ones: the log with numbers and times, and connected
+//! clients with a count.
 //!
 //! The log has a line after five seconds, later one a minute, then one in ten minutes, as long as
 //! the wait lasts; who lost its connection, and when, is logged at once elsewhere
@@ -26,8 +26,8 @@ const TOLD: Duration = Duration::from_secs(5);
 /// Clients that one line of the log names.
 const NAMED: usize = 8;
 
-/// Looks after a run for as long as it is polled.
-pub(super) async fn keep(feed: Feed, streams: Streams) {
+/// Looks every second at what the run waits for, until the task is ended.
+pub(super) async fn remind(feed: Feed, streams: Streams) {
     let mut looks = tokio::time::interval(LOOK);
     let (mut reminder, mut told) = (Reminder::default(), None);
     loop {
@@ -96,7 +96,10 @@ fn mention(phase: Phase, round: Round, waiting: &Waiting) {
             tracing::info!(missing, %since, seconds, %clients, "waiting for clients to join");
         }
         Phase::Finished => {
-            tracing::info!(missing, %since, seconds, %clients, "waiting for clients to know the end");
+            tracing::info!(
+                missing, %since, seconds, %clients,
+                "waiting for clients to know the end"
+            );
         }
         _ => tracing::warn!(
             round, missing, away, %since, seconds, %clients,

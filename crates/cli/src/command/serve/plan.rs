@@ -1,5 +1,5 @@
-//! What a server coordinates: configuration and data, resolved; and its description, which for a state that holds a run must
-//! be that run's.
+//! What a server coordinates: configuration and data, resolved; and its description, which for a
+//! state that holds a run must be that run's.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use soteriafl_core::random::SecretKey;
 use soteriafl_data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
 
-use super::super::{Failure, Verbosity};
+use super::super::{Failure, Verbosity, inputs};
 use super::Options;
 use soteriafl::accounting;
 use soteriafl::advice;
 use soteriafl::config::resolve::{Resolved, Shape};
-use soteriafl::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName, NoiseTarget};
+use soteriafl::config::{Auto, Config, ConfigError, FeatureList, NoiseName, NoiseTarget};
 use soteriafl::output::TestSet;
 use soteriafl::problem::{self, Model, Problem, ProblemError, constant_feature, image_side};
 use soteriafl::record_shape::RecordShape;
@@ -38,13 +38,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn make(options: &Options, verbosity: Verbosity) -> Result<Self, Failure> {
-        let mut document = match &options.config {
-            Some(file) => Document::from_file(file)?,
-            None => Document::default(),
-        };
-        for assignment in &options.set {
-            document.set(assignment)?;
-        }
+        let mut document = inputs::document(options.config.as_deref(), &options.set)?;
         if let Some(seed) = options.test_seed {
             document.set(&format!("run.seed={seed}"))?;
         }
@@ -54,10 +48,11 @@ impl Plan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
-        let directories = DataDirectories::from_environment(options.data_dir.as_deref());
+        let directories = options.data.directories();
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
-                "`data.source = \"clients\"` says that the server owns no records, but not how many the clients have",
+                "`data.source = \"clients\"` says that the server owns no records, but not how \
+                 many the clients have",
                 "give deployment.records: how many the smallest client has",
             )
             .into());
@@ -166,7 +161,8 @@ impl Plan {
             .or_else(|| test.as_ref().map(label_names));
         let (Some(features), Some(labels)) = (features, labels) else {
             return Err(ConfigError::with_hint(
-                "`deployment.records` says that the server owns no records, but not what they look like",
+                "`deployment.records` says that the server owns no records, but not what they \
+                 look like",
                 "give deployment.features and deployment.labels, or a test set in data.test",
             )
             .into());
@@ -253,7 +249,8 @@ impl Plan {
     ) -> Result<Description, Failure> {
         if self.data_dependent {
             return Err(Failure::usage(
-                "deployment takes scaling constants only: give data.center and data.factor, or data.scale = \"none\"",
+                "deployment takes scaling constants only: give data.center and data.factor, or \
+                 data.scale = \"none\"",
             ));
         }
         let mut nonce = [0; 16];
@@ -314,7 +311,8 @@ fn configured(error: DataError) -> Failure {
             Failure::Usage {
                 message: error.to_string(),
                 hint: Some(
-                    "data.source and data.test are looked for from where the server runs: give the whole path"
+                    "data.source and data.test are looked for from where the server runs: give \
+                     the whole path"
                         .to_string(),
                 ),
             }

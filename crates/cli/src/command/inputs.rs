@@ -1,0 +1,56 @@
+//! What several commands read in the same way: the configuration with its overrides, and the
+//! directories in which data sets are looked for.
+
+use std::path::{Path, PathBuf};
+
+use soteriafl_data::{DataDirectories, Source};
+
+use soteriafl::config::{ConfigError, Document};
+
+/// The configuration of a file, or the defaults, with the assignments of `--set` applied in order.
+///
+/// # Errors
+/// When the file cannot be read, or an assignment names no key.
+pub fn document(file: Option<&Path>, assignments: &[String]) -> Result<Document, ConfigError> {
+    let mut document = match file {
+        Some(file) => Document::from_file(file)?,
+        None => Document::default(),
+    };
+    for assignment in assignments {
+        document.set(assignment)?;
+    }
+    Ok(document)
+}
+
+/// The option `--data-dir`; flatten this into a command's options.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DataDirectory {
+    /// Directory in which known data sets (mnist, ...) are looked for first; `--data` is the same
+    /// here
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        value_parser = not_a_source
+    )]
+    data_dir: Option<PathBuf>,
+}
+
+impl DataDirectory {
+    /// This directory, then those of the environment.
+    pub fn directories(&self) -> DataDirectories {
+        DataDirectories::from_environment(self.data_dir.as_deref())
+    }
+}
+
+/// Refuses a source of data. In `evaluate` and `join` the name `--data` takes one: accepted as a
+/// directory here, it would be ignored, and something else be trained on.
+pub fn not_a_source(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if text.parse::<Source>().is_ok() && !path.is_dir() {
+        return Err(format!(
+            "this is a source of data, not a directory; give it as --set data.source={text}"
+        ));
+    }
+    Ok(path)
+}
