@@ -487,6 +487,7 @@ impl From<Refusal> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deploy::budget::Sent;
 
     /// A server may write a megabyte into one key: a log line does not grow with it, nor the time.
     #[test]
@@ -509,5 +510,20 @@ mod tests {
         }
         let tiny = soteriafl_accountant::AccountError::Delta { value: 1e-320 };
         assert!(tiny.to_string().len() < 80, "{tiny}");
+    }
+
+    /// What no accountant takes is refused for privacy; a ledger that cannot be read has failed.
+    #[test]
+    fn a_new_run_is_not_called_a_ledger() {
+        let ledger = || Refusal::Ledger("its noise is 0".to_string());
+        let said = match Failure::from(ledger().of_the_run(Sent::Nothing)) {
+            Failure::Refused(said) => said,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            said,
+            "refused: this run cannot be accounted: its noise is 0; nothing has been sent"
+        );
+        assert!(matches!(ledger().into(), Failure::Failed(_)));
     }
 }
