@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 
 .NOTPARALLEL:
-.PHONY: help build test check-format lint doc examples browser fmt bench bands fuzz soak demo-network clean
+.PHONY: help build test check-format lint doc examples browser fmt bench bands fuzz soak deny semver external-types demo-network clean
 
 help: ## Show this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,18 @@ fuzz: ## Throw bytes at decoders, readers and parties (SOTERIA_FUZZ_SECONDS each
 	cd fuzz && for target in $$(RUSTC_BOOTSTRAP=1 $(CARGO) fuzz list); do \
 		RUSTC_BOOTSTRAP=1 ASAN_OPTIONS=detect_odr_violation=0 $(CARGO) fuzz run $$target -- \
 			-max_total_time=$${SOTERIA_FUZZ_SECONDS:-60} || exit 1; \
+	done
+
+deny: ## Licences and advisories of all dependencies (cargo install cargo-deny)
+	$(CARGO) deny --all-features check
+
+semver: ## What changed in the public interface since BASE (cargo install cargo-semver-checks)
+	$(CARGO) semver-checks --baseline-rev $(or $(BASE),main) -p soteriafl-accountant -p soteriafl-core -p soteriafl-data -p soteriafl
+
+# Which types of other crates the public interface shows; needs the switches of a nightly compiler.
+external-types: ## Types of other crates in the public interface (cargo install cargo-check-external-types)
+	for crate in accountant core data soteriafl; do \
+		RUSTC_BOOTSTRAP=1 $(CARGO) check-external-types --manifest-path crates/$$crate/Cargo.toml || exit 1; \
 	done
 
 demo-network: ## A coordinator and three clients over TLS; one is killed in the middle; the result is the same
