@@ -5,12 +5,13 @@
 //! than three standard errors apart; for independent normal means that happens by chance with probability 0.0027.
 
 use serde_json::{Value, json};
+use soteriafl_accountant::Adjacency;
 
 use crate::experiment::{Curve, Measure, Statistic};
 use crate::report::{Figure, Panel, Part, Series, Story, Table};
 use crate::reproduce::figures::{self, Horizontal};
 use crate::reproduce::tables::{final_json, plus_minus, quantity, statistic_json};
-use crate::words::counted;
+use crate::words::{counted, readable};
 
 /// One algorithm's runs.
 pub struct Contender {
@@ -28,6 +29,10 @@ pub struct Contender {
 pub struct Comparison {
     /// What they were run on.
     pub problem: String,
+    /// The delta at which every epsilon holds.
+    pub delta: f64,
+    /// The neighbouring relation under which it does.
+    pub adjacency: Adjacency,
     /// The algorithms, in the order that was asked for.
     pub contenders: Vec<Contender>,
 }
@@ -178,20 +183,14 @@ impl Comparison {
     pub fn table(&self) -> Table {
         let rows = self.contenders.iter().map(|contender| {
             let curve = &contender.curve;
-            let run = curve.runs.first();
-            let epsilon = run.and_then(|run| run.epsilon);
+            let guarantee = curve.guarantee();
             vec![
                 contender.name.clone(),
                 contender.step_size.to_string(),
                 curve.rounds().to_string(),
                 quantity(curve.bits()),
-                epsilon.map_or_else(
-                    || {
-                        format!(
-                            "- no claim: {}",
-                            run.map_or("no run".to_string(), |run| run.claim.to_string())
-                        )
-                    },
+                guarantee.epsilon.map_or_else(
+                    || format!("- no claim: {}", guarantee.claim),
                     |epsilon| format!("+ {}", soteriafl_accountant::round_up(epsilon, 4)),
                 ),
                 plus_minus(&curve.last(Measure::Utility)),
@@ -205,7 +204,7 @@ impl Comparison {
                 "step size",
                 "rounds",
                 "bits",
-                "proved ε",
+                &self.epsilon_heading(),
                 "utility",
                 "training loss",
                 "test accuracy",
@@ -214,6 +213,12 @@ impl Comparison {
             .to_vec(),
             rows: rows.collect(),
         }
+    }
+
+    /// What the epsilons of the table are: the largest of all seeds, under which conditions.
+    fn epsilon_heading(&self) -> String {
+        let delta = readable(self.delta);
+        format!("proved ε (at delta {delta}, {})", self.adjacency)
     }
 
     /// All measures against rounds, or against bits.
@@ -293,10 +298,13 @@ impl Comparison {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "problem": self.problem,
+            "delta": self.delta,
+            "adjacency": self.adjacency.to_string(),
             "algorithms": algorithms,
             "against_rounds": lead(self.against_rounds(measure)),
             "against_bits": lead(self.against_bits(measure)),
             "summary": self.sentences(),
+            "note": CHOICE,
             "tuned": self.contenders.iter().any(|contender| !contender.tried.is_empty()),
         })
     }
@@ -324,10 +332,10 @@ impl Comparison {
         }
         parts.push(Part::Note(
             "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom out. Bands are one standard deviation \
-             over seeds. Loss, accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every claim. \
-             Choosing an algorithm by them costs privacy too, unless the data is public."
+             over seeds."
                 .to_string(),
         ));
+        parts.push(Part::Note(CHOICE.to_string()));
         Story {
             kicker: "Comparison".to_string(),
             title: self.problem.clone(),
@@ -368,13 +376,18 @@ impl Comparison {
     }
 }
 
+/// What looking at the numbers means for a claim.
+pub const CHOICE: &str = "An epsilon is the largest of all seeds, of one run by itself. Loss, \
+accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every \
+claim. Choosing an algorithm by them costs privacy too, unless the data is public.";
+
 /// What tuning means for a claim.
 pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is computed from the records. On private data every run that is \
 looked at costs budget, and no accounting covers the choice: nothing is claimed for these runs, nor for one that repeats their \
 settings. A claim needs a step size that was fixed beforehand, or tuned on public data.";
 
 fn contender_json(contender: &Contender) -> Value {
-    let run = contender.curve.runs.first();
+    let guarantee = contender.curve.guarantee();
     let tried: Vec<Value> = contender
         .tried
         .iter()
@@ -385,9 +398,9 @@ fn contender_json(contender: &Contender) -> Value {
         "step_size": contender.step_size,
         "rounds": contender.curve.rounds(),
         "paper_bits": contender.curve.bits(),
-        "sigma": run.map(|run| run.sigma),
-        "claim": run.map(|run| run.claim.clone()),
-        "epsilon": run.and_then(|run| run.epsilon),
+        "sigma": guarantee.sigma,
+        "claim": guarantee.claim,
+        "epsilon": guarantee.epsilon,
         "final": final_json(&contender.curve),
         "tried": tried,
     })
@@ -431,6 +444,8 @@ mod tests {
     fn leads_depend_on_the_axis() {
         let comparison = Comparison {
             problem: "a problem".to_string(),
+            delta: 1e-5,
+            adjacency: Adjacency::ZeroOut,
             contenders: vec![
                 contender("dense", 1000, &[[0.5, 0.8, 0.90], [0.5, 0.8, 0.91]]),
                 contender("sparse", 50, &[[0.5, 0.6, 0.70], [0.5, 0.6, 0.71]]),
@@ -455,6 +470,8 @@ mod tests {
     fn one_seed_decides_nothing() {
         let comparison = Comparison {
             problem: String::new(),
+            delta: 1e-5,
+            adjacency: Adjacency::ZeroOut,
             contenders: vec![
                 contender("a", 1, &[[0.5, 0.6, 0.7]]),
                 contender("b", 1, &[[0.5, 0.6, 0.8]]),
@@ -468,5 +485,42 @@ mod tests {
             "{}",
             lead.sentence()
         );
+    }
+
+    /// Seeds may cost differently; what is printed holds for each of them, and says under what.
+    #[test]
+    fn the_printed_epsilon_is_the_largest_of_all_seeds() {
+        let mut one = contender("a", 1, &[[0.5, 0.6, 0.7], [0.5, 0.6, 0.7]]);
+        one.curve.runs[0].epsilon = Some(10.02);
+        one.curve.runs[1].epsilon = Some(3325.0);
+        one.curve.runs[1].sigma = 0.3;
+        let mut other = contender("b", 1, &[[0.5, 0.6, 0.7], [0.5, 0.6, 0.7]]);
+        other.curve.runs[1].epsilon = None;
+        other.curve.runs[1].claim = "too little noise for any accountant".to_string().into();
+        let comparison = Comparison {
+            problem: String::new(),
+            delta: 1e-5,
+            adjacency: Adjacency::ZeroOut,
+            contenders: vec![one, other],
+        };
+        let table = comparison.table();
+        assert_eq!(table.columns[4], "proved ε (at delta 1e-5, zero-out)");
+        assert_eq!(table.rows[0][4], "+ 3325");
+        assert_eq!(
+            table.rows[1][4],
+            "- no claim: too little noise for any accountant"
+        );
+        let summary = comparison.summary();
+        assert_eq!(summary["algorithms"][0]["epsilon"], 3325.0);
+        assert_eq!(summary["algorithms"][0]["sigma"], 0.3);
+        assert!(summary["algorithms"][1]["epsilon"].is_null());
+        assert_eq!(
+            (&summary["delta"], &summary["adjacency"]),
+            (&json!(1e-5), &json!("zero-out"))
+        );
+        let note = summary["note"].as_str().unwrap();
+        assert!(note.contains("Choosing an algorithm by them costs privacy"));
+        let page = comparison.story().to_html();
+        assert!(page.contains("at delta 1e-5, zero-out") && page.contains("costs privacy too"));
     }
 }

@@ -12,7 +12,7 @@ use super::{
     Failure, Verbosity, all_cores, experiment_directory, print, resumed, watch_interrupts,
     write_figure,
 };
-use soteriafl::comparison::{Comparison, Contender, TUNING};
+use soteriafl::comparison::{CHOICE, Comparison, Contender, TUNING};
 use soteriafl::config::{Config, Document, Preset};
 use soteriafl::experiment::{Curve, Job, Measure, Outcome, Pool, Setting, Statistic};
 use soteriafl::output::write_whole;
@@ -148,6 +148,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         text += &format!("{TUNING}\n");
     }
     text += &format!("\n{}\n", comparison.sentences().join("\n"));
+    text += &format!("{CHOICE}\n");
     text += &format!(
         "\n{} in {:.1} s\nreport: {}\n",
         counted(jobs.len(), "run"),
@@ -291,13 +292,13 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
             },
         });
     }
-    let problem = settings.first().map_or_else(String::new, |tried| {
-        let resolved = &tried.job.setting.resolved;
-        let clients = counted(resolved.clients, "client");
-        format!("{} on {clients}", resolved.source)
-    });
+    // Every algorithm shares these; the command line asks for at least one of each.
+    let shared = &settings[0].job.setting.resolved;
+    let clients = counted(shared.clients, "client");
     Comparison {
-        problem,
+        problem: format!("{} on {clients}", shared.source),
+        delta: shared.delta,
+        adjacency: shared.adjacency,
         contenders,
     }
 }

@@ -148,8 +148,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         print(&format!("{summary:#}\n"))?;
     } else {
         verbosity.conclude(&format!(
-            "{}\n{} in {:.1} s\nreport: {}\n",
+            "{}\n{}\n\n{} in {:.1} s\nreport: {}\n",
             shown(&results),
+            tables::EPSILON_MEANS,
             counted(jobs.len(), "run"),
             start.elapsed().as_secs_f64(),
             options.out.join("report.html").display()
@@ -329,12 +330,13 @@ fn write_everything(
     }
     for entry in &results.entries {
         let name = format!("settings/{}.toml", entry.setting.name);
-        write(&out.join(name), entry.setting.resolved.to_toml().as_bytes())?;
+        write(&out.join(name), entry.written().to_toml().as_bytes())?;
     }
     let documents: String = all_tables(results)
         .iter()
         .map(|(title, table)| format!("## {title}\n\n{}\n", table.to_markdown()))
         .collect();
+    let documents = format!("{}\n\n{documents}", tables::EPSILON_MEANS);
     write(&out.join("tables.md"), documents.as_bytes())?;
     write(
         &out.join("summary.json"),

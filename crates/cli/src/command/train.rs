@@ -14,8 +14,9 @@ use soteriafl_core::simulate::{EvaluationPlan, Metrics, Traffic};
 use super::{Failure, Verbosity, print, watch_interrupts};
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
+use soteriafl::claim::START_IS_PUBLIC;
 use soteriafl::config::resolve::Resolved;
-use soteriafl::config::{Config, Document, NoiseTarget};
+use soteriafl::config::{Config, Document, Init, NoiseTarget};
 use soteriafl::output::{self, Ending, LastRow, RunDirectory, compressor_text};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
@@ -76,6 +77,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     }
     let directories = DataDirectories::from_environment(options.data_dir.as_deref());
     let problem = Problem::load(&config, &directories)?;
+    if let Some(directory) = &options.resume {
+        same_records(directory, problem.digest(), verbosity)?;
+    }
     let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
     for warning in &warnings {
         verbosity.warn(warning);
@@ -108,6 +112,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         None => (RunDirectory::create(&path, &resolved)?, None),
         Some(_) => RunDirectory::resume(&path)?,
     };
+    directory.remember_records(problem.digest())?;
     if let Some(last) = &known {
         verbosity.say(format!(
             "going on after round {}: earlier rounds are recomputed without metrics",
@@ -209,6 +214,31 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Rounds of other records than those of the interrupted run would end in one curve and one claim
+/// with its own.
+fn same_records(path: &Path, digest: &str, verbosity: Verbosity) -> Result<(), Failure> {
+    match output::remembered_records(path)? {
+        Some(known) if known == digest => {}
+        Some(_) => {
+            return Err(Failure::Usage {
+                message: format!(
+                    "the records are not those that the run in {} began with",
+                    path.display()
+                ),
+                hint: Some(format!(
+                    "bring the files back, or begin anew: soteria train --config {} --out DIR",
+                    path.join("config.toml").display()
+                )),
+            });
+        }
+        None => verbosity.warn(format!(
+            "{} does not say which records its run began with: make sure that they are the same",
+            path.display()
+        )),
+    }
+    Ok(())
+}
+
 fn document(options: &Options) -> Result<Document, Failure> {
     let mut document = match (&options.resume, &options.config) {
         (Some(directory), _) => Document::from_file(&directory.join("config.toml"))?,
@@ -284,14 +314,17 @@ fn announce(
         }
     };
     verbosity.say(format!("privacy: {noise}; claim: {}", privacy.claim));
-    if problem.scaling.data_dependent() && resolved.noise_target != NoiseTarget::None {
+    if problem.data_dependent() && resolved.noise_target != NoiseTarget::None {
         verbosity.warn(
             "no epsilon can be claimed, because the features are scaled by constants computed \
-             from the records (data.scale); \
+             from the records (data.scale or data.standardize); \
              give constants that are known without them, such as data.center=0.5 and \
              data.factor=2 for pixels (they lie between \
-             0 and 1), or data.scale=none",
+             0 and 1), or data.scale=none and data.standardize=false",
         );
+    }
+    if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
+        verbosity.say(format!("privacy: {START_IS_PUBLIC}"));
     }
     for premise in &privacy.broken_premises {
         verbosity.warn(format!("the paper's theorem does not apply: {premise}"));
