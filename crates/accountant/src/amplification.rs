@@ -77,20 +77,17 @@ impl Release {
 ///
 /// # Errors
 /// Refuses a fraction outside (0, 1], a step that is not positive, and a number of masked vectors
-/// below the one the proof needs for this mixture.
+/// below the one the proof needs for this mixture; losses that need too many steps.
 fn masked_losses(
     mixture: &ShiftMixture,
     adjacency: Adjacency,
     random_k: &RandomK,
     step: f64,
-) -> Result<Vec<LossDistribution>, EventError> {
-    // A shift of very many times the noise has losses that no memory holds in steps of this size;
-    // who states the shift (a peer, by its number of records) must not choose how much is
-    // allocated.
-    const LONGEST: i64 = 1 << 27;
+) -> Result<Vec<LossDistribution>, AccountError> {
     check_positive("grid step", step)?;
     let mean = mean_fraction(mixture, adjacency, random_k)?;
     let scale = typical_loss(mixture, adjacency, random_k.fraction);
+    let nodes = grid::nodes(&MixturePair::directions(mixture, adjacency)[0], step, scale)?;
     let mut curve = MaskedCurve::new(mixture, adjacency, mean);
     let chain = (curve.has_several_vectors() && random_k.fraction < 1.0)
         .then(|| Table::of_release(mixture, adjacency, random_k.fraction, scale));
@@ -100,13 +97,7 @@ fn masked_losses(
             .map_or(f64::INFINITY, |chain| chain.at(epsilon));
         curve.excess_within(epsilon, chained)
     };
-    let nodes = grid::nodes(&MixturePair::directions(mixture, adjacency)[0], step, scale);
     let dots = grid::dots(&nodes, step, excess);
-    if let (Some(first), Some(last)) = (dots.first(), dots.last())
-        && last.index - first.index > LONGEST
-    {
-        return Ok(Vec::new());
-    }
     Ok(match adjacency {
         Adjacency::ReplaceOne => vec![grid::connect(dots, step)],
         // H_g(Q||P) = 1 - g + g H_{1/g}(P||Q): the add direction mirrors the remove direction.

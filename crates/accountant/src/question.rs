@@ -28,6 +28,10 @@ use crate::odometer::Odometer;
 use crate::pld::{RoundCosts, Schedule};
 use crate::rdp::{RdpCurve, rdp_curve};
 
+/// Above this target no noise is sought by the masked bounds: their losses are cut at 300 a round,
+/// each try would take seconds, and the exact cost asks for enough noise anyway.
+const LARGEST_AMPLIFIED: f64 = 1e3;
+
 /// A release, its rounds, and what its cost shall refer to. The noise is what a question is about.
 #[derive(Clone, Debug)]
 pub struct Question {
@@ -144,12 +148,15 @@ impl Question {
     pub fn cost(&self, sigma: f64) -> Result<Cost, AccountError> {
         let round = self.release.shifts.over(sigma)?;
         let unamplified = self.unamplified(&round)?;
-        let amplified = match self.masked(&round)? {
-            Ok(masked) => match masked.epsilon(self.rounds, self.delta)? {
+        let amplified = match self.masked(&round) {
+            Ok(Ok(masked)) => match masked.epsilon(self.rounds, self.delta)? {
                 found if found < unamplified => Ok(found),
                 _ => Err(Amplification::NotSmaller),
             },
-            Err(reason) => Err(reason),
+            Ok(Err(reason)) => Err(reason),
+            // Too little noise for the grid of the masked round; the other bound stands.
+            Err(AccountError::Unresolved { .. }) => Err(Amplification::NotSmaller),
+            Err(error) => return Err(error),
         };
         let mut cost = self.plain(sigma, unamplified);
         cost.amplification = amplified.err().unwrap_or(Amplification::Used);
@@ -184,7 +191,9 @@ impl Question {
         }
         let shifts = &self.release.shifts;
         let start = first_guess(shifts, self.rounds, target, self.delta, self.adjacency);
-        if let Ok(random_k) = self.mask() {
+        if let Ok(random_k) = self.mask()
+            && target <= LARGEST_AMPLIFIED
+        {
             // In the limit of many small rounds the noise falls with the square root of k/d.
             let hidden = f64::from(random_k.vectors(self.adjacency)) * random_k.fraction;
             let found = smallest_sigma(target, start * hidden.min(1.0).sqrt(), |sigma| {
@@ -248,22 +257,27 @@ impl Question {
         let round = self.release.shifts.over(sigma)?;
         let cost = self.cost(sigma)?;
         let (rounds, delta) = (self.rounds, self.delta);
-        let odometer = match self.masked(&round)? {
-            Ok(masked) if cost.amplified() => Odometer::new(0.0, rounds, checkpoints, |count| {
+        let masked = if cost.amplified() {
+            self.masked(&round)?.ok()
+        } else {
+            None
+        };
+        let odometer = match masked {
+            Some(masked) => Odometer::new(0.0, rounds, checkpoints, |count| {
                 masked.epsilon(count, delta)
             }),
-            _ if !self.before.is_empty() => {
+            None if !self.before.is_empty() => {
                 Odometer::new(self.spent_before()?, rounds, checkpoints, |count| {
                     self.clone().rounds(count).unamplified(&round)
                 })
             }
-            _ if self.method == Method::Rdp => {
+            None if self.method == Method::Rdp => {
                 let curve = rdp_curve(&round, self.adjacency);
                 Odometer::new(0.0, rounds, checkpoints, |count| {
                     Ok(curve.epsilon(count, delta))
                 })
             }
-            _ => {
+            None => {
                 let schedule = self.schedule(&round)?;
                 if let Some(mu) = schedule.closed_form() {
                     let per_round = mu / (rounds as f64).sqrt();

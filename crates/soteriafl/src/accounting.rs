@@ -68,6 +68,34 @@ impl Privacy {
         records: &[usize],
         data_dependent_scaling: bool,
     ) -> Result<Self, PrivacyError> {
+        let (mut privacy, clients) =
+            Self::settled(run, dimension, records, data_dependent_scaling)?;
+        if privacy.claim.is_proved() {
+            privacy.odometer = Spending::new(run, dimension, &clients.by_size)?;
+        }
+        Ok(privacy)
+    }
+
+    /// The same without the odometer, for those who need what the whole run costs alone: cheaper.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub fn without_odometer(
+        run: &Specification,
+        dimension: usize,
+        records: &[usize],
+        data_dependent_scaling: bool,
+    ) -> Result<Self, PrivacyError> {
+        let settled = Self::settled(run, dimension, records, data_dependent_scaling);
+        settled.map(|(privacy, _)| privacy)
+    }
+
+    fn settled(
+        run: &Specification,
+        dimension: usize,
+        records: &[usize],
+        data_dependent_scaling: bool,
+    ) -> Result<(Self, Clients), PrivacyError> {
         let mut obstacles = obstacles(run, data_dependent_scaling);
         let clients = Clients::settle(run, dimension, records)?;
         if obstacles.is_empty() && !clients.all_have_a_cost() {
@@ -76,12 +104,7 @@ impl Privacy {
         let worst = |value: fn(&Cost) -> f64| clients.worst(value);
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
-        let odometer = if claimed {
-            Spending::new(run, dimension, &clients.by_size)?
-        } else {
-            None
-        };
-        Ok(Self {
+        let privacy = Self {
             sigmas: clients.sigmas(records),
             claim: claim_despite(&obstacles),
             epsilon: exact.filter(|_| claimed),
@@ -101,8 +124,9 @@ impl Privacy {
                 AccountantName::Rdp => "rdp",
                 AccountantName::Paper => "paper",
             },
-            odometer,
-        })
+            odometer: None,
+        };
+        Ok((privacy, clients))
     }
 }
 

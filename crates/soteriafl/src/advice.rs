@@ -28,12 +28,14 @@ const LEAST_SIGNAL: f64 = 3.0;
 /// of about 1.
 const LARGEST_COLUMN: f64 = 5.0;
 
-/// The longest way that the records can move the model over the length of the noise in it at the
-/// end.
+/// The way that the records move the model, if they all always pull the same way, over the length
+/// of the noise in it at the end.
 ///
-/// One round moves the model by at most `eta_t G` (every record's gradient is at most `G`; under
-/// `selected`, `G sqrt(d/k)` is what the clip was made from), all rounds together by `G sum_t
-/// eta_t`. The noise of a round has, in each of `d` coordinates, the standard deviation `eta_t
+/// One round moves the model by at most `eta_t G`, all rounds together by `G sum_t eta_t`. Under
+/// `selected` the clip `G_k` bounds the coordinates that travel, and a single round may move the
+/// model by `eta_t G_k d/k`; what counts is what such rounds come to together, and there a gradient
+/// of length `G = G_k sqrt(d/k)` just passes the clip: that `G` is used, and the ratio is no bound
+/// any more. The noise of a round has, in each of `d` coordinates, the standard deviation `eta_t
 /// sqrt((1 + omega) sum_i w_i^2 sigma_i^2)`; over all rounds and coordinates its length is about
 /// the root of the sum of squares. Momentum multiplies both alike. For full gradients and equal
 /// clients without a schedule this is `m mu sqrt(n) / (2 sqrt(d))` with `mu` of the Gaussian
@@ -72,8 +74,8 @@ pub fn signal_to_noise(
 pub fn noise(ratio: Option<f64>, parameters: usize) -> Option<String> {
     let ratio = ratio.filter(|ratio| *ratio < LEAST_SIGNAL)?;
     Some(format!(
-        "noise will swamp the signal: the {parameters} parameters can move by at most {ratio:.2} \
-         times the noise they end with, and below {LEAST_SIGNAL} little is learnt; more records \
+        "noise will swamp the signal: if all records always pull the same way, the {parameters} \
+         parameters move by about {ratio:.2} times the noise they end with, and below {LEAST_SIGNAL} little is learnt; more records \
          or clients, a larger epsilon or fewer parameters help (model.kind, model.hidden), more \
          rounds do not"
     ))
@@ -241,7 +243,13 @@ mod tests {
 
     #[test]
     fn noise_is_warned_of_below_the_bound_only() {
-        assert!(noise(Some(0.2), 515).is_some_and(|line| line.contains("515 parameters")));
+        // The same words under every clip scope: `at most` is not true under all of them.
+        let line = noise(Some(0.2), 515).unwrap();
+        assert!(
+            line.contains("515 parameters move by about 0.20 times"),
+            "{line}"
+        );
+        assert!(!line.contains("at most"), "{line}");
         assert!(noise(Some(8.0), 9).is_none() && noise(None, 9).is_none());
     }
 }

@@ -22,6 +22,10 @@ impl Claim {
     }
 }
 
+/// What every claim presumes about the model that a run starts from.
+pub const START_IS_PUBLIC: &str = "the start counts as public: a start that was computed from the \
+records, as by training on them, ends the claim";
+
 /// Why nothing is claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -6,6 +6,7 @@
 //! means that happens by chance with probability 0.0027.
 
 use serde_json::{Value, json};
+use soteriafl_accountant::Adjacency;
 
 use crate::experiment::{Curve, Measure, Statistic};
 use crate::report::{Figure, Panel, Part, Series, StudyPage, Table};
@@ -13,7 +14,7 @@ use crate::reproduce::figures::{self, Horizontal};
 use crate::reproduce::tables::{
     CURVE_COLUMNS, final_json, plus_minus, proved_epsilon, push_curve, quantity, statistic_json,
 };
-use crate::words::counted;
+use crate::words::{counted, readable};
 
 /// One algorithm's runs.
 pub struct Contender {
@@ -31,6 +32,10 @@ pub struct Contender {
 pub struct Comparison {
     /// What they were run on.
     pub problem: String,
+    /// The delta at which every epsilon holds.
+    pub delta: f64,
+    /// The neighbouring relation under which it does.
+    pub adjacency: Adjacency,
     /// The algorithms, in the order that was asked for.
     pub contenders: Vec<Contender>,
 }
@@ -182,28 +187,32 @@ impl Comparison {
     pub fn table(&self) -> Table {
         let rows = self.contenders.iter().map(|contender| {
             let curve = &contender.curve;
-            let run = curve.runs.first();
-            let no_claim = || {
-                format!(
-                    "no claim: {}",
-                    run.map_or("no run".to_string(), |run| run.claim.to_string())
-                )
-            };
+            let guarantee = curve.guarantee();
+            let no_claim = || format!("no claim: {}", guarantee.claim);
             vec![
                 contender.name.clone(),
                 contender.step_size.to_string(),
                 curve.rounds().to_string(),
                 quantity(curve.bits()),
-                proved_epsilon(curve, no_claim),
+                proved_epsilon(&guarantee, no_claim),
                 plus_minus(&curve.last(Measure::Utility)),
                 plus_minus(&curve.last(Measure::Loss)),
                 plus_minus(&curve.last(Measure::Accuracy)),
             ]
         });
+        let epsilon = self.epsilon_heading();
         Table::new(
-            "algorithm|step size|rounds|bits|proved ε|utility|training loss|test accuracy",
+            &format!(
+                "algorithm|step size|rounds|bits|{epsilon}|utility|training loss|test accuracy"
+            ),
             rows,
         )
+    }
+
+    /// What the epsilons of the table are: the largest of all seeds, under which conditions.
+    fn epsilon_heading(&self) -> String {
+        let delta = readable(self.delta);
+        format!("proved ε (at delta {delta}, {})", self.adjacency)
     }
 
     /// All measures against rounds, or against bits.
@@ -261,10 +270,13 @@ impl Comparison {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "problem": self.problem,
+            "delta": self.delta,
+            "adjacency": self.adjacency.to_string(),
             "algorithms": algorithms,
             "against_rounds": lead(self.against_rounds(measure)),
             "against_bits": lead(self.against_bits(measure)),
             "summary": self.sentences(),
+            "note": CHOICE,
             "tuned": self.contenders.iter().any(|contender| !contender.tried.is_empty()),
         })
     }
@@ -289,10 +301,9 @@ impl Comparison {
         }
         parts.push(Part::note(
             "Hover for values, click a name to hide its curve, drag to zoom, double-click to zoom \
-             out. Bands are one standard deviation over seeds. Loss, accuracy and gradient norms \
-             are computed from raw data: a simulation's privilege, outside every claim. Choosing \
-             an algorithm by them costs privacy too, unless the data is public.",
+             out. Bands are one standard deviation over seeds.",
         ));
+        parts.push(Part::note(CHOICE));
         StudyPage {
             kicker: "Comparison".to_string(),
             title: self.problem.clone(),
@@ -328,6 +339,11 @@ impl Comparison {
     }
 }
 
+/// What looking at the numbers means for a claim.
+pub const CHOICE: &str = "An epsilon is the largest of all seeds, of one run by itself. Loss, \
+accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every \
+claim. Choosing an algorithm by them costs privacy too, unless the data is public.";
+
 /// What tuning means for a claim.
 pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is \
 computed from the records. On private data every run that is looked at costs budget, and no \
@@ -335,7 +351,7 @@ accounting covers the choice: nothing is claimed for these runs, nor for one tha
 settings. A claim needs a step size that was fixed beforehand, or tuned on public data.";
 
 fn contender_json(contender: &Contender) -> Value {
-    let run = contender.curve.runs.first();
+    let guarantee = contender.curve.guarantee();
     let tried: Vec<Value> = contender
         .tried
         .iter()
@@ -346,9 +362,9 @@ fn contender_json(contender: &Contender) -> Value {
         "step_size": contender.step_size,
         "rounds": contender.curve.rounds(),
         "paper_bits": contender.curve.bits(),
-        "sigma": run.map(|run| run.sigma),
-        "claim": run.map(|run| run.claim.clone()),
-        "epsilon": run.and_then(|run| run.epsilon),
+        "sigma": guarantee.sigma,
+        "claim": guarantee.claim,
+        "epsilon": guarantee.epsilon,
         "final": final_json(&contender.curve),
         "tried": tried,
     })
@@ -392,6 +408,8 @@ mod tests {
     fn leads_depend_on_the_axis() {
         let comparison = Comparison {
             problem: "a problem".to_string(),
+            delta: 1e-5,
+            adjacency: Adjacency::ZeroOut,
             contenders: vec![
                 contender("dense", 1000, &[[0.5, 0.8, 0.90], [0.5, 0.8, 0.91]]),
                 contender("sparse", 50, &[[0.5, 0.6, 0.70], [0.5, 0.6, 0.71]]),
@@ -416,6 +434,8 @@ mod tests {
     fn one_seed_decides_nothing() {
         let comparison = Comparison {
             problem: String::new(),
+            delta: 1e-5,
+            adjacency: Adjacency::ZeroOut,
             contenders: vec![
                 contender("a", 1, &[[0.5, 0.6, 0.7]]),
                 contender("b", 1, &[[0.5, 0.6, 0.8]]),
@@ -429,5 +449,42 @@ mod tests {
             "{}",
             lead.sentence()
         );
+    }
+
+    /// Seeds may cost differently; what is printed holds for each of them, and says under what.
+    #[test]
+    fn the_printed_epsilon_is_the_largest_of_all_seeds() {
+        let mut one = contender("a", 1, &[[0.5, 0.6, 0.7], [0.5, 0.6, 0.7]]);
+        one.curve.runs[0].epsilon = Some(10.02);
+        one.curve.runs[1].epsilon = Some(3325.0);
+        one.curve.runs[1].sigma = 0.3;
+        let mut other = contender("b", 1, &[[0.5, 0.6, 0.7], [0.5, 0.6, 0.7]]);
+        other.curve.runs[1].epsilon = None;
+        other.curve.runs[1].claim = "too little noise for any accountant".to_string().into();
+        let comparison = Comparison {
+            problem: String::new(),
+            delta: 1e-5,
+            adjacency: Adjacency::ZeroOut,
+            contenders: vec![one, other],
+        };
+        let table = comparison.table();
+        assert_eq!(table.columns[4], "proved ε (at delta 1e-5, zero-out)");
+        assert_eq!(table.rows[0][4], "+ 3325");
+        assert_eq!(
+            table.rows[1][4],
+            "- no claim: too little noise for any accountant"
+        );
+        let summary = comparison.summary();
+        assert_eq!(summary["algorithms"][0]["epsilon"], 3325.0);
+        assert_eq!(summary["algorithms"][0]["sigma"], 0.3);
+        assert!(summary["algorithms"][1]["epsilon"].is_null());
+        assert_eq!(
+            (&summary["delta"], &summary["adjacency"]),
+            (&json!(1e-5), &json!("zero-out"))
+        );
+        let note = summary["note"].as_str().unwrap();
+        assert!(note.contains("Choosing an algorithm by them costs privacy"));
+        let page = comparison.page().to_html();
+        assert!(page.contains("at delta 1e-5, zero-out") && page.contains("costs privacy too"));
     }
 }

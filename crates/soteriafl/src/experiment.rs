@@ -5,9 +5,10 @@
 //! another and a result never depends on how many there are. Jobs share loaded data; the longest
 //! start first.
 //!
-//! **Finished jobs** are files, each named by a hash of its resolved configuration, its start and
-//! the program's version. A second call finds them there and goes on with what is missing; what
-//! was interrupted leaves nothing behind.
+//! **Finished jobs** are files, each named by a hash of its resolved configuration, its records, its
+//! start and the program's version. A second call finds them there and goes on with what is missing;
+//! what was interrupted leaves nothing behind. Of such a file only the curve is used: noise and
+//! claim are computed.
 //!
 //! **Utility** is the mean of `|grad f|^2` over rounds `0..=t`. Rounds that were not evaluated count
 //! as if values changed by the same factor from round to round between their evaluated neighbours,
@@ -19,6 +20,6 @@ mod curve;
 mod job;
 mod pool;
 
-pub use curve::{Curve, Measure, Spread, Statistic};
+pub use curve::{Curve, Guarantee, Measure, Spread, Statistic};
 pub use job::{Job, Outcome, Point, Setting};
 pub use pool::{Pool, PoolError};

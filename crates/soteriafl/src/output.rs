@@ -36,6 +36,23 @@ pub const FILES: [&str; 5] = [
     "summary.json",
 ];
 
+/// Which records an unfinished run is of. It goes at the end: whoever has it can check a guess of all
+/// records, and a finished run has no use for it.
+const RECORDS: &str = "records.sha256";
+
+/// The digest of the records that an unfinished run is of, if it left one.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn remembered_records(path: &Path) -> Result<Option<String>, OutputError> {
+    let path = path.join(RECORDS);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim_end().to_string())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(OutputError::Io { path, error }),
+    }
+}
+
 /// Whether what is in a directory, if anything, is of the run with this `config.toml`.
 pub fn belongs(path: &Path, config: &str) -> bool {
     match fs::read_to_string(path.join("config.toml")) {
@@ -62,7 +79,8 @@ fn reopen(path: &Path) -> Result<(), OutputError> {
         "model.safetensors",
     ];
     let temporary = FILES.iter().map(|name| format!("{name}.tmp"));
-    for name in ends.map(str::to_string).into_iter().chain(temporary) {
+    let ends = ends.into_iter().chain([RECORDS]).map(str::to_string);
+    for name in ends.chain(temporary) {
         let file = path.join(name);
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -213,6 +231,16 @@ impl RunDirectory {
         })
     }
 
+    /// Writes down of which records the run is, so that it is not resumed with others.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn remember_records(&self, digest: &str) -> Result<(), OutputError> {
+        let path = self.path.join(RECORDS);
+        write_whole(&path, format!("{digest}\n").as_bytes())
+            .map_err(|error| OutputError::Io { path, error })
+    }
+
     /// The loss of the model that the run started from, once it is known.
     pub fn start_loss(&self) -> Option<f64> {
         self.start_loss
@@ -325,6 +353,9 @@ impl RunDirectory {
     /// # Errors
     /// When the file system refuses.
     pub fn finish(mut self, summary: &Value, model: &[u8]) -> Result<(), OutputError> {
+        if summary["interrupted"] != true {
+            let _ = fs::remove_file(self.path.join(RECORDS));
+        }
         let path = self.path;
         let write = |name: &str, bytes: &[u8]| {
             let file = path.join(name);

@@ -1,8 +1,10 @@
 //! Data and model of a run: loaded, scaled, dealt to clients.
 
+mod digest;
+
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rand_distr::{Distribution, StandardNormal};
 use soteriafl_core::objective::{Logistic, Network, Objective, Regularizer};
@@ -60,6 +62,7 @@ pub struct Problem {
     pub basis: Option<Cosine>,
     /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
+    digest: OnceLock<String>,
 }
 
 /// The loss, by kind.
@@ -159,7 +162,14 @@ impl Problem {
             standardizing,
             basis,
             intercept: if intercept { value } else { 0.0 },
+            digest: OnceLock::new(),
         })
+    }
+
+    /// What the records are, whatever their files are called: 64 hexadecimal digits, computed once.
+    /// Whoever has it can check a guess of all records, so it is not for publication.
+    pub fn digest(&self) -> &str {
+        self.digest.get_or_init(|| digest::of(self))
     }
 
     /// Features of a record as it was read, the constant included.

@@ -29,7 +29,7 @@ fn train(document: &Document) -> Result<Privacy, String> {
         &resolved.specification(),
         problem.objective.dimension(),
         &shape.records,
-        problem.scaling.data_dependent(),
+        problem.data_dependent(),
     )
     .map_err(|error| error.to_string())
 }

@@ -13,6 +13,7 @@
 //! out: a chord of relative width `1/100` adds `1/60000` to the second moment of the loss, and
 //! saves nine tenths of the evaluations.
 
+use crate::error::AccountError;
 use crate::mixture::MixturePair;
 use crate::pld::LossDistribution;
 
@@ -21,6 +22,9 @@ const REACH: f64 = 9.3;
 
 /// Losses are cut at this size; beyond, mass counts as infinite.
 const LARGEST_LOSS: f64 = 300.0;
+
+/// Steps of the grid from the first node to the last.
+const LONGEST: f64 = (1_u64 << 27) as f64;
 
 /// Node spacing around zero, in parts of the typical loss.
 const DENSE: f64 = 20.0;
@@ -47,22 +51,38 @@ pub(super) fn geometric(end: f64, dense: f64) -> Vec<f64> {
 }
 
 /// Nodes as multiples of `step`, increasing, zero among them.
-pub(super) fn nodes(pair: &MixturePair, step: f64, scale: f64) -> Vec<i64> {
+///
+/// A shift of very many times the noise has losses that no memory holds in steps of this size. Who
+/// states the shift (a peer, by a target or by its number of records) must not choose how much is
+/// allocated, so the length is looked at before anything is built.
+///
+/// # Errors
+/// More than [`LONGEST`] steps from the first node to the last.
+pub(super) fn nodes(pair: &MixturePair, step: f64, scale: f64) -> Result<Vec<i64>, AccountError> {
     let (bottom, top) = range(pair);
     let dense = scale / DENSE;
+    let last = |end: f64| (end / step).ceil().max(1.0);
+    // Written so that what is not a number is too long.
+    let fits = last(-bottom) + last(top) <= LONGEST;
+    if !fits {
+        return Err(AccountError::Unresolved {
+            reason: "the losses of one round need more than 2^27 steps of the grid",
+        });
+    }
     let side = |end: f64| {
-        let last = (end / step).ceil().max(1.0) as i64;
+        let last = last(end) as i64;
         let mut at = 0;
         let mut indices = Vec::new();
         while at < last {
             let gap = dense.max(RELATIVE * at as f64 * step) / step;
-            at = (at + (gap as i64).max(1)).min(last);
+            // The gap is as large as the typical loss, which nothing bounds.
+            at = at.saturating_add((gap as i64).max(1)).min(last);
             indices.push(at);
         }
         indices
     };
     let below = side(-bottom).into_iter().rev().map(|index| -index);
-    below.chain([0]).chain(side(top)).collect()
+    Ok(below.chain([0]).chain(side(top)).collect())
 }
 
 /// A dot `(g, U - max(0, 1 - g))` with `g = e^{index * step}`.

@@ -422,18 +422,50 @@ fn more_coordinates_cost_more() {
     assert!((epsilon(1.0, 2) - epsilon(1.0, 4)).abs() < 1e-15);
 }
 
+/// A grid that no memory holds is refused before it is built, and a typical loss beyond every
+/// integer does not overflow.
+#[test]
+fn a_grid_that_is_too_long_is_not_built() {
+    let losses = |shift: f64, step: f64| {
+        let mask = random_k(0.05, 1);
+        masked_losses(
+            &mixture(&[0.0, shift], &[0.9, 0.1]),
+            Adjacency::ZeroOut,
+            &mask,
+            step,
+        )
+    };
+    let long = losses(1e3, 1e-9);
+    assert!(
+        matches!(long, Err(AccountError::Unresolved { .. })),
+        "{long:?}"
+    );
+    let pair = &MixturePair::directions(&mixture(&[0.0, 30.0], &[0.9, 0.1]), Adjacency::ZeroOut)[0];
+    for scale in [1e30, f64::INFINITY, f64::NAN] {
+        let nodes = grid::nodes(pair, 1e-4, scale).unwrap();
+        assert!(
+            nodes.is_sorted() && nodes.contains(&0) && nodes.len() < 100_000,
+            "{scale}"
+        );
+    }
+}
+
 #[test]
 fn refuses_what_is_not_proved() {
     let law = |shifts: &[f64], adjacency, mask: &RandomK| {
         masked_losses(&mixture(shifts, &[0.9, 0.1]), adjacency, mask, 1e-3)
     };
     let sgd = [0.0, 0.5];
+    let event = |result| match result {
+        Err(AccountError::Event(event)) => event,
+        other => panic!("{other:?}"),
+    };
     let few = law(&sgd, Adjacency::ReplaceOne, &random_k(0.1, 1));
-    assert!(matches!(few, Err(EventError::Unproved(_))));
+    assert!(matches!(event(few), EventError::Unproved(_)));
     let few = law(&[0.1, 0.5], Adjacency::ZeroOut, &random_k(0.1, 1));
-    assert!(matches!(few, Err(EventError::Unproved(_))));
+    assert!(matches!(event(few), EventError::Unproved(_)));
     let none = law(&sgd, Adjacency::ZeroOut, &random_k(0.0, 1));
-    assert!(matches!(none, Err(EventError::OutOfRange { .. })));
+    assert!(matches!(event(none), EventError::OutOfRange { .. }));
     // No Renyi rule where none is proved.
     for (shifts, adjacency, vectors) in [
         ([0.0, 0.5], Adjacency::ReplaceOne, 2),
@@ -560,7 +592,7 @@ fn one_vector_at_a_time_is_better_than_all_at_once() {
         let mixture = mixture(shifts, probabilities);
         let mean = kappa * f64::from(vectors);
         let pair = &MixturePair::directions(&mixture, adjacency)[0];
-        let nodes = grid::nodes(pair, step, typical_loss(&mixture, adjacency, mean));
+        let nodes = grid::nodes(pair, step, typical_loss(&mixture, adjacency, mean)).unwrap();
         let mut at_once = MaskedCurve::new(&mixture, adjacency, mean);
         let at_once = grid::connect(
             grid::dots(&nodes, step, |epsilon| at_once.excess(epsilon)),

@@ -128,12 +128,18 @@ impl TiltedSum {
     /// The distribution of independent rounds, each distribution as often as its count says.
     ///
     /// # Errors
-    /// A window that needs more than [`LARGEST_TRANSFORM`] points.
+    /// A window that needs more than [`LARGEST_TRANSFORM`] points, or a tilt that is no number.
     pub(crate) fn new(
         parts: &[(&TiltedLosses, u64)],
         window: &Window,
     ) -> Result<TiltedSum, AccountError> {
         let (tilt, step) = (parts[0].0.tilt, parts[0].0.step);
+        // Sums of losses beyond all floating point have no cumulants to find a tilt from.
+        if !tilt.is_finite() || parts.iter().any(|(part, _)| part.points.is_empty()) {
+            return Err(AccountError::Unresolved {
+                reason: "the losses are too large or too small to be composed",
+            });
+        }
         debug_assert!(
             parts
                 .iter()
@@ -415,6 +421,18 @@ mod tests {
             assert!((before - after).abs() < 1e-10 * before, "{before} {after}");
         }
         assert_eq!(coarse.step, 4.0 * sum.step);
+    }
+
+    #[test]
+    fn a_tilt_that_is_no_number_is_an_error() {
+        for tilt in [f64::NAN, f64::INFINITY] {
+            let part = TiltedLosses::new(&dice(), tilt);
+            let sum = TiltedSum::new(&[(&part, 3)], &window());
+            assert!(
+                matches!(sum, Err(AccountError::Unresolved { .. })),
+                "{tilt}"
+            );
+        }
     }
 
     /// A mass that never moves but once in a million rounds keeps its digits.

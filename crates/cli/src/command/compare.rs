@@ -10,7 +10,7 @@ use soteriafl_data::{DataDirectories, Partition, Source};
 use super::inputs::{self, DataDirectory};
 use super::study::Study;
 use super::{Failure, Verbosity};
-use soteriafl::comparison::{Comparison, Contender, TUNING};
+use soteriafl::comparison::{CHOICE, Comparison, Contender, TUNING};
 use soteriafl::config::{Config, Document, Preset};
 use soteriafl::experiment::{Curve, Job, Measure, Outcome, Setting, Statistic};
 use soteriafl::problem::Problem;
@@ -129,6 +129,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         text += &format!("\n{}{TUNING}\n", tuning.to_text());
     }
     text += &format!("\n{}\n", comparison.sentences().join("\n"));
+    text += &format!("{CHOICE}\n");
     study.conclude(options.json, &summary, &text, jobs.len())
 }
 
@@ -292,13 +293,13 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
             },
         });
     }
-    let problem = settings.first().map_or_else(String::new, |tried| {
-        let resolved = &tried.job.setting.resolved;
-        let clients = counted(resolved.clients, "client");
-        format!("{} on {clients}", resolved.source)
-    });
+    // Every algorithm shares these; the command line asks for at least one of each.
+    let shared = &settings[0].job.setting.resolved;
+    let clients = counted(shared.clients, "client");
     Comparison {
-        problem,
+        problem: format!("{} on {clients}", shared.source),
+        delta: shared.delta,
+        adjacency: shared.adjacency,
         contenders,
     }
 }
@@ -311,7 +312,10 @@ fn write_everything(
     summary: &serde_json::Value,
 ) -> Result<(), Failure> {
     let first_seeds = settings.iter().step_by(options.seeds.clone().count());
-    study.write_settings(first_seeds.map(|tried| tried.job.setting.as_ref()))?;
+    study.write_settings(first_seeds.map(|tried| {
+        let setting = &tried.job.setting;
+        (setting.name.as_str(), setting.resolved.clone())
+    }))?;
     for (name, horizontal) in [
         ("against-rounds", Horizontal::Rounds),
         ("against-bits", Horizontal::Bits),

@@ -487,7 +487,7 @@ impl From<Refusal> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deploy::budget::Sent;
+    use soteriafl_deploy::budget::Sent;
 
     /// A server may write a megabyte into one key: a log line does not grow with it, nor the time.
     #[test]

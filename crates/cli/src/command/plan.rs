@@ -254,7 +254,7 @@ impl Options {
         let set = self.assignments(&document);
         let mut inquiry = Inquiry::new(document, set, shape, &known)?;
         inquiry.remarks.extend(remark);
-        if problem.scaling.data_dependent() {
+        if problem.data_dependent() {
             inquiry.remarks.push(SCALED.to_string());
         }
         Ok((inquiry, form))
@@ -267,7 +267,7 @@ impl Options {
         if self.dimension.is_some() {
             return Err("--dimension is not the configuration's".to_string());
         }
-        if problem.scaling.data_dependent() {
+        if problem.data_dependent() {
             return Err(SCALED.to_string());
         }
         if config.source.is_images() {

@@ -130,7 +130,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let results = Results { entries };
     let summary = tables::summary(&results);
     write_everything(&study, &results, &summary)?;
-    study.conclude(options.json, &summary, &shown(&results), jobs.len())?;
+    let text = format!("{}\n{}\n", shown(&results), tables::EPSILON_MEANS);
+    study.conclude(options.json, &summary, &text, jobs.len())?;
     if options.check {
         check(&results)?;
     }
@@ -296,11 +297,14 @@ fn write_everything(
         let name = format!("curves/figure-{}.csv", setup.figure);
         study.write(&name, tables::curves_csv(results, &setup))?;
     }
-    study.write_settings(results.entries.iter().map(|entry| entry.setting.as_ref()))?;
+    study.write_settings(
+        (results.entries.iter()).map(|entry| (entry.setting.name.as_str(), entry.written())),
+    )?;
     let documents: String = all_tables(results)
         .iter()
         .map(|(title, table)| format!("## {title}\n\n{}\n", table.to_markdown()))
         .collect();
+    let documents = format!("{}\n\n{documents}", tables::EPSILON_MEANS);
     study.write("tables.md", documents)?;
     study.write("summary.json", format!("{summary:#}\n"))?;
     study.write("report.html", page::page(results).to_html())

@@ -9,7 +9,8 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::{Failure, Verbosity, all_cores, print_json, watch_interrupts};
-use soteriafl::experiment::{Job, Outcome, Pool, PoolError, Setting};
+use soteriafl::config::resolve::Resolved;
+use soteriafl::experiment::{Job, Outcome, Pool, PoolError};
 use soteriafl::output::{OutputError, check_empty, write_whole};
 use soteriafl::report::Figure;
 use soteriafl::words::counted;
@@ -99,12 +100,11 @@ impl<'a> Study<'a> {
     /// Writes each setting as a configuration that `soteria train` takes.
     pub(super) fn write_settings<'s>(
         &self,
-        settings: impl Iterator<Item = &'s Setting>,
+        settings: impl Iterator<Item = (&'s str, Resolved)>,
     ) -> Result<(), Failure> {
         self.create_folder("settings")?;
-        for setting in settings {
-            let name = format!("settings/{}.toml", setting.name);
-            self.write(&name, setting.resolved.to_toml())?;
+        for (name, resolved) in settings {
+            self.write(&format!("settings/{name}.toml"), resolved.to_toml())?;
         }
         Ok(())
     }

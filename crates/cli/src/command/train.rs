@@ -16,8 +16,9 @@ use super::{Failure, Verbosity, all_cores, conclude_run, table, watch_interrupts
 use progress::Progress;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
+use soteriafl::claim::START_IS_PUBLIC;
 use soteriafl::config::resolve::Resolved;
-use soteriafl::config::{Config, NoiseTarget};
+use soteriafl::config::{Config, Init, NoiseTarget};
 use soteriafl::output::{self, LastRow, RunDirectory, RunResult, compressor_text};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
@@ -80,6 +81,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         None => (RunDirectory::create(&path, &prepared.resolved)?, None),
         Some(_) => RunDirectory::resume(&path)?,
     };
+    directory.remember_records(prepared.problem.digest())?;
     if let Some(last) = &known {
         verbosity.say(format!(
             "going on after round {}: earlier rounds are recomputed without metrics",
@@ -123,6 +125,9 @@ impl Prepared {
             output::check_empty(path, options.force)?;
         }
         let problem = Problem::load(&config, &options.data.directories())?;
+        if let Some(directory) = &options.resume {
+            same_records(directory, problem.digest(), verbosity)?;
+        }
         let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
         for warning in &warnings {
             verbosity.warn(warning);
@@ -273,6 +278,31 @@ impl Prepared {
     }
 }
 
+/// Rounds of other records than those of the interrupted run would end in one curve and one claim
+/// with its own.
+fn same_records(path: &Path, digest: &str, verbosity: Verbosity) -> Result<(), Failure> {
+    match output::remembered_records(path)? {
+        Some(known) if known == digest => {}
+        Some(_) => {
+            return Err(Failure::Usage {
+                message: format!(
+                    "the records are not those that the run in {} began with",
+                    path.display()
+                ),
+                hint: Some(format!(
+                    "bring the files back, or begin anew: soteria train --config {} --out DIR",
+                    path.join("config.toml").display()
+                )),
+            });
+        }
+        None => verbosity.warn(format!(
+            "{} does not say which records its run began with: make sure that they are the same",
+            path.display()
+        )),
+    }
+    Ok(())
+}
+
 fn configuration(options: &Options) -> Result<Config, Failure> {
     let resumed = options.resume.as_ref().map(|path| path.join("config.toml"));
     let file = resumed.as_deref().or(options.config.as_deref());
@@ -318,14 +348,16 @@ impl Prepared {
             noise_text(resolved, privacy),
             privacy.claim
         ));
-        if problem.scaling.data_dependent() && resolved.noise_target != NoiseTarget::None {
+        if problem.data_dependent() && resolved.noise_target != NoiseTarget::None {
             verbosity.warn(
                 "no epsilon can be claimed, because the features are scaled by constants computed \
-             from the records (data.scale); \
-             give constants that are known without them, such as data.center=0.5 and \
-             data.factor=2 for pixels (they lie between \
-             0 and 1), or data.scale=none",
+                 from the records (data.scale or data.standardize); give constants that are known \
+                 without them, such as data.center=0.5 and data.factor=2 for pixels (they lie \
+                 between 0 and 1), or data.scale=none and data.standardize=false",
             );
+        }
+        if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
+            verbosity.say(format!("privacy: {START_IS_PUBLIC}"));
         }
         for premise in &privacy.broken_premises {
             verbosity.warn(format!("the paper's theorem does not apply: {premise}"));

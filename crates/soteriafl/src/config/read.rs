@@ -391,6 +391,9 @@ fn scale(document: &Document) -> Result<Auto<ScaleChoice>, ConfigError> {
     }
 }
 
+/// The largest target that is accepted.
+const LARGEST_EPSILON: f64 = 1e6;
+
 fn noise_target(document: &Document) -> Result<NoiseTarget, ConfigError> {
     let sigma = document.read("privacy.sigma", None, |value| not_negative(value).map(Some))?;
     let default = NoiseTarget::Epsilon(1.0);
@@ -401,6 +404,15 @@ fn noise_target(document: &Document) -> Result<NoiseTarget, ConfigError> {
             positive(value).map(NoiseTarget::Epsilon)
         }),
     )?;
+    // Far above it numerics have nothing to say, and far below it so has the guarantee.
+    if let NoiseTarget::Epsilon(target) = epsilon
+        && target > LARGEST_EPSILON
+    {
+        return Err(ConfigError::with_hint(
+            format!("`privacy.epsilon` = {target} has no meaning as a privacy target"),
+            "at most 1000000 is accepted; privacy.epsilon = \"none\" adds no noise and claims nothing",
+        ));
+    }
     match sigma {
         None => Ok(epsilon),
         Some(_) if document.has("privacy.epsilon") => Err(ConfigError::with_hint(

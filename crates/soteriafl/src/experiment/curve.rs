@@ -1,6 +1,7 @@
 //! Runs that differ in their seed alone, taken together.
 
 use super::job::{Outcome, Point};
+use crate::claim::{Claim, Reason};
 
 /// Mean and sample standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,6 +93,17 @@ impl Measure {
     }
 }
 
+/// What holds for every run of a curve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guarantee {
+    /// The largest standard deviation of the noise of any run; not a number without a run.
+    pub sigma: f64,
+    /// Proved only where it is for every run, else the first reason why not.
+    pub claim: Claim,
+    /// The largest epsilon of any run, where all are proved.
+    pub epsilon: Option<f64>,
+}
+
 /// One setting's runs.
 #[derive(Clone, Debug)]
 pub struct Curve {
@@ -155,6 +167,33 @@ impl Curve {
         self.points().last().map_or(0, |point| point.round)
     }
 
+    /// What may be said of all runs together. Seeds may deal the records otherwise, and a client
+    /// with fewer of them pays more for the same noise: one run's epsilon is not the others'.
+    pub fn guarantee(&self) -> Guarantee {
+        let claim_of = |run: &Outcome| match (&run.claim, run.epsilon) {
+            (Claim::Proved, None) => Claim::Withheld(Reason::TooLittleNoise),
+            (claim, _) => claim.clone(),
+        };
+        let claim = if self.runs.is_empty() {
+            Claim::Withheld(Reason::Other("no run".to_string()))
+        } else {
+            let mut claims = self.runs.iter().map(claim_of);
+            claims
+                .find(|claim| !claim.is_proved())
+                .unwrap_or(Claim::Proved)
+        };
+        let epsilons = self.runs.iter().filter_map(|run| run.epsilon);
+        Guarantee {
+            sigma: self
+                .runs
+                .iter()
+                .map(|run| run.sigma)
+                .fold(f64::NAN, f64::max),
+            epsilon: epsilons.reduce(f64::max).filter(|_| claim.is_proved()),
+            claim,
+        }
+    }
+
     /// Bits at the end.
     pub fn bits(&self) -> u64 {
         self.points().last().map_or(0, |point| point.paper_bits)
@@ -176,5 +215,39 @@ mod tests {
         assert!((spread.standard_errors() + 3.0 * 3.0f64.sqrt()).abs() < 1e-12);
         let one = Statistic::of([4.0].into_iter());
         assert!(one.deviation.is_nan() && one.against(&a).standard_errors().is_nan());
+    }
+
+    #[test]
+    fn a_guarantee_is_that_of_the_worst_run() {
+        let run = |sigma, claim, epsilon| Outcome {
+            points: Vec::new(),
+            sigma,
+            claim,
+            epsilon,
+            amplified: false,
+        };
+        let cheap = run(0.1, Claim::Proved, Some(10.0));
+        let dear = run(0.2, Claim::Proved, Some(3325.0));
+        let withheld = run(0.1, Claim::Withheld(Reason::TooLittleNoise), None);
+        let of = |runs: &[&Outcome]| {
+            let runs = runs.iter().map(|run| (*run).clone()).collect();
+            Curve { runs }.guarantee()
+        };
+        for runs in [[&cheap, &dear], [&dear, &cheap]] {
+            let guarantee = of(&runs);
+            assert_eq!(
+                (guarantee.sigma, guarantee.epsilon, guarantee.claim),
+                (0.2, Some(3325.0), Claim::Proved)
+            );
+        }
+        for runs in [[&cheap, &withheld], [&withheld, &cheap]] {
+            let guarantee = of(&runs);
+            assert_eq!(
+                (guarantee.epsilon, guarantee.claim),
+                (None, withheld.claim.clone())
+            );
+        }
+        let none = of(&[]);
+        assert!(none.sigma.is_nan() && none.epsilon.is_none() && !none.claim.is_proved());
     }
 }

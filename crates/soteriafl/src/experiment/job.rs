@@ -47,7 +47,7 @@ impl Setting {
     pub fn privacy(&self) -> Result<&Privacy, PoolError> {
         let settled = self.privacy.get_or_init(|| {
             let records: Vec<usize> = self.problem.shards.iter().map(|s| s.rows()).collect();
-            Privacy::settle(
+            Privacy::without_odometer(
                 &self.resolved.specification(),
                 self.problem.objective.dimension(),
                 &records,
@@ -109,6 +109,18 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// These rounds under this noise.
+    fn new(points: Vec<Point>, privacy: &Privacy) -> Self {
+        let outcome = Self {
+            points,
+            sigma: privacy.sigmas.iter().copied().fold(0.0, f64::max),
+            claim: privacy.claim.clone(),
+            epsilon: privacy.epsilon,
+            amplified: privacy.amplified,
+        };
+        outcome.with_utilities()
+    }
+
     /// With every point's utility computed.
     fn with_utilities(mut self) -> Self {
         let mut utility = Utility::default();
@@ -133,6 +145,8 @@ impl Job {
             hash.update(Sha256::digest(&content));
             resolved.init = Init::File(String::new());
         }
+        // A source is named by its path; what counts is what was read from there.
+        hash.update(self.setting.problem.digest());
         hash.update(env!("CARGO_PKG_VERSION"));
         hash.update([0]);
         hash.update(resolved.to_toml());
@@ -226,14 +240,21 @@ impl Job {
             }
             ControlFlow::Continue(())
         });
-        let outcome = Outcome {
-            points,
-            sigma: privacy.sigmas.iter().copied().fold(0.0, f64::max),
-            claim: privacy.claim.clone(),
-            epsilon: privacy.epsilon,
-            amplified: privacy.amplified,
+        Ok((!stopped).then(|| Outcome::new(points, privacy)))
+    }
+
+    /// The stored outcome of this job, if it is there. What is claimed is computed and not believed;
+    /// rounds under another noise are not this job's.
+    pub(super) fn finished(
+        &self,
+        stored: &FinishedJobs<'_>,
+        key: &str,
+    ) -> Result<Option<Outcome>, PoolError> {
+        let Some(found) = stored.read(key) else {
+            return Ok(None);
         };
-        Ok((!stopped).then(|| outcome.with_utilities()))
+        let outcome = Outcome::new(found.points, self.setting.privacy()?);
+        Ok((outcome.sigma == found.sigma).then_some(outcome))
     }
 }
 

@@ -77,7 +77,10 @@ impl Pool<'_> {
             .map_err(|error| PoolError::file(self.directory, error))?;
         let stored = FinishedJobs(self.directory);
         let keys = jobs.iter().map(Job::key).collect::<Result<Vec<_>, _>>()?;
-        let mut found: Vec<Option<Outcome>> = keys.iter().map(|key| stored.read(key)).collect();
+        let mut found = Vec::with_capacity(jobs.len());
+        for (job, key) in jobs.iter().zip(&keys) {
+            found.push(job.finished(&stored, key)?);
+        }
         let total = |job: &Job| {
             let (round, evaluation) = job.work();
             u64::from(job.setting.resolved.rounds + 1) * round + job.evaluations() * evaluation

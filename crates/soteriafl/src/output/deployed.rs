@@ -66,6 +66,8 @@ impl Deployed<'_> {
             Some(_) => "the test seed",
             None => "each client's operating system",
         });
+        // Among many sizes of clients some stand for others with a little less noise.
+        summary["privacy"]["sigmas_are"] = json!("at most");
         if summary["privacy"]["noise"] == "float (simulated)" {
             summary["privacy"]["noise"] = json!("float");
         }

@@ -6,6 +6,7 @@
 use super::files::RunFiles;
 use super::setup::{Settings, facts, number_at, numbers_at, range, text_at};
 use super::text::{self, append, escape};
+use crate::claim::START_IS_PUBLIC;
 
 /// What the summary says about privacy.
 pub(super) struct Claim<'a> {
@@ -111,7 +112,8 @@ impl Claim<'_> {
              <p>The number is the largest over the clients. {clients}; a record held by several \
              clients, or used in several runs with independent randomness, costs at most the sum \
              of what each spends. How many records a client has, how many features and classes \
-             there are, and how records were dealt to clients counts as public.</p>\n",
+             there are, and how records were dealt to clients counts as public. So does the start \
+             of the model: {START_IS_PUBLIC}.</p>\n",
             text::number_rounded_up(epsilon, 4),
             text::number_rounded_up(delta, 3),
             escape(pair),
@@ -236,7 +238,8 @@ pub(super) fn section(run: &RunFiles) -> String {
     out.push_str(outside(run));
     out.push_str("</div>\n");
     let sigmas = numbers_at(run, "/privacy/sigmas");
-    let sigma = |value: f64| text::number(value, 4);
+    // Whoever copies it must not get less noise.
+    let sigma = |value: f64| text::number_rounded_up(value, 4);
     let spread = range(&sigmas, sigma).filter(|_| sigmas.len() > 1);
     let settings = Settings::of(run);
     let clip =
@@ -269,7 +272,15 @@ pub(super) fn section(run: &RunFiles) -> String {
             "Noise sigma (largest)",
             number_at(run, "/privacy/sigma").map(sigma),
         ),
-        ("Sigma over clients", spread),
+        (
+            // A server knows bounds; each client computes its own.
+            if run.deployed() {
+                "Sigma over clients (at most)"
+            } else {
+                "Sigma over clients"
+            },
+            spread,
+        ),
         ("Clip", clip),
     ];
     let heading = format!("Terms {}", claim.badge());

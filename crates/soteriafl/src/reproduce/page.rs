@@ -118,6 +118,7 @@ fn introduction(parts: &mut Vec<Part>) {
          for which an exact accountant proves (ε, δ) for the replacement of any one record. Step \
          sizes are still those that were tuned for the published noise.",
     ));
+    parts.push(Part::text(tables::EPSILON_MEANS));
     parts.push(Part::text(
         "Best proved: what the program chooses by itself for the same ε and δ (preset = \
          \"auto\"), with the same proof, within the number of bits that the published compressed \

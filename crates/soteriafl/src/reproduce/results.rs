@@ -10,6 +10,7 @@ use crate::accounting;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, ModelKind};
 use crate::experiment::{Curve, Measure, Setting, Statistic};
+use crate::specification::StepSizeOrigin;
 
 /// One curve of a figure.
 pub struct Entry {
@@ -34,6 +35,16 @@ impl Entry {
         )
     }
 
+    /// The configuration that repeats this curve. Whoever runs it on records of their own must not
+    /// claim what step sizes that were tuned on records do not allow, so it says where they are from.
+    pub fn written(&self) -> Resolved {
+        let mut resolved = self.setting.resolved.clone();
+        if self.mode.step_size_from_data() {
+            resolved.step_size_origin = StepSizeOrigin::Records;
+        }
+        resolved
+    }
+
     /// The measure that the figure shows beside utility.
     pub fn measure(&self) -> Measure {
         measure(&self.setup)
@@ -45,9 +56,9 @@ impl Entry {
         published::band(self.setup.figure, algorithm)
     }
 
-    /// Standard deviation of the noise.
+    /// The largest standard deviation of the noise of any run.
     pub fn sigma(&self) -> f64 {
-        self.curve.runs.first().map_or(f64::NAN, |run| run.sigma)
+        self.curve.guarantee().sigma
     }
 }
 

@@ -33,6 +33,11 @@ impl Mode {
         }
     }
 
+    /// Whether its step sizes were tuned, by the authors, on the records that it runs on.
+    pub fn step_size_from_data(self) -> bool {
+        self != Mode::Best
+    }
+
     /// Its name in files.
     pub fn slug(self) -> &'static str {
         match self {

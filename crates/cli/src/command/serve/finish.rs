@@ -179,9 +179,10 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
     let loss = measured(deployed.and_then(|deployed| deployed.test_loss));
     let epsilon = match ending.privacy.epsilon {
         Some(epsilon) => format!(
-            "{} at delta {} (each client by its own ledger)",
+            "{} at delta {}, {} (each client by its own ledger)",
             readable(soteriafl_accountant::round_up(epsilon, 4)),
-            readable(ending.resolved.delta)
+            readable(ending.resolved.delta),
+            ending.resolved.adjacency
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };
