@@ -8,7 +8,7 @@ use soteriafl::claim::Claim;
 use soteriafl::config::{Config, Document};
 use soteriafl::experiment::{Job, Outcome, Pool, Setting};
 use soteriafl::problem::Problem;
-use soteriafl_core::data::DataDirectories;
+use soteriafl_data::DataDirectories;
 
 struct Folder(PathBuf);
 
