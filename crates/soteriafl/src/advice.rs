@@ -74,8 +74,8 @@ pub fn signal_to_noise(
 pub fn noise(ratio: Option<f64>, parameters: usize) -> Option<String> {
     let ratio = ratio.filter(|ratio| *ratio < LEAST_SIGNAL)?;
     Some(format!(
-        "noise will swamp the signal: if all records always pull the same way, the {parameters} \
-         parameters move by about {ratio:.2} times the noise they end with, and below {LEAST_SIGNAL} little is learnt; more records \
+        "noise will swamp the signal: the {parameters} parameters move by about {ratio:.2} times \
+         the noise they end with even if all records always pull the same way, and below {LEAST_SIGNAL} little is learnt; more records \
          or clients, a larger epsilon or fewer parameters help (model.kind, model.hidden), more \
          rounds do not"
     ))

@@ -77,6 +77,19 @@ fn the_default_plan_meets_its_target() {
     );
 }
 
+/// Numbers from the records end every claim, whichever key asks for them.
+#[test]
+fn a_plan_sees_that_records_are_standardised() {
+    let place = Place::new();
+    let line = "plan --set data.source=synthetic:300x4 --set data.standardize=true --json";
+    let ran = place.run(&words(line)).well();
+    assert!(
+        ran.stdout
+            .contains("no run of this configuration claims anything"),
+        "{ran:?}"
+    );
+}
+
 /// Shared coordinates hide nothing, and amplification that is off is off: the noise is that of GD,
 /// whatever travels.
 #[test]

@@ -560,6 +560,77 @@ fn resume_ends_where_the_undisturbed_run_does() {
     assert!(said.contains("nowhere"), "{said}");
 }
 
+/// Rounds of two data sets must not end in one curve under one claim.
+#[cfg(unix)]
+#[test]
+fn a_run_is_not_resumed_with_other_records() {
+    let place = Place::new();
+    let table = |turn: usize| -> String {
+        let row = |row: usize| format!("{},{},{}\n", row % 7, (row + turn) % 5, row % 2);
+        (0..300).map(row).collect()
+    };
+    place.write("records.csv", table(0));
+    let mut command = place.command(&["train", "--out", "run"]);
+    for setting in ["data.source=csv:records.csv", "algorithm.rounds=1000000"] {
+        command.args(["--set", setting]);
+    }
+    let mut child = command.spawn().unwrap();
+    let start = Instant::now();
+    while !place.path("run/records.sha256").exists() {
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(60), "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let config = place.text("run/config.toml").replace("1000000", "20");
+    place.write("run/config.toml", config);
+    let rows = place.text("run/rounds.csv");
+    let first: String = rows.lines().take(2).map(|row| format!("{row}\n")).collect();
+    place.write("run/rounds.csv", &first);
+
+    place.write("records.csv", table(1));
+    let said = place.run(&["train", "--resume", "run"]).badly(2);
+    assert!(said.contains("the records are not those"), "{said}");
+    assert_eq!(place.text("run/rounds.csv"), first, "nothing is lost");
+    place.write("records.csv", table(0));
+    let ran = place.run(&["train", "--resume", "run"]).well();
+    assert!(!ran.stderr.contains("which records"), "{ran:?}");
+    // A finished run has no use for it, and a digest can confirm a guess.
+    assert!(!place.path("run/records.sha256").exists());
+    let ran = place.run(&["train", "--resume", "run"]).well();
+    assert!(ran.stderr.contains("does not say which records"), "{ran:?}");
+}
+
+/// A target of a billion is none; and what a claim presumes is said.
+#[test]
+fn a_claim_says_what_it_presumes() {
+    let place = Place::new();
+    let said = place.train("absurd", &["privacy.epsilon=1e9"]).badly(2);
+    assert!(said.contains("no meaning as a privacy target"), "{said}");
+    assert!(!place.path("absurd").exists());
+
+    let few = ["data.source=synthetic:300x4", "algorithm.rounds=3"];
+    let dimension = place.train("zeros", &few).well();
+    assert!(!dimension.stderr.contains("start counts as public"));
+    let dimension = place.json("zeros/summary.json")["dimension"]
+        .as_u64()
+        .unwrap();
+    place.write("start.txt", "0.1\n".repeat(dimension as usize));
+    let settings = [few[0], few[1], "model.init=file:start.txt"];
+    let ran = place.train("file", &settings).well();
+    assert!(ran.stderr.contains("the start counts as public"), "{ran:?}");
+    assert!(
+        place
+            .text("file/report.html")
+            .contains("computed from the records, as by training")
+    );
+
+    let settings = [few[0], few[1], "data.standardize=true"];
+    let ran = place.train("standard", &settings).well();
+    assert!(ran.stderr.contains("no epsilon can be claimed"), "{ran:?}");
+}
+
 /// The README's first command, and what the README says that it ends with.
 #[test]
 fn the_readme_shows_the_default_run() {
