@@ -7,7 +7,7 @@ use soteriafl_core::compress::CompressorKind;
 
 use super::read::PRESETS;
 use super::resolve::Resolved;
-use super::{EstimatorKind, Preset, ShiftChoice};
+use super::{EstimatorKind, NoiseTarget, Preset, ShiftChoice};
 use crate::output::compressor_text;
 
 impl Resolved {
@@ -18,12 +18,14 @@ impl Resolved {
         if PRESETS.iter().any(|(known, _)| *known == named) {
             return named;
         }
-        // Without a shift the system chooses only full gradients on coordinates that all clients
-        // share.
-        let chosen = self.preset == Preset::Auto
-            && self.estimator == EstimatorKind::Gd
-            && self.shared_coordinates
-            && matches!(self.compressor, CompressorKind::RandK { .. });
+        // Without a shift the system chooses only full gradients: on coordinates that all clients
+        // share, or, without noise, whole ones.
+        let shared =
+            self.shared_coordinates && matches!(self.compressor, CompressorKind::RandK { .. });
+        let plain =
+            self.noise_target == NoiseTarget::None && self.compressor == CompressorKind::Identity;
+        let chosen =
+            self.preset == Preset::Auto && self.estimator == EstimatorKind::Gd && (shared || plain);
         if chosen { "auto" } else { "custom" }.to_string()
     }
 
