@@ -29,8 +29,12 @@ use crate::pld::{RoundCosts, Schedule};
 use crate::rdp::{RdpCurve, rdp_curve};
 
 /// Above this target no noise is sought by the masked bounds: their losses are cut at 300 a round,
-/// each try would take seconds, and the exact cost asks for enough noise anyway.
-const LARGEST_AMPLIFIED: f64 = 1e3;
+/// each try may take seconds, and the exact cost asks for enough noise anyway.
+const LARGEST_AMPLIFIED: f64 = 100.0;
+
+/// Above this cost the masked bounds are not asked at all: no fraction that hides anything brings
+/// it down to a cost that means something.
+const LARGEST_MASKED: f64 = 1e4;
 
 /// A release, its rounds, and what its cost shall refer to. The noise is what a question is about.
 #[derive(Clone, Debug)]
@@ -148,7 +152,11 @@ impl Question {
     pub fn cost(&self, sigma: f64) -> Result<Cost, AccountError> {
         let round = self.release.shifts.over(sigma)?;
         let unamplified = self.unamplified(&round)?;
-        let amplified = match self.masked(&round) {
+        let masked = match self.mask() {
+            Ok(_) if unamplified > LARGEST_MASKED => Ok(Err(Amplification::NotSmaller)),
+            _ => self.masked(&round),
+        };
+        let amplified = match masked {
             Ok(Ok(masked)) => match masked.epsilon(self.rounds, self.delta)? {
                 found if found < unamplified => Ok(found),
                 _ => Err(Amplification::NotSmaller),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use soteriafl_accountant::{AccountError, Adjacency, ClipScope, Estimator, Mechanism};
 
-/// One question. Far above what any takes (a second or two without optimisation of the program),
+/// One question. Far above what any takes (up to four seconds),
 /// so that a busy machine does not fail.
 const LONGEST: Duration = Duration::from_secs(60);
 

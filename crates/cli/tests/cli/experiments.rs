@@ -147,8 +147,8 @@ fn proved_runs_say_that_their_step_sizes_are_from_the_data() {
 fn a_comparison_prints_what_holds_for_every_seed() {
     let place = Place::new();
     let settings = "--set data.source=synthetic:600x8 --set data.clients=3 --set data.partition=dirichlet \
-                    --set algorithm.rounds=12 --set algorithm.batch=5 --set privacy.sigma=0.3";
-    let line = format!("compare {settings} --algorithms ldp-sgd --seeds 0..3 --out there");
+                    --set algorithm.rounds=12 --set algorithm.batch=1 --set privacy.sigma=0.5";
+    let line = format!("compare {settings} --algorithms ldp-sgd --seeds 2..5 --out there");
     let ran = place.run(&words(&line)).well();
     for piece in [
         "at delta 1e-5, replace-one",
@@ -157,7 +157,7 @@ fn a_comparison_prints_what_holds_for_every_seed() {
         assert!(ran.stdout.contains(piece), "{piece}: {ran:?}");
     }
     let compared = place.json("there/summary.json");
-    let epsilons = [0, 1, 2].map(|seed| {
+    let epsilons = [2, 3, 4].map(|seed| {
         let line = format!(
             "train {settings} --set algorithm.preset=ldp-sgd --seed {seed} --out seed-{seed} --json"
         );
