@@ -31,7 +31,7 @@ use soteriafl::words::readable;
 pub use spent::{Counted, Spent};
 
 /// One message of a run as the accountant sees it, and what all of them cost.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Priced {
     /// The client's records.
     pub records: u64,
@@ -47,13 +47,54 @@ pub struct Priced {
     pub rounds: u64,
     /// The run's delta.
     pub delta: f64,
-    /// Whether neighbours differ by a record set to zero instead of a replaced one.
-    pub zero_out: bool,
+    /// Which data sets are neighbours. Stored as a yes or no, as from the first version on.
+    #[serde(rename = "zero_out", with = "stored_adjacency")]
+    pub adjacency: Adjacency,
     /// What the whole run was said to cost when it was joined; `None` where nobody can say. Whether
     /// it is known is what counts later, not the number: see [`Priced::cost`].
     pub epsilon: Option<f64>,
-    /// `"proved"`, or why there is no claim.
-    pub claim: String,
+    /// Whether anything is claimed, or why not.
+    pub claim: Claim,
+}
+
+impl Default for Priced {
+    /// A price of which nothing is known: there is no claim.
+    fn default() -> Self {
+        Self {
+            records: 0,
+            shifts: Vec::new(),
+            probabilities: Vec::new(),
+            sigma: 0.0,
+            masked: None,
+            rounds: 0,
+            delta: 0.0,
+            adjacency: Adjacency::ReplaceOne,
+            epsilon: None,
+            claim: Claim::Withheld(Reason::Other(String::new())),
+        }
+    }
+}
+
+/// An adjacency in a ledger: whether neighbours differ by a record set to zero.
+mod stored_adjacency {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use soteriafl_accountant::Adjacency;
+
+    pub(super) fn serialize<S: Serializer>(
+        adjacency: &Adjacency,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bool(*adjacency == Adjacency::ZeroOut)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Adjacency, D::Error> {
+        Ok(match bool::deserialize(deserializer)? {
+            true => Adjacency::ZeroOut,
+            false => Adjacency::ReplaceOne,
+        })
+    }
 }
 
 impl Priced {
@@ -62,11 +103,11 @@ impl Priced {
     ///
     /// # Errors
     /// When the release makes no sense.
-    pub fn cost(&self, zero_out: bool, delta: f64) -> Result<Option<f64>, Refusal> {
+    pub fn cost(&self, adjacency: Adjacency, delta: f64) -> Result<Option<f64>, Refusal> {
         let Some(release) = self.release()? else {
             return Ok(None);
         };
-        let question = Question::new(release, self.rounds, delta, adjacency(zero_out));
+        let question = Question::new(release, self.rounds, delta, adjacency);
         let mut least = f64::INFINITY;
         // Both are bounds, so the smaller one holds. The first is nearly always the smaller; the
         // second answers where the first cannot.
@@ -87,7 +128,7 @@ impl Priced {
 
     /// One message as the accountant sees it; `None` where there is no claim.
     fn release(&self) -> Result<Option<Release>, Refusal> {
-        if self.epsilon.is_none() || self.claim != PROVED {
+        if self.epsilon.is_none() || !self.claim.is_proved() {
             return Ok(None);
         }
         if !(self.sigma > 0.0 && self.sigma.is_finite()) {
@@ -123,23 +164,12 @@ impl Priced {
         } else if (self.records, self.rounds) != (other.records, other.rounds) {
             let (one, other) = ((self.records, self.rounds), (other.records, other.rounds));
             differ("records and messages", &one, &other)
-        } else if (self.delta, self.zero_out) != (other.delta, other.zero_out) {
-            let (one, other) = ((self.delta, self.zero_out), (other.delta, other.zero_out));
+        } else if (self.delta, self.adjacency) != (other.delta, other.adjacency) {
+            let (one, other) = ((self.delta, self.adjacency), (other.delta, other.adjacency));
             differ("delta and adjacency", &one, &other)
         } else {
             None
         }
-    }
-}
-
-/// The claim of a run that has one.
-const PROVED: &str = "proved";
-
-fn adjacency(zero_out: bool) -> Adjacency {
-    if zero_out {
-        Adjacency::ZeroOut
-    } else {
-        Adjacency::ReplaceOne
     }
 }
 
@@ -323,11 +353,6 @@ fn at(epsilon: f64, delta: f64) -> String {
     }
 }
 
-/// The name of an adjacency.
-pub fn adjacency_name(zero_out: bool) -> &'static str {
-    if zero_out { "zero-out" } else { "replace-one" }
-}
-
 /// The price of a run for a client with `records` records. Noise from a test seed hides nothing:
 /// such a run has no epsilon, and the ledger counts it as unknown.
 ///
@@ -358,15 +383,15 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         masked,
         rounds: u64::from(run.rounds),
         delta: run.delta,
-        zero_out: run.adjacency == Adjacency::ZeroOut,
+        adjacency: run.adjacency,
         epsilon: privacy.epsilon.filter(|_| secret),
         claim: match privacy.claim {
-            Claim::Proved if !secret => Claim::Withheld(Reason::TestSeed).to_string(),
-            claim => claim.to_string(),
+            Claim::Proved if !secret => Claim::Withheld(Reason::TestSeed),
+            claim => claim,
         },
     };
     // By the client's own account, whichever accountant the server has chosen.
-    priced.epsilon = priced.cost(priced.zero_out, priced.delta)?;
+    priced.epsilon = priced.cost(priced.adjacency, priced.delta)?;
     Ok(priced)
 }
 
@@ -379,8 +404,8 @@ pub fn check_claim(description: &Description, price: &Priced, sent: Sent) -> Res
         return Ok(());
     }
     let run = &description.resolved;
-    let reason = if price.claim != PROVED || price.epsilon.is_none() {
-        price.claim.clone()
+    let reason = if !price.claim.is_proved() || price.epsilon.is_none() {
+        price.claim.to_string()
     } else if run.noise != NoiseName::Secure || run.noise_target == NoiseTarget::None {
         "its noise is floating point, not secure".to_string()
     } else {

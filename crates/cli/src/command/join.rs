@@ -374,7 +374,7 @@ fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Re
             "run": hex(&run.hash),
             "client": run.client,
             "messages": run.messages,
-            "epsilon": price.cost(price.zero_out, price.delta)?,
+            "epsilon": price.cost(price.adjacency, price.delta)?,
             "delta": price.delta,
             "claim": price.claim,
         });

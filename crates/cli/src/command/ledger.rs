@@ -6,11 +6,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde_json::json;
-use soteriafl_accountant::round_up;
+use soteriafl_accountant::{Adjacency, round_up};
 
 use super::{Failure, Verbosity, print};
 use soteriafl::words::{counted, readable};
-use soteriafl_deploy::budget::{Counted, Limits, Refusal, Spent, adjacency_name};
+use soteriafl_deploy::budget::{Counted, Limits, Refusal, Spent};
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::{ClientStore, LedgerRun};
 use soteriafl_deploy::{Hash, hex};
@@ -105,7 +105,7 @@ impl Total {
     fn text(&self) -> String {
         let Spent {
             delta,
-            zero_out,
+            adjacency,
             method,
             runs,
             ..
@@ -118,7 +118,7 @@ impl Total {
                 readable(delta),
                 epsilon_text(Some(strict)),
                 readable(self.strict.delta),
-                adjacency_name(zero_out),
+                adjacency,
             ),
             _ => "spent: nobody can say; there is no claim".to_string(),
         }
@@ -134,7 +134,7 @@ fn total_json(total: &Total) -> serde_json::Value {
         "delta": spent.delta,
         "strict_epsilon": strict.epsilon,
         "strict_delta": strict.delta,
-        "adjacency": adjacency_name(spent.zero_out),
+        "adjacency": spent.adjacency.word(),
         "method": spent.method,
         "claim": if total.claimed { "proved" } else { "some messages carry no claim" },
     })
@@ -150,10 +150,10 @@ fn set_json(number: u32, runs: &[LedgerRun], total: &Total) -> Result<serde_json
             "messages": run.messages,
             "rounds": price.rounds,
             "finished": run.finished,
-            "epsilon": price.cost(price.zero_out, price.delta)?,
-            "epsilon_replace_one": price.cost(false, price.delta)?,
+            "epsilon": price.cost(price.adjacency, price.delta)?,
+            "epsilon_replace_one": price.cost(Adjacency::ReplaceOne, price.delta)?,
             "delta": price.delta,
-            "adjacency": adjacency_name(price.zero_out),
+            "adjacency": price.adjacency.word(),
             "sigma": price.sigma,
             "claim": price.claim,
         }))
@@ -189,7 +189,7 @@ fn set_text(number: u32, runs: &[LedgerRun], total: &Total) -> Result<String, Re
             run.messages,
             counted(price.rounds, "message"),
             if run.finished { ", finished" } else { "" },
-            epsilon_text(price.cost(price.zero_out, price.delta)?),
+            epsilon_text(price.cost(price.adjacency, price.delta)?),
             readable(price.delta),
             price.claim,
         );

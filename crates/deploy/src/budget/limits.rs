@@ -23,7 +23,7 @@ use soteriafl_accountant::SMALLEST_DELTA;
 use soteriafl_accountant::round_up;
 
 use super::super::store::LedgerRun;
-use super::{Counted, Refusal, Sent, Spent, adjacency_name};
+use super::{Counted, Refusal, Sent, Spent};
 use soteriafl::words::{counted, readable};
 
 /// Largest delta that a client takes unless told otherwise.
@@ -184,7 +184,7 @@ pub fn check_limits(
 ) -> Result<(), Refusal> {
     let Judged { spent, strict, .. } = judged;
     let (sent, named) = (Sent::of(run), run.price.delta);
-    let adjacency = adjacency_name(spent.zero_out);
+    let adjacency = spent.adjacency.word();
     let largest = limits.delta.unwrap_or(MAX_DELTA);
     // Here and below written so that no odd number passes.
     if !within(named, largest) {
@@ -243,7 +243,7 @@ pub fn check_limits(
 /// that is wrong: noise for the same epsilon at that delta is within the limit.
 fn hint(run: &LedgerRun, spent: &Spent, limit: f64) -> String {
     let (named, own) = (run.price.delta, spent.delta);
-    let at_named = || match run.price.cost(spent.zero_out, named) {
+    let at_named = || match run.price.cost(spent.adjacency, named) {
         Ok(Some(cost)) => cost,
         _ => f64::INFINITY,
     };

@@ -12,12 +12,13 @@
 //! decided before the first message of all whether a second run will ever be admitted, and with it
 //! which of the two costs applies (`docs/privacy.md`, Proposition 13).
 
+use soteriafl_accountant::Adjacency;
 use soteriafl_accountant::rdp::{RdpCurve, orders};
 
 use super::super::Hash;
 use super::super::description::Dealing;
 use super::super::store::LedgerRun;
-use super::{Priced, Refusal, adjacency};
+use super::{Priced, Refusal};
 
 /// The orders at which costs of several runs are added up. Fixed: never to be chosen by what was
 /// seen.
@@ -29,7 +30,7 @@ const ORDERS: [f64; 12] = [
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
     runs: Vec<&'a LedgerRun>,
-    zero_out: bool,
+    adjacency: Adjacency,
 }
 
 /// What some records have spent.
@@ -40,7 +41,7 @@ pub struct Spent {
     /// At which delta.
     pub delta: f64,
     /// Under zero-out if all runs are, else under replace-one.
-    pub zero_out: bool,
+    pub adjacency: Adjacency,
     /// How it was added up.
     pub method: &'static str,
     /// Over how many runs.
@@ -61,9 +62,12 @@ impl<'a> Counted<'a> {
             .filter(|run| run.messages > 0 && whole.is_none_or(|whole| whole.hash != run.hash))
             .collect();
         runs.extend(whole);
-        let zero_out =
-            !runs.is_empty() && !replace_one && runs.iter().all(|run| run.price.zero_out);
-        Self { runs, zero_out }
+        let zeroed = |run: &&LedgerRun| run.price.adjacency == Adjacency::ZeroOut;
+        let adjacency = match !runs.is_empty() && !replace_one && runs.iter().all(zeroed) {
+            true => Adjacency::ZeroOut,
+            false => Adjacency::ReplaceOne,
+        };
+        Self { runs, adjacency }
     }
 
     /// How many records have been in some message of these runs, at most. The same part, dealt
@@ -122,7 +126,7 @@ impl<'a> Counted<'a> {
             // A schedule that was fixed beforehand; one that stopped early costs no more than all
             // of it.
             [run] => (
-                run.price.cost(self.zero_out, delta)?,
+                run.price.cost(self.adjacency, delta)?,
                 "exact, the whole run",
             ),
             _ => (self.filter(delta)?, "renyi filter, every run in full"),
@@ -130,7 +134,7 @@ impl<'a> Counted<'a> {
         Ok(Spent {
             epsilon,
             delta,
-            zero_out: self.zero_out,
+            adjacency: self.adjacency,
             method,
             runs: self.runs.len(),
         })
@@ -140,7 +144,7 @@ impl<'a> Counted<'a> {
     fn filter(&self, delta: f64) -> Result<Option<f64>, Refusal> {
         let mut sum = RdpCurve::zero();
         for run in &self.runs {
-            let Some(curve) = curve(&run.price, self.zero_out)? else {
+            let Some(curve) = curve(&run.price, self.adjacency)? else {
                 return Ok(None);
             };
             sum = sum.plus(&curve.times(run.price.rounds));
@@ -158,19 +162,19 @@ impl<'a> Counted<'a> {
 }
 
 /// The Renyi curve of one message.
-fn curve(price: &Priced, zero_out: bool) -> Result<Option<RdpCurve>, Refusal> {
+fn curve(price: &Priced, adjacency: Adjacency) -> Result<Option<RdpCurve>, Refusal> {
     let Some(release) = price.release()? else {
         return Ok(None);
     };
-    let by = |zero_out: bool| {
-        let curve = release.rdp_curve(price.sigma, adjacency(zero_out));
+    let by = |adjacency| {
+        let curve = release.rdp_curve(price.sigma, adjacency);
         curve.map_err(|error| Refusal::Ledger(error.to_string()))
     };
-    let replaced = by(false)?;
-    if !zero_out {
+    let replaced = by(Adjacency::ReplaceOne)?;
+    if adjacency == Adjacency::ReplaceOne {
         return Ok(Some(replaced));
     }
     // A zeroed record is a replaced one, so what bounds these bounds those; taken at every order,
     // no run is cheaper beside one that speaks of replaced records than alone.
-    Ok(Some(by(true)?.tighter(&replaced)))
+    Ok(Some(by(Adjacency::ZeroOut)?.tighter(&replaced)))
 }

@@ -227,5 +227,10 @@ fn the_numbers_of_this_test_are_right() {
     assert!(BOUGHT.beyond_guessing(0.02, 3.0) > 20.0);
     // It was within the limit at the server's delta.
     let run = BOUGHT.run(0.02).unwrap();
-    assert_eq!(run.price.cost(false, 1e-3).unwrap(), Some(0.0));
+    assert_eq!(
+        run.price
+            .cost(soteriafl_accountant::Adjacency::ReplaceOne, 1e-3)
+            .unwrap(),
+        Some(0.0)
+    );
 }

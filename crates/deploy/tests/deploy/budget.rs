@@ -1,5 +1,7 @@
 //! What several runs on the same records cost together.
 
+use soteriafl::{Claim, Reason};
+use soteriafl_accountant::Adjacency;
 use soteriafl_deploy::Hash;
 use soteriafl_deploy::budget::{Counted, Limits, Priced, Refusal, Spent, check_limits, price};
 use soteriafl_deploy::store::LedgerRun;
@@ -118,7 +120,10 @@ fn limits_count_what_was_spent_before() {
 fn what_cannot_be_accounted_is_never_within_a_limit() {
     let deployment = Deployment::with_secrets(&["privacy.sigma=0"], true);
     let price = price(&deployment.description, 20).unwrap();
-    assert_eq!((price.epsilon, price.claim.as_str()), (None, "no noise"));
+    assert_eq!(
+        (price.epsilon, price.claim.to_string().as_str()),
+        (None, "no noise")
+    );
     let run = LedgerRun {
         price,
         ..deployment.ledger_run(0)
@@ -185,7 +190,7 @@ fn the_client_chooses_the_neighbours() {
         let counted = Counted::new([], Some(&run), replace_one);
         OPEN.spent(&counted).unwrap()
     });
-    assert!(own.zero_out && !strict.zero_out);
+    assert!(own.adjacency == Adjacency::ZeroOut && strict.adjacency == Adjacency::ReplaceOne);
     // The same noise and the same clip: as if the run had said replace-one.
     let same = spent(&[], &[1; 32], Some(&runs(1, 0)[0])).unwrap();
     assert_eq!(strict.epsilon, same.epsilon);
@@ -209,7 +214,7 @@ fn a_test_seed_is_refused_under_a_limit_and_booked_as_unknown() {
         ..deployment.ledger_run(0)
     };
     assert_eq!(
-        (run.price.epsilon, run.price.claim.as_str()),
+        (run.price.epsilon, run.price.claim.to_string().as_str()),
         (None, "test seed")
     );
     let limits = under(Some(1e6));
@@ -302,7 +307,7 @@ fn another_release_than_was_paid_for_is_noticed() {
         |price| price.rounds += 1,
         |price| price.records += 1,
         |price| price.delta *= 2.0,
-        |price| price.zero_out = !price.zero_out,
+        |price| price.adjacency = Adjacency::ZeroOut,
     ];
     for change in changes {
         let mut other = price.clone();
@@ -378,7 +383,12 @@ fn refusals_say_what_helps_and_what_has_left() {
     let said = |before: &[LedgerRun], run: &LedgerRun, limits: &Limits| {
         judge(before, run, limits).unwrap_err().to_string()
     };
-    let at = |run: &LedgerRun, delta| run.price.cost(false, delta).unwrap().unwrap();
+    let at = |run: &LedgerRun, delta| {
+        run.price
+            .cost(Adjacency::ReplaceOne, delta)
+            .unwrap()
+            .unwrap()
+    };
     // The delta is all that is wrong: within the limit at the run's, not at the client's.
     let large = LedgerRun {
         price: Priced {
@@ -408,7 +418,7 @@ fn refusals_say_what_helps_and_what_has_left() {
     );
     // A test before: on other records it may be left out, on the same ones it may not.
     let mut unknown = before;
-    (unknown.price.epsilon, unknown.price.claim) = (None, "test seed".to_string());
+    (unknown.price.epsilon, unknown.price.claim) = (None, Claim::Withheld(Reason::TestSeed));
     for (data, offered) in [(run.data, false), ([9; 32], true)] {
         unknown.data = data;
         let text = said(std::slice::from_ref(&unknown), &run, &under(Some(100.0)));

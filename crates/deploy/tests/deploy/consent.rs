@@ -61,7 +61,10 @@ fn records_cannot_be_bought_with_delta() {
         ..BOUGHT
     };
     let run = fewer.run(20.0).unwrap();
-    assert_eq!(run.price.cost(false, 3e-6).unwrap(), Some(0.0));
+    assert_eq!(
+        run.price.cost(Adjacency::ReplaceOne, 3e-6).unwrap(),
+        Some(0.0)
+    );
     let refused = judge(&[], &run, &under(1.0)).unwrap_err();
     assert!(matches!(refused, Refusal::Strict { .. }), "{refused}");
     let said = refused.to_string();
@@ -321,9 +324,9 @@ pub fn calibrated(
         masked: masked.map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one)),
         rounds,
         delta,
-        zero_out,
+        adjacency,
         epsilon: Some(cost.epsilon),
-        claim: "proved".to_string(),
+        claim: soteriafl::Claim::Proved,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Several runs of one client: which cost applies must be known before the first message.
 
-use soteriafl_accountant::{ClipScope, Estimator, Mechanism};
+use soteriafl_accountant::{Adjacency, ClipScope, Estimator, Mechanism};
 use soteriafl_deploy::budget::{self, Counted, Limits, Priced, Refusal};
 use soteriafl_deploy::store::LedgerRun;
 
@@ -83,7 +83,10 @@ fn a_second_run_is_admitted_only_where_the_filter_admits_the_first() {
                 hash: [3; 32],
                 price: Priced {
                     sigma: 1e9,
-                    zero_out,
+                    adjacency: match zero_out {
+                        true => Adjacency::ZeroOut,
+                        false => Adjacency::ReplaceOne,
+                    },
                     ..first.price.clone()
                 },
                 ..first.clone()
@@ -129,7 +132,7 @@ fn a_filter_keeps_the_stricter_limit_by_itself() {
             rounds,
             delta: 1e-3,
             epsilon: Some(1.0),
-            claim: "proved".to_string(),
+            claim: soteriafl::Claim::Proved,
             ..Priced::default()
         };
         let runs = [1, 2].map(|number| LedgerRun {

@@ -2,13 +2,13 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use soteriafl_accountant::round_up;
+use soteriafl_accountant::{Adjacency, round_up};
 
 use super::super::{Failure, Verbosity};
 use crate::logs;
 use soteriafl::words::{counted, readable};
 use soteriafl_deploy::budget::{
-    Counted, Judged, Limits, Refusal, Sent, Spent, UNKNOWN_BITS, adjacency_name, strict_limit,
+    Counted, Judged, Limits, Refusal, Sent, Spent, UNKNOWN_BITS, strict_limit,
 };
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::store::LedgerRun;
@@ -92,8 +92,10 @@ impl<'a> Cost<'a> {
             counted(price.records, "record"),
             counted(price.rounds, "message"),
         )];
-        let beside = if price.zero_out {
-            let replaced = price.cost(false, price.delta).unwrap_or(None);
+        let beside = if price.adjacency == Adjacency::ZeroOut {
+            let replaced = price
+                .cost(Adjacency::ReplaceOne, price.delta)
+                .unwrap_or(None);
             format!("; {} replace-one", epsilon_text(replaced))
         } else {
             String::new()
@@ -102,7 +104,7 @@ impl<'a> Cost<'a> {
             "this run costs {} at delta {}, {}{beside} (claim: {})",
             epsilon_text(price.epsilon),
             readable(price.delta),
-            adjacency_name(price.zero_out),
+            price.adjacency,
             price.claim
         ));
         if run.messages > 0 {
@@ -119,7 +121,7 @@ impl<'a> Cost<'a> {
                 counted(count, "run"),
                 epsilon_text(self.before.epsilon),
                 readable(self.before.delta),
-                adjacency_name(self.before.zero_out)
+                self.before.adjacency
             ),
         });
         let allowed = |limit: Option<f64>| {
@@ -136,7 +138,7 @@ impl<'a> Cost<'a> {
             epsilon_text(strict.epsilon),
             readable(strict.delta),
             allowed(limits.epsilon.map(strict_limit)),
-            adjacency_name(spent.zero_out),
+            spent.adjacency,
         ));
         if self.counted.is_known() {
             lines.push(format!(
@@ -163,17 +165,17 @@ impl<'a> Cost<'a> {
             messages = price.rounds,
             messages_made = self.run.messages,
             epsilon = price.epsilon,
-            epsilon_replace_one = price.cost(false, price.delta).unwrap_or(None),
+            epsilon_replace_one = price.cost(Adjacency::ReplaceOne, price.delta).unwrap_or(None),
             delta = price.delta,
-            adjacency = adjacency_name(price.zero_out),
-            claim = price.claim,
+            adjacency = price.adjacency.word(),
+            claim = %price.claim,
             spent = self.before.epsilon,
             runs_before = self.before.runs,
             total = spent.epsilon,
             total_delta = spent.delta,
             strict = strict.epsilon,
             strict_delta = strict.delta,
-            total_adjacency = adjacency_name(spent.zero_out),
+            total_adjacency = spent.adjacency.word(),
             read = self.counted.is_known().then(|| self.total.read()),
             "cost"
         );
