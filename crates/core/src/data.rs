@@ -23,6 +23,7 @@
 mod cosine;
 mod dataset;
 mod error;
+mod features;
 pub(crate) mod identity;
 pub(crate) mod indicators;
 pub(crate) mod packed;
@@ -38,6 +39,7 @@ pub use crate::linalg::SparseRow;
 pub use cosine::Cosine;
 pub use dataset::Dataset;
 pub use error::RecordsError;
+pub use features::{FeatureKind, FeatureMap};
 pub use partition::Partition;
 pub use rows::{DenseRows, Features, LARGEST_VALUE, MOST_FEATURES, SparseRows};
 pub use scale::{Constants, Scale, Scaling, squared_columns};

@@ -1,0 +1,135 @@
+//! Unit length: `x` becomes `(x, 1/2) / |(x, 1/2)|`.
+//!
+//! Squares are summed in `f64` in the order of columns, zeros left out (they add nothing, to the bit), so a record has
+//! the same values whether its row is sparse or dense. The result has length 1 up to the rounding of its values, a
+//! relative `2^-24`.
+
+use super::super::{Dataset, DenseRows, Features, RecordsError, SparseRows};
+
+/// The appended constant: with features in [-1, 1] of which some are set, neither drowned nor drowning.
+pub(super) const CONSTANT: f64 = 0.5;
+
+/// Every record with the constant appended, at unit length.
+pub(super) fn apply(data: Dataset) -> Result<Dataset, RecordsError> {
+    let data = match data.offset() {
+        Some(_) => data.dense()?,
+        None => data,
+    };
+    let features = match data.features() {
+        Features::Dense(rows) => {
+            let columns = rows.columns();
+            let mut values = Vec::with_capacity(rows.rows() * (columns + 1));
+            for row in (0..rows.rows()).map(|row| rows.row(row)) {
+                append_unit(row, &mut values);
+            }
+            Features::Dense(DenseRows::new(columns + 1, values)?)
+        }
+        Features::Sparse(rows) => {
+            let columns = rows.columns();
+            let stored = rows.values().len() + rows.rows();
+            let (mut indices, mut values) =
+                (Vec::with_capacity(stored), Vec::with_capacity(stored));
+            let mut starts = Vec::with_capacity(rows.rows() + 1);
+            starts.push(0);
+            for row in (0..rows.rows()).map(|row| rows.row(row)) {
+                indices.extend_from_slice(row.indices);
+                indices.push(columns as u32);
+                append_unit(row.values, &mut values);
+                starts.push(values.len());
+            }
+            Features::Sparse(SparseRows::new(columns + 1, starts, indices, values)?)
+        }
+    };
+    let mapped = Dataset::new(features, data.labels().to_vec(), data.classes())?;
+    mapped.with_label_names(data.label_names())
+}
+
+/// Appends `row` and the constant, divided by their length.
+pub(super) fn append_unit(row: &[f32], values: &mut Vec<f32>) {
+    let square = |value: f64| value * value;
+    let sum = row
+        .iter()
+        .fold(0.0, |sum, &value| sum + square(f64::from(value)));
+    let length = (sum + square(CONSTANT)).sqrt();
+    values.extend(row.iter().map(|&value| (f64::from(value) / length) as f32));
+    values.push((CONSTANT / length) as f32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::LARGEST_VALUE;
+    use super::*;
+
+    fn rows() -> Vec<Vec<f32>> {
+        let large = LARGEST_VALUE;
+        vec![
+            vec![0.0; 4],
+            vec![1.0, 0.0, -2.0, 0.0],
+            vec![0.0, 1e-30, 0.0, 0.3],
+            vec![large, -large, large, large],
+        ]
+    }
+
+    fn dense(rows: &[Vec<f32>]) -> Dataset {
+        let values = DenseRows::new(4, rows.concat()).unwrap();
+        let labels = (0..rows.len() as u32).map(|row| row % 2).collect();
+        Dataset::new(Features::Dense(values), labels, 2).unwrap()
+    }
+
+    fn sparse(rows: &[Vec<f32>]) -> Dataset {
+        let (mut starts, mut indices, mut values) = (vec![0], vec![], vec![]);
+        for row in rows {
+            for (column, &value) in row.iter().enumerate().filter(|(_, value)| **value != 0.0) {
+                indices.push(column as u32);
+                values.push(value);
+            }
+            starts.push(values.len());
+        }
+        let values = SparseRows::new(4, starts, indices, values).unwrap();
+        let labels = (0..rows.len() as u32).map(|row| row % 2).collect();
+        Dataset::new(Features::Sparse(values), labels, 2).unwrap()
+    }
+
+    #[test]
+    fn every_record_has_length_one_and_its_direction() {
+        let mapped = apply(dense(&rows())).unwrap();
+        assert_eq!((mapped.rows(), mapped.columns()), (4, 5));
+        for (row, &norm) in mapped.squared_norms().iter().enumerate() {
+            assert!((norm - 1.0).abs() < 1e-6, "{row}: {norm}");
+        }
+        assert_eq!(mapped.full_row(0), [0.0, 0.0, 0.0, 0.0, 1.0]);
+        let length = 5.25f64.sqrt();
+        let expected = [1.0, 0.0, -2.0, 0.0, 0.5].map(|value| value / length);
+        for (found, expected) in mapped.full_row(1).iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-7);
+        }
+        assert_eq!(mapped.labels(), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn sparse_rows_stay_sparse_and_mean_the_same_to_the_bit() {
+        let (of_sparse, of_dense) = (
+            apply(sparse(&rows())).unwrap(),
+            apply(dense(&rows())).unwrap(),
+        );
+        assert!(matches!(of_sparse.features(), Features::Sparse(_)));
+        assert!(matches!(of_dense.features(), Features::Dense(_)));
+        for row in 0..4 {
+            assert_eq!(of_sparse.full_row(row), of_dense.full_row(row));
+        }
+        let moved = sparse(&rows())
+            .with_offset(vec![0.1, 0.2, 0.3, 0.4])
+            .unwrap();
+        let moved = apply(moved).unwrap();
+        assert!(matches!(moved.features(), Features::Dense(_)) && moved.offset().is_none());
+    }
+
+    #[test]
+    fn a_record_alone_becomes_what_it_becomes_among_others() {
+        let all = apply(sparse(&rows())).unwrap();
+        for (row, record) in rows().into_iter().enumerate() {
+            let alone = apply(sparse(&[record])).unwrap();
+            assert_eq!(alone.full_row(0), all.full_row(row));
+        }
+    }
+}
