@@ -52,6 +52,12 @@ pub fn orders() -> &'static [f64] {
     })
 }
 
+/// The orders of a filter ([`RdpCurve::filter_epsilon`]). Fixed: never to be chosen by what was
+/// seen.
+const FILTER_ORDERS: [f64; 12] = [
+    1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0,
+];
+
 /// Rényi divergence bounds at the orders of [`orders`]. Plain data: add the curves of the rounds,
 /// then ask for epsilon; a filter compares sums of curves.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,6 +128,21 @@ impl RdpCurve {
         };
         let best = orders().iter().zip(&self.values).map(at_order);
         best.fold(f64::INFINITY, f64::min).max(0.0)
+    }
+
+    /// The epsilon of releases that were chosen one after the other by looking at the outputs so
+    /// far. Divergences add up at every order, whoever chose the next release; the `K` orders are
+    /// fixed, and each is given its share of delta, so that the best one may be taken afterwards:
+    /// `epsilon = min over a of  D_a + ln(K/delta)/(a - 1)` (`docs/privacy.md`, Proposition 13).
+    pub fn filter_epsilon(&self, delta: f64) -> f64 {
+        let share = (FILTER_ORDERS.len() as f64 / delta).ln();
+        let at = |order: &f64| {
+            let mut known = orders().iter();
+            let position = known.position(|known| (known - order).abs() < 1e-9)?;
+            Some(self.values[position] + share / (order - 1.0))
+        };
+        let epsilons = FILTER_ORDERS.iter().filter_map(at);
+        epsilons.fold(f64::INFINITY, f64::min)
     }
 
     /// Smallest delta that these orders prove for `rounds` releases at `epsilon >= 0`.

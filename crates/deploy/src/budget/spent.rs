@@ -3,28 +3,20 @@
 //! **One run** costs what the accountant says for its whole schedule, which was fixed before its
 //! first message. **Several runs** may have been chosen by looking at earlier ones, so their
 //! schedules were not fixed together: from the second run on the cost is that of a Renyi filter.
-//! Renyi divergences add up at every order, whoever chose the next mechanism; the orders are fixed
-//! here, and each is given its share of delta, so that the best one may be taken afterwards:
-//!
-//! `epsilon = min over a of  sum of D_a + ln(K/delta)/(a - 1)`, `K` orders.
+//! Renyi divergences add up at every order, whoever chose the next mechanism
+//! ([`RdpCurve::filter_epsilon`]).
 //!
 //! **Every run counts in full** from its first message on, also one that was left: only then was it
 //! decided before the first message of all whether a second run will ever be admitted, and with it
 //! which of the two costs applies (`docs/privacy.md`, Proposition 13).
 
 use soteriafl_accountant::Adjacency;
-use soteriafl_accountant::rdp::{RdpCurve, orders};
+use soteriafl_accountant::rdp::RdpCurve;
 
 use super::super::Hash;
 use super::super::description::Dealing;
 use super::super::store::LedgerRun;
 use super::{Priced, Refusal};
-
-/// The orders at which costs of several runs are added up. Fixed: never to be chosen by what was
-/// seen.
-const ORDERS: [f64; 12] = [
-    1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0,
-];
 
 /// Runs that are counted together, as if one record had been in all of them.
 #[derive(Clone, Debug)]
@@ -149,15 +141,7 @@ impl<'a> Counted<'a> {
             };
             sum = sum.plus(&curve.times(run.price.rounds));
         }
-        let share = (ORDERS.len() as f64 / delta).ln();
-        let at = |order: f64| {
-            let position = orders()
-                .iter()
-                .position(|known| (known - order).abs() < 1e-9)?;
-            Some(sum.values()[position] + share / (order - 1.0))
-        };
-        let epsilon = ORDERS.into_iter().filter_map(at);
-        Ok(Some(epsilon.fold(f64::INFINITY, f64::min)))
+        Ok(Some(sum.filter_epsilon(delta)))
     }
 }
 

@@ -1,0 +1,29 @@
+//! The native module of the Python package `soteriafl`.
+//!
+//! Everything that Python programs see is written in Python (`python/soteriafl/`): classes with
+//! names, defaults and documentation. Here is what those call: numbers and arrays in, numbers and
+//! arrays out, with the interpreter's lock released while the library computes.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `accounting` | releases and questions about them |
+//! | `errors` | the library's errors as Python exceptions |
+
+// `#[pyfunction]` and `#[pymethods]` are called by Python, with one argument per keyword.
+#![allow(clippy::too_many_arguments)]
+
+mod accounting;
+mod errors;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _soteriafl {
+    #[pymodule_export]
+    use super::accounting::{Release, filter_epsilon};
+
+    /// The version of the library.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}
