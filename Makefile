@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 
 .NOTPARALLEL:
-.PHONY: help build test check-format lint doc examples browser fmt bench bands fuzz soak deny semver external-types demo-network clean
+.PHONY: help build test check-format lint doc examples browser wheel python fmt bench bands fuzz soak deny semver external-types demo-network clean
 
 help: ## Show this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +16,7 @@ build: ## Build the program: target/release/soteria
 
 test: check-format lint doc examples browser ## Everything that must pass: format, lints, documentation, examples, tests
 	$(CARGO) test --workspace --locked --no-fail-fast
+	$(MAKE) python
 
 check-format: ## Check the format
 	$(CARGO) fmt --all --check
@@ -39,6 +40,13 @@ browser: ## Look for chromium, and install it where that can be done
 		[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends chromium > /dev/null; \
 	} || echo "*** no chromium, and none could be installed: the dashboard will NOT be tested in a browser ***" >&2
+
+wheel: ## Build the Python package: target/wheels/soteriafl-*.whl (needs Python 3.11 or newer)
+	./crates/python/check.sh wheel
+
+# Where Python or the package index cannot be had, it says so and goes on.
+python: ## Build the Python package and test it: ruff, mypy, stubtest, pytest (in an environment under target/python)
+	./crates/python/check.sh test
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
