@@ -14,7 +14,7 @@ use soteriafl_data::{Constants, Cosine, Partition, RecordsError, Scaling, Schema
 
 use super::{Hash, digest, hex, unhex};
 use soteriafl::config::resolve::{Resolved, Shape, StepSizeOrigin};
-use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, ScaleChoice};
+use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, Output, ScaleChoice};
 use soteriafl::problem::{Model, ProblemError, image_side};
 use soteriafl::record_shape::RecordShape;
 
@@ -70,6 +70,9 @@ pub enum DescriptionError {
     /// It names a file.
     #[error("the run description names a file or folder, which is refused")]
     Path,
+    /// Something that only simulations have.
+    #[error("networked runs do not have {0}")]
+    Simulated(&'static str),
     /// The step size depends on somebody's records.
     #[error(
         "deployment needs a step size that no record decided: a number, not \"theory\", and no `algorithm.step_size_from_data = true`"
@@ -112,6 +115,7 @@ impl Description {
         if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
         }
+        check_simulated(resolved)?;
         let mut resolved = resolved.clone();
         if resolved.standardize {
             return Err(DescriptionError::Standardize);
@@ -206,6 +210,7 @@ impl Description {
         if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
         }
+        check_simulated(&resolved)?;
         if resolved.standardize {
             return Err(DescriptionError::Standardize);
         }
@@ -306,6 +311,16 @@ impl Description {
         let start = self.model.start(&self.resolved).ok()?;
         (digest(&start) == self.start).then_some(start)
     }
+}
+
+/// Refuses what only simulations have, with the reason.
+fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
+    if resolved.output == Output::Random {
+        return Err(DescriptionError::Simulated(
+            "`algorithm.output = \"random\"`: all clients see every model, and the last one is the result",
+        ));
+    }
+    Ok(())
 }
 
 /// The shape of records that a description's text names.

@@ -112,5 +112,6 @@ pub fn simulation(
             .map_err(|error| ProblemError::Model(error.to_string()))
         })
         .collect::<Result<Vec<_>, _>>()?;
-    Ok(Simulation::new(server, clients))
+    let last = resolved.specification().last_round();
+    Ok(Simulation::new(server, clients).ending_after(last))
 }
