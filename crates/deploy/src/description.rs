@@ -13,9 +13,9 @@ use sha2::{Digest, Sha256};
 use soteriafl_data::{Constants, Cosine, Partition, RecordsError, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
-use soteriafl::config::resolve::{Resolved, Shape, StepSizeOrigin};
+use soteriafl::config::resolve::{Resolved, StepSizeOrigin};
 use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, Output, ScaleChoice};
-use soteriafl::problem::{Model, ProblemError, image_side};
+use soteriafl::problem::{Model, Preparation, ProblemError};
 use soteriafl::record_shape::RecordShape;
 
 /// Bytes of the run's name in messages.
@@ -182,26 +182,17 @@ impl Description {
         let test_seed = string("test_seed").and_then(|seed| seed.parse().ok());
         let document = Document::from_text(rest, "run description")?;
         let config = Config::read(&document)?;
-        let model_kind = config.model_for(shape.labels.len())?;
         let clients = config.clients()?;
-        let model = shape.model(&config, model_kind)?;
-        let basis = shape.basis(&config, model_kind)?;
+        let preparation = Preparation::of(&config, &shape)?;
         // Before anything of this size is made.
-        if model.objective().dimension() != dimension
+        if preparation.model.objective().dimension() != dimension
             || dimension > LARGEST_MODEL
             || clients > MOST_CLIENTS
         {
             return Err(malformed("its numbers contradict each other"));
         }
-        let (resolved, warnings) = config.resolve(&Shape {
-            dimension,
-            records: vec![records; clients],
-            model: model_kind,
-            image: basis.is_none() && image_side(shape.features).is_some(),
-            basis,
-            whole: model.whole(basis),
-            smoothness: None,
-        })?;
+        let shape_of_run = preparation.shape(vec![records; clients]);
+        let (resolved, warnings) = config.resolve(&shape_of_run)?;
         let again =
             super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
         if again != text {
@@ -235,7 +226,7 @@ impl Description {
             hash: Sha256::digest(text.as_bytes()).into(),
             resolved,
             shape,
-            model,
+            model: preparation.model,
             start,
             test_seed,
             // Every key is given in a resolved configuration, whether it is used or not.

@@ -63,7 +63,12 @@ pub fn server(
     problem: &Problem,
     plan: &ClientPlan,
 ) -> Result<Server, ProblemError> {
-    let server = server_plan(resolved, &problem.model, plan, problem.weights(resolved));
+    let server = server_plan(
+        resolved,
+        &problem.preparation.model,
+        plan,
+        problem.weights(resolved),
+    );
     Ok(Server::new(server, problem.start(resolved)?))
 }
 

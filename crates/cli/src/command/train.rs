@@ -128,7 +128,7 @@ impl Prepared {
         if let Some(directory) = &options.resume {
             same_records(directory, problem.digest(), verbosity)?;
         }
-        let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
+        let (resolved, warnings) = problem.resolve(&config)?;
         for warning in &warnings {
             verbosity.warn(warning);
         }
