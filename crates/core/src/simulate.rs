@@ -113,12 +113,15 @@ pub struct Simulation {
     clients: Vec<ClientSlot>,
     traffic: Traffic,
     clock: Clock,
+    /// The run ends after this round.
+    last: Round,
 }
 
 impl Simulation {
     /// A run of these clients, numbered from 0 in order, with this server.
     pub fn new(server: Server, clients: Vec<Client>) -> Self {
         Self {
+            last: server.rounds(),
             server,
             clients: clients.into_iter().map(ClientSlot::new).collect(),
             traffic: Traffic::default(),
@@ -126,7 +129,14 @@ impl Simulation {
         }
     }
 
-    /// Runs until the server has finished or `observe` breaks. `observe` is called at the start and
+    /// The same, ending after round `last` of the server's schedule.
+    #[must_use]
+    pub fn ending_after(mut self, last: Round) -> Self {
+        self.last = last.min(self.server.rounds());
+        self
+    }
+
+    /// Runs to the last round, or until `observe` breaks. `observe` is called at the start and
     /// after every round.
     pub fn run(
         &mut self,
@@ -139,6 +149,7 @@ impl Simulation {
             clients,
             traffic,
             clock,
+            last,
         } = self;
         let threads = threads.max(1);
         let records = clients.iter().map(|slot| Arc::clone(slot.client().data()));
@@ -147,7 +158,7 @@ impl Simulation {
             0..=LARGEST_COPIED_MODEL => vec![server.clone(); threads - 1],
             _ => Vec::new(),
         };
-        let (first, rounds) = (server.round(), server.rounds());
+        let (first, rounds) = (server.round(), *last);
         let shared = SharedState::new(server, &mut copies, *traffic, clients, threads);
         let work = |thread: usize, task: Task, barrier: &Barrier, scratch: &mut RoundScratch| {
             shared.work(thread, task, &evaluation, barrier, scratch);

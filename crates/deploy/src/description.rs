@@ -13,9 +13,9 @@ use sha2::{Digest, Sha256};
 use soteriafl_data::{Constants, Cosine, Partition, RecordsError, Scaling, Schema, Source};
 
 use super::{Hash, digest, hex, unhex};
-use soteriafl::config::resolve::{Resolved, Shape, StepSizeOrigin};
-use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, ScaleChoice};
-use soteriafl::problem::{Model, ProblemError, image_side};
+use soteriafl::config::resolve::{Resolved, StepSizeOrigin};
+use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, Output, ScaleChoice};
+use soteriafl::problem::{Model, Preparation, ProblemError};
 use soteriafl::record_shape::RecordShape;
 
 /// Bytes of the run's name in messages.
@@ -70,6 +70,9 @@ pub enum DescriptionError {
     /// It names a file.
     #[error("the run description names a file or folder, which is refused")]
     Path,
+    /// Something that only simulations have.
+    #[error("networked runs do not have {0}")]
+    Simulated(&'static str),
     /// The step size depends on somebody's records.
     #[error(
         "deployment needs a step size that no record decided: a number, not \"theory\", and no `algorithm.step_size_from_data = true`"
@@ -112,6 +115,7 @@ impl Description {
         if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
         }
+        check_simulated(resolved)?;
         let mut resolved = resolved.clone();
         if resolved.standardize {
             return Err(DescriptionError::Standardize);
@@ -178,26 +182,17 @@ impl Description {
         let test_seed = string("test_seed").and_then(|seed| seed.parse().ok());
         let document = Document::from_text(rest, "run description")?;
         let config = Config::read(&document)?;
-        let model_kind = config.model_for(shape.labels.len())?;
         let clients = config.clients()?;
-        let model = shape.model(&config, model_kind)?;
-        let basis = shape.basis(&config, model_kind)?;
+        let preparation = Preparation::of(&config, &shape)?;
         // Before anything of this size is made.
-        if model.objective().dimension() != dimension
+        if preparation.model.objective().dimension() != dimension
             || dimension > LARGEST_MODEL
             || clients > MOST_CLIENTS
         {
             return Err(malformed("its numbers contradict each other"));
         }
-        let (resolved, warnings) = config.resolve(&Shape {
-            dimension,
-            records: vec![records; clients],
-            model: model_kind,
-            image: basis.is_none() && image_side(shape.features).is_some(),
-            basis,
-            whole: model.whole(basis),
-            smoothness: None,
-        })?;
+        let shape_of_run = preparation.shape(vec![records; clients]);
+        let (resolved, warnings) = config.resolve(&shape_of_run)?;
         let again =
             super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
         if again != text {
@@ -206,6 +201,7 @@ impl Description {
         if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
         }
+        check_simulated(&resolved)?;
         if resolved.standardize {
             return Err(DescriptionError::Standardize);
         }
@@ -230,7 +226,7 @@ impl Description {
             hash: Sha256::digest(text.as_bytes()).into(),
             resolved,
             shape,
-            model,
+            model: preparation.model,
             start,
             test_seed,
             // Every key is given in a resolved configuration, whether it is used or not.
@@ -306,6 +302,16 @@ impl Description {
         let start = self.model.start(&self.resolved).ok()?;
         (digest(&start) == self.start).then_some(start)
     }
+}
+
+/// Refuses what only simulations have, with the reason.
+fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
+    if resolved.output == Output::Random {
+        return Err(DescriptionError::Simulated(
+            "`algorithm.output = \"random\"`: all clients see every model, and the last one is the result",
+        ));
+    }
+    Ok(())
 }
 
 /// The shape of records that a description's text names.

@@ -17,7 +17,7 @@ use soteriafl_core::simulate::Metrics;
 
 use crate::config::resolve::Resolved;
 use crate::config::{ClipScope, NoiseTarget};
-use crate::problem::{Model, Problem};
+use crate::problem::Problem;
 
 /// The ratio below which a run is called hopeless. Gradients of records that point in different
 /// directions are, on average, a third of the clip or less; the tables of `docs/configuration.md`
@@ -125,24 +125,13 @@ pub fn columns<'a>(
 
 /// [`columns`] of the training records, which a simulation may look at.
 pub fn columns_of(problem: &Problem) -> Option<String> {
-    if problem.standardizing.is_some() || problem.basis.is_some() {
+    if problem.standardizing.is_some() || problem.preparation.basis.is_some() {
         return None;
     }
     columns(
         problem.shards.iter().map(AsRef::as_ref),
-        has_constant(&problem.model),
+        problem.preparation.model.intercept(),
         "the records, as a simulation may, outside of the claim",
-    )
-}
-
-/// Whether the last column of records for this model is a constant.
-pub fn has_constant(model: &Model) -> bool {
-    matches!(
-        model,
-        Model::Logistic {
-            intercept: true,
-            ..
-        }
     )
 }
 

@@ -14,7 +14,7 @@ mod reference;
 pub mod resolve;
 mod write;
 
-pub use crate::specification::{AccountantName, NoiseName, NoiseTarget};
+pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
@@ -117,6 +117,8 @@ pub enum Preset {
     Ldp(EstimatorKind),
     /// No compression, one client.
     Dp(EstimatorKind),
+    /// One client, batches of one record, a random iterate (the paper's table: RPPSGD).
+    Rrpsgd,
 }
 
 /// The compressors' names.
@@ -218,6 +220,7 @@ pub struct Config {
     pub shared_coordinates: Auto<bool>,
     pub values: Auto<usize>,
     pub rounds: Auto<Theory<u32>>,
+    pub output: Auto<Output>,
     pub participation: f64,
     pub noise_target: NoiseTarget,
     pub delta: f64,

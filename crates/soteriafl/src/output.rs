@@ -14,7 +14,7 @@ use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
 use crate::accounting::Privacy;
 use crate::config::resolve::Resolved;
-use crate::config::{NoiseName, NoiseTarget};
+use crate::config::{NoiseName, NoiseTarget, Output};
 use crate::report::{self, RunFiles};
 
 pub use deployed::{Deployed, TestSet};
@@ -491,12 +491,15 @@ impl RunResult<'_> {
         if let Some(deployed) = &self.deployed {
             deployed.describe(&mut summary);
         }
+        if resolved.output == Output::Random {
+            summary["output"] = json!({ "random_round_of": resolved.rounds });
+        }
         if self.diverged() {
             summary["diverged"] = json!(true);
         }
         if self.interrupted {
             summary["interrupted"] = json!(true);
-            summary["rounds_planned"] = json!(resolved.rounds);
+            summary["rounds_planned"] = json!(resolved.specification().last_round());
             // The claim stays that of the whole schedule: stopping by what one sees is not covered
             // by the smaller number, which is for information.
             if let Some(spending) = &self.privacy.odometer {

@@ -1,6 +1,10 @@
-//! Data and model of a run: loaded, scaled, dealt to clients.
+//! Data and model of a run, in three steps: [`Records`] as they were read and dealt to clients; the
+//! [`Preparation`] that the configuration asks for, which is a function of their public shape alone
+//! and the only place where it is decided; and the [`Problem`], which applies it.
 
 mod digest;
+mod preparation;
+mod records;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,11 +19,12 @@ use soteriafl_data::{
 };
 
 use crate::config::resolve::{Resolved, Shape};
-use crate::config::{
-    Auto, Config, ConfigError, Init, ModelKind, NoiseName, RegularizerKind, ScaleChoice,
-};
+use crate::config::{Config, ConfigError, Init, ModelKind, RegularizerKind, ScaleChoice};
 use crate::model_file;
-use crate::words::counted;
+use crate::record_shape::RecordShape;
+
+pub use preparation::Preparation;
+pub use records::Records;
 
 /// Why a run cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -50,23 +55,21 @@ pub struct Problem {
     pub test: Option<Dataset>,
     /// The loss.
     pub objective: Arc<dyn Objective>,
-    /// The loss, by kind.
-    pub model: Model,
     /// How features were scaled.
     pub scaling: Scaling,
-    /// What features are called in the source, if it says so.
-    pub feature_names: Option<Vec<String>>,
     /// How scaled features were standardised by their records; the saved model knows nothing of it.
     pub standardizing: Option<Scaling>,
-    /// The basis that scaled features were written in.
-    pub basis: Option<Cosine>,
     /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
+    /// Features and classes of the records as they were read.
+    pub shape: RecordShape,
+    /// What was decided about them.
+    pub preparation: Preparation,
     digest: OnceLock<String>,
 }
 
 /// The loss, by kind.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Model {
     /// Logistic regression.
     Logistic {
@@ -80,48 +83,43 @@ pub enum Model {
 }
 
 impl Problem {
-    /// Loads what `config` asks for.
+    /// Reads what `config` asks for and prepares it.
     ///
     /// # Errors
     /// When data, model or numbers of clients do not fit.
     pub fn load(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
-        let loaded = match &config.test {
-            None => config.source.load(directories, config.seed)?,
-            Some(test) => config
-                .source
-                .load_with_test(test, directories, config.seed)?,
-        };
-        let mut train = loaded.train;
-        let feature_names = train.feature_names().map(<[String]>::to_vec);
-        if let Some(rows) = config.rows {
-            if rows > train.rows() {
-                return Err(ConfigError::conflict(format!(
-                    "`data.rows` is {rows}, but the data has {}",
-                    counted(train.rows(), "row")
-                ))
-                .into());
-            }
-            train = train.select(&(0..rows as u32).collect::<Vec<_>>());
-        }
-        let mut test = loaded.test;
-        let kind = config.model_for(train.classes())?;
-        let intercept = kind == ModelKind::Logistic && config.intercept;
+        let records = Records::read(config, directories)?;
+        let preparation = Preparation::of(config, records.shape())?;
+        Self::new(records, preparation)
+    }
+
+    /// Applies what was decided to records as they were read: it chooses nothing.
+    ///
+    /// # Errors
+    /// When the records cannot be scaled so.
+    pub fn new(records: Records, preparation: Preparation) -> Result<Self, ProblemError> {
+        let Records {
+            source,
+            mut train,
+            mut test,
+            dealt,
+            shape,
+        } = records;
+        let intercept = preparation.model.intercept();
         if intercept {
             train = train.with_intercept();
             test = test.map(Dataset::with_intercept);
         }
-        let scaling = scaling(config.scale_choice(), &config.source, &train)?;
+        let scaling = scaling(preparation.scale, &source, &train)?;
         let value = constant_feature(&scaling, train.columns());
-        if config.noise == Auto::Given(NoiseName::Secure)
-            && needs_dense_rows(&config.source, &scaling)
-        {
+        if preparation.secure && needs_dense_rows(&source, &scaling) {
             train = train.dense()?;
         }
         train = scaling.apply(train)?;
         test = test.map(|test| scaling.apply(test)).transpose()?;
-        let standardizing = if config.standardizes() {
+        let standardizing = if preparation.standardize {
             // Without an intercept a centre would be one.
-            let centred = kind != ModelKind::Logistic || intercept;
+            let centred = preparation.kind != ModelKind::Logistic || intercept;
             let found = Scaling::standardizing(&train, centred)?;
             train = found.apply(train)?;
             test = test.map(|test| found.apply(test)).transpose()?;
@@ -129,39 +127,20 @@ impl Problem {
         } else {
             None
         };
-        let basis = config.basis_for(kind, train.columns())?;
-        if standardizing.is_some() && basis.is_some() {
-            return Err(ConfigError::with_hint(
-                "`data.standardize` does not go with a basis",
-                "set data.basis = \"none\", or leave data.standardize out",
-            )
-            .into());
-        }
-        let model = build_model(
-            config,
-            kind,
-            train.columns(),
-            basis,
-            train.classes(),
-            intercept,
-        )?;
-        if let Some(basis) = basis {
+        if let Some(basis) = preparation.basis {
             train = basis.apply(train)?;
             test = test.map(|test| basis.apply(test)).transpose()?;
         }
-        let shards = config
-            .partition
-            .split(&train, config.clients()?, config.seed)?;
+        let shards = dealt.iter().map(|rows| Arc::new(train.select(rows)));
         Ok(Self {
-            shards: shards.into_iter().map(Arc::new).collect(),
+            shards: shards.collect(),
             test,
-            objective: model.objective(),
-            model,
+            objective: preparation.model.objective(),
             scaling,
-            feature_names,
             standardizing,
-            basis,
             intercept: if intercept { value } else { 0.0 },
+            shape,
+            preparation,
             digest: OnceLock::new(),
         })
     }
@@ -170,12 +149,6 @@ impl Problem {
     /// Whoever has it can check a guess of all records, so it is not for publication.
     pub fn digest(&self) -> &str {
         self.digest.get_or_init(|| digest::of(self))
-    }
-
-    /// Features of a record as it was read, the constant included.
-    pub fn features(&self) -> usize {
-        self.basis
-            .map_or(self.shards[0].columns(), |basis| basis.pixels())
     }
 
     /// Whether features were scaled by numbers that were computed from records.
@@ -188,53 +161,58 @@ impl Problem {
     /// # Errors
     /// When it cannot be encoded.
     pub fn model_file(&self, parameters: &[f32]) -> Result<Vec<u8>, String> {
+        let Preparation { model, basis, .. } = &self.preparation;
         let (parameters, intercept) = match &self.standardizing {
             None => (Cow::Borrowed(parameters), self.intercept),
             Some(standardizing) => (
-                Cow::Owned(self.model.absorb(parameters, standardizing, self.intercept)),
+                Cow::Owned(model.absorb(parameters, standardizing, self.intercept)),
                 // The bias is the last parameter as it is.
                 1.0,
             ),
         };
-        let names = self.feature_names.as_deref();
-        model_file::to_bytes(&self.model, &parameters, self.basis, intercept, names)
+        let names = self.shape.names.as_deref();
+        model_file::to_bytes(model, &parameters, *basis, intercept, names)
     }
 
-    /// What resolving the configuration needs to know.
+    /// Replaces what `config` still leaves open by what suits these records, and lists what its
+    /// author should know.
     ///
     /// # Errors
-    /// When logistic regression meets more than two classes, or the configuration asks for another basis than
-    /// the records were loaded in.
-    pub fn shape(&self, config: &Config) -> Result<Shape, ConfigError> {
-        let model = config.model_for(self.shards[0].classes())?;
-        if config.basis_for(model, self.features())? != self.basis {
+    /// When values do not go together, or `config` prepares records otherwise than these were.
+    pub fn resolve(&self, config: &Config) -> Result<(Resolved, Vec<String>), ProblemError> {
+        Ok(config.resolve(&self.shape(config)?)?)
+    }
+
+    /// What resolving the configuration needs to know, the smoothness of these records included.
+    ///
+    /// # Errors
+    /// When the configuration would prepare the records otherwise than they were prepared.
+    pub fn shape(&self, config: &Config) -> Result<Shape, ProblemError> {
+        if Preparation::of(config, &self.shape)? != self.preparation {
             return Err(ConfigError::conflict(
-                "`data.basis` is not the one that the records were loaded in",
-            ));
+                "the configuration prepares records otherwise than they were prepared",
+            )
+            .into());
         }
-        let regularizer = regularizer(config.regularizer_for(model), config.lambda);
-        let smoothness = match &self.model {
-            Model::Logistic { features, .. } => {
-                let logistic = Logistic::new(*features);
-                let largest = self
-                    .shards
-                    .iter()
-                    .filter_map(|shard| logistic.smoothness(shard))
-                    .fold(0.0, f64::max);
-                Some(largest + regularizer.smoothness())
-            }
-            Model::Network(_) => None,
-        };
         let records = self.shards.iter().map(|shard| shard.rows()).collect();
         Ok(Shape {
-            dimension: self.objective.dimension(),
-            records,
-            model,
-            smoothness,
-            image: self.basis.is_none() && image_side(self.features()).is_some(),
-            basis: self.basis,
-            whole: self.model.whole(self.basis),
+            smoothness: self.smoothness(config),
+            ..self.preparation.shape(records)
         })
+    }
+
+    /// Smoothness of the loss and its regularizer on the worst client, where it is known.
+    fn smoothness(&self, config: &Config) -> Option<f64> {
+        let Model::Logistic { features, .. } = self.preparation.model else {
+            return None;
+        };
+        let logistic = Logistic::new(features);
+        let shards = self.shards.iter();
+        let largest = shards
+            .filter_map(|shard| logistic.smoothness(shard))
+            .fold(0.0, f64::max);
+        let kind = config.regularizer_for(self.preparation.kind);
+        Some(largest + regularizer(kind, config.lambda).smoothness())
     }
 
     /// Client weights in the objective, summing to one.
@@ -248,7 +226,7 @@ impl Problem {
     /// # Errors
     /// When a start file cannot be read or does not fit.
     pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
-        self.model.start(resolved)
+        self.preparation.model.start(resolved)
     }
 }
 
@@ -420,6 +398,17 @@ impl Model {
         }
     }
 
+    /// Whether the last feature is the constant.
+    pub fn intercept(&self) -> bool {
+        matches!(
+            self,
+            Model::Logistic {
+                intercept: true,
+                ..
+            }
+        )
+    }
+
     /// The loss behind this model.
     pub fn objective(&self) -> Arc<dyn Objective> {
         match self {
@@ -459,35 +448,6 @@ fn scaling(choice: ScaleChoice, source: &Source, train: &Dataset) -> Result<Scal
             Scaling::constants(Constants::Same(center), Constants::Same(factor))
         }
     }
-}
-
-/// The model for records of `columns` features, the constant included, before they are written in `basis`.
-///
-/// # Errors
-/// When the sizes do not make a model.
-pub fn build_model(
-    config: &Config,
-    kind: ModelKind,
-    columns: usize,
-    basis: Option<Cosine>,
-    classes: usize,
-    intercept: bool,
-) -> Result<Model, ProblemError> {
-    let hidden: &[usize] = match kind {
-        ModelKind::Logistic => {
-            return Ok(Model::Logistic {
-                features: columns,
-                intercept,
-            });
-        }
-        ModelKind::Softmax => &[],
-        ModelKind::Mlp => &config.hidden,
-    };
-    let inputs = basis.map_or(columns, |basis| basis.coefficients());
-    let activation = config.activation_for(basis.is_some());
-    Network::new(inputs, hidden, classes, activation)
-        .map(Model::Network)
-        .map_err(|error| ProblemError::Model(format!("`model`: {error}")))
 }
 
 fn read_start(path: &Path, dimension: usize) -> Result<Vec<f32>, ProblemError> {

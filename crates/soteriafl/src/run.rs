@@ -63,7 +63,12 @@ pub fn server(
     problem: &Problem,
     plan: &ClientPlan,
 ) -> Result<Server, ProblemError> {
-    let server = server_plan(resolved, &problem.model, plan, problem.weights(resolved));
+    let server = server_plan(
+        resolved,
+        &problem.preparation.model,
+        plan,
+        problem.weights(resolved),
+    );
     Ok(Server::new(server, problem.start(resolved)?))
 }
 
@@ -112,5 +117,6 @@ pub fn simulation(
             .map_err(|error| ProblemError::Model(error.to_string()))
         })
         .collect::<Result<Vec<_>, _>>()?;
-    Ok(Simulation::new(server, clients))
+    let last = resolved.specification().last_round();
+    Ok(Simulation::new(server, clients).ending_after(last))
 }

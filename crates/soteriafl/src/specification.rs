@@ -66,6 +66,8 @@ pub struct Specification {
     pub regularizer_at_client: bool,
     /// Messages of each client.
     pub rounds: u32,
+    /// Which model is the result.
+    pub output: Output,
     /// Seed of all that is public, and in simulations of everything.
     pub seed: u64,
 }
@@ -95,6 +97,16 @@ pub enum Coordinates {
     Own,
     /// The public seed, the same for all: known beforehand.
     Shared,
+}
+
+/// Which of the models of a run is its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The last one.
+    Last,
+    /// One of all rounds' models, each as likely as any other: what the theory of nonconvex
+    /// problems speaks about. Its round is drawn from the public seed, and the run ends with it.
+    Random,
 }
 
 /// What the noise is set by.
@@ -157,6 +169,14 @@ impl Specification {
     /// Whether a batch may hold a record twice.
     pub fn draws_with_replacement(&self) -> bool {
         self.batches == Batches::WithReplacement && self.batch.is_some()
+    }
+
+    /// After which round the run ends. Noise is calibrated for all of [`rounds`](Self::rounds).
+    pub fn last_round(&self) -> u32 {
+        match self.output {
+            Output::Last => self.rounds,
+            Output::Random => PublicSeed(self.seed).random_iterate(self.rounds),
+        }
     }
 
     /// What all clients of a run with this loss share.

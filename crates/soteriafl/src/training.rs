@@ -48,7 +48,7 @@ use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
 use crate::accounting::{Privacy, PrivacyError};
 use crate::claim::Claim;
 use crate::specification::{
-    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Specification,
+    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output, Specification,
     StepSizeOrigin,
 };
 
@@ -167,6 +167,7 @@ impl Training {
                 regularizer: Regularizer::None,
                 regularizer_at_client: false,
                 rounds: 100,
+                output: Output::Last,
                 seed: 0,
             },
             shifted: false,
@@ -268,6 +269,14 @@ impl Training {
     #[must_use]
     pub fn rounds(mut self, rounds: Round) -> Self {
         self.run.rounds = rounds;
+        self
+    }
+
+    /// Returns the model of a random round, drawn from the seed, instead of the last one; the run
+    /// ends there.
+    #[must_use]
+    pub fn random_iterate(mut self) -> Self {
+        self.run.output = Output::Random;
         self
     }
 
@@ -504,7 +513,8 @@ impl Run {
             let fits = self.plan.objective.check(test);
             fits.map_err(|reason| TrainingError::Unfit(format!("the test records: {reason}")))?;
         }
-        let mut simulation = Simulation::new(self.server(), self.clients()?);
+        let mut simulation = Simulation::new(self.server(), self.clients()?)
+            .ending_after(self.specification.last_round());
         let metrics = EvaluationPlan {
             objective: self.plan.objective.as_ref(),
             regularizer: self.specification.regularizer,

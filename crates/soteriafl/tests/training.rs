@@ -215,3 +215,21 @@ fn a_run_that_leaves_the_range_of_numbers_says_so() {
     let error = training().build().unwrap().simulate(&test).unwrap_err();
     assert!(error.to_string().contains("the test records"), "{error}");
 }
+
+/// A random iterate is the model of its round, and costs what all rounds cost.
+#[test]
+fn a_random_iterate_is_a_model_of_the_run() {
+    let drawn = training().random_iterate().build().unwrap();
+    let last = drawn.specification().last_round();
+    assert!((1..=12).contains(&last));
+    let result = drawn.simulate(None).unwrap();
+    assert_eq!(result.rounds.last().unwrap().round, last);
+    let sigmas = &drawn.privacy().sigmas;
+    assert_eq!(training().build().unwrap().privacy().sigmas, *sigmas);
+    let shorter = training()
+        .private(Target::sigma(sigmas[0], 1e-5, Adjacency::ReplaceOne))
+        .rounds(last)
+        .build()
+        .unwrap();
+    assert_eq!(shorter.simulate(None).unwrap().model, result.model);
+}

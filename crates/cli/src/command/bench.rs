@@ -267,7 +267,7 @@ impl Bench<'_> {
         let config = Config::read(&document)?;
         let directories = self.options.data.directories();
         let problem = Problem::load(&config, &directories)?;
-        let (resolved, _) = config.resolve(&problem.shape(&config)?)?;
+        let (resolved, _) = problem.resolve(&config)?;
         let sigmas = vec![0.01; problem.shards.len()];
         let weights = problem.weights(&resolved);
         let plan = EvaluationPlan {

@@ -235,7 +235,7 @@ impl<'a> Settings<'a> {
                 problem
             }
         };
-        let (resolved, warnings) = config.resolve(&problem.shape(config)?)?;
+        let (resolved, warnings) = problem.resolve(config)?;
         for warning in warnings {
             if !self.warned.contains(&warning) {
                 self.verbosity.warn(&warning);

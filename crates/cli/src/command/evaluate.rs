@@ -217,15 +217,12 @@ impl Context {
             return Ok(public);
         }
         match (Problem::load(&config, directories), public) {
-            (Ok(problem), _) => {
-                let first = problem.shards.first();
-                Ok(Context {
-                    label_names: first.map(|shard| shard.label_names().into()),
-                    scaling: problem.scaling,
-                    feature_names: problem.feature_names.map(Into::into),
-                    seed: config.seed,
-                })
-            }
+            (Ok(problem), _) => Ok(Context {
+                label_names: Some(problem.shape.labels.into()),
+                scaling: problem.scaling,
+                feature_names: problem.shape.names.map(Into::into),
+                seed: config.seed,
+            }),
             // Published and given constants need no records; only the names of the classes are
             // unknown.
             (Err(ProblemError::Data(error)), Some(public)) => {

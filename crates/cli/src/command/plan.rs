@@ -273,16 +273,9 @@ impl Options {
         if config.source.is_images() {
             return Err("records are images, and synthetic records are not".to_string());
         }
-        let constant = matches!(
-            problem.model,
-            Model::Logistic {
-                intercept: true,
-                ..
-            }
-        );
         Ok(Form {
-            features: problem.features() - usize::from(constant),
-            classes: problem.shards[0].classes(),
+            features: problem.shape.features,
+            classes: problem.shape.labels.len(),
         })
     }
 
@@ -295,7 +288,7 @@ impl Options {
         if let Some(given) = self.smoothness {
             return Ok((given, None));
         }
-        if let Model::Network(_) = &problem.model {
+        if let Model::Network(_) = &problem.preparation.model {
             return Err(Failure::Usage {
                 message: "the smoothness of a network is not known".to_string(),
                 hint: Some("give a value with --smoothness".to_string()),

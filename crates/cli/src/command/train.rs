@@ -18,7 +18,7 @@ use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::claim::START_IS_PUBLIC;
 use soteriafl::config::resolve::Resolved;
-use soteriafl::config::{Config, Init, NoiseTarget};
+use soteriafl::config::{Config, Init, NoiseTarget, Output};
 use soteriafl::output::{self, LastRow, RunDirectory, RunResult, compressor_text};
 use soteriafl::problem::{Problem, regularizer};
 use soteriafl::run;
@@ -88,7 +88,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             last.round
         ));
     }
-    let mut progress = Progress::new(prepared.resolved.rounds, known, verbosity);
+    let mut progress = Progress::new(prepared.last_round(), known, verbosity);
     let threads = options.threads.unwrap_or_else(all_cores);
     prepared.simulate(
         &mut simulation,
@@ -128,7 +128,7 @@ impl Prepared {
         if let Some(directory) = &options.resume {
             same_records(directory, problem.digest(), verbosity)?;
         }
-        let (resolved, warnings) = config.resolve(&problem.shape(&config)?)?;
+        let (resolved, warnings) = problem.resolve(&config)?;
         for warning in &warnings {
             verbosity.warn(warning);
         }
@@ -210,6 +210,11 @@ impl Prepared {
         Ok(written?)
     }
 
+    /// After which round the run ends.
+    fn last_round(&self) -> u32 {
+        self.resolved.specification().last_round()
+    }
+
     /// The epsilon after so many rounds, where one is claimed.
     fn spent(&self, round: u32) -> Option<f64> {
         let after = self.privacy.odometer.as_ref()?.after(u64::from(round));
@@ -238,7 +243,7 @@ impl Prepared {
             traffic: progress.traffic,
             clock: simulation.clock(),
             total_seconds: began.elapsed().as_secs_f64(),
-            interrupted: progress.rounds < self.resolved.rounds,
+            interrupted: progress.rounds < self.last_round(),
             deployed: None,
             majority_accuracy: test.and_then(|test| advice::majority_accuracy(shards, test)),
             signal_to_noise: self.signal_to_noise,
@@ -271,7 +276,7 @@ impl Prepared {
                 "interrupted after {} of {}; what there is stands in {path}, \
                  `soteria train --resume {path}` goes on",
                 result.rounds,
-                counted(self.resolved.rounds, "round"),
+                counted(self.last_round(), "round"),
             )));
         }
         Ok(())
@@ -343,6 +348,14 @@ impl Prepared {
             counted(resolved.rounds, "round"),
             compressor_text(resolved.compressor, dimension),
         ));
+        if resolved.output == Output::Random {
+            verbosity.say(format!(
+                "the result is the model of a random round: of round {} of {}, where the run ends \
+                 (noise is for all of them)",
+                self.last_round(),
+                resolved.rounds
+            ));
+        }
         verbosity.say(format!(
             "privacy: {}; claim: {}",
             noise_text(resolved, privacy),

@@ -79,6 +79,9 @@ fn wrong_configurations_are_refused() {
             &["`algorithm.preset`", "soteriafl-sgd", "fedavg"],
         ),
         (&["algorithm.preset=dp-sgd"], &["one client", "3"]),
+        (&["algorithm.preset=rrpsgd"], &["one client", "3"]),
+        (&["algorithm.preset=sdm-dsgd"], &["sdm-dsgd", "neighbours"]),
+        (&["algorithm.preset=rppsgd"], &["rrpsgd"]),
         (
             &["algorithm.compressor=top-k"],
             &["top-k", "biased", "rand-k", "leak"],

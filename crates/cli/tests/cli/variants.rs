@@ -24,6 +24,7 @@ fn every_preset_runs() {
         ("ldp-svrg", "ldp-svrg", 3),
         ("dp-gd", "dp-gd", 1),
         ("dp-sgd", "dp-sgd", 1),
+        ("rrpsgd", "rrpsgd", 1),
     ];
     for (preset, algorithm, clients) in presets {
         let chosen = format!("algorithm.preset={preset}");
@@ -38,16 +39,20 @@ fn every_preset_runs() {
             json!(vec![60 / clients; clients])
         );
         // Two of five coordinates travel where there is compression, all of them elsewhere.
-        let values = if preset.starts_with("ldp") || preset.starts_with("dp") {
+        let whole = ["ldp", "dp", "rrpsgd"];
+        let values = if whole.iter().any(|family| preset.starts_with(family)) {
             5
         } else {
             2
         };
         assert_eq!(
             summary["traffic"]["paper_bits"],
-            json!(64 * values * 5 * clients),
+            json!(64 * values * summary["rounds"].as_u64().unwrap() * clients as u64),
             "{preset}"
         );
+        let random = preset == "rrpsgd";
+        assert!(random || summary["rounds"] == 5, "{preset}");
+        assert_eq!(summary["output"].is_object(), random, "{preset}");
     }
 }
 

@@ -109,6 +109,13 @@ pub struct Network {
     layout: pass::PassLayout,
 }
 
+/// Equal layers and activations make equal networks: everything else follows from them.
+impl PartialEq for Network {
+    fn eq(&self, other: &Self) -> bool {
+        self.layers == other.layers && self.activation == other.activation
+    }
+}
+
 /// Where one layer's numbers are among a record's factors.
 #[derive(Clone, Debug)]
 struct FactorPlace {

@@ -1,8 +1,8 @@
 //! What a server may offer, and two attacks on what a client would send then: how many records they
 //! find, computed without the accountant.
 
-use soteriafl::config::resolve::Shape;
 use soteriafl::config::{Config, Document};
+use soteriafl::problem::Preparation;
 use soteriafl::record_shape::RecordShape;
 use soteriafl_deploy::budget::{Priced, Refusal, Sent, check_claim, price};
 use soteriafl_deploy::description::Description;
@@ -35,20 +35,10 @@ pub fn describe(records: usize, settings: &[String]) -> Description {
         features: 40,
         labels: vec!["-1".to_string(), "+1".to_string()],
     };
-    let kind = config.model_for(2).unwrap();
-    let model = shape.model(&config, kind).unwrap();
-    let dimension = model.objective().dimension();
-    let resolved = config.resolve(&Shape {
-        dimension,
-        records: vec![records],
-        model: kind,
-        image: false,
-        basis: None,
-        whole: dimension,
-        smoothness: None,
-    });
-    let start = vec![0.0; dimension];
-    let (resolved, _) = resolved.unwrap();
+    let preparation = Preparation::of(&config, &shape).unwrap();
+    let (resolved, _) = config.resolve(&preparation.shape(vec![records])).unwrap();
+    let model = preparation.model;
+    let start = vec![0.0; model.objective().dimension()];
     let described = Description::new(&resolved, shape, &model, &start, None, [3; 16]).unwrap();
     Description::parse(described.text(), records).unwrap()
 }

@@ -279,7 +279,7 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
         let key = SecretKey::simulated(0, 0);
         let server = setup::server_plan(
             &deployment.resolved,
-            &deployment.problem.model,
+            &deployment.problem.preparation.model,
             &plan,
             vec![1.0],
         );

@@ -112,8 +112,15 @@ impl Deployment {
         };
         let seed = (!secret).then_some(resolved.seed);
         let nonce = [7; 16];
-        let described =
-            Description::new(&resolved, shape, &problem.model, &start, seed, nonce).unwrap();
+        let described = Description::new(
+            &resolved,
+            shape,
+            &problem.preparation.model,
+            &start,
+            seed,
+            nonce,
+        )
+        .unwrap();
         // What a client reads is what was described.
         let description = Description::parse(described.text(), records[0]).unwrap();
         assert_eq!(description.hash(), described.hash());
@@ -244,7 +251,12 @@ impl Deployment {
         )
         .unwrap();
         let replica = Server::new(
-            run::server_plan(&self.resolved, &self.problem.model, &plan, vec![1.0]),
+            run::server_plan(
+                &self.resolved,
+                &self.problem.preparation.model,
+                &plan,
+                vec![1.0],
+            ),
             self.description.compute_start().unwrap(),
         );
         Participant::new(Parts {

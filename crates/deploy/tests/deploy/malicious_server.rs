@@ -254,7 +254,7 @@ fn another_start_than_the_agreed_one_is_refused() {
         replica: Server::new(
             run::server_plan(
                 &deployment.resolved,
-                &deployment.problem.model,
+                &deployment.problem.preparation.model,
                 &plan,
                 vec![1.0],
             ),

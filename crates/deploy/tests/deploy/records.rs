@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use soteriafl::config::{Config, Document};
+use soteriafl::problem::Preparation;
 use soteriafl::record_shape::RecordShape;
 use soteriafl_data::{DataDirectories, Features, Share};
 use soteriafl_deploy::Hash;
@@ -42,21 +43,10 @@ pub fn try_describe(
         names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
         labels: labels.map(str::to_string).to_vec(),
     };
-    let kind = config.model_for(2).unwrap();
-    let model = shape.model(&config, kind).unwrap();
-    let dimension = model.objective().dimension();
-    let (resolved, _) = config
-        .resolve(&soteriafl::config::resolve::Shape {
-            dimension,
-            records: vec![4; 2],
-            model: kind,
-            image: false,
-            basis: None,
-            whole: dimension,
-            smoothness: None,
-        })
-        .unwrap();
-    let start = vec![0.0; dimension];
+    let preparation = Preparation::of(&config, &shape).unwrap();
+    let (resolved, _) = config.resolve(&preparation.shape(vec![4; 2])).unwrap();
+    let model = preparation.model;
+    let start = vec![0.0; model.objective().dimension()];
     Description::new(&resolved, shape, &model, &start, None, [3; 16])
 }
 

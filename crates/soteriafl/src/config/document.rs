@@ -47,7 +47,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     (
         "algorithm.preset",
-        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | dp-gd | dp-sgd",
+        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | dp-gd | dp-sgd | rrpsgd",
     ),
     ("algorithm.estimator", "auto | gd | sgd | svrg | saga"),
     (
@@ -87,6 +87,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "auto, or a number >= 0 (0: not at all)",
     ),
     ("algorithm.rounds", "auto | theory, or a positive integer"),
+    ("algorithm.output", "auto | last | random"),
     ("algorithm.participation", "a probability in (0, 1]"),
     ("privacy.epsilon", "a positive number, or \"none\""),
     ("privacy.sigma", "a number >= 0"),

@@ -7,7 +7,7 @@ use soteriafl_core::compress::CompressorKind;
 
 use super::read::PRESETS;
 use super::resolve::Resolved;
-use super::{EstimatorKind, NoiseTarget, Preset, ShiftChoice};
+use super::{EstimatorKind, NoiseTarget, Output, Preset, ShiftChoice};
 use crate::output::compressor_text;
 
 impl Resolved {
@@ -55,6 +55,9 @@ impl Resolved {
         let estimator = self.estimator.word();
         let compressed = self.compressor != CompressorKind::Identity;
         let shifted = matches!(self.shift, ShiftChoice::Step(_));
+        if self.output == Output::Random && self.batch == Some(1.0) && self.clients == 1 {
+            return "rrpsgd".to_string();
+        }
         let family = match (compressed, shifted, self.clients) {
             (_, true, _) => "soteriafl",
             (true, false, _) => "cdp",

@@ -10,8 +10,8 @@ use toml::Value;
 use super::document::{ConfigError, Document, KEYS};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, ShiftChoice,
-    Theory,
+    Init, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
+    ShiftChoice, Theory,
 };
 
 impl Config {
@@ -22,6 +22,7 @@ impl Config {
     pub fn read(document: &Document) -> Result<Self, ConfigError> {
         let d = document;
         refuse_biased(d)?;
+        refuse_missing_rows(d)?;
         let alpha = d.read("data.alpha", 0.3, positive)?;
         Ok(Self {
             source: source(d, "data.source")?.unwrap_or_else(|| source_without_name(d)),
@@ -125,6 +126,7 @@ impl Config {
                     Some(Theory::Given(count(value)?.try_into().ok()?))
                 })),
             )?,
+            output: d.read("algorithm.output", Auto::Auto, auto(choice(OUTPUTS)))?,
             participation: d.read("algorithm.participation", 1.0, probability)?,
             noise_target: noise_target(d)?,
             delta: d.read("privacy.delta", 1e-5, |value| {
@@ -221,6 +223,7 @@ pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("ldp-svrg", Preset::Ldp(EstimatorKind::Svrg)),
     ("dp-gd", Preset::Dp(EstimatorKind::Gd)),
     ("dp-sgd", Preset::Dp(EstimatorKind::Sgd)),
+    ("rrpsgd", Preset::Rrpsgd),
 ];
 pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
     ("identity", CompressorName::Identity),
@@ -228,6 +231,7 @@ pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
     ("qsgd", CompressorName::Qsgd),
     ("natural", CompressorName::Natural),
 ];
+pub(super) const OUTPUTS: &[(&str, Output)] = &[("last", Output::Last), ("random", Output::Random)];
 pub(super) const COORDINATES: &[(&str, bool)] = &[("own", false), ("shared", true)];
 pub(super) const SCHEDULES: &[(&str, Schedule)] = &[
     ("constant", Schedule::Constant),
@@ -422,6 +426,32 @@ fn noise_target(document: &Document) -> Result<NoiseTarget, ConfigError> {
         Some(0.0) => Ok(NoiseTarget::None),
         Some(sigma) => Ok(NoiseTarget::Sigma(sigma)),
     }
+}
+
+/// Rows of the paper's table that do not run are refused with the reason, not as unknown names.
+fn refuse_missing_rows(document: &Document) -> Result<(), ConfigError> {
+    let name = document.read("algorithm.preset", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
+    let (reason, hint) = match name.as_deref() {
+        Some("sdm-dsgd" | "q-dpsgd-1" | "porter") => (
+            "it has no server: every client keeps a model of its own and talks to its neighbours, \
+             which this program does not simulate",
+            "cdp-sgd compresses the same gradients, with a server",
+        ),
+        Some("rppsgd") => (
+            "the paper's table calls Random Round Private SGD so, whose name is rrpsgd",
+            "use rrpsgd",
+        ),
+        _ => return Ok(()),
+    };
+    Err(ConfigError::with_hint(
+        format!(
+            "`algorithm.preset = \"{}\"` does not run: {reason}",
+            name.unwrap_or_default()
+        ),
+        hint,
+    ))
 }
 
 /// Biased operators are refused with the reason, not as unknown names.

@@ -17,10 +17,11 @@ use crate::specification::{Batches, Clip, Coordinates, Specification};
 
 use super::automatic::share;
 use super::document::ConfigError;
+use super::read::{PRESETS, name};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NoiseName, NoiseTarget, Preset, RegularizerKind, ScaleChoice, ShiftChoice,
-    Theory,
+    Init, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
+    ShiftChoice, Theory,
 };
 use crate::words::{counted, readable};
 
@@ -63,6 +64,7 @@ pub struct Resolved {
     pub equalize: f64,
     pub shared_coordinates: bool,
     pub rounds: u32,
+    pub output: Output,
     pub participation: f64,
     pub noise_target: NoiseTarget,
     pub delta: f64,
@@ -131,6 +133,7 @@ impl Resolved {
             regularizer: regularizer(self.regularizer, self.lambda),
             regularizer_at_client: self.regularizer_at_client,
             rounds: self.rounds,
+            output: self.output,
             seed: self.seed,
         }
     }
@@ -162,11 +165,16 @@ impl Config {
     /// When a single-client preset meets several clients.
     pub fn clients(&self) -> Result<usize, ConfigError> {
         match (self.preset, self.clients) {
-            (Preset::Dp(_), Auto::Given(clients)) if clients > 1 => Err(ConfigError::with_hint(
-                format!("dp-gd and dp-sgd have one client, but `data.clients` is {clients}"),
-                "use ldp-sgd for several clients without compression",
-            )),
-            (Preset::Dp(_), _) => Ok(1),
+            (Preset::Dp(_) | Preset::Rrpsgd, Auto::Given(clients)) if clients > 1 => {
+                Err(ConfigError::with_hint(
+                    format!(
+                        "{} has one client, but `data.clients` is {clients}",
+                        name(PRESETS, self.preset)
+                    ),
+                    "use ldp-sgd for several clients without compression",
+                ))
+            }
+            (Preset::Dp(_) | Preset::Rrpsgd, _) => Ok(1),
             (_, clients) => Ok(clients.or(10)),
         }
     }
@@ -220,7 +228,7 @@ impl Config {
             Preset::Soteria(estimator) | Preset::Ldp(estimator) | Preset::Dp(estimator) => {
                 estimator
             }
-            Preset::CdpSgd => EstimatorKind::Sgd,
+            Preset::CdpSgd | Preset::Rrpsgd => EstimatorKind::Sgd,
         });
         let compressor = self.compressor_kind(shape)?;
         let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
@@ -363,6 +371,10 @@ impl Config {
             equalize,
             shared_coordinates: shared,
             rounds,
+            output: self.output.or(match self.preset {
+                Preset::Rrpsgd => Output::Random,
+                _ => Output::Last,
+            }),
             participation: self.participation,
             noise_target: self.noise_target,
             delta: self.delta,
@@ -396,7 +408,7 @@ impl Config {
         let name = self.compressor.or(match self.preset {
             _ if self.plain(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
-            Preset::Ldp(_) | Preset::Dp(_) => CompressorName::Identity,
+            Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
         });
         Ok(match name {
             CompressorName::Identity => CompressorKind::Identity,
@@ -431,9 +443,10 @@ impl Config {
         if estimator == EstimatorKind::Gd {
             return Ok(None);
         }
-        let batch = self
-            .batch
-            .or_else(|| problem.batch(estimator).floor().clamp(1.0, smallest as f64));
+        let batch = self.batch.or_else(|| match self.preset {
+            Preset::Rrpsgd => 1.0,
+            _ => problem.batch(estimator).floor().clamp(1.0, smallest as f64),
+        });
         if batch > smallest as f64 {
             return Err(ConfigError::with_hint(
                 format!(

@@ -6,7 +6,8 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_data::{Partition, Source};
 
 use super::read::{
-    ACCOUNTANTS, ACTIVATIONS, COORDINATES, MODELS, NOISES, PRESETS, REGULARIZERS, SCHEDULES, name,
+    ACCOUNTANTS, ACTIVATIONS, COORDINATES, MODELS, NOISES, OUTPUTS, PRESETS, REGULARIZERS,
+    SCHEDULES, name,
 };
 use super::resolve::{Resolved, StepSizeOrigin};
 use super::{
@@ -230,6 +231,7 @@ impl Resolved {
         lines.push(("smoothing", self.smoothing.to_string()));
         lines.push(("equalize", number(self.equalize)));
         lines.push(("rounds", self.rounds.to_string()));
+        lines.push(("output", text(name(OUTPUTS, self.output))));
         lines.push(("participation", number(self.participation)));
         lines
     }

@@ -13,7 +13,7 @@ use super::pool::PoolError;
 use crate::accounting::Privacy;
 use crate::claim::Claim;
 use crate::config::resolve::Resolved;
-use crate::config::{EstimatorKind, Init};
+use crate::config::{EstimatorKind, Init, Output};
 use crate::output::write_whole;
 use crate::problem::{Problem, regularizer};
 use crate::run;
@@ -161,6 +161,9 @@ impl Job {
     pub fn resolved(&self) -> Resolved {
         Resolved {
             seed: self.seed,
+            // Curves show all rounds; their mean, the utility, is what a random iterate has on
+            // average.
+            output: Output::Last,
             ..self.setting.resolved.clone()
         }
     }

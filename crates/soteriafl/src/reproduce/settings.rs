@@ -209,6 +209,6 @@ pub(super) fn document(keys: &[String]) -> Result<Document, ConfigError> {
 fn resolve(keys: &[String], problem: &Problem) -> Result<Resolved, ProblemError> {
     let config = Config::read(&document(keys)?)?;
     // Warnings speak of choices that are the paper's here.
-    let (resolved, _) = config.resolve(&problem.shape(&config)?)?;
+    let (resolved, _) = problem.resolve(&config)?;
     Ok(resolved)
 }

@@ -11,10 +11,10 @@ use super::super::{Failure, Verbosity, inputs};
 use super::Options;
 use soteriafl::accounting;
 use soteriafl::advice;
-use soteriafl::config::resolve::{Resolved, Shape};
+use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Auto, Config, ConfigError, FeatureList, NoiseName, NoiseTarget};
 use soteriafl::output::TestSet;
-use soteriafl::problem::{self, Model, Problem, ProblemError, constant_feature, image_side};
+use soteriafl::problem::{self, Model, Preparation, Problem, ProblemError, constant_feature};
 use soteriafl::record_shape::RecordShape;
 use soteriafl::words::{counted, readable};
 use soteriafl_deploy::budget::{Deltas, MOST_READ};
@@ -89,7 +89,7 @@ impl Plan {
     /// Whether the columns of the server's own test set are far out of scale.
     pub(super) fn columns(&self) -> Option<String> {
         let test = self.test.as_deref().filter(|_| self.basis.is_none())?;
-        let constant = advice::has_constant(&self.model);
+        let constant = self.model.intercept();
         advice::columns([test], constant, "the server's own test set")
     }
 
@@ -102,28 +102,16 @@ impl Plan {
             ProblemError::Data(error) => configured(error),
             error => error.into(),
         })?;
-        let (resolved, warnings) = config.resolve(&problem.shape(config)?)?;
-        let intercept = matches!(
-            problem.model,
-            Model::Logistic {
-                intercept: true,
-                ..
-            }
-        );
-        let records = &problem.shards[0];
+        let (resolved, warnings) = problem.resolve(config)?;
         let data_dependent = problem.data_dependent();
         let smallest = problem.shards.iter().map(|shard| shard.rows()).min();
         let smallest = smallest.unwrap_or(1);
         let plan = Self {
             resolved,
-            shape: RecordShape {
-                features: problem.features() - usize::from(intercept),
-                names: problem.feature_names,
-                labels: label_names(records),
-            },
-            model: problem.model,
+            shape: problem.shape,
+            model: problem.preparation.model,
             test: problem.test.map(Arc::new),
-            basis: problem.basis,
+            basis: problem.preparation.basis,
             intercept: problem.intercept,
             records: problem.shards.iter().map(|shard| shard.rows()).collect(),
             data_dependent,
@@ -158,7 +146,7 @@ impl Plan {
         let labels = config
             .labels
             .clone()
-            .or_else(|| test.as_ref().map(label_names));
+            .or_else(|| Some(test.as_ref()?.label_names().to_vec()));
         let (Some(features), Some(labels)) = (features, labels) else {
             return Err(ConfigError::with_hint(
                 "`deployment.records` says that the server owns no records, but not what they \
@@ -175,19 +163,10 @@ impl Plan {
                 .or_else(names),
             labels,
         };
-        let kind = config.model_for(shape.labels.len())?;
-        let model = shape.model(config, kind)?;
-        let basis = shape.basis(config, kind)?;
-        let records = config.records.unwrap_or(1);
-        let (mut resolved, warnings) = config.resolve(&Shape {
-            dimension: model.objective().dimension(),
-            records: vec![records; config.clients()?],
-            model: kind,
-            image: basis.is_none() && image_side(shape.features).is_some(),
-            basis,
-            whole: model.whole(basis),
-            smoothness: None,
-        })?;
+        let preparation = Preparation::of(config, &shape)?;
+        let records = vec![config.records.unwrap_or(1); config.clients()?];
+        let (mut resolved, warnings) = config.resolve(&preparation.shape(records.clone()))?;
+        let Preparation { model, basis, .. } = preparation;
         // What was found in the test set is written down: another one cannot change what was
         // agreed.
         let count = FeatureList::Count(shape.features);
@@ -200,9 +179,9 @@ impl Plan {
             test: None,
             basis,
             intercept: 0.0,
-            records: vec![records; config.clients()?],
+            smallest: records.first().copied().unwrap_or(1),
+            records,
             data_dependent: false,
-            smallest: records,
         };
         // The description knows the constants, or that there are none.
         let start = plan.model.start(&plan.resolved)?;
@@ -319,8 +298,4 @@ fn configured(error: DataError) -> Failure {
         }
         _ => error.into(),
     }
-}
-
-fn label_names(data: &Dataset) -> Vec<String> {
-    data.label_names().to_vec()
 }
