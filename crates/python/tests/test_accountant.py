@@ -187,7 +187,8 @@ class TestAccountant:
         found = accountant.calibrate(self.gd, epsilon=1.5, delta=1e-5, rounds=100)
         assert len(accountant.events) == 1
         accountant.compose(self.gd, sigma=found.sigma, rounds=100)
-        assert 1.499 < accountant.get_epsilon(1e-5) <= 1.5
+        assert 1.499 < found.cost.epsilon <= 1.5
+        assert accountant.get_epsilon(1e-5) <= found.cost.epsilon
         with pytest.raises(sf.AccountError, match="no sigma"):
             accountant.calibrate(self.gd, epsilon=0.1, delta=1e-5, rounds=100)
 

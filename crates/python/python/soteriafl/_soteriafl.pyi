@@ -6,6 +6,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Release", "__version__", "filter_epsilon"]
+
 __version__: str
 
 _Before = Sequence[tuple[Release, float, int]]
