@@ -17,6 +17,7 @@
 //! | [`run`] | clients and server of a configured problem |
 //! | [`output`], [`model_file`], [`report`] | the files of a run |
 //! | [`advice`] | what a run says about itself before and after |
+//! | [`audit`] | the game of the definition, played: a lower bound on epsilon |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
 //! | [`words`] | numbers and plurals in text for people |
@@ -26,6 +27,7 @@
 
 pub mod accounting;
 pub mod advice;
+pub mod audit;
 pub mod claim;
 pub mod comparison;
 pub mod config;
