@@ -21,6 +21,8 @@ pub mod estimator;
 mod gaussian;
 pub mod mechanism;
 mod mixture;
+#[doc(hidden)]
+pub mod mutation;
 mod normal;
 mod odometer;
 pub mod paper;

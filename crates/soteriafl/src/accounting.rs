@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_accountant::{
-    AccountError, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
+    AccountError, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Odometer, Question,
+    Release,
 };
 use soteriafl_core::compress::CompressorKind;
 
@@ -256,8 +257,7 @@ fn settle_one(
         }
         _ => None,
     };
-    let mechanism = mechanism(run, dimension, records);
-    let question = question(run, &mechanism)?;
+    let question = question(run, dimension, records)?;
     let (sigma, cost) = match run.target {
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
@@ -295,11 +295,14 @@ fn settle_one(
     })
 }
 
-fn question(run: &Specification, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
+fn question(
+    run: &Specification,
+    dimension: usize,
+    records: usize,
+) -> Result<Question, PrivacyError> {
     let rounds = u64::from(run.rounds);
-    let question = mechanism
-        .question(rounds, run.delta, run.adjacency)
-        .map_err(AccountError::from)?;
+    let release = release(run, dimension, records).map_err(AccountError::from)?;
+    let question = Question::new(release, rounds, run.delta, run.adjacency);
     let method = match run.accountant {
         AccountantName::Rdp => Method::Rdp,
         AccountantName::Pld | AccountantName::Paper => Method::Pld,
@@ -378,8 +381,7 @@ impl Spending {
             .iter()
             .filter(|(_, settled)| settled.cost.is_some())
             .map(|(size, settled)| {
-                let mechanism = mechanism(run, dimension, *size);
-                Ok(question(run, &mechanism)?.odometer(settled.sigma, checkpoints)?)
+                Ok(question(run, dimension, *size)?.odometer(settled.sigma, checkpoints)?)
             })
             .collect::<Result<Vec<_>, PrivacyError>>()?;
         Ok(if odometers.is_empty() {
@@ -401,6 +403,18 @@ fn broken_premises(run: &Specification, records: &[usize]) -> Vec<String> {
     let sigma = formula.sigma(epsilon, run.delta);
     let violated = formula.violated_conditions(sigma, epsilon, run.delta);
     violated.iter().map(ToString::to_string).collect()
+}
+
+/// What one message of a client reveals of one person.
+///
+/// # Errors
+/// When no bound is proved for what the client does.
+pub fn release(
+    run: &Specification,
+    dimension: usize,
+    records: usize,
+) -> Result<Release, EventError> {
+    mechanism(run, dimension, records).release_of_person(run.records_per_person)
 }
 
 /// What one client does, in the accountant's words.

@@ -29,7 +29,7 @@ use soteriafl_accountant::Adjacency;
 use soteriafl_core::protocol::RoundScratch;
 
 use crate::accounting::{Privacy, PrivacyError};
-use crate::specification::{NoiseName, NoiseTarget, Specification};
+use crate::specification::{NoiseName, NoiseTarget, Specification, neighbours};
 use bound::{Tally, Terms};
 use game::{Game, Scores};
 use guess::Rule;
@@ -86,8 +86,8 @@ pub struct Settings {
 /// One game and what came of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Which data sets are neighbours.
-    pub adjacency: String,
+    /// Which data sets are neighbours, in words.
+    pub neighbours: String,
     /// What is claimed.
     pub claimed_epsilon: f64,
     /// What the attack proves.
@@ -132,6 +132,8 @@ pub struct Findings {
     pub records: usize,
     /// Standard deviation of its noise.
     pub sigma: f64,
+    /// How many records of one person are exchanged.
+    pub records_per_person: u32,
 }
 
 impl Findings {
@@ -154,7 +156,8 @@ impl Findings {
             "confidence": self.confidence,
             "runs": main.runs,
             "verdict": self.verdict(),
-            "adjacency": main.adjacency,
+            "neighbours": main.neighbours,
+            "records_per_person": self.records_per_person,
             "noise": self.noise,
             "rounds": self.rounds,
             "records": self.records,
@@ -180,6 +183,7 @@ pub struct Audit {
     rounds: u32,
     records: usize,
     sigma: f64,
+    records_per_person: u32,
 }
 
 /// A game with its claim.
@@ -250,6 +254,7 @@ impl Audit {
             rounds: run.rounds,
             records,
             sigma,
+            records_per_person: run.records_per_person,
         })
     }
 
@@ -288,14 +293,17 @@ impl Audit {
             let rule = Rule::choose(&play(0..pilot_runs)?, &terms);
             let scores = play(pilot_runs..runs)?;
             let tally = scores.iter().map(|run| rule.count(run)).fold(
-                Tally { guesses: 0, right: 0 },
+                Tally {
+                    guesses: 0,
+                    right: 0,
+                },
                 |sum, run| Tally {
                     guesses: sum.guesses + run.guesses,
                     right: sum.right + run.right,
                 },
             );
             outcomes.push(Outcome {
-                adjacency: adjacency.to_string(),
+                neighbours: neighbours(adjacency, self.records_per_person),
                 claimed_epsilon: claimed,
                 empirical_epsilon: terms(rule.cap, rule.answers()).epsilon(tally),
                 confidence: 1.0 - error,
@@ -315,6 +323,7 @@ impl Audit {
             rounds: self.rounds,
             records: self.records,
             sigma: self.sigma,
+            records_per_person: self.records_per_person,
         })
     }
 
@@ -359,7 +368,11 @@ impl Audit {
 /// answer is the other, and how often it is right.
 fn curve(runs: &[Scores]) -> Vec<(f64, f64)> {
     const POINTS: usize = 160;
-    let mut all: Vec<(f32, bool)> = runs.iter().flatten().map(|&(coin, score)| (score, coin)).collect();
+    let mut all: Vec<(f32, bool)> = runs
+        .iter()
+        .flatten()
+        .map(|&(coin, score)| (score, coin))
+        .collect();
     all.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
     let present = all.iter().filter(|(_, coin)| *coin).count().max(1) as f64;
     let absent = (all.len() as f64 - present).max(1.0);

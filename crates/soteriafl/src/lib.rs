@@ -18,6 +18,7 @@
 //! | [`output`], [`model_file`], [`report`] | the files of a run |
 //! | [`advice`] | what a run says about itself before and after |
 //! | [`audit`] | the game of the definition, played: a lower bound on epsilon |
+//! | [`persons`] | at most so many records of a person, and which |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
 //! | [`words`] | numbers and plurals in text for people |
@@ -34,6 +35,7 @@ pub mod config;
 pub mod experiment;
 pub mod model_file;
 pub mod output;
+pub mod persons;
 pub mod planning;
 pub mod problem;
 pub mod record_shape;

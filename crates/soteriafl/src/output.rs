@@ -454,6 +454,7 @@ impl RunResult<'_> {
                 "epsilon": self.privacy.epsilon,
                 "delta": resolved.delta,
                 "adjacency": resolved.adjacency.word(),
+                "records_per_person": resolved.records_per_person,
                 "sigma": self.privacy.sigmas.iter().copied().fold(0.0, f64::max),
                 "sigmas": self.privacy.sigmas,
                 "noise": noise,

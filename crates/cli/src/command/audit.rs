@@ -151,7 +151,7 @@ fn lines(findings: &Findings, out: Option<&Path>) -> String {
         text += &table(
             14,
             &[
-                ("neighbours", outcome.adjacency.clone()),
+                ("neighbours", outcome.neighbours.clone()),
                 (
                     "claimed",
                     format!(

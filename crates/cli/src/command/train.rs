@@ -164,7 +164,8 @@ impl Prepared {
     fn foreseen(&self) -> Vec<String> {
         let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
         let columns = advice::columns_of(&self.problem);
-        noise.into_iter().chain(columns).collect()
+        let persons = advice::persons(&self.resolved, &self.privacy.claim, false);
+        noise.into_iter().chain(columns).chain(persons).collect()
     }
 
     /// All rounds, each evaluated one written to the table at once.
@@ -483,7 +484,7 @@ fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {
             "{} at delta {}, {} (proved, for secret seeds)",
             readable(round_up(epsilon, 4)),
             readable(resolved.delta),
-            resolved.adjacency,
+            resolved.specification().neighbours(),
         ),
         None => format!("no claim: {}", privacy.claim),
     }

@@ -136,9 +136,7 @@ impl Attack {
         };
         let largest = (0..law.len()).map(exponent).fold(f64::MIN, f64::max);
         let terms = law.iter().enumerate();
-        let sum: f64 = terms
-            .map(|(j, p)| p * (exponent(j) - largest).exp())
-            .sum();
+        let sum: f64 = terms.map(|(j, p)| p * (exponent(j) - largest).exp()).sum();
         largest + sum.ln()
     }
 
@@ -158,7 +156,9 @@ impl Attack {
             let states = 0..law.len();
             states.flat_map(|u| (0..=u).map(move |j| (u, j)))
         };
-        let largest = pairs().map(|(u, j)| exponent(u, j)).fold(f64::MIN, f64::max);
+        let largest = pairs()
+            .map(|(u, j)| exponent(u, j))
+            .fold(f64::MIN, f64::max);
         let mut next = vec![0.0; law.len()];
         for (u, j) in pairs() {
             next[u - j] += law[u] * self.choices[u][j] * (exponent(u, j) - largest).exp();
@@ -211,9 +211,17 @@ mod tests {
                 let mut shift = 0.0;
                 for (copy, visited) in visited.iter_mut().enumerate() {
                     let falls = coins >> (round * copies + copy) & 1 == 1;
-                    weight *= if falls { attack.rate } else { 1.0 - attack.rate };
+                    weight *= if falls {
+                        attack.rate
+                    } else {
+                        1.0 - attack.rate
+                    };
                     let was = attack.remembers && *visited;
-                    shift += if was { SHIFTS.visited } else { SHIFTS.unvisited };
+                    shift += if was {
+                        SHIFTS.visited
+                    } else {
+                        SHIFTS.unvisited
+                    };
                     shift += if falls && !was { SHIFTS.hit } else { 0.0 };
                     *visited |= falls;
                 }

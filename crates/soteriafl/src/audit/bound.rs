@@ -59,8 +59,8 @@ impl Terms {
     /// What `B` reaches with no more than its share of the error.
     fn excess(&self, epsilon: f64) -> f64 {
         let (runs, cap) = (self.runs as f64, self.cap as f64);
-        let mean = self.canaries as f64 * self.sides as f64 * self.delta
-            / (2.0 * (1.0 + epsilon.exp()));
+        let mean =
+            self.canaries as f64 * self.sides as f64 * self.delta / (2.0 * (1.0 + epsilon.exp()));
         let share = mean / cap;
         if share >= 1.0 {
             return runs * cap;
@@ -205,8 +205,10 @@ mod tests {
     fn tails_match_their_sums() {
         for (trials, p) in [(1, 0.3), (10, 0.5), (57, 0.9), (300, 0.73), (1000, 0.52)] {
             for least in [0, 1, 5, trials / 2, trials * 3 / 4, trials] {
-                let (found, expected) =
-                    (binomial_tail(trials, least, p), naive_tail(trials, least, p));
+                let (found, expected) = (
+                    binomial_tail(trials, least, p),
+                    naive_tail(trials, least, p),
+                );
                 assert!(
                     (found - expected).abs() < 1e-11,
                     "{trials} {least} {p}: {found} instead of {expected}"

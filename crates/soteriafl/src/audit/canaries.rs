@@ -193,9 +193,14 @@ impl Objective for Canaries {
         _workspace: &mut Workspace,
     ) {
         squared_norms.fill(0.0);
-        self.visit(records, gradients, coordinates, |record, value, _, block| {
-            squared_norms[record] = f64::from(value).powi(2) * block.len as f64;
-        });
+        self.visit(
+            records,
+            gradients,
+            coordinates,
+            |record, value, _, block| {
+                squared_norms[record] = f64::from(value).powi(2) * block.len as f64;
+            },
+        );
     }
 
     fn squared_distances(
@@ -222,12 +227,17 @@ impl Objective for Canaries {
         _workspace: &mut Workspace,
     ) {
         let layout = self.0;
-        self.visit(records, gradients, coordinates, |_, value, canary, block| {
-            for index in 0..block.len {
-                let sign = layout.sign(canary, block.coordinate(index));
-                sum[block.first + index] += value * sign;
-            }
-        });
+        self.visit(
+            records,
+            gradients,
+            coordinates,
+            |_, value, canary, block| {
+                for index in 0..block.len {
+                    let sign = layout.sign(canary, block.coordinate(index));
+                    sum[block.first + index] += value * sign;
+                }
+            },
+        );
     }
 }
 
@@ -274,7 +284,9 @@ mod tests {
                 false => 0.0,
             }
         };
-        let some: Vec<u32> = (0..dimension as u32).filter(|i| i % 3 != 1 && i % 7 != 2).collect();
+        let some: Vec<u32> = (0..dimension as u32)
+            .filter(|i| i % 3 != 1 && i % 7 != 2)
+            .collect();
         for chosen in [None, Some(some)] {
             let coordinates = chosen
                 .as_ref()

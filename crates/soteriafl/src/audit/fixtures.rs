@@ -28,6 +28,7 @@ pub(crate) fn run() -> Specification {
         target: NoiseTarget::Epsilon(1.0),
         delta: 1e-3,
         adjacency: Adjacency::ReplaceOne,
+        records_per_person: 1,
         accountant: AccountantName::Pld,
         direct_theorem: false,
         amplification: true,

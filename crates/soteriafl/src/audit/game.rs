@@ -71,7 +71,7 @@ impl Game {
         let Some(clip) = run.clip else {
             return Err(AuditError::NoClaim("nothing is clipped".to_string()));
         };
-        let copies = 1;
+        let copies = (run.records_per_person as usize).clamp(1, records.max(1));
         let fraction = match run.compressor {
             CompressorKind::RandK { k } => k as f64 / dimension as f64,
             _ => 1.0,
@@ -145,7 +145,8 @@ impl Game {
         number: u32,
         scratch: &mut RoundScratch,
     ) -> Result<Scores, AuditError> {
-        let mut coins = SecretKey::simulated(self.seed ^ COINS, number).stream(0, Purpose::Sampling);
+        let mut coins =
+            SecretKey::simulated(self.seed ^ COINS, number).stream(0, Purpose::Sampling);
         let tossed: Vec<bool> = (0..self.layout.canaries)
             .map(|_| below(&mut coins, 2) == 1)
             .collect();
@@ -370,7 +371,12 @@ impl Game {
         let secure = self.run.noise == crate::specification::NoiseName::Secure;
         // Nanoseconds of a round.
         let round = 2000.0
-            + batch * if secure { 200.0 + 4.0 * travelling } else { 12.0 }
+            + batch
+                * if secure {
+                    200.0 + 4.0 * travelling
+                } else {
+                    12.0
+                }
             + travelling * if secure { 120.0 } else { 20.0 }
             + canaries * if self.attack.is_linear() { 25.0 } else { 90.0 };
         (BUDGET / (rounds * round)).clamp(200.0, 2e5) as u32

@@ -154,7 +154,9 @@ mod tests {
 
     #[test]
     fn caps_lose_one_in_a_hundred_at_most() {
-        let by_run: Vec<u64> = (0..1000).map(|run| if run % 100 == 0 { 3 } else { 1 }).collect();
+        let by_run: Vec<u64> = (0..1000)
+            .map(|run| if run % 100 == 0 { 3 } else { 1 })
+            .collect();
         let guesses = by_run.iter().sum();
         assert_eq!(cap(&by_run, guesses), 3 - u64::from(10 * 100 <= guesses));
         assert_eq!(cap(&[1; 50], 50), 1);
@@ -184,7 +186,10 @@ mod tests {
             error: 0.05,
         };
         let rule = Rule::choose(&pilot, &terms);
-        assert!(rule.side != Side::Absent && rule.threshold >= 1.9, "{rule:?}");
+        assert!(
+            rule.side != Side::Absent && rule.threshold >= 1.9,
+            "{rule:?}"
+        );
         let tally = rule.count(&vec![(true, 2.2), (false, 2.1), (true, -3.0), (true, 0.1)]);
         assert!(tally.guesses <= rule.cap && tally.right >= 1);
     }

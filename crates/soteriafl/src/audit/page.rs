@@ -8,7 +8,10 @@ use soteriafl_accountant::round_up;
 /// What the attack reached against what the claim allows: the share of canaries that are found
 /// against the share of false alarms.
 pub fn figure(findings: &Findings) -> Figure {
-    let panels = findings.outcomes.iter().map(|outcome| panel(outcome, findings.delta));
+    let panels = findings
+        .outcomes
+        .iter()
+        .map(|outcome| panel(outcome, findings.delta));
     Figure {
         title: "What the attack reached, and what the claim allows".to_string(),
         panels: panels.collect(),
@@ -27,7 +30,10 @@ fn panel(outcome: &Outcome, delta: f64) -> Panel {
         (ratio * alarms + delta).min(1.0 - (1.0 - delta - alarms).max(0.0) / ratio)
     };
     let grid = (0..=100).map(|i| least.powf(1.0 - f64::from(i) / 100.0));
-    let claim: Vec<(f64, f64)> = grid.clone().map(|alarms| (alarms, allowed(alarms))).collect();
+    let claim: Vec<(f64, f64)> = grid
+        .clone()
+        .map(|alarms| (alarms, allowed(alarms)))
+        .collect();
     let blind = grid.map(|alarms| (alarms, alarms)).collect();
     let reached = outcome.curve.iter().copied().filter(|point| point.0 > 0.0);
     let dashed = |label: &str, points| Series {
@@ -35,7 +41,7 @@ fn panel(outcome: &Outcome, delta: f64) -> Panel {
         ..Series::new(label, points)
     };
     Panel {
-        title: outcome.adjacency.clone(),
+        title: outcome.neighbours.clone(),
         x_label: "false alarms".to_string(),
         y_label: "canaries found".to_string(),
         log_x: true,
@@ -74,7 +80,7 @@ pub fn html(findings: &Findings, title: &str) -> String {
             card(
                 "Claimed ε",
                 readable(round_up(main.claimed_epsilon, 4)),
-                format!("at δ = {}, {}", readable(findings.delta), main.adjacency),
+                format!("at δ = {}, {}", readable(findings.delta), main.neighbours),
             ),
             card(
                 "Attack proves ε above",
@@ -120,7 +126,7 @@ pub fn html(findings: &Findings, title: &str) -> String {
 fn table(findings: &Findings) -> Table {
     let row = |outcome: &Outcome| {
         vec![
-            outcome.adjacency.clone(),
+            outcome.neighbours.clone(),
             readable(round_up(outcome.claimed_epsilon, 4)),
             format!("{:.3}", outcome.empirical_epsilon),
             format!("{:.2}", outcome.empirical_epsilon / outcome.claimed_epsilon),

@@ -71,6 +71,7 @@ pub struct Resolved {
     pub noise_target: NoiseTarget,
     pub delta: f64,
     pub adjacency: Adjacency,
+    pub records_per_person: u32,
     pub clip: f64,
     /// Whether it is applied: always with noise, without it only if it was asked for.
     pub clipped: bool,
@@ -121,6 +122,7 @@ impl Resolved {
             target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person,
             accountant: self.accountant,
             direct_theorem: matches!(
                 self.preset,
@@ -384,6 +386,7 @@ impl Config {
             noise_target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person,
             clip,
             clipped,
             clip_scope,

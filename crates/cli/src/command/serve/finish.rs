@@ -189,7 +189,7 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
             "{} at delta {}, {} (each client by its own ledger)",
             readable(soteriafl_accountant::round_up(epsilon, 4)),
             readable(ending.resolved.delta),
-            ending.resolved.adjacency
+            ending.resolved.specification().neighbours()
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };

@@ -52,10 +52,16 @@ fn full_gradients_have_the_likelihood_ratio_of_the_closed_form() {
                 let (mean, variance) = mean_and_variance(&values);
                 let expected = if coin == 1 { 0.5 * mu2 } else { -0.5 * mu2 };
                 let (off, spread) = (mean - expected, (mu2 / count).sqrt());
-                assert!(off.abs() < 5.0 * spread + 0.02 * mu2, "{adjacency} {coin}: {mean}, {expected}");
+                assert!(
+                    off.abs() < 5.0 * spread + 0.02 * mu2,
+                    "{adjacency} {coin}: {mean}, {expected}"
+                );
                 let spread = mu2 * (2.0 / count).sqrt();
                 let off = variance - mu2;
-                assert!(off.abs() < 5.0 * spread + 0.02 * mu2, "{adjacency} {coin}: {variance}, {mu2}");
+                assert!(
+                    off.abs() < 5.0 * spread + 0.02 * mu2,
+                    "{adjacency} {coin}: {variance}, {mu2}"
+                );
             }
         }
     }
