@@ -24,7 +24,6 @@ const BLOCK: usize = 1024;
 
 /// What was found about a model.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Quality {
     /// Of a model that answers with classes.
     Classes(Classification),

@@ -13,7 +13,6 @@ const LARGEST_MATRIX: usize = 100;
 pub fn describe(quality: &Quality, names: &[String], into: &mut Value) {
     match quality {
         Quality::Classes(found) => describe_classes(found, names, into),
-        _ => {}
     }
 }
 
@@ -64,7 +63,6 @@ pub fn text(quality: &Quality) -> String {
             ("log loss", found.log_loss),
             ("calibration error", found.calibration_error()),
         ],
-        _ => return String::new(),
     };
     let said = numbers
         .into_iter()

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn known_areas() {
-        let scores = |list: &[(f32, bool)]| auc(list.to_vec().into_iter());
+        let scores = |list: &[(f32, bool)]| auc(list.iter().copied());
         let perfect = [(0.9, true), (0.8, true), (0.1, false)];
         assert_eq!(scores(&perfect), Some(1.0));
         assert_eq!(scores(&[(0.1, true), (0.9, false)]), Some(0.0));
