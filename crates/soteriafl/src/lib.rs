@@ -38,6 +38,7 @@ pub mod output;
 pub mod persons;
 pub mod planning;
 pub mod problem;
+pub mod quality;
 pub mod record_shape;
 pub mod report;
 pub mod reproduce;
