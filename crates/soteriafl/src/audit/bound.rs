@@ -191,6 +191,10 @@ mod tests {
     /// The tail summed term by term.
     fn naive_tail(trials: u64, least: u64, p: f64) -> f64 {
         let mut term = (1.0 - p).powi(trials as i32);
+        assert!(
+            term > 1e-300,
+            "no sum from numbers that have lost their digits"
+        );
         let mut sum = 0.0;
         for k in 0..=trials {
             if k >= least {
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn tails_match_their_sums() {
-        for (trials, p) in [(1, 0.3), (10, 0.5), (57, 0.9), (300, 0.73), (1000, 0.52)] {
+        for (trials, p) in [(1, 0.3), (10, 0.5), (57, 0.9), (300, 0.73), (900, 0.52)] {
             for least in [0, 1, 5, trials / 2, trials * 3 / 4, trials] {
                 let (found, expected) = (
                     binomial_tail(trials, least, p),

@@ -17,9 +17,11 @@ use super::attack::{Attack, Belief, RoundShifts};
 use super::canaries::{Answer, Canaries, Layout, data};
 use crate::specification::Specification;
 
-/// More canaries in a run are cheaper, but the more of them fail together with probability delta
-/// the less is known from few runs.
+/// More canaries in a run are cheaper, but all of them may fail together with probability delta, so
+/// fewer runs say less: a run has about `SHARE_OF_DELTA / delta` canaries, within these bounds.
 const MOST_CANARIES: usize = 1024;
+const FEWEST_CANARIES: usize = 64;
+const SHARE_OF_DELTA: f64 = 0.01;
 /// With secure noise every record is put on the grid of all coordinates.
 const MOST_SECURE_CANARIES: usize = 64;
 /// Canaries that share a block, where coins do not hide them.
@@ -78,7 +80,9 @@ impl Game {
         };
         let most = match run.noise {
             crate::specification::NoiseName::Secure => MOST_SECURE_CANARIES,
-            crate::specification::NoiseName::Float => MOST_CANARIES,
+            crate::specification::NoiseName::Float => {
+                ((SHARE_OF_DELTA / run.delta) as usize).clamp(FEWEST_CANARIES, MOST_CANARIES)
+            }
         };
         let sampled = run.batch.is_some_and(|batch| batch < records as f64);
         let layout = layout(

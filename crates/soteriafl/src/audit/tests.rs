@@ -15,7 +15,7 @@ fn audited(run: &Specification, runs: u32, threads: usize) -> Findings {
     audit.play(&|| {}, &AtomicBool::new(false)).unwrap()
 }
 
-/// With 400 runs of 256 canaries each the bound comes near to the claim where the pair is attained,
+/// With 1600 runs of 64 canaries each the bound comes near to the claim where the pair is attained,
 /// and exceeds it nowhere. The seed is fixed; with another one each of these audits would end with
 /// "violated" with probability 5% at most.
 #[test]
@@ -53,15 +53,20 @@ fn true_claims_are_consistent_and_nearly_reached() {
         (sampled(Estimator::Saga { difference_clip }), 0.2),
     ];
     for (run, share) in cases {
-        let findings = audited(&run, 500, 2);
+        let findings = audited(&run, 2000, 2);
+        eprintln!(
+            "{:?}: {}",
+            run.estimator, findings.outcomes[0].empirical_epsilon
+        );
         assert_eq!(findings.verdict(), Verdict::Consistent, "{run:?}");
         assert_eq!(findings.outcomes.len(), 2);
         let main = &findings.outcomes[0];
         assert!((main.claimed_epsilon - 1.0).abs() < 1e-2);
         assert!(
             main.empirical_epsilon > share * main.claimed_epsilon,
-            "{:?}: {main:?}",
-            run.estimator
+            "{:?}: {}",
+            run.estimator,
+            main.empirical_epsilon
         );
     }
 }
