@@ -460,7 +460,6 @@ impl RunResult<'_> {
                 "epsilon": self.privacy.epsilon,
                 "delta": resolved.delta,
                 "adjacency": resolved.adjacency.word(),
-                "records_per_person": resolved.records_per_person,
                 "sigma": self.privacy.sigmas.iter().copied().fold(0.0, f64::max),
                 "sigmas": self.privacy.sigmas,
                 "noise": noise,
@@ -491,6 +490,9 @@ impl RunResult<'_> {
         });
         if let Some(found) = &self.quality {
             quality::describe(found, self.class_names, &mut summary["final"]);
+        }
+        if resolved.records_per_person > 1 {
+            summary["privacy"]["records_per_person"] = json!(resolved.records_per_person);
         }
         if !self.privacy.broken_premises.is_empty() {
             summary["privacy"]["broken_premises"] = json!(self.privacy.broken_premises);

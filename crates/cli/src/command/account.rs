@@ -296,20 +296,23 @@ impl QuestionOptions {
         let (accountant, adjacency) = (cost.method.word(), cost.adjacency.word());
         let whose = neighbours(cost.adjacency, self.records_per_person);
         if self.json {
-            return print_json(&json!({
+            let mut answer = json!({
                 "epsilon": cost.epsilon,
                 "delta": self.delta,
                 "sigma": cost.sigma,
                 "rounds": self.rounds,
                 "adjacency": adjacency,
-                "records_per_person": self.records_per_person,
                 "accountant": accountant,
                 "epsilon_rdp": cost.epsilon_rdp,
                 "epsilon_pld": cost.epsilon_pld,
                 "epsilon_unamplified": cost.epsilon_unamplified,
                 "amplified": cost.amplified(),
                 "seconds": seconds,
-            }));
+            });
+            if self.records_per_person > 1 {
+                answer["records_per_person"] = self.records_per_person.into();
+            }
+            return print_json(&answer);
         }
         let shown = |epsilon: f64| readable(round_up(epsilon, 4));
         let optional = |epsilon: Option<f64>| epsilon.map_or("none".to_owned(), shown);

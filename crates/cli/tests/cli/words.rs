@@ -143,6 +143,7 @@ fn directories_of_data_have_one_name() {
         "compare",
         "reproduce",
         "plan",
+        "audit",
         "serve",
         "bench",
         "data",
