@@ -170,9 +170,9 @@ impl Findings {
 /// Shares of the error: the configured neighbours, the others.
 const ERRORS: [f64; 2] = [0.04, 0.01];
 /// The share of the runs that choose the rule.
-const PILOT: f64 = 0.2;
+const PILOT: f64 = 0.1;
 /// Fewest runs.
-const LEAST: u32 = 10;
+const LEAST: u32 = 5;
 
 /// Games to be played with one client, and what is claimed for it.
 pub struct Audit {
@@ -215,7 +215,7 @@ impl Audit {
             Adjacency::ReplaceOne => Adjacency::ZeroOut,
             Adjacency::ZeroOut => Adjacency::ReplaceOne,
         };
-        for (adjacency, share) in [(run.adjacency, 0.8), (other, 0.2)] {
+        for (adjacency, share) in [(run.adjacency, 0.9), (other, 0.1)] {
             let claimed = if adjacency == run.adjacency {
                 Some(claimed)
             } else {

@@ -37,19 +37,38 @@ impl Layout {
         canary / self.per_block
     }
 
-    /// The code of a canary at a coordinate of its block: a row of Walsh's matrix.
-    pub(crate) fn sign(&self, canary: usize, coordinate: usize) -> f32 {
-        let (row, column) = (
-            canary % self.per_block,
-            (coordinate % self.width) % self.per_block,
-        );
-        if (row & column).count_ones() % 2 == 0 {
-            1.0
-        } else {
-            -1.0
-        }
+    /// The code of a canary at a coordinate of its block, counted from the block's first.
+    pub(crate) fn sign(&self, canary: usize, offset: usize) -> f32 {
+        let mask = self.per_block - 1;
+        SIGNS[canary & mask][offset & mask]
+    }
+
+    /// The codes of all canaries of a block at a coordinate, counted from the block's first.
+    pub(crate) fn signs(&self, offset: usize) -> &'static [f32] {
+        // Walsh's matrix is symmetric.
+        &SIGNS[offset & (self.per_block - 1)][..self.per_block]
     }
 }
+
+/// Most canaries that share a block; as many as share one are a power of two.
+pub(crate) const MOST_SHARED: usize = 8;
+
+/// Walsh's matrix: `-1` where the common ones of row and column are odd in number.
+const SIGNS: [[f32; MOST_SHARED]; MOST_SHARED] = {
+    let mut signs = [[1.0; MOST_SHARED]; MOST_SHARED];
+    let mut row = 0;
+    while row < MOST_SHARED {
+        let mut column = 0;
+        while column < MOST_SHARED {
+            if (row & column).count_ones() % 2 == 1 {
+                signs[row][column] = -1.0;
+            }
+            column += 1;
+        }
+        row += 1;
+    }
+    signs
+};
 
 /// What stands in the place of a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +132,7 @@ impl Canaries {
             let end = start + layout.width;
             let block = match coordinates {
                 Coordinates::All => Block {
+                    start,
                     first: start,
                     chosen: None,
                     len: layout.width,
@@ -127,6 +147,7 @@ impl Canaries {
                     let inside = chosen[from..].iter();
                     let len = inside.take_while(|&&index| (index as usize) < end).count();
                     Block {
+                        start,
                         first: from,
                         chosen: Some(&chosen[from..from + len]),
                         len,
@@ -140,17 +161,20 @@ impl Canaries {
 
 /// The part of a block that is wanted.
 struct Block<'a> {
-    /// Place of its first coordinate in outputs.
+    /// Its first coordinate.
+    start: usize,
+    /// Place of its first wanted coordinate in outputs.
     first: usize,
-    /// The coordinates; all from `first` on if there is no list.
+    /// The coordinates; all of the block if there is no list.
     chosen: Option<&'a [u32]>,
     len: usize,
 }
 
 impl Block<'_> {
-    fn coordinate(&self, index: usize) -> usize {
+    /// Of its part that is wanted: the place in the block.
+    fn offset(&self, index: usize) -> usize {
         self.chosen
-            .map_or(self.first + index, |chosen| chosen[index] as usize)
+            .map_or(index, |chosen| chosen[index] as usize - self.start)
     }
 }
 
@@ -280,7 +304,7 @@ mod tests {
                 _ => return 0.0,
             };
             match coordinate / 12 == canary / 4 {
-                true => 0.75 * sign * weights[row] * layout.sign(canary, coordinate),
+                true => 0.75 * sign * weights[row] * layout.sign(canary, coordinate % 12),
                 false => 0.0,
             }
         };

@@ -14,7 +14,7 @@ use soteriafl_core::random::{Purpose, SecretKey, below};
 
 use super::AuditError;
 use super::attack::{Attack, Belief, RoundShifts};
-use super::canaries::{Answer, Canaries, Layout, data};
+use super::canaries::{Answer, Canaries, Layout, MOST_SHARED, data};
 use crate::specification::Specification;
 
 /// More canaries in a run are cheaper, but all of them may fail together with probability delta, so
@@ -24,8 +24,6 @@ const FEWEST_CANARIES: usize = 64;
 const SHARE_OF_DELTA: f64 = 0.01;
 /// With secure noise every record is put on the grid of all coordinates.
 const MOST_SECURE_CANARIES: usize = 64;
-/// Canaries that share a block, where coins do not hide them.
-const SHARED: usize = 8;
 /// Coordinates of a block that travel in a round, on average, where a canary has one for itself.
 const TRAVELLING: f64 = 6.0;
 /// The largest model of a game.
@@ -195,7 +193,10 @@ fn layout(canaries: usize, blocks: bool, sampled: bool, fraction: f64) -> Layout
             width: 1,
         };
     }
-    let per_block = if sampled { 1 } else { SHARED.min(canaries) };
+    let per_block = match sampled {
+        true => 1,
+        false => MOST_SHARED.min(1 << canaries.max(1).ilog2()),
+    };
     let travelling = TRAVELLING.max(per_block as f64);
     let width = (travelling / fraction).ceil() as usize;
     let blocks = (LARGEST / width).max(1);
@@ -301,8 +302,10 @@ struct Reader<'a> {
     beliefs: Vec<Belief>,
     /// What turns a decoded value into a released one, in units of the noise.
     scale: f64,
-    /// By canary: the projection of the round, and of how many coordinates.
-    seen: Vec<(f64, u32)>,
+    /// By canary: the projection of the round.
+    sums: Vec<f32>,
+    /// By block: how many of its coordinates travelled.
+    counts: Vec<u32>,
 }
 
 impl<'a> Reader<'a> {
@@ -315,33 +318,30 @@ impl<'a> Reader<'a> {
         Self {
             beliefs: vec![game.attack.belief(); game.layout.canaries],
             scale: 1.0 / (stretched * game.sigma),
-            seen: vec![(0.0, 0); game.layout.canaries],
+            sums: vec![0.0; game.layout.blocks() * game.layout.per_block],
+            counts: vec![0; game.layout.blocks()],
             game,
         }
     }
 
     fn read(&mut self, update: &Update, shift: &[f32], shifts: RoundShifts) {
+        let layout = self.game.layout;
         let Layout {
-            canaries,
-            per_block,
-            width,
-        } = self.game.layout;
-        self.seen.fill((0.0, 0));
-        let inverse = 1.0 / self.game.sigma;
-        let (scale, layout) = (self.scale, self.game.layout);
+            per_block, width, ..
+        } = layout;
+        self.sums.fill(0.0);
+        self.counts.fill(0);
+        let (inverse, scale) = (1.0 / self.game.sigma as f32, self.scale as f32);
         let values = update.values();
-        let released = |place: usize, index: usize| {
-            let shift = shift.get(index).map_or(0.0, |&shift| f64::from(shift));
-            f64::from(values[place]) * scale + shift * inverse
-        };
-        let seen = &mut self.seen;
+        let (sums, counts) = (&mut self.sums, &mut self.counts);
         let mut add = |place: usize, index: usize| {
-            let z = released(place, index);
-            let first = index / width * per_block;
-            for canary in first..(first + per_block).min(canaries) {
-                let (sum, count) = &mut seen[canary];
-                *sum += z * f64::from(layout.sign(canary, index));
-                *count += 1;
+            let shift = shift.get(index).copied().unwrap_or(0.0);
+            let z = values[place] * scale + shift * inverse;
+            let block = index / width;
+            counts[block] += 1;
+            let canaries = &mut sums[block * per_block..(block + 1) * per_block];
+            for (sum, sign) in canaries.iter_mut().zip(layout.signs(index - block * width)) {
+                *sum += z * sign;
             }
         };
         match update.coordinates() {
@@ -358,9 +358,14 @@ impl<'a> Reader<'a> {
     fn learn(&mut self, shifts: RoundShifts) {
         let attack = &self.game.attack;
         let mean = attack.mean(shifts);
-        for (belief, &(sum, count)) in self.beliefs.iter_mut().zip(&self.seen) {
-            let seen = (count > 0).then(|| sum / f64::from(count).sqrt() - mean);
-            attack.observe(belief, shifts, seen);
+        let per_block = self.game.layout.per_block;
+        let blocks = self.beliefs.chunks_mut(per_block);
+        for ((beliefs, sums), &count) in blocks.zip(self.sums.chunks(per_block)).zip(&self.counts) {
+            let root = f64::from(count).sqrt();
+            for (belief, &sum) in beliefs.iter_mut().zip(sums) {
+                let seen = (count > 0).then(|| f64::from(sum) / root - mean);
+                attack.observe(belief, shifts, seen);
+            }
         }
     }
 }
@@ -368,7 +373,7 @@ impl<'a> Reader<'a> {
 impl Game {
     /// As many runs as about a minute of two cores allows, by a count of what a run does.
     pub(crate) fn affordable(&self) -> u32 {
-        const BUDGET: f64 = 8e10;
+        const BUDGET: f64 = 1e11;
         let (rounds, canaries) = (self.rounds.len() as f64, self.layout.canaries as f64);
         let batch = self.attack.rate * self.records as f64;
         let travelling = self.plan.compressor.values() as f64;
