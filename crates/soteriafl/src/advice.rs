@@ -20,14 +20,13 @@ use crate::config::resolve::Resolved;
 use crate::config::{ClipScope, NoiseTarget};
 use crate::problem::Problem;
 
-/// What a claim about persons presumes where no column says who is who.
-pub fn persons(resolved: &Resolved, claim: &Claim, identified: bool) -> Option<String> {
-    let most = resolved.records_per_person;
-    let presumed = most > 1 && claim.is_proved() && !identified;
+/// What a claim about persons presumes, since nothing says who is who.
+pub fn persons(most: u32, claim: &Claim) -> Option<String> {
+    let presumed = most > 1 && claim.is_proved();
     presumed.then(|| {
         format!(
-            "the claim presumes that nobody has more than {most} records at one client: no column \
-             says which records are one person's, so nothing was left out"
+            "the claim presumes that nobody has more than {most} records at one client: nothing \
+             says which records are one person's, so none was left out"
         )
     })
 }

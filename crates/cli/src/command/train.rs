@@ -165,7 +165,7 @@ impl Prepared {
     fn foreseen(&self) -> Vec<String> {
         let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
         let columns = advice::columns_of(&self.problem);
-        let persons = advice::persons(&self.resolved, &self.privacy.claim, false);
+        let persons = advice::persons(self.resolved.records_per_person, &self.privacy.claim);
         noise.into_iter().chain(columns).chain(persons).collect()
     }
 

@@ -6,6 +6,7 @@ use soteriafl_accountant::{Adjacency, round_up};
 
 use super::super::{Failure, Verbosity};
 use crate::logs;
+use soteriafl::advice;
 use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
 use soteriafl_deploy::budget::{
@@ -65,6 +66,10 @@ impl<'a> Cost<'a> {
             for line in self.lines(description) {
                 verbosity.say(line);
             }
+        }
+        let price = &self.run.price;
+        if let Some(presumed) = advice::persons(price.records_per_person, &price.claim) {
+            verbosity.warn(presumed);
         }
         for warning in &description.warnings {
             verbosity.warn(shortened(warning));

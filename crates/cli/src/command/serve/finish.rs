@@ -93,7 +93,8 @@ pub(super) fn finish(
     let majority_accuracy = majority_accuracy(plan);
     let finite = model.iter().all(|parameter| parameter.is_finite());
     let found = shortcomings(&last, majority_accuracy, finite);
-    let foreseen = advice::noise(ratio, model.len()).into_iter();
+    let persons = advice::persons(plan.resolved.records_per_person, &privacy.claim);
+    let foreseen = advice::noise(ratio, model.len()).into_iter().chain(persons);
     let ending = RunResult {
         resolved: &plan.resolved,
         records: &last.records,
