@@ -15,6 +15,7 @@
 //! | [`config`] | the same from a TOML file: what was typed, what it means, what was resolved |
 //! | [`problem`], [`record_shape`] | records, model and objective of a configuration |
 //! | [`run`] | clients and server of a configured problem |
+//! | [`prepared`] | a configured run from its noise to its end, for every surface |
 //! | [`output`], [`model_file`], [`report`] | the files of a run |
 //! | [`advice`] | what a run says about itself before and after |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
@@ -33,6 +34,7 @@ pub mod experiment;
 pub mod model_file;
 pub mod output;
 pub mod planning;
+pub mod prepared;
 pub mod problem;
 pub mod record_shape;
 pub mod report;
