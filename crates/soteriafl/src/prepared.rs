@@ -212,10 +212,7 @@ impl Prepared {
         let found = advice::after(start, &result.metrics, majority, result.diverged());
         result.warnings.extend(found.iter().cloned());
         let mut summary = result.summary();
-        let labels = &self.problem.shape.labels;
-        if !labels.is_empty() {
-            summary["classes"] = json!(labels);
-        }
+        summary["data"] = described(&self.problem);
         Ok(Conclusion {
             found,
             summary,
@@ -241,4 +238,23 @@ impl Reached {
             evaluated: false,
         }
     }
+}
+
+/// What whoever applies the model must know of the records: what they look like, and constants that
+/// were computed from them and that no configuration holds.
+fn described(problem: &Problem) -> Value {
+    let shape = &problem.shape;
+    let mut data = json!({
+        "features": shape.features,
+        "feature_names": shape.names,
+        "classes": shape.labels,
+    });
+    let scaling = &problem.scaling;
+    if scaling.data_dependent() {
+        data["scaling"] = json!({
+            "center": scaling.center().as_slice(),
+            "factor": scaling.factor().as_slice(),
+        });
+    }
+    data
 }

@@ -111,6 +111,7 @@ impl Resolved {
                 lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))])
             }
             Partition::Iid => lines.push(("partition", text("iid"))),
+            Partition::Given => lines.push(("partition", text("given"))),
             _ => lines.push(("partition", text("sorted"))),
         }
         match self.scale {
