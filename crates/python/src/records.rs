@@ -233,7 +233,11 @@ fn compressed(
         let (Some(indices), Some(values)) = (indices.get(from..to), values.get(from..to)) else {
             return Err(broken());
         };
-        for (&index, &value) in indices.iter().zip(values).filter(|(_, value)| **value != 0.0) {
+        for (&index, &value) in indices
+            .iter()
+            .zip(values)
+            .filter(|(_, value)| **value != 0.0)
+        {
             kept.1.push(u32::try_from(index).map_err(|_| broken())?);
             kept.2.push(value);
         }

@@ -110,7 +110,10 @@ impl Finished {
         let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
         let columns = PyDict::new(py);
         for (place, name) in names.into_iter().enumerate() {
-            let cells = || rows.iter().map(|row| row.get(place).copied().unwrap_or_default());
+            let cells = || {
+                rows.iter()
+                    .map(|row| row.get(place).copied().unwrap_or_default())
+            };
             let whole: Result<Vec<i64>, _> = cells().map(str::parse).collect();
             match whole {
                 Ok(whole) => columns.set_item(name, whole.into_pyarray(py))?,
@@ -130,7 +133,8 @@ impl Finished {
         py: Python<'py>,
     ) -> PyResult<Vec<(String, Vec<usize>, Bound<'py, PyArray1<f32>>)>> {
         let tensors = trained::tensors(&self.run.model).map_err(errors::unreadable)?;
-        let array = |(name, shape, values): (_, _, Vec<f32>)| (name, shape, values.into_pyarray(py));
+        let array =
+            |(name, shape, values): (_, _, Vec<f32>)| (name, shape, values.into_pyarray(py));
         Ok(tensors.into_iter().map(array).collect())
     }
 
@@ -198,7 +202,7 @@ impl Finished {
 /// The columns that a model reads.
 fn read_by(model: &Trained) -> Schema {
     Schema {
-        columns: Some(model.inputs),
+        columns: Some(model.features.inputs()),
         feature_names: model.names.clone(),
         label_names: None,
     }

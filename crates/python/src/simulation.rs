@@ -63,7 +63,8 @@ pub fn simulate(
         shown: began,
         raised: None,
     };
-    let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
+    let threads =
+        threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
     let (run, warnings) = py.detach(|| run(&config, records, threads, watch, began))?;
     Ok(Finished::new(run, warnings, classes))
 }

@@ -17,6 +17,7 @@
 //! | [`run`] | clients and server of a configured problem |
 //! | [`prepared`] | a configured run from its noise to its end, for every surface |
 //! | [`output`], [`model_file`], [`report`] | the files of a run |
+//! | [`trained`] | a model from its file, applied to records |
 //! | [`advice`] | what a run says about itself before and after |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
@@ -41,6 +42,7 @@ pub mod report;
 pub mod reproduce;
 pub mod run;
 pub mod specification;
+pub mod trained;
 pub mod training;
 pub mod words;
 
