@@ -93,6 +93,14 @@ impl Rows {
         Ok(Self::new(argument, Features::Sparse(features), names))
     }
 
+    /// How many rows there are.
+    #[getter]
+    fn count(&self) -> PyResult<usize> {
+        let held = self.held()?;
+        let held = held.as_ref().ok_or_else(errors::taken)?;
+        Ok(held.features.rows())
+    }
+
     /// Gives every row its label: one of `spellings`, by its number.
     fn label(
         &self,

@@ -50,6 +50,25 @@ impl Finished {
         Ok(Self::new(run, Vec::new(), Vec::new()))
     }
 
+    /// What the getters of another one gave.
+    #[staticmethod]
+    fn of(
+        config: String,
+        rounds: String,
+        summary: String,
+        model: Vec<u8>,
+        warnings: Vec<String>,
+        classes: Vec<u32>,
+    ) -> Self {
+        let run = FinishedRun {
+            config,
+            rounds,
+            summary,
+            model,
+        };
+        Self::new(run, warnings, classes)
+    }
+
     fn write(&self, py: Python<'_>, path: PathBuf, overwrite: bool) -> PyResult<()> {
         let written = py.detach(|| self.run.write(&path, overwrite));
         written.map_err(|error| errors::output(&error))

@@ -33,7 +33,9 @@ type Setting = (String, String, String);
 /// would have written. `progress(round, rounds, loss, accuracy, epsilon, uplink_bytes)` is called at
 /// evaluated rounds, `every` seconds apart; what is false stops the run.
 #[pyfunction]
-#[pyo3(signature = (*, file, settings, train, test, clients, threads, progress, every))]
+#[pyo3(signature = (
+    *, file, settings, train, test, clients, prepared_by_records, threads, progress, every
+))]
 pub fn simulate(
     py: Python<'_>,
     file: Option<PathBuf>,
@@ -41,6 +43,7 @@ pub fn simulate(
     train: Option<Py<Rows>>,
     test: Option<Py<Rows>>,
     clients: Option<PyReadonlyArray1<'_, u32>>,
+    prepared_by_records: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     every: f64,
@@ -55,6 +58,10 @@ pub fn simulate(
             (read.map_err(|error| errors::problem(&error))?, Vec::new())
         }
         Some(train) => given(py, &config, &train, test, dealt)?,
+    };
+    let records = match prepared_by_records {
+        true => records.prepared_by_records(),
+        false => records,
     };
     let watch = Watch {
         progress,

@@ -43,7 +43,10 @@ const SETTINGS: [&str; 3] = [
 fn data() -> Dataset {
     let source: Source = "synthetic:400x6".parse().unwrap();
     let directories = DataDirectories::default();
-    source.load(&directories, 3).unwrap().train
+    let data = source.load(&directories, 3).unwrap().train;
+    // As the header of a table calls them.
+    let names: Vec<String> = (1..=6).map(|column| format!("x{column}")).collect();
+    data.with_feature_names(names).unwrap()
 }
 
 /// Runs to the end in memory.
@@ -96,10 +99,10 @@ fn records_in_memory_give_the_bits_of_a_file() {
     let of_file = from_file
         .config
         .replace(&format!("{source:?}"), "\"memory\"");
-    let others = |line: &&str| !line.starts_with("test = ");
+    let others = |line: &&str| !line.starts_with("test = ") && !line.starts_with('#');
     assert_eq!(
         of_file.lines().filter(others).collect::<Vec<_>>(),
-        from_memory.config.lines().collect::<Vec<_>>()
+        from_memory.config.lines().filter(others).collect::<Vec<_>>()
     );
     // What is written is read, and a run directory that grew row by row has the same bytes.
     let whole = folder.0.join("whole");
@@ -122,6 +125,16 @@ fn clients_may_be_given_and_must_be_whole() {
     let dealt = given(&[partition], Some(sorted)).unwrap();
     assert_eq!(dealt.model, given(&[], None).unwrap().model);
     assert!(dealt.config.contains("partition = \"given\""));
+    assert!(dealt.summary.contains("\"claim\": \"proved\""));
+    let settings = [&SETTINGS[..], &["data.source=memory"]].concat();
+    let config_of_given = config(&settings);
+    let records = Records::given(&config_of_given, data(), None, None).unwrap();
+    let scaled = run(&config_of_given, records.prepared_by_records());
+    assert!(
+        scaled
+            .summary
+            .contains("\"claim\": \"data-dependent scaling\"")
+    );
     let all: Vec<u32> = (0..400).collect();
     for (clients, said) in [
         (vec![all.clone(), Vec::new()], "client 1 has no rows"),

@@ -15,6 +15,8 @@ pub struct Records {
     /// Every client's rows of `train`.
     pub(super) dealt: Vec<Vec<u32>>,
     pub(super) shape: RecordShape,
+    /// Whether whoever gave them has prepared them by numbers computed from them.
+    pub(super) prepared_by_records: bool,
 }
 
 impl Records {
@@ -62,6 +64,14 @@ impl Records {
             .into());
         }
         Self::deal(config, train, test, clients)
+    }
+
+    /// Says that features were scaled or chosen by numbers computed from the records before they
+    /// were given: nothing is claimed then.
+    #[must_use]
+    pub fn prepared_by_records(mut self) -> Self {
+        self.prepared_by_records = true;
+        self
     }
 
     fn deal(
@@ -112,6 +122,7 @@ impl Records {
             train,
             test,
             dealt,
+            prepared_by_records: false,
         })
     }
 
