@@ -178,8 +178,11 @@ impl Finished {
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
         let (model, scaling) = self.applied()?;
         let rows = rows.unlabelled(&read_by(&model), model.classes)?;
-        let found = py.detach(|| model.probabilities(model.prepared(rows, &scaling)?));
-        let found = found.map_err(|error| errors::records("X", error))?;
+        let found = py.detach(|| {
+            let data = model.prepared(rows, &scaling)?;
+            Ok(model.probabilities(&data))
+        });
+        let found: Vec<f64> = found.map_err(|error| errors::records("X", error))?;
         let rows = found.len() / model.classes;
         found.into_pyarray(py).reshape([rows, model.classes])
     }

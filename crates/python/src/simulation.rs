@@ -146,7 +146,8 @@ fn run(
     if let Some(error) = watch.raised {
         return Err(error);
     }
-    let mut result = prepared.result(&simulation, &reached, began, foreseen);
+    let mut result = prepared.result(&simulation, &reached, threads, began);
+    result.warnings = foreseen;
     let end = prepared.conclude(&simulation, &mut result, table.start_loss());
     let end = end.map_err(errors::unreadable)?;
     warnings.extend(end.found.iter().cloned());

@@ -46,10 +46,7 @@ def test_a_classifier_is_a_run():
     assert classifier.classes_.tolist() == ["healthy", "ill"]
     chances = classifier.predict_proba(X)
     assert (classifier.classes_[chances.argmax(axis=1)] == classifier.predict(X)).all()
-    run = sf.simulate(
-        X, names, clients=5, epsilon=2, seed=1, progress=False,
-        config={"data.center": 0.0, "data.factor": 0.125},
-    )  # fmt: skip
+    run = sf.simulate(X / 4, names, clients=5, epsilon=2, seed=1, progress=False)
     assert run._native.model == classifier.run_._native.model
 
 

@@ -37,6 +37,7 @@ pub mod output;
 pub mod planning;
 pub mod prepared;
 pub mod problem;
+pub mod quality;
 pub mod record_shape;
 pub mod report;
 pub mod reproduce;

@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use soteriafl_core::quality;
 use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
 
 use crate::accounting::{Privacy, PrivacyError};
@@ -168,16 +169,18 @@ impl Prepared {
         written.map(|()| reached)
     }
 
-    /// What the run has come to. `foreseen` is what was warned of before it.
+    /// What the run has come to, and how good its model is on the test set.
     pub fn result(
         &self,
         simulation: &Simulation,
         reached: &Reached,
+        threads: usize,
         began: Instant,
-        foreseen: Vec<String>,
     ) -> RunResult<'_> {
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
         let test = self.problem.test.as_ref();
+        let (objective, model) = (self.problem.objective.as_ref(), simulation.server().model());
+        let quality = test.and_then(|test| quality::measure(objective, model, test, threads));
         RunResult {
             resolved: &self.resolved,
             records: &self.records,
@@ -192,8 +195,10 @@ impl Prepared {
             interrupted: reached.round < self.last_round(),
             deployed: None,
             majority_accuracy: test.and_then(|test| advice::majority_accuracy(shards, test)),
+            quality,
+            class_names: &self.problem.shape.labels,
             signal_to_noise: self.signal_to_noise,
-            warnings: foreseen,
+            warnings: Vec::new(),
         }
     }
 

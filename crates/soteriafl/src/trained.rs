@@ -12,6 +12,7 @@ use serde_json::Value;
 use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
+use soteriafl_core::quality::{self, Quality};
 use soteriafl_data::{
     Constants, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling,
 };
@@ -184,25 +185,31 @@ impl Trained {
         })
     }
 
-    /// The probability of every class, record after record: `p_c = exp(-l_c)` where `l_c` is the
-    /// cross-entropy that the record would have if it were of class `c`.
-    ///
-    /// # Errors
-    /// When there are more classes than labels can be.
-    pub fn probabilities(&self, mut data: Dataset) -> Result<Vec<f64>, DataError> {
-        let mut found = vec![0.0; data.rows() * self.classes];
-        for class in 0..self.classes {
-            let labels = vec![class as u32; data.rows()];
-            data = data.relabelled(labels, self.classes)?;
-            for (row, outcome) in self.outcomes(&data).iter().enumerate() {
-                found[row * self.classes + class] = (-f64::from(outcome.loss)).exp();
+    /// The probability of every class, record after record.
+    pub fn probabilities(&self, data: &Dataset) -> Vec<f64> {
+        let outputs = self.objective.outputs();
+        let mut workspace = Workspace::new();
+        let mut logarithms = vec![0.0; outputs * CHUNK];
+        let mut found = Vec::with_capacity(outputs * data.rows());
+        let rows: Vec<u32> = (0..data.rows() as u32).collect();
+        for rows in rows.chunks(CHUNK) {
+            let logarithms = &mut logarithms[..outputs * rows.len()];
+            let records = Records { data, rows };
+            self.objective
+                .predict(&self.parameters, records, logarithms, &mut workspace);
+            for row in logarithms.chunks_exact(outputs.max(1)) {
+                let row = row.iter().map(|&logarithm| f64::from(logarithm).exp());
+                // The logarithms were rounded one by one.
+                let sum: f64 = row.clone().sum();
+                found.extend(row.map(|probability| probability / sum));
             }
         }
-        for row in found.chunks_exact_mut(self.classes) {
-            let sum: f64 = row.iter().sum();
-            row.iter_mut().for_each(|p| *p /= sum);
-        }
-        Ok(found)
+        found
+    }
+
+    /// What there is to say about the model on these records beyond its accuracy.
+    pub fn quality(&self, data: &Dataset, threads: usize) -> Option<Quality> {
+        quality::measure(self.objective.as_ref(), &self.parameters, data, threads)
     }
 
     /// Loss and predicted class of every record.

@@ -62,7 +62,7 @@ fn run(config: &Config, records: Records) -> FinishedRun {
     let reached = prepared
         .simulate(&mut simulation, 1, None, row, |_| ControlFlow::Continue(()))
         .unwrap();
-    let mut result = prepared.result(&simulation, &reached, began, Vec::new());
+    let mut result = prepared.result(&simulation, &reached, 1, began);
     let start = table.start_loss();
     let end = prepared.conclude(&simulation, &mut result, start).unwrap();
     let rounds = String::from_utf8(table.into_inner()).unwrap();
@@ -102,7 +102,11 @@ fn records_in_memory_give_the_bits_of_a_file() {
     let others = |line: &&str| !line.starts_with("test = ") && !line.starts_with('#');
     assert_eq!(
         of_file.lines().filter(others).collect::<Vec<_>>(),
-        from_memory.config.lines().filter(others).collect::<Vec<_>>()
+        from_memory
+            .config
+            .lines()
+            .filter(others)
+            .collect::<Vec<_>>()
     );
     // What is written is read, and a run directory that grew row by row has the same bytes.
     let whole = folder.0.join("whole");

@@ -87,9 +87,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         ));
     }
     let mut progress = Progress::new(prepared.last_round(), verbosity);
+    let threads = options.threads.unwrap_or_else(all_cores);
     let reached = prepared.simulate(
         &mut simulation,
-        options.threads.unwrap_or_else(all_cores),
+        threads,
         known,
         |round, traffic, metrics, spent| directory.row(round, traffic, metrics, spent),
         |reached| {
@@ -101,7 +102,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         },
     )?;
     progress.finish();
-    let mut result = prepared.result(&simulation, &reached, began, foreseen);
+    let mut result = prepared.result(&simulation, &reached, threads, began);
+    result.warnings = foreseen;
     let start = directory.start_loss();
     let end = prepared.conclude(&simulation, &mut result, start);
     let end = end.map_err(Failure::Failed)?;
@@ -292,10 +294,14 @@ fn without_noise(resolved: &Resolved) -> String {
 /// The result for people.
 fn result_table(result: &RunResult<'_>, path: &Path) -> String {
     let (metrics, training) = (&result.metrics, result.clock.training.as_secs_f64());
-    let accuracy = match metrics.test_accuracy {
-        Some(accuracy) => format!("{accuracy:.4}"),
-        None => "no test set".to_string(),
+    let accuracy = match (metrics.test_accuracy, result.majority_accuracy) {
+        (Some(accuracy), Some(majority)) => {
+            format!("{accuracy:.4} ({majority:.4} by the most common class)")
+        }
+        (Some(accuracy), None) => format!("{accuracy:.4}"),
+        (None, _) => "no test set".to_string(),
     };
+    let quality = result.quality.as_ref().map(soteriafl::quality::text);
     let loss = match metrics.loss {
         loss if loss < 1e7 => format!("{loss:.5}"),
         loss => format!("{loss:.4e}"),
@@ -315,23 +321,19 @@ fn result_table(result: &RunResult<'_>, path: &Path) -> String {
         "{:.2} s, of it training {training:.2} s ({rate:.0} rounds/s)",
         result.total_seconds
     );
-    table(
-        14,
-        &[
-            (
-                "algorithm",
-                result.resolved.algorithm_text(result.dimension),
-            ),
-            ("test accuracy", accuracy),
-            ("training loss", loss),
-            ("utility", format!("{:.3e}", result.utility)),
-            ("epsilon", epsilon_text(result.resolved, result.privacy)),
-            ("sent up", sent_up),
-            ("sent down", down.to_string()),
-            ("time", time),
-            ("report", path.join("report.html").display().to_string()),
-        ],
-    )
+    let algorithm = result.resolved.algorithm_text(result.dimension);
+    let mut lines = vec![("algorithm", algorithm), ("test accuracy", accuracy)];
+    lines.extend(quality.map(|text| ("quality", text)));
+    lines.extend([
+        ("training loss", loss),
+        ("utility", format!("{:.3e}", result.utility)),
+        ("epsilon", epsilon_text(result.resolved, result.privacy)),
+        ("sent up", sent_up),
+        ("sent down", down.to_string()),
+        ("time", time),
+        ("report", path.join("report.html").display().to_string()),
+    ]);
+    table(14, &lines)
 }
 
 fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {

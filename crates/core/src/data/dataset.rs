@@ -52,7 +52,21 @@ impl Dataset {
         labels: Vec<u32>,
         classes: usize,
     ) -> Result<Dataset, RecordsError> {
-        check_labels(&features, &labels, classes)?;
+        let rows = features.rows();
+        if labels.len() != rows {
+            return Err(RecordsError::Shape {
+                what: "labels",
+                expected: rows,
+                found: labels.len(),
+            });
+        }
+        if let Some(row) = labels.iter().position(|&label| label as usize >= classes) {
+            return Err(RecordsError::Label {
+                row,
+                classes,
+                label: labels[row],
+            });
+        }
         let label_names = (0..classes).map(|class| class.to_string()).collect();
         let squared_norms = squared_norms(&features, None);
         Ok(Dataset {
@@ -80,20 +94,6 @@ impl Dataset {
         }
         Ok(Dataset {
             feature_names: Some(feature_names),
-            ..self
-        })
-    }
-
-    /// The same rows with other labels, whose classes are called by their numbers.
-    ///
-    /// # Errors
-    /// As of [`new`](Self::new).
-    pub fn relabelled(self, labels: Vec<u32>, classes: usize) -> Result<Dataset, RecordsError> {
-        check_labels(&self.features, &labels, classes)?;
-        let label_names = (0..classes).map(|class| class.to_string()).collect();
-        Ok(Dataset {
-            labels,
-            label_names,
             ..self
         })
     }
@@ -322,26 +322,6 @@ impl fmt::Debug for Dataset {
             .field("classes", &self.classes())
             .field("offset", &self.offset.is_some())
             .finish()
-    }
-}
-
-/// Whether every row has one label, and each is a class.
-fn check_labels(features: &Features, labels: &[u32], classes: usize) -> Result<(), RecordsError> {
-    let rows = features.rows();
-    if labels.len() != rows {
-        return Err(RecordsError::Shape {
-            what: "labels",
-            expected: rows,
-            found: labels.len(),
-        });
-    }
-    match labels.iter().position(|&label| label as usize >= classes) {
-        Some(row) => Err(RecordsError::Label {
-            row,
-            classes,
-            label: labels[row],
-        }),
-        None => Ok(()),
     }
 }
 

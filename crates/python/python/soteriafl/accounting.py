@@ -364,7 +364,7 @@ class Accountant:
     >>> accountant.compose(mechanism, sigma=0.01, rounds=150)
     Traceback (most recent call last):
         ...
-    soteriafl.errors.BudgetExceeded: with this release epsilon would be 3.12 at delta 1e-05, above \
+    soteriafl.errors.BudgetExceeded: with this release epsilon would be 2.64 at delta 1e-05, above \
 the budget of 2; nothing was spent
     >>> len(accountant.events)
     1
