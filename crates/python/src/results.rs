@@ -15,6 +15,9 @@ use soteriafl::trained::{self, Trained};
 use crate::errors;
 use crate::records::Rows;
 
+/// A tensor's name, shape and numbers.
+type Tensor<'py> = (String, Vec<usize>, Bound<'py, PyArray1<f32>>);
+
 /// A finished run.
 #[pyclass(frozen, module = "soteriafl._soteriafl")]
 pub struct Finished {
@@ -147,10 +150,7 @@ impl Finished {
     }
 
     /// The tensors of the model by name, flat, with their shapes.
-    fn tensors<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Vec<(String, Vec<usize>, Bound<'py, PyArray1<f32>>)>> {
+    fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Tensor<'py>>> {
         let tensors = trained::tensors(&self.run.model).map_err(errors::unreadable)?;
         let array =
             |(name, shape, values): (_, _, Vec<f32>)| (name, shape, values.into_pyarray(py));

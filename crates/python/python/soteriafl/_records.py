@@ -87,7 +87,7 @@ def labels(argument: str, y: Any, count: int) -> Labels:
 
 def classes_of(labels: Labels, numbers: list[int]) -> NDArray[Any]:
     """What the classes are called by the program: the first label of each."""
-    first = {}
+    first: dict[int, int] = {}
     for label, number in enumerate(numbers):
         first.setdefault(number, label)
     return labels.distinct[[first[number] for number in sorted(first)]]
@@ -171,7 +171,7 @@ def _matrix(argument: str, X: Any, names: list[str] | None) -> NDArray[Any]:
         return np.asarray(values)
     # Whole numbers up to 2^24 are exact in single precision; wider types go by way of double.
     narrow = values.dtype.kind == "b" or values.dtype.itemsize <= 2
-    return values.astype(np.float32 if narrow else np.float64)
+    return np.asarray(values, dtype=np.float32 if narrow else np.float64)
 
 
 def _kinds(X: Any) -> list[str | None]:

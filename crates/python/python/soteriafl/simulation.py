@@ -114,7 +114,7 @@ def simulate(
     >>> run.predict([[0.9, 0.8, 0, 0, 0]]).tolist()
     ['yes']
     """
-    arguments = {
+    arguments: dict[str, tuple[str, Any, Any]] = {
         "epsilon": ("privacy.epsilon", epsilon, 1.0),
         "delta": ("privacy.delta", delta, 1e-5),
         "clip": ("privacy.clip", clip, "auto"),
