@@ -2,7 +2,7 @@
 
     python benches/simulate.py
 
-Needs an installed wheel. Times are processor time, which hardly depends on what else the machine does:
+Needs an installed wheel. Times are processor time, which hardly depends on what else runs here:
 of the whole call less that of the native run, which is what `soteria train` does after reading its
 files. `soteria train` reads text where this copies arrays.
 """
