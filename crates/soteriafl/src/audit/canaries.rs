@@ -256,9 +256,9 @@ impl Objective for Canaries {
             gradients,
             coordinates,
             |_, value, canary, block| {
-                for index in 0..block.len {
-                    let sign = layout.sign(canary, block.coordinate(index));
-                    sum[block.first + index] += value * sign;
+                let places = &mut sum[block.first..block.first + block.len];
+                for (index, place) in places.iter_mut().enumerate() {
+                    *place += value * layout.sign(canary, block.offset(index));
                 }
             },
         );
