@@ -206,6 +206,8 @@ fn records(target: f32) -> Dataset {
     for (row, values) in values.chunks_mut(COLUMNS).enumerate() {
         values[1 + row] = 0.25;
     }
+    // The fourth record is the target: nothing, or a gradient on a coordinate of its own.
+    values[3 * COLUMNS + 4] = 0.0;
     values[3 * COLUMNS + 20] = target;
     let features = DenseRows::new(COLUMNS, values).unwrap();
     Dataset::new(Features::Dense(features), vec![0; RECORDS], 1).unwrap()
