@@ -17,8 +17,8 @@ from . import _soteriafl as native
 from .errors import DataError
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
+    from pandas import DataFrame as _DataFrame
 
 __all__ = ["Privacy", "Run", "Traffic", "load"]
 
@@ -156,7 +156,7 @@ class Run:
         """The probability of every class for every row."""
         return self._native.probabilities(_records.rows("X", X))
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> _DataFrame:
         """The rounds as a data frame."""
         import pandas
 
