@@ -15,12 +15,13 @@ use std::sync::Arc;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use soteriafl_core::objective::{
-    Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
+    Activation, LinearRegression, Logistic, Network, Objective, Outcome, Records, TargetLoss,
+    Workspace,
 };
 use soteriafl_core::quality;
 use soteriafl_data::{
     Constants, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, OtherName, Scaling,
-    Schema, Source,
+    Schema, Source, TargetRange, Targets,
 };
 
 use super::{Failure, Verbosity, all_cores, print, print_json, table};
@@ -84,16 +85,27 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let (split, data) = load(options, &model, &context, &directories)?;
     let outcomes = model.outcomes(&data);
     if let Some(path) = &options.out {
-        write_predictions(path, &data, &outcomes).map_err(Failure::at(path))?;
+        let written = match data.targets() {
+            Some(targets) => write_numbers(path, &model, &data, targets, &outcomes),
+            None => write_predictions(path, &data, &outcomes),
+        };
+        written.map_err(Failure::at(path))?;
         verbosity.say(format!("wrote {}", path.display()));
     }
     let (loss, accuracy) = averages(&data, &outcomes);
+    let accuracy = (model.targets.is_none()).then_some(accuracy);
     let majority = advice::majority_accuracy([&data], &data);
-    if let Some(warning) = advice::no_better(Some(accuracy), majority) {
+    if let Some(warning) = advice::no_better(accuracy, majority) {
         verbosity.warn(&warning);
     }
     let objective = model.objective.as_ref();
     let found = quality::measure(objective, &model.parameters, &data, all_cores());
+    if let Some(warning) = found
+        .as_ref()
+        .and_then(soteriafl::quality::no_better_than_mean)
+    {
+        verbosity.warn(&warning);
+    }
     if options.json {
         let mut summary = json!({
             "model": options.model,
@@ -118,8 +130,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         ("model", format!("{} ({})", model.kind, path.display())),
         ("data", format!("{}, {rows} ({split})", options.data)),
         ("loss", format!("{loss:.5}")),
-        ("accuracy", format!("{accuracy:.4}{baseline}")),
     ];
+    lines.extend(accuracy.map(|share| ("accuracy", format!("{share:.4}{baseline}"))));
     lines.extend(found.map(|found| ("quality", soteriafl::quality::text(&found))));
     print(&table(9, &lines))
 }
@@ -136,6 +148,7 @@ fn load(
         columns: Some(model.features.inputs()),
         feature_names: model.names.clone().or(context.feature_names.clone()),
         label_names: context.label_names.clone(),
+        targets: model.targets,
     };
     let loaded = options.data.load_as(&schema, directories, seed);
     let loaded = loaded.map_err(|error| match error {
@@ -147,7 +160,7 @@ fn load(
         Some(_) => ("train", loaded.train),
         None => ("all", loaded.train),
     };
-    if data.classes() != model.classes {
+    if model.targets.is_none() && data.classes() != model.classes {
         let named = context.label_names.is_some();
         return Err(Failure::Usage {
             message: format!(
@@ -296,6 +309,8 @@ struct Trained {
     /// What the inputs are called, if the file says so.
     names: Option<Arc<[String]>>,
     classes: usize,
+    /// The range of what it predicts, where that is a number.
+    targets: Option<TargetRange>,
     intercept: bool,
 }
 
@@ -314,6 +329,7 @@ impl Trained {
             .ok_or("its metadata do not describe a model of this program")?;
         let model = match description["kind"].as_str() {
             Some("logistic") => Trained::logistic(&file, size(&description["inputs"])?),
+            Some("linear") => Trained::linear(&file, &description),
             Some("softmax") => Trained::network(&file, "softmax", &description),
             Some("mlp") => Trained::network(&file, "mlp", &description),
             _ => Err(format!("unknown kind of model {}", description["kind"])),
@@ -341,7 +357,21 @@ impl Trained {
             features: unmapped(inputs)?,
             names: None,
             classes: 2,
+            targets: None,
             intercept,
+        })
+    }
+
+    fn linear(file: &SafeTensors<'_>, description: &Value) -> Result<Trained, String> {
+        let target = target(description)?.ok_or("it does not say what it predicts")?;
+        let model = Trained::logistic(file, size(&description["inputs"])?)?;
+        let features = model.parameters.len();
+        Ok(Trained {
+            kind: "linear",
+            objective: Box::new(LinearRegression::with_loss(features, target.1)),
+            classes: 0,
+            targets: Some(target.0),
+            ..model
         })
     }
 
@@ -389,8 +419,13 @@ impl Trained {
             parameters.extend(tensor(file, &format!("{prefix}bias"), &[outputs])?);
         }
         let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
-        let network = Network::new(inputs, &sizes[1..sizes.len() - 1], classes, activation)
-            .map_err(|error| error.to_string())?;
+        let (hidden, target) = (&sizes[1..sizes.len() - 1], target(description)?);
+        let network = match target {
+            Some(_) if classes != 1 => return Err("a number is one output".to_owned()),
+            Some((_, loss)) => Network::regression(inputs, hidden, activation, loss),
+            None => Network::new(inputs, hidden, classes, activation),
+        };
+        let network = network.map_err(|error| error.to_string())?;
         Ok(Trained {
             kind,
             objective: Box::new(network),
@@ -399,6 +434,7 @@ impl Trained {
             features: unmapped(inputs)?,
             names: None,
             classes,
+            targets: target.map(|(range, _)| range),
             intercept: false,
         })
     }
@@ -419,6 +455,22 @@ impl Trained {
         }
         outcomes
     }
+}
+
+/// What a description says about the number that is predicted; `None` of a model of classes.
+fn target(description: &Value) -> Result<Option<(TargetRange, TargetLoss)>, String> {
+    let Some(range) = description.get("target_range") else {
+        return Ok(None);
+    };
+    let wrong = || format!("expected a target range and a loss, found {description}");
+    let ends = (range[0].as_f64().zip(range[1].as_f64())).ok_or_else(wrong)?;
+    let range = TargetRange::new(ends.0, ends.1).map_err(|error| error.to_string())?;
+    let loss = match (&description["loss"], description["loss"]["huber"].as_f64()) {
+        (Value::String(name), _) if name == "squared" => TargetLoss::Squared,
+        (_, Some(bound)) if bound > 0.0 && bound <= 1e6 => TargetLoss::Huber(bound as f32),
+        _ => return Err(wrong()),
+    };
+    Ok(Some((range, loss)))
 }
 
 /// A size in a description; at least one, and small enough to be a parameter's number.
@@ -504,6 +556,32 @@ fn write_predictions(path: &Path, data: &Dataset, outcomes: &[Outcome]) -> std::
             "{row},{},{predicted},{}",
             names[label as usize], outcome.loss
         )?;
+    }
+    soteriafl::output::write_whole(path, &text)
+}
+
+/// The same for numbers, in their unit.
+fn write_numbers(
+    path: &Path,
+    model: &Trained,
+    data: &Dataset,
+    targets: &Targets,
+    outcomes: &[Outcome],
+) -> std::io::Result<()> {
+    let rows: Vec<u32> = (0..data.rows() as u32).collect();
+    let mut places = vec![0.0; data.rows()];
+    let mut workspace = Workspace::new();
+    for (rows, places) in rows.chunks(CHUNK).zip(places.chunks_mut(CHUNK)) {
+        let records = Records { data, rows };
+        let objective = model.objective.as_ref();
+        objective.predict(&model.parameters, records, places, &mut workspace);
+    }
+    let mut text = Vec::new();
+    writeln!(text, "row,label,prediction,loss")?;
+    let both = targets.original().iter().zip(&places).zip(outcomes);
+    for (row, ((truth, &place), outcome)) in both.enumerate() {
+        let predicted = targets.range().unscale(f64::from(place.clamp(-1.0, 1.0)));
+        writeln!(text, "{row},{truth},{predicted},{}", outcome.loss)?;
     }
     soteriafl::output::write_whole(path, &text)
 }

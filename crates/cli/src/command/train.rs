@@ -165,7 +165,10 @@ impl Prepared {
     fn foreseen(&self) -> Vec<String> {
         let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
         let columns = advice::columns_of(&self.problem);
-        noise.into_iter().chain(columns).collect()
+        let shards = self.problem.shards.iter().map(AsRef::as_ref);
+        let whose = "the records, as a simulation may, outside of the claim";
+        let outside = soteriafl::quality::outside_range(shards, whose);
+        noise.into_iter().chain(columns).chain(outside).collect()
     }
 
     /// All rounds, each evaluated one written to the table at once.
@@ -269,7 +272,9 @@ impl Prepared {
     ) -> Result<(), Failure> {
         let majority = result.majority_accuracy;
         let start = directory.start_loss();
-        let found = advice::after(start, &result.metrics, majority, result.diverged());
+        let mut found = advice::after(start, &result.metrics, majority, result.diverged());
+        let quality = result.quality.as_ref();
+        found.extend(quality.and_then(soteriafl::quality::no_better_than_mean));
         result.warnings.extend(found.iter().cloned());
         let summary = result.summary();
         let model = self.problem.model_file(simulation.server().model());
@@ -446,6 +451,7 @@ fn result_table(result: &RunResult<'_>, path: &Path) -> String {
             format!("{accuracy:.4} ({majority:.4} by the most common class)")
         }
         (Some(accuracy), None) => format!("{accuracy:.4}"),
+        (None, _) if result.quality.is_some() => "the model predicts a number".to_string(),
         (None, _) => "no test set".to_string(),
     };
     let quality = result.quality.as_ref().map(soteriafl::quality::text);

@@ -46,7 +46,7 @@ impl Labels {
             Labels::Targets(targets) => Labels::Targets(Targets {
                 range: targets.range,
                 values: chosen(&targets.values, rows),
-                uncut: targets.uncut.as_ref().map(|uncut| chosen(uncut, rows)),
+                original: chosen(&targets.original, rows),
             }),
         }
     }
@@ -76,8 +76,9 @@ impl TargetRange {
             return Err(RecordsError::Choice {
                 what: "target range",
                 value: format!("[{low}, {high}]"),
-                reason: "expected two finite numbers up to 2^64, the first clearly below the second"
-                    .to_owned(),
+                reason:
+                    "expected two finite numbers up to 2^64, the first clearly below the second"
+                        .to_owned(),
             });
         }
         Ok(TargetRange { low, high })
@@ -114,8 +115,7 @@ impl TargetRange {
 pub struct Targets {
     range: TargetRange,
     values: Vec<f32>,
-    /// The same without cutting off; none if nothing was cut off.
-    uncut: Option<Vec<f32>>,
+    original: Vec<f64>,
 }
 
 impl Targets {
@@ -132,13 +132,11 @@ impl Targets {
                 target: targets[row],
             });
         }
-        let place = |&target: &f64| range.scale(target).clamp(-most, most) as f32;
-        let uncut: Vec<f32> = targets.iter().map(place).collect();
-        let values: Vec<f32> = uncut.iter().map(|place| place.clamp(-1.0, 1.0)).collect();
+        let place = |&target: &f64| range.scale(target).clamp(-1.0, 1.0) as f32;
         Ok(Targets {
             range,
-            uncut: (values != uncut).then_some(uncut),
-            values,
+            values: targets.iter().map(place).collect(),
+            original: targets.to_vec(),
         })
     }
 
@@ -147,15 +145,16 @@ impl Targets {
         &self.values
     }
 
-    /// The same without cutting off, for metrics.
-    pub fn uncut(&self) -> &[f32] {
-        self.uncut.as_deref().unwrap_or(&self.values)
+    /// The targets as they came, for metrics and digests; models never see them.
+    pub fn original(&self) -> &[f64] {
+        &self.original
     }
 
-    /// How many targets lie outside of the range.
+    /// How many targets lie outside of the range, and were cut off.
     pub fn cut_off(&self) -> usize {
-        let both = self.values.iter().zip(self.uncut());
-        both.filter(|(cut, uncut)| cut != uncut).count()
+        let within = self.range.low..=self.range.high;
+        let targets = self.original.iter();
+        targets.filter(|target| !within.contains(target)).count()
     }
 
     /// The public range.
@@ -173,16 +172,15 @@ mod tests {
         let range = TargetRange::new(10.0, 50.0).unwrap();
         let targets = Targets::new(&[10.0, 30.0, 45.0, 50.0, 130.0, -30.0], range).unwrap();
         assert_eq!(targets.values(), [-1.0, 0.0, 0.75, 1.0, 1.0, -1.0]);
-        assert_eq!(targets.uncut(), [-1.0, 0.0, 0.75, 1.0, 5.0, -3.0]);
+        assert_eq!(targets.original()[4..], [130.0, -30.0]);
         assert_eq!((targets.cut_off(), range.unit()), (2, 20.0));
         assert_eq!(range.unscale(0.75), 45.0);
         let labels = Labels::Targets(targets);
         let Labels::Targets(part) = labels.select(&[4, 1]) else {
             panic!("targets stay targets");
         };
-        assert_eq!((part.values(), part.uncut()), (&[1.0, 0.0][..], &[5.0, 0.0][..]));
-        let inside = Targets::new(&[20.0], range).unwrap();
-        assert_eq!((inside.cut_off(), inside.uncut()), (0, &[-0.5][..]));
+        assert_eq!(part.values(), [1.0, 0.0]);
+        assert_eq!((part.original(), part.cut_off()), (&[130.0, 30.0][..], 1));
     }
 
     #[test]
@@ -193,7 +191,13 @@ mod tests {
             assert!(error.to_string().starts_with("row 1: "), "{error}");
         }
         let infinite = f64::INFINITY;
-        for (low, high) in [(1.0, 1.0), (2.0, 1.0), (f64::NAN, 1.0), (0.0, infinite), (1e12, 1e12 + 1.0)] {
+        for (low, high) in [
+            (1.0, 1.0),
+            (2.0, 1.0),
+            (f64::NAN, 1.0),
+            (0.0, infinite),
+            (1e12, 1e12 + 1.0),
+        ] {
             assert!(TargetRange::new(low, high).is_err(), "{low} {high}");
         }
     }

@@ -133,8 +133,8 @@ impl Partition {
             match data.targets() {
                 // By their numbers; these are finite.
                 Some(targets) => {
-                    let uncut = targets.uncut();
-                    order.sort_by(|&a, &b| uncut[a as usize].total_cmp(&uncut[b as usize]));
+                    let values = targets.original();
+                    order.sort_by(|&a, &b| values[a as usize].total_cmp(&values[b as usize]));
                 }
                 None => order.sort_by_key(|&row| data.labels()[row as usize]),
             }

@@ -206,7 +206,8 @@ mod tests {
         // The derivative is that of the value.
         for residual in [-1.7f32, -0.4, 0.2, 0.9] {
             let step = 1e-3;
-            let slope = (huber.value(residual + step) - huber.value(residual - step)) / (2.0 * step);
+            let slope =
+                (huber.value(residual + step) - huber.value(residual - step)) / (2.0 * step);
             assert!((slope - huber.derivative(residual)).abs() < 1e-3);
         }
     }

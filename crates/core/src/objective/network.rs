@@ -159,7 +159,13 @@ impl Network {
         if classes < 2 {
             return Err(NetworkError::Classes { found: classes });
         }
-        Self::with_head(inputs, hidden, classes, activation, Head::Classes(Vec::new()))
+        Self::with_head(
+            inputs,
+            hidden,
+            classes,
+            activation,
+            Head::Classes(Vec::new()),
+        )
     }
 
     /// A network with one output, the place of a record's target.
@@ -170,6 +176,16 @@ impl Network {
         loss: TargetLoss,
     ) -> Result<Self, NetworkError> {
         Self::with_head(inputs, hidden, 1, activation, Head::Target(loss))
+    }
+
+    /// The same network over another number of inputs.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub fn with_inputs(&self, inputs: usize) -> Result<Self, NetworkError> {
+        let hidden: Vec<usize> = self.layers[1..].iter().map(|layer| layer.inputs).collect();
+        let head = self.head.clone();
+        Self::with_head(inputs, &hidden, self.outputs(), self.activation, head)
     }
 
     /// The same with a weight for the loss of every class.

@@ -48,8 +48,8 @@ impl Regression {
         // What is not a number stays so.
         let cut = |place: f32| f64::from(place.clamp(-1.0, 1.0));
         let both = || {
-            let places = targets.uncut().iter().zip(predicted);
-            places.map(|(&truth, &place)| (f64::from(truth), cut(place)))
+            let places = targets.original().iter().zip(predicted);
+            places.map(|(&truth, &place)| (range.scale(truth), cut(place)))
         };
         let errors = || both().map(|(truth, place)| place - truth);
         let squares: f64 = errors().map(|error| error * error).sum();
