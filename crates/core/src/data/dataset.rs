@@ -499,7 +499,7 @@ mod tests {
         let part = data.select(&[1, 0]);
         assert_eq!(part.labels(), [0, 1]);
         assert!(Arc::ptr_eq(part.offset().unwrap(), data.offset().unwrap()));
-        assert!(Arc::ptr_eq(&part.label_names, &data.label_names));
+        assert!(std::ptr::eq(part.label_names(), data.label_names()));
         assert_eq!(part.classes(), 2);
         assert_eq!(data.select(&[]).rows(), 0);
         assert_eq!(
