@@ -41,7 +41,7 @@ pub(super) fn section(run: &RunFiles) -> String {
     format!(
         "<section id=\"quality\">\n<h2>Quality</h2>\n\
          <p class=\"note\">Measured on {whose} at the end of the run, outside of the privacy \
-         claim.</p>\n{}<div class=\"pictures\">\n{pictures}</div>\n</section>\n",
+         claim.</p>\n<div class=\"pictures\">\n{pictures}{}</div>\n</section>\n",
         numbers(run)
     )
 }
@@ -104,7 +104,7 @@ fn confusion(found: &Value) -> Option<String> {
                 text::percent(share),
             );
             if count <= MOST_WRITTEN {
-                let ink = if share > 0.5 { "--panel" } else { "--ink" };
+                let ink = if share > 0.6 { "--panel" } else { "--ink" };
                 append!(
                     &mut out,
                     "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
