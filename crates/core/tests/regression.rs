@@ -105,8 +105,11 @@ fn naive_loss(loss: TargetLoss, residual: f64) -> f64 {
     }
 }
 
-/// Objectives of 7 features with the layers of their naive form.
-fn objectives(loss: TargetLoss) -> Vec<(Box<dyn Objective>, Vec<usize>, Option<Activation>)> {
+/// An objective with the layers of its naive form.
+type Layered = (Box<dyn Objective>, Vec<usize>, Option<Activation>);
+
+/// Objectives of 7 features.
+fn objectives(loss: TargetLoss) -> Vec<Layered> {
     let network = |hidden: &[usize], activation| {
         let network = Network::regression(7, hidden, activation, loss).unwrap();
         let sizes = [&[7], hidden, &[1]].concat();
@@ -349,9 +352,9 @@ fn solve(mut a: Vec<Vec<f64>>, mut b: Vec<f64>) -> Vec<f64> {
     for pivot in 0..n {
         for row in pivot + 1..n {
             let factor = a[row][pivot] / a[pivot][pivot];
-            for column in pivot..n {
-                a[row][column] -= factor * a[pivot][column];
-            }
+            let (above, below) = a.split_at_mut(row);
+            let pairs = below[0].iter_mut().zip(&above[pivot]);
+            pairs.for_each(|(value, pivot)| *value -= factor * pivot);
             b[row] -= factor * b[pivot];
         }
     }
