@@ -256,7 +256,10 @@ impl Labels {
             return Err(wrong("text".to_owned()));
         };
         let most = f64::from(LARGEST_VALUE);
-        if let Some(number) = numbers.iter().find(|number| !(number.abs() <= most)) {
+        if let Some(number) = numbers
+            .iter()
+            .find(|number| number.is_nan() || number.abs() > most)
+        {
             return Err(wrong(number.to_string()));
         }
         // Minus zero is zero, as in files.
