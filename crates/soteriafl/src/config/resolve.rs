@@ -285,7 +285,7 @@ impl Config {
             .or_else(|| self.sharing_rule(shape.model, clip_scope));
         let shift = self.shift.or(match self.preset {
             // Coordinates that all clients share leave no difference between clients to learn.
-            Preset::Auto if shared || self.plain(shape) || self.linear_rule(shape) => {
+            Preset::Auto if shared || self.plain(shape) || self.number_rule(shape) => {
                 ShiftChoice::Off
             }
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
@@ -436,7 +436,7 @@ impl Config {
     fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
-            _ if self.plain(shape) || self.linear_rule(shape) => CompressorName::Identity,
+            _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
         });
