@@ -67,7 +67,9 @@ pub fn to_bytes(
                     layer.output_major(parameters),
                 ));
                 let biases = parameters[layer.biases.clone()].to_vec();
-                tensors.push((format!("{prefix}bias"), vec![layer.outputs], biases));
+                if !biases.is_empty() {
+                    tensors.push((format!("{prefix}bias"), vec![layer.outputs], biases));
+                }
             }
             let shapes: Vec<_> = layers
                 .iter()

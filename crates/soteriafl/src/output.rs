@@ -471,6 +471,7 @@ impl RunResult<'_> {
                 "majority_accuracy": self.majority_accuracy,
             },
             "warnings": self.warnings,
+            "choices": self.resolved.choices(self.records, self.dimension),
             "traffic": {
                 "paper_bits": self.traffic.paper_bits,
                 "uplink_bytes": self.traffic.uplink_bytes,

@@ -19,6 +19,7 @@ use soteriafl_data::{
     Scaling, Source,
 };
 
+use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Init, ModelKind, RegularizerKind, ScaleChoice};
 use crate::model_file;
@@ -60,6 +61,8 @@ pub struct Problem {
     pub scaling: Scaling,
     /// How scaled features were standardised by their records; the saved model knows nothing of it.
     pub standardizing: Option<Scaling>,
+    /// Whether columns were far out of scale before the public map, in a sentence.
+    pub out_of_scale: Option<String>,
     /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
     /// Features and classes of the records as they were read.
@@ -128,8 +131,10 @@ impl Problem {
         } else {
             None
         };
+        let mut out_of_scale = None;
         // With an intercept of its own the records have one column more, and the map is none.
         if preparation.features.kind() != FeatureKind::None {
+            out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
             train = preparation.features.apply(train)?;
             test = test
                 .map(|test| preparation.features.apply(test))
@@ -146,6 +151,7 @@ impl Problem {
             objective: preparation.model.objective(),
             scaling,
             standardizing,
+            out_of_scale,
             intercept: if intercept { value } else { 0.0 },
             shape,
             preparation,
@@ -224,7 +230,7 @@ impl Problem {
         let largest = shards
             .filter_map(|shard| logistic.smoothness(shard))
             .fold(0.0, f64::max);
-        let kind = config.regularizer_for(self.preparation.kind);
+        let kind = config.regularizer_for(self.preparation.kind, self.preparation.features.kind());
         Some(largest + regularizer(kind, config.lambda).smoothness())
     }
 

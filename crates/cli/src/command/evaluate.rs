@@ -344,7 +344,7 @@ impl Trained {
             _ => return Err(format!("unknown activation {}", description["activation"])),
         };
         let mut sizes: Vec<usize> = Vec::new();
-        let mut parameters = Vec::new();
+        let (mut parameters, mut without_biases) = (Vec::new(), false);
         for (number, layer) in layers.iter().enumerate() {
             let (inputs, outputs) = (size(&layer[0])?, size(&layer[1])?);
             match sizes.last() {
@@ -369,11 +369,21 @@ impl Trained {
                     .flat_map(|c| (0..outputs).map(move |r| r * inputs + c))
                     .map(|at| weights[at]),
             );
-            parameters.extend(tensor(file, &format!("{prefix}bias"), &[outputs])?);
+            let bias = format!("{prefix}bias");
+            // Where a map appends a constant, softmax has none.
+            without_biases = layers.len() == 1
+                && !description["map"].is_null()
+                && !file.names().contains(&bias.as_str());
+            if !without_biases {
+                parameters.extend(tensor(file, &bias, &[outputs])?);
+            }
         }
         let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
-        let network = Network::new(inputs, &sizes[1..sizes.len() - 1], classes, activation)
-            .map_err(|error| error.to_string())?;
+        let network = match without_biases {
+            true => Network::softmax_without_biases(inputs, classes),
+            false => Network::new(inputs, &sizes[1..sizes.len() - 1], classes, activation),
+        };
+        let network = network.map_err(|error| error.to_string())?;
         Ok(Trained {
             kind,
             objective: Box::new(network),

@@ -348,6 +348,9 @@ impl Prepared {
             counted(resolved.rounds, "round"),
             compressor_text(resolved.compressor, dimension),
         ));
+        for choice in resolved.choices(&self.records, dimension) {
+            verbosity.say(choice);
+        }
         if resolved.output == Output::Random {
             verbosity.say(format!(
                 "the result is the model of a random round: of round {} of {}, where the run ends \

@@ -19,6 +19,7 @@ use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
+use super::linear::WIDEST_ROOTS;
 use super::plain;
 use super::resolve::{Resolved, Shape};
 use super::{Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory};
@@ -70,6 +71,9 @@ impl Config {
     /// was seen, so that few values are better spent on few large messages.
     pub(super) fn message_size(&self, shape: &Shape) -> usize {
         let dimension = shape.dimension;
+        if let Some(rule) = self.linear_rule(shape) {
+            return self.linear_message(&rule, dimension);
+        }
         if self.preset != Preset::Auto {
             return share(0.05, dimension);
         }
@@ -94,16 +98,25 @@ impl Config {
     }
 
     /// Whether all clients send the same coordinates.
-    pub(super) fn sharing_rule(&self, model: ModelKind, scope: ClipScope) -> bool {
-        self.preset == Preset::Auto && model == ModelKind::Mlp && scope == ClipScope::Selected
+    pub(super) fn sharing_rule(&self, shape: &Shape, scope: ClipScope) -> bool {
+        let fits = shape.model == ModelKind::Mlp || self.linear_rule(shape).is_some();
+        self.preset == Preset::Auto && fits && scope == ClipScope::Selected
     }
 
-    /// The public map of records.
+    /// The public map of records with so many features.
     ///
     /// # Errors
     /// When another key says something that does not go with it.
-    pub fn features_for(&self, model: ModelKind) -> Result<FeatureKind, ConfigError> {
-        let kind = self.feature_map.or(FeatureKind::None);
+    pub fn features_for(
+        &self,
+        model: ModelKind,
+        features: usize,
+    ) -> Result<FeatureKind, ConfigError> {
+        let kind = self.feature_map.or_else(|| match self.is_ordinary() {
+            true if features <= WIDEST_ROOTS => FeatureKind::Roots,
+            true => FeatureKind::Unit,
+            false => FeatureKind::None,
+        });
         if kind == FeatureKind::None {
             return Ok(kind);
         }
@@ -261,6 +274,7 @@ impl Config {
         compressor: &Compressor,
     ) -> f64 {
         let model = shape.model;
+        let rule = self.linear_rule(shape);
         if self.preset != Preset::Auto {
             return if model == ModelKind::Logistic {
                 0.5
@@ -269,6 +283,7 @@ impl Config {
             };
         }
         let whole = match model {
+            _ if let Some(rule) = rule => rule.clip,
             ModelKind::Logistic => 2.0,
             ModelKind::Softmax => 0.2,
             ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
@@ -283,6 +298,9 @@ impl Config {
 
     /// The step size.
     pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
+        if let Some(rule) = self.linear_rule(shape) {
+            return rule.step;
+        }
         match (self.preset, shape.model) {
             _ if self.plain(shape) => plain::step_rule(floor),
             // Below the floor an equalised step is a plain one of this size.
@@ -320,6 +338,9 @@ impl Config {
     pub(super) fn rounds_rule(&self, shape: &Shape, compressor: &Compressor) -> u32 {
         if self.plain(shape) {
             return plain::ROUNDS;
+        }
+        if let Some(rule) = self.linear_rule(shape) {
+            return rule.rounds;
         }
         let limited = matches!(self.values, Auto::Given(_));
         let values = match (self.preset, compressor.fraction()) {

@@ -190,6 +190,9 @@ impl Config {
     pub fn model_for(&self, classes: usize) -> Result<ModelKind, ConfigError> {
         let model = self.model.or(if classes == 2 {
             ModelKind::Logistic
+        } else if self.is_ordinary() {
+            // A network's noise grows with its parameters, a linear model's does not.
+            ModelKind::Softmax
         } else {
             ModelKind::Mlp
         });
@@ -202,13 +205,15 @@ impl Config {
         Ok(model)
     }
 
-    /// The regularizer for `model`.
-    pub fn regularizer_for(&self, model: ModelKind) -> RegularizerKind {
-        self.regularizer.or(if model == ModelKind::Logistic {
-            RegularizerKind::Nonconvex
-        } else {
-            RegularizerKind::None
-        })
+    /// The regularizer for `model` on records that went through this map.
+    pub fn regularizer_for(&self, model: ModelKind, map: FeatureKind) -> RegularizerKind {
+        let bounded = self.preset == Preset::Auto && map != FeatureKind::None;
+        self.regularizer
+            .or(if model == ModelKind::Logistic && !bounded {
+                RegularizerKind::Nonconvex
+            } else {
+                RegularizerKind::None
+            })
     }
 
     /// The scaling for this source.
@@ -263,12 +268,17 @@ impl Config {
                 "give a clip, or leave it out",
             ));
         }
+        let rule = self.linear_rule(shape);
         let shared = self
             .shared_coordinates
-            .or_else(|| self.sharing_rule(shape.model, clip_scope));
+            .or_else(|| self.sharing_rule(shape, clip_scope));
         let shift = self.shift.or(match self.preset {
-            // Coordinates that all clients share leave no difference between clients to learn.
+            // Coordinates that all clients share, and whole gradients, leave no difference between
+            // clients to learn.
             Preset::Auto if shared || self.plain(shape) => ShiftChoice::Off,
+            Preset::Auto if rule.is_some() && compressor == CompressorKind::Identity => {
+                ShiftChoice::Off
+            }
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
             _ => ShiftChoice::Off,
         });
@@ -346,7 +356,7 @@ impl Config {
             hidden: self.hidden.clone(),
             activation: self.activation_for(shape.basis.is_some()),
             intercept: self.has_intercept(shape.model, shape.feature_map),
-            regularizer: self.regularizer_for(shape.model),
+            regularizer: self.regularizer_for(shape.model, shape.feature_map),
             lambda: self.lambda,
             regularizer_at_client: self.regularizer_at_client,
             init: self.init.clone().or_else(|| match shape.model {
@@ -360,14 +370,16 @@ impl Config {
             compressor,
             shift,
             step_size,
-            schedule: self
-                .schedule
-                .or(if shared || (self.plain(shape) && equalize > 0.0) {
-                    Schedule::Cosine
-                } else {
-                    Schedule::Constant
-                }),
-            momentum: self.momentum.or(if shared || self.plain(shape) {
+            schedule: self.schedule.or(if rule.is_some() {
+                Schedule::Constant
+            } else if shared || (self.plain(shape) && equalize > 0.0) {
+                Schedule::Cosine
+            } else {
+                Schedule::Constant
+            }),
+            momentum: self.momentum.or(if rule.is_some() {
+                0.0
+            } else if shared || self.plain(shape) {
                 self.momentum_rule(shape)
             } else {
                 0.0
@@ -412,6 +424,7 @@ impl Config {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
             _ if self.plain(shape) => CompressorName::Identity,
+            Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
         });

@@ -35,12 +35,12 @@ impl Preparation {
     ///
     /// # Errors
     /// When model and records do not go together.
-    pub fn of(config: &Config, records: &RecordShape) -> Result<Self, ProblemError> {
-        let classes = records.labels.len();
+    pub fn of(config: &Config, shape: &RecordShape) -> Result<Self, ProblemError> {
+        let classes = shape.labels.len();
         let kind = config.model_for(classes)?;
-        let map = config.features_for(kind)?;
+        let map = config.features_for(kind, shape.features)?;
         let intercept = kind == ModelKind::Logistic && config.has_intercept(kind, map);
-        let features = FeatureMap::new(map, records.features)?;
+        let features = FeatureMap::new(map, shape.features)?;
         let columns = features.outputs() + usize::from(intercept);
         let basis = match map {
             FeatureKind::None => config.basis_for(kind, columns)?,
@@ -66,6 +66,12 @@ impl Preparation {
                 features: columns,
                 intercept,
             },
+            // The map appends a constant to every record.
+            ModelKind::Softmax if map != FeatureKind::None => {
+                Network::softmax_without_biases(columns, classes)
+                    .map(Model::Network)
+                    .map_err(|error| ProblemError::Model(format!("`model`: {error}")))?
+            }
             ModelKind::Softmax => network(&[])?,
             ModelKind::Mlp => network(&config.hidden)?,
         };
