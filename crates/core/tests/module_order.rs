@@ -3,13 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "theory",
     "simulate",
     "protocol",
     "wire",
     "compress",
     "estimator",
+    "moments",
     "privacy",
     "objective",
     "data",

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
+use soteriafl_core::moments::Whitening;
 use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
@@ -144,6 +145,9 @@ fn load(
         });
     }
     let mut data = model.features.apply(context.scale(data)?)?;
+    if let Some(whitening) = &model.whitening {
+        data = whitening.apply(&data)?;
+    }
     if model.intercept {
         data = data.with_intercept();
     }
@@ -276,6 +280,8 @@ struct Trained {
     inputs: usize,
     /// The public map that records go through before.
     features: FeatureMap,
+    /// The map by released second moments, after it.
+    whitening: Option<Whitening>,
     /// What the inputs are called, if the file says so.
     names: Option<Arc<[String]>>,
     classes: usize,
@@ -305,6 +311,7 @@ impl Trained {
         Ok(Trained {
             names: names(&description["features"], features.inputs())?,
             features,
+            whitening: whitening(&file, &description["map"], model.inputs)?,
             ..model
         })
     }
@@ -322,6 +329,7 @@ impl Trained {
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
             classes: 2,
             intercept,
@@ -390,6 +398,7 @@ impl Trained {
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
             classes,
             intercept: false,
@@ -438,6 +447,19 @@ fn features(value: &Value, inputs: usize) -> Result<FeatureMap, String> {
             "its map makes {outputs} numbers of a record, but {inputs} are read"
         )),
     }
+}
+
+/// The whitening of a description's map, if it has one.
+fn whitening(
+    file: &SafeTensors<'_>,
+    map: &Value,
+    inputs: usize,
+) -> Result<Option<Whitening>, String> {
+    if map["whitened"] != true {
+        return Ok(None);
+    }
+    let matrix = tensor(file, "whitening", &[inputs, inputs])?;
+    Ok(Whitening::from_matrix(inputs, matrix))
 }
 
 /// Records as they are.

@@ -203,6 +203,7 @@ impl Options {
             smoothness: None,
             image: false,
             feature_map: FeatureKind::None,
+            whiten: None,
             basis: None,
             whole: dimension,
         };

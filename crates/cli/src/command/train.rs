@@ -2,6 +2,7 @@
 
 mod progress;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -142,6 +143,10 @@ impl Prepared {
             problem.data_dependent(),
         )?;
         let calibration = start.elapsed();
+        let problem = match problem.whitened(&resolved)? {
+            Cow::Owned(whitened) => whitened,
+            Cow::Borrowed(_) => problem,
+        };
         let weights = problem.weights(&resolved);
         let sigmas = &privacy.sigmas;
         Ok(Self {

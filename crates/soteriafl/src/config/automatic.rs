@@ -22,7 +22,9 @@ use super::document::ConfigError;
 use super::linear::WIDEST_ROOTS;
 use super::plain;
 use super::resolve::{Resolved, Shape};
-use super::{Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory};
+use super::{
+    AccountantName, Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory,
+};
 use crate::words::readable;
 
 /// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
@@ -42,6 +44,13 @@ const MOMENTUM: f64 = 0.8;
 
 /// Standard deviation of a network's start in a basis, whose features are few, and on others.
 const STARTS: (f64, f64) = (0.1, 0.05);
+
+/// The share of the budget that second moments get.
+const SHARE: f64 = 0.15;
+
+/// Numbers of a record whose second moments are still released when nobody asks for it, and at all.
+const WIDEST_BY_ITSELF: usize = 257;
+const WIDEST_WHITENED: usize = 1024;
 
 /// Units of a hidden layer whose direction is still equalised: eigenvectors cost their third power.
 const WIDEST: usize = 512;
@@ -133,6 +142,44 @@ impl Config {
             format!("`data.features = \"{kind}\"` does not go with `{key}`"),
             format!("leave {key} out, or set data.features = \"none\""),
         ))
+    }
+
+    /// The share of the budget that a release of second moments gets, for a model that reads records of
+    /// `columns` numbers.
+    ///
+    /// # Errors
+    /// When somebody asks for one that has no proof.
+    pub fn whiten_for(
+        &self,
+        model: ModelKind,
+        map: FeatureKind,
+        columns: usize,
+    ) -> Result<Option<f64>, ConfigError> {
+        let missing = if map == FeatureKind::None {
+            Some("records of length one (`data.features`)")
+        } else if !matches!(self.noise_target, NoiseTarget::Epsilon(_)) {
+            Some("a target for its share of the budget (`privacy.epsilon`)")
+        } else if self.accountant == AccountantName::Paper {
+            Some("an accountant with a proof, not `privacy.accountant = \"paper\"`")
+        } else if columns > WIDEST_WHITENED {
+            Some("records of at most 1024 numbers")
+        } else {
+            None
+        };
+        match (self.whiten, missing) {
+            (Auto::Given(None), _) | (Auto::Auto, Some(_)) => Ok(None),
+            (Auto::Given(Some(share)), None) => Ok(Some(share)),
+            (Auto::Given(Some(_)), Some(missing)) => Err(ConfigError::with_hint(
+                format!("`data.whiten` needs {missing}"),
+                "leave it out, or set it to \"none\"",
+            )),
+            (Auto::Auto, None) => Ok(Some(SHARE).filter(|_| {
+                self.preset == Preset::Auto
+                    && model != ModelKind::Mlp
+                    && self.is_ordinary()
+                    && columns <= WIDEST_BY_ITSELF
+            })),
+        }
     }
 
     /// Whether the model gets a constant feature: logistic regression, where the map of records

@@ -32,6 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "a positive number, with scale = \"constant\"",
     ),
     ("data.features", "auto | none | unit | roots"),
+    ("data.whiten", "auto | none, or a number in (0, 1)"),
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),

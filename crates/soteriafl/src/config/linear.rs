@@ -37,7 +37,8 @@ const NOISE: f64 = 3.0;
 /// `sqrt(2)` times as long.
 const CLIP: f64 = 0.2;
 
-/// The shortest and the longest step that is looked for, as a multiple of a loss's curvature of a fourth.
+/// The step that is looked for, below which a loss of curvature 1/4 is not overshot, and the longest one on records that
+/// are not whitened.
 const STEPS: (f64, f64) = (8.0, 60.0);
 
 /// Most rounds.
@@ -84,11 +85,12 @@ impl Config {
     }
 
     /// `s` of the module, where there is a target.
-    fn signal(&self, records: &[usize]) -> Option<f64> {
+    fn signal(&self, shape: &Shape) -> Option<f64> {
         let NoiseTarget::Epsilon(epsilon) = self.noise_target else {
             return None;
         };
-        let mu = largest_mu(epsilon, self.delta);
+        let records = &shape.records;
+        let mu = left_for_rounds(epsilon, self.delta, shape.whiten);
         signal(mu, self.adjacency, self.equal_weights, records)
     }
 
@@ -98,7 +100,7 @@ impl Config {
             && shape.model != ModelKind::Mlp
             && shape.feature_map != FeatureKind::None
             && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorKind::Gd));
-        let signal = self.signal(&shape.records).filter(|_| applies)?;
+        let signal = self.signal(shape).filter(|_| applies)?;
         let clip = match self.clip {
             Auto::Given(Some(clip)) => clip,
             _ if shape.model == ModelKind::Logistic => CLIP,
@@ -122,7 +124,11 @@ impl Config {
         Some(LinearRule {
             clip,
             rounds: rounds as u32,
-            step: (way / rounds).min(STEPS.1),
+            // Whitened records have no direction in which a step could overshoot.
+            step: match shape.whiten {
+                Some(_) => way / rounds,
+                None => (way / rounds).min(STEPS.1),
+            },
         })
     }
 
@@ -141,6 +147,11 @@ impl Config {
         };
         most.clamp(1, dimension)
     }
+}
+
+/// `mu` of what is left for rounds when second moments have got their share of `mu^2`.
+fn left_for_rounds(epsilon: f64, delta: f64, share: Option<f64>) -> f64 {
+    largest_mu(epsilon, delta) * (1.0 - share.unwrap_or(0.0)).sqrt()
 }
 
 /// `s` of the module: how far all records together can move a logit, in units of the noise of one
@@ -193,13 +204,20 @@ impl Resolved {
                 counted(dimension, "parameter")
             ),
         ];
-        let mu = largest_mu(epsilon, self.delta);
+        if let Some(share) = self.whiten {
+            said.push(format!(
+                "whitening: {:.0}% of the budget buys one release of second moments, by which all clients give \
+                 every direction of the records about the same weight",
+                100.0 * share
+            ));
+        }
+        let mu = left_for_rounds(epsilon, self.delta, self.whiten);
         let signal = signal(mu, self.adjacency, self.equal_weights, records);
         let travelled = self.step_size * f64::from(self.rounds);
         if let Some(signal) = signal
             && travelled <= NOISE * signal / self.whole_clip(dimension) * 1.001
         {
-            let ends = match self.step_size >= STEPS.1 {
+            let ends = match self.step_size >= STEPS.1 && self.whiten.is_none() {
                 true => format!("as many as there may be, of the longest step {}", STEPS.1),
                 false => format!(
                     "of step {}, which end where the noise in a logit is {NOISE}",
@@ -254,6 +272,7 @@ mod tests {
             smoothness: None,
             image: false,
             feature_map: FeatureKind::Roots,
+            whiten: None,
             basis: None,
             whole: dimension,
         }

@@ -39,6 +39,8 @@ pub struct Resolved {
     pub scale: ScaleChoice,
     /// The public map of records.
     pub feature_map: FeatureKind,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Option<f64>,
     /// Frequencies of a cosine basis.
     pub basis: Option<usize>,
     /// Whether columns are standardised by their records, and the saved model reads them as they
@@ -118,6 +120,7 @@ impl Resolved {
                 ShiftChoice::Off => None,
                 ShiftChoice::Step(step) => Some(step),
             },
+            moments: self.whiten,
             target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
@@ -156,6 +159,8 @@ pub struct Shape {
     pub image: bool,
     /// The public map of records.
     pub feature_map: FeatureKind,
+    /// The share of the budget that second moments get.
+    pub whiten: Option<f64>,
     /// The basis that records are written in.
     pub basis: Option<Cosine>,
     /// Parameters that the model would have without the basis; what may travel is measured by them.
@@ -349,6 +354,7 @@ impl Config {
             partition: self.partition,
             scale: self.scale_choice(),
             feature_map: shape.feature_map,
+            whiten: shape.whiten,
             basis: shape.basis.map(|basis| basis.frequencies()),
             standardize: self.standardizes(),
             equal_weights: self.equal_weights,

@@ -22,6 +22,8 @@ pub struct Preparation {
     pub standardize: bool,
     /// The public map that scaled features go through.
     pub features: FeatureMap,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Option<f64>,
     /// The basis that features are written in at last.
     pub basis: Option<Cosine>,
     /// Whether noise is secure, which also decides how rows are stored.
@@ -80,6 +82,7 @@ impl Preparation {
             model,
             scale: config.scale_choice(),
             standardize,
+            whiten: config.whiten_for(kind, map, features.outputs())?,
             features,
             basis,
             secure: config.noise == Auto::Given(NoiseName::Secure),
@@ -97,6 +100,7 @@ impl Preparation {
             smoothness: None,
             image: self.basis.is_none() && self.square,
             feature_map: self.features.kind(),
+            whiten: self.whiten,
             basis: self.basis,
             whole: self.model.whole(self.basis),
         }
