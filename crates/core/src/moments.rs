@@ -12,7 +12,7 @@
 //!
 //! **What travels** is the upper triangle as a vector `v(x)`: `x_a^2` on the diagonal, `sqrt(2) x_a x_b` off it. Then
 //! `|v(x)| = |x x^T|_F = |x|^2` and `v(x) . v(y) = (x . y)^2 >= 0`: a record left out changes the sum by at most 1, a
-//! record replaced by at most `sqrt(2)` (`docs/privacy.md`, section 14). Noise is the same on all of `v`.
+//! record replaced by at most `sqrt(2)` (`docs/privacy.md`, Proposition 6a). Noise is the same on all of `v`.
 //!
 //! **Guarantee.** The sum is a [`RawEstimate`], so it leaves through [`GaussianMechanism::release`] alone. Records that are
 //! longer than one are shortened, each by itself; with secure noise each is put on the grid by itself. The map acts on

@@ -329,7 +329,7 @@ pub struct MomentsRelease {
 
 /// The release of second moments of a client with so many records, if the run has one: noise for its
 /// share of the `mu^2` that the target allows. Of vectors of length one with angles of at most 90 degrees, replacing one
-/// moves their mean by `sqrt(2)/m`, leaving one out by `1/m` (`docs/privacy.md`, section 14).
+/// moves their mean by `sqrt(2)/m`, leaving one out by `1/m` (`docs/privacy.md`, Proposition 6a).
 ///
 /// # Errors
 /// When the accountant refuses the numbers.

@@ -19,7 +19,7 @@ use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
-use super::linear::WIDEST_ROOTS;
+use super::linear::{WIDEST_ROOTS, is_linear};
 use super::plain;
 use super::resolve::{Resolved, Shape};
 use super::{
@@ -175,7 +175,7 @@ impl Config {
             )),
             (Auto::Auto, None) => Ok(Some(SHARE).filter(|_| {
                 self.preset == Preset::Auto
-                    && model != ModelKind::Mlp
+                    && is_linear(model)
                     && self.is_ordinary()
                     && columns <= WIDEST_BY_ITSELF
             })),

@@ -69,7 +69,7 @@ impl Config {
             !self.source.is_images() && !matches!(self.source, Source::A9a | Source::Synthetic(_));
         let hidden = ["model.hidden", "model.activation", "algorithm.equalize"];
         let linear = match self.model {
-            Auto::Given(kind) => kind != ModelKind::Mlp,
+            Auto::Given(kind) => is_linear(kind),
             Auto::Auto => !self.given.iter().any(|key| hidden.contains(&key.as_str())),
         };
         source
@@ -97,7 +97,7 @@ impl Config {
     /// The rule, where it applies: full gradients of a linear model on records of length one.
     pub(super) fn linear_rule(&self, shape: &Shape) -> Option<LinearRule> {
         let applies = self.preset == Preset::Auto
-            && shape.model != ModelKind::Mlp
+            && is_linear(shape.model)
             && shape.feature_map != FeatureKind::None
             && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorKind::Gd));
         let signal = self.signal(shape).filter(|_| applies)?;
@@ -149,6 +149,11 @@ impl Config {
     }
 }
 
+/// Whether the rule speaks of this model: the noise that counts is that of a logit.
+pub(super) fn is_linear(model: ModelKind) -> bool {
+    matches!(model, ModelKind::Logistic | ModelKind::Softmax)
+}
+
 /// `mu` of what is left for rounds when second moments have got their share of `mu^2`.
 fn left_for_rounds(epsilon: f64, delta: f64, share: Option<f64>) -> f64 {
     largest_mu(epsilon, delta) * (1.0 - share.unwrap_or(0.0)).sqrt()
@@ -177,7 +182,7 @@ impl Resolved {
     /// Whether this is a linear model on records of length one, by full gradients and with a target:
     /// what the rule is about.
     pub fn is_linear_on_unit_records(&self) -> bool {
-        self.model != ModelKind::Mlp
+        is_linear(self.model)
             && self.feature_map != FeatureKind::None
             && self.estimator == EstimatorKind::Gd
             && matches!(self.noise_target, NoiseTarget::Epsilon(_))
