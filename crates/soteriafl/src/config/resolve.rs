@@ -295,7 +295,7 @@ impl Config {
         let shift = self.shift.or(match self.preset {
             // Coordinates that all clients share, and whole gradients, leave no difference between
             // clients to learn.
-            Preset::Auto if shared || self.plain(shape) || self.linear_rule(shape) => {
+            Preset::Auto if shared || self.plain(shape) || self.number_rule(shape) => {
                 ShiftChoice::Off
             }
             Preset::Auto if rule.is_some() && compressor == CompressorKind::Identity => {
@@ -451,7 +451,7 @@ impl Config {
     fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
-            _ if self.plain(shape) || self.linear_rule(shape) => CompressorName::Identity,
+            _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
             Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
