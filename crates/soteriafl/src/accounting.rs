@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_accountant::{
-    AccountError, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Odometer, Question,
-    Release,
+    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Odometer,
+    Question, Release, ShiftMixture, largest_mu,
 };
 use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::moments::SLACK;
 
 use crate::claim::{Claim, Reason};
 use crate::specification::{AccountantName, Clip, NoiseTarget, Specification, StepSizeOrigin};
@@ -55,6 +56,9 @@ pub enum PrivacyError {
     /// The accountant refuses.
     #[error("privacy: {0}")]
     Account(#[from] AccountError),
+    /// Second moments cannot be released.
+    #[error("{0}")]
+    Moments(String),
 }
 
 impl Privacy {
@@ -307,7 +311,52 @@ fn question(
         AccountantName::Rdp => Method::Rdp,
         AccountantName::Pld | AccountantName::Paper => Method::Pld,
     };
-    Ok(question.by(method).amplification(run.may_amplify()))
+    let question = question.by(method).amplification(run.may_amplify());
+    match moments(run, records)? {
+        // Before the first round: what follows may depend on it, the noise of either does not.
+        Some(moments) => Ok(question.after(&moments.release, moments.sigma, 1)?),
+        None => Ok(question),
+    }
+}
+
+/// A client's release of second moments, before the first round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MomentsRelease {
+    /// What one record does to it.
+    pub release: Release,
+    /// Standard deviation of its noise.
+    pub sigma: f64,
+}
+
+/// The release of second moments of a client with so many records, if the run has one: noise for its
+/// share of the `mu^2` that the target allows. Of vectors of length one with angles of at most 90 degrees, replacing one
+/// moves their mean by `sqrt(2)/m`, leaving one out by `1/m` (`docs/privacy.md`, Proposition 6a).
+///
+/// # Errors
+/// When the accountant refuses the numbers.
+pub fn moments(
+    run: &Specification,
+    records: usize,
+) -> Result<Option<MomentsRelease>, PrivacyError> {
+    let (Some(share), NoiseTarget::Epsilon(epsilon)) = (run.moments, run.target) else {
+        return Ok(None);
+    };
+    // The accountant counts the distance of neighbours as so many shifts.
+    let (distance, moved) = match run.adjacency {
+        Adjacency::ReplaceOne => (2.0, std::f64::consts::SQRT_2),
+        Adjacency::ZeroOut => (1.0, 1.0),
+    };
+    // All records of a person move it together.
+    let person = (run.records_per_person as usize).min(records.max(1));
+    let moved = person as f64 * moved * (1.0 + SLACK) / records as f64;
+    let shifts = ShiftMixture::certain(moved / distance).map_err(AccountError::from)?;
+    Ok(Some(MomentsRelease {
+        release: Release {
+            shifts,
+            random_k: None,
+        },
+        sigma: moved / (share.sqrt() * largest_mu(epsilon, run.delta)),
+    }))
 }
 
 /// The ratio of the series of sizes for which noise is computed where there are many.

@@ -126,6 +126,7 @@ fn run() -> Specification {
         momentum: 0.0,
         regularizer: Regularizer::None,
         regularizer_at_client: false,
+        moments: None,
         rounds: 8,
         output: Output::Last,
         seed: 0,

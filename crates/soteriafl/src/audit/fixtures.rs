@@ -39,6 +39,7 @@ pub(crate) fn run() -> Specification {
         momentum: 0.0,
         regularizer: Regularizer::None,
         regularizer_at_client: false,
+        moments: None,
         rounds: 10,
         output: Output::Last,
         seed: 0,
