@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DataError, Dataset, Place};
+use super::{DataError, Dataset, Place, TableSchema};
 
 /// More distinct labels than this are taken for a mistake.
 const MOST_CLASSES: usize = 1 << 16;
@@ -37,6 +37,12 @@ pub struct Schema {
     pub feature_names: Option<Arc<[String]>>,
     /// The names of all classes in their order; without them, the labels that occur.
     pub label_names: Option<Arc<[String]>>,
+    /// What the columns of a table mean; without it, all but the label are numbers.
+    pub table: Option<Arc<TableSchema>>,
+    /// Whether labels are left alone and may be missing, as where a class is to be predicted.
+    pub unlabelled: bool,
+    /// The column of a table that says whose record each row is.
+    pub client_column: Option<String>,
 }
 
 impl Schema {
@@ -46,6 +52,7 @@ impl Schema {
             columns: Some(data.columns()),
             feature_names: data.feature_names().map(Into::into),
             label_names: Some(data.label_names().into()),
+            ..Schema::default()
         }
     }
 }
@@ -98,6 +105,11 @@ impl Labels {
 
     pub(super) fn rows(&self) -> usize {
         self.rows.len()
+    }
+
+    /// Drops the classes of rows, not what is known of spellings.
+    pub(super) fn forget(&mut self) {
+        self.rows.clear();
     }
 
     /// The class of every row, and what the classes are called; `path` stands in the error.
@@ -326,6 +338,7 @@ mod tests {
             feature_names: None,
             columns: None,
             label_names: Some(names.into()),
+            ..Schema::default()
         };
         assert!(classes(&["150", "199"], &schema).is_some());
     }

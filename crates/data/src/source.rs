@@ -12,9 +12,11 @@ use std::str::FromStr;
 
 use super::csv::{Format, LabelColumn};
 use super::directories::ImageFiles;
+use super::schema::{self, Checked, Draft, TableRows};
+use super::several;
 use super::{
-    Constants, DataDirectories, DataError, Dataset, MOST_FEATURES, Partition, Scaling, Schema,
-    Synthetic, a9a, csv, idx, libsvm,
+    Adjustment, Constants, DataDirectories, DataError, Dataset, Grouping, MOST_FEATURES, Partition,
+    Scaling, Schema, Synthetic, TableSchema, a9a, csv, idx, libsvm,
 };
 
 /// Where records come from.
@@ -59,6 +61,36 @@ pub struct Loaded {
     pub train: Dataset,
     /// The records to test on, if there are any.
     pub test: Option<Dataset>,
+    /// Which client every record to train on belongs to, where a column says so.
+    pub clients: Option<Grouping>,
+    /// Which person every record to train on is about, where a column says so.
+    pub people: Option<Grouping>,
+    /// What the schema of a table did not know, for its owner's eyes.
+    pub adjustments: Vec<Adjustment>,
+}
+
+impl Loaded {
+    pub(crate) fn new(train: Dataset, test: Option<Dataset>) -> Loaded {
+        Loaded {
+            train,
+            test,
+            clients: None,
+            people: None,
+            adjustments: Vec::new(),
+        }
+    }
+}
+
+impl From<TableRows> for Loaded {
+    fn from(rows: TableRows) -> Loaded {
+        Loaded {
+            train: rows.data,
+            test: None,
+            clients: rows.clients,
+            people: rows.people,
+            adjustments: rows.adjustments,
+        }
+    }
 }
 
 /// A source, or one part of it for one client.
@@ -95,26 +127,22 @@ impl Source {
                     columns: schema.columns.or(*features),
                     ..schema.clone()
                 };
-                Loaded {
-                    train: libsvm::read(path, &schema)?,
-                    test: None,
-                }
+                Loaded::new(libsvm::read(path, &schema)?, None)
             }
-            Source::Csv { path, format } => Loaded {
-                train: csv::read(path, format, schema)?,
-                test: None,
-            },
-            Source::Synthetic(size) => Loaded {
-                train: size.train(seed)?,
-                test: Some(size.test(seed)?),
-            },
+            Source::Csv { path, format } if several::is_pattern(path) => {
+                several::load(path, format, schema)?
+            }
+            Source::Csv { path, format } => csv::load(path, format, schema)?,
+            Source::Synthetic(size) => Loaded::new(size.train(seed)?, Some(size.test(seed)?)),
             Source::Clients => {
                 let reason = "these records are not here: every client has its own, and `soteria serve` \
                               coordinates them; to train here, name a source";
                 return Err(wrong("clients", reason));
             }
         };
-        self.check(&loaded.train, schema)?;
+        if !matches!(self, Source::Csv { .. }) {
+            self.check(&loaded.train, schema)?;
+        }
         Ok(loaded)
     }
 
@@ -124,15 +152,79 @@ impl Source {
     pub fn load_with_test(
         &self,
         test: &Source,
+        schema: &Schema,
         directories: &DataDirectories,
         seed: u64,
     ) -> Result<Loaded, DataError> {
-        let train = self.load(directories, seed)?.train;
-        let other = test.load_as(&Schema::of(&train), directories, seed)?;
-        Ok(Loaded {
-            train,
-            test: Some(other.test.unwrap_or(other.train)),
-        })
+        let mut loaded = self.load_as(schema, directories, seed)?;
+        let known = Schema {
+            table: schema.table.clone(),
+            client_column: schema.client_column.clone(),
+            ..Schema::of(&loaded.train)
+        };
+        let other = test.load_as(&known, directories, seed)?;
+        loaded.adjustments.extend(other.adjustments);
+        loaded.test = Some(other.test.unwrap_or(other.train));
+        Ok(loaded)
+    }
+
+    /// Whether it is a table, whose columns a schema can describe.
+    pub fn is_table(&self) -> bool {
+        matches!(self, Source::Csv { .. })
+    }
+
+    /// Whether it stands for several files, each a client's.
+    pub fn is_several(&self) -> bool {
+        match self {
+            Source::Csv { path, .. } => several::is_pattern(path),
+            _ => false,
+        }
+    }
+
+    /// Gives every row of a table of text, its header included, to `take`, field by field.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or a row cannot be split into fields.
+    pub fn for_each_row(&self, take: &mut dyn FnMut(&[&[u8]])) -> Result<(), DataError> {
+        match self {
+            Source::Csv { path, format } => {
+                for path in several::files(path)? {
+                    csv::for_each_row(&path, format, take)?;
+                }
+                Ok(())
+            }
+            _ => Err(wrong(&self.to_string(), NO_TABLE)),
+        }
+    }
+
+    /// A schema proposed from what stands in a table.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has no names of columns.
+    pub fn draft_schema(&self) -> Result<Draft, DataError> {
+        match self {
+            Source::Csv { path, format } => schema::draft(&several::files(path)?, format),
+            _ => Err(wrong(&self.to_string(), NO_TABLE)),
+        }
+    }
+
+    /// What in a table does not fit a schema, file by file.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or begins as no table does.
+    pub fn check_schema(
+        &self,
+        table: &TableSchema,
+        labelled: bool,
+    ) -> Result<Vec<Checked>, DataError> {
+        match self {
+            Source::Csv { path, format } => {
+                let files = several::files(path)?;
+                let checked = files.iter().map(|path| schema::check(path, format, table, labelled));
+                checked.collect()
+            }
+            _ => Err(wrong(&self.to_string(), NO_TABLE)),
+        }
     }
 
     /// Whether the features are pixels, which are standardised by default.
@@ -156,6 +248,14 @@ impl Source {
     /// Built-in sources do not read the schema, so they are compared with it.
     fn check(&self, data: &Dataset, schema: &Schema) -> Result<(), DataError> {
         let refuse = |reason: String| Err(wrong(&self.to_string(), reason));
+        if schema.table.is_some() {
+            return refuse(NO_TABLE.to_owned());
+        }
+        if let Some(column) = &schema.client_column {
+            return refuse(format!(
+                "only tables have a column \"{column}\" that names clients"
+            ));
+        }
         if let Some(columns) = schema.columns.filter(|&columns| columns != data.columns()) {
             return refuse(format!(
                 "expected {columns} features, found {}",
@@ -176,19 +276,13 @@ impl Source {
 /// The built-in records, unless a directory has files of that name with others in them.
 fn load_a9a(directories: &DataDirectories) -> Result<Loaded, DataError> {
     let (train, test) = a9a::load()?;
-    let built_in = Loaded {
-        train,
-        test: Some(test),
-    };
+    let built_in = Loaded::new(train, Some(test));
     let Some((train, test)) = directories.libsvm_set("a9a")? else {
         return Ok(built_in);
     };
     let schema = Schema::of(&built_in.train);
     let read = |path: PathBuf| libsvm::read(&path, &schema);
-    let found = Loaded {
-        train: read(train)?,
-        test: test.map(read).transpose()?,
-    };
+    let found = Loaded::new(read(train)?, test.map(read).transpose()?);
     // Equal records in their more compact form.
     let same =
         found.train == built_in.train && (found.test.is_none() || found.test == built_in.test);
@@ -201,12 +295,14 @@ fn load_images(files: &ImageFiles, schema: &Schema) -> Result<Loaded, DataError>
         Some((images, labels)) => Some(idx::read(images, labels, &Schema::of(&train))?),
         None => None,
     };
-    Ok(Loaded { train, test })
+    Ok(Loaded::new(train, test))
 }
 
 fn wrong(value: &str, reason: impl Into<String>) -> DataError {
     DataError::choice("source", value, reason)
 }
+
+const NO_TABLE: &str = "a schema is about the columns of a table, which this is not";
 
 const FORMS: &str =
     "expected a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH or synthetic:ROWSxFEATURES";
@@ -330,9 +426,9 @@ fn csv_format(text: &str, options: &[(&str, &str)]) -> Result<Format, DataError>
             }
             ("header", "yes", _) => format.header = Some(true),
             ("header", "no", _) => format.header = Some(false),
-            ("separator", "tab", _) => format.separator = b'\t',
+            ("separator", "tab", _) => format.separator = Some(b'\t'),
             ("separator", _, &[byte]) if byte.is_ascii_punctuation() && byte != b'"' => {
-                format.separator = byte
+                format.separator = Some(byte);
             }
             _ => {
                 let possible =
@@ -376,9 +472,9 @@ impl fmt::Display for Source {
                     Some(false) => options.push("header=no".to_owned()),
                 }
                 match format.separator {
-                    b',' => {}
-                    b'\t' => options.push("separator=tab".to_owned()),
-                    other => options.push(format!("separator={}", char::from(other))),
+                    None => {}
+                    Some(b'\t') => options.push("separator=tab".to_owned()),
+                    Some(other) => options.push(format!("separator={}", char::from(other))),
                 }
                 if options.is_empty() {
                     Ok(())
@@ -478,7 +574,7 @@ mod tests {
             Format {
                 label: LabelColumn::Number(3),
                 header: Some(false),
-                separator: b','
+                separator: None
             }
         );
     }

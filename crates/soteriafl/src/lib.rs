@@ -14,6 +14,7 @@
 //! | [`claim`] | what is claimed, or why nothing is |
 //! | [`config`] | the same from a TOML file: what was typed, what it means, what was resolved |
 //! | [`problem`], [`record_shape`] | records, model and objective of a configuration |
+//! | [`schema_text`] | the public schema of a table, as TOML and JSON |
 //! | [`run`] | clients and server of a configured problem |
 //! | [`output`], [`model_file`], [`report`] | the files of a run |
 //! | [`advice`] | what a run says about itself before and after |
@@ -38,6 +39,7 @@ pub mod record_shape;
 pub mod report;
 pub mod reproduce;
 pub mod run;
+pub mod schema_text;
 pub mod specification;
 pub mod training;
 pub mod words;

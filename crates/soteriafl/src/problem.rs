@@ -15,7 +15,7 @@ use soteriafl_core::objective::{Logistic, Network, Objective, Regularizer};
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteriafl_core::random::{PublicPurpose, PublicSeed};
 use soteriafl_data::{
-    Constants, Cosine, DataDirectories, DataError, Dataset, RecordsError, Scale, Scaling, Source,
+    Adjustment, Constants, Cosine, DataDirectories, DataError, Dataset, RecordsError, Scale, Scaling, Source,
 };
 
 use crate::config::resolve::{Resolved, Shape};
@@ -63,6 +63,8 @@ pub struct Problem {
     pub intercept: f64,
     /// Features and classes of the records as they were read.
     pub shape: RecordShape,
+    /// What the schema of their table did not know, for its owner's eyes.
+    pub adjustments: Vec<Adjustment>,
     /// What was decided about them.
     pub preparation: Preparation,
     digest: OnceLock<String>,
@@ -104,6 +106,7 @@ impl Problem {
             mut test,
             dealt,
             shape,
+            adjustments,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -140,6 +143,7 @@ impl Problem {
             standardizing,
             intercept: if intercept { value } else { 0.0 },
             shape,
+            adjustments,
             preparation,
             digest: OnceLock::new(),
         })

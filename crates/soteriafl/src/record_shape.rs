@@ -1,5 +1,9 @@
 //! What is known about records before any is seen.
 
+use std::sync::Arc;
+
+use soteriafl_data::TableSchema;
+
 /// Features and classes of the records of a run, as everybody knows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordShape {
@@ -8,6 +12,8 @@ pub struct RecordShape {
     /// What they are called, in their order, where that is agreed: records whose source has names
     /// must have these.
     pub names: Option<Vec<String>>,
+    /// What the columns of their table mean, where they are read through a schema.
+    pub schema: Option<Arc<TableSchema>>,
     /// Class names, in their order.
     pub labels: Vec<String>,
 }

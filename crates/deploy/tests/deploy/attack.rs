@@ -33,7 +33,8 @@ pub fn describe(records: usize, settings: &[String]) -> Description {
     let shape = RecordShape {
         names: None,
         features: 40,
-        labels: vec!["-1".to_string(), "+1".to_string()],
+        schema: None,
+            labels: vec!["-1".to_string(), "+1".to_string()],
     };
     let preparation = Preparation::of(&config, &shape).unwrap();
     let (resolved, _) = config.resolve(&preparation.shape(vec![records])).unwrap();

@@ -108,6 +108,7 @@ impl Deployment {
         let shape = RecordShape {
             names: None,
             features: shard.columns() - usize::from(intercept),
+            schema: None,
             labels: shard.label_names().to_vec(),
         };
         let seed = (!secret).then_some(resolved.seed);

@@ -41,7 +41,8 @@ pub fn try_describe(
     let shape = RecordShape {
         features,
         names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
-        labels: labels.map(str::to_string).to_vec(),
+        schema: None,
+            labels: labels.map(str::to_string).to_vec(),
     };
     let preparation = Preparation::of(&config, &shape).unwrap();
     let (resolved, _) = config.resolve(&preparation.shape(vec![4; 2])).unwrap();

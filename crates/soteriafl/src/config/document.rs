@@ -19,8 +19,15 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.rows",
         "\"all\", or how many of the first training rows to use",
     ),
+    (
+        "data.schema",
+        "a file with the public schema of the table (or write it under [schema])",
+    ),
     ("data.clients", "a positive integer"),
-    ("data.partition", "sorted | iid | dirichlet"),
+    (
+        "data.partition",
+        "sorted | iid | dirichlet | column:NAME | files",
+    ),
     ("data.alpha", "a positive number (dirichlet)"),
     (
         "data.scale",
@@ -34,6 +41,14 @@ pub const KEYS: &[(&str, &str)] = &[
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),
+    ("schema.ranges", "public | \"read from records\""),
+    ("schema.task", "classification | regression"),
+    ("schema.numbers", "linear | root"),
+    ("schema.missing", "a list of the fields that say nothing"),
+    (
+        "schema.columns",
+        "a list of columns, { name = ..., kind = ... } each",
+    ),
     ("model.kind", "auto | logistic | softmax | mlp"),
     ("model.hidden", "a list of layer sizes"),
     ("model.activation", "auto | sigmoid | tanh | relu"),
@@ -293,6 +308,16 @@ impl Document {
         }
         self.entries.insert(key, (value, place));
         Ok(())
+    }
+
+    /// The keys of a section with their values.
+    pub fn section(&self, name: &str) -> toml::Table {
+        let entries = self.entries.iter();
+        let inside = entries.filter_map(|(key, (value, _))| {
+            let (section, key) = key.split_once('.')?;
+            (section == name).then(|| (key.to_string(), value.clone()))
+        });
+        inside.collect()
     }
 
     /// Takes a key out, and says whether it was there.

@@ -5,12 +5,15 @@
 //! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
 //! most for (`best.rs`).
 
+use std::sync::Arc;
+
 use soteriafl_accountant::Estimator;
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
-use soteriafl_data::{Cosine, Partition, Source};
+use soteriafl_data::schema::Ranges;
+use soteriafl_data::{Cosine, Partition, Source, TableSchema};
 
 use crate::problem::regularizer;
 use crate::specification::{Batches, Clip, Coordinates, Specification};
@@ -20,7 +23,7 @@ use super::document::ConfigError;
 use super::read::{PRESETS, name};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
+    Init, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
     ShiftChoice, Theory,
 };
 use crate::words::{counted, readable};
@@ -34,6 +37,10 @@ pub struct Resolved {
     pub source: Source,
     pub test: Option<Source>,
     pub rows: Option<usize>,
+    /// What the columns of the table mean.
+    pub schema: Option<Arc<TableSchema>>,
+    /// Clients that the data itself names; the partition is not used then.
+    pub natural: Option<NaturalClients>,
     pub clients: usize,
     pub partition: Partition,
     pub scale: ScaleChoice,
@@ -127,6 +134,10 @@ impl Resolved {
             amplification: self.amplification,
             noise: self.noise,
             step_size_origin: self.step_size_origin,
+            ranges_from_records: self
+                .schema
+                .as_ref()
+                .is_some_and(|schema| schema.ranges() == Ranges::ReadFromRecords),
             step_size: self.step_size,
             schedule: self.schedule,
             momentum: self.momentum,
@@ -331,6 +342,8 @@ impl Config {
             source: self.source.clone(),
             test: self.test.clone(),
             rows: self.rows,
+            schema: self.schema.clone(),
+            natural: self.natural.clone(),
             clients: shape.records.len(),
             partition: self.partition,
             scale: self.scale_choice(),

@@ -5,7 +5,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use soteriafl_core::random::SecretKey;
-use soteriafl_data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
+use soteriafl_data::schema::Target;
+use soteriafl_data::{
+    Cosine, DataDirectories, DataError, Dataset, Schema, Source, TableSchema,
+};
 
 use super::super::{Failure, Verbosity, inputs};
 use super::Options;
@@ -130,6 +133,8 @@ impl Plan {
             columns: given.map(FeatureList::count),
             feature_names: given.and_then(|list| list.names().map(Into::into)),
             label_names: config.labels.clone().map(Into::into),
+            table: config.schema.clone(),
+            ..Schema::default()
         };
         let test = match &config.test {
             None => None,
@@ -139,29 +144,9 @@ impl Plan {
                 Some(loaded.test.unwrap_or(loaded.train))
             }
         };
-        let names = || Some(test.as_ref()?.feature_names()?.to_vec());
-        let features = given
-            .map(FeatureList::count)
-            .or(test.as_ref().map(Dataset::columns));
-        let labels = config
-            .labels
-            .clone()
-            .or_else(|| Some(test.as_ref()?.label_names().to_vec()));
-        let (Some(features), Some(labels)) = (features, labels) else {
-            return Err(ConfigError::with_hint(
-                "`deployment.records` says that the server owns no records, but not what they \
-                 look like",
-                "give deployment.features and deployment.labels, or a test set in data.test",
-            )
-            .into());
-        };
-        let shape = RecordShape {
-            features,
-            names: given
-                .and_then(FeatureList::names)
-                .map(<[String]>::to_vec)
-                .or_else(names),
-            labels,
+        let shape = match &config.schema {
+            Some(schema) => shape_of_table(config, schema)?,
+            None => shape_of_numbers(config, test.as_ref())?,
         };
         let preparation = Preparation::of(config, &shape)?;
         let records = vec![config.records.unwrap_or(1); config.clients()?];
@@ -169,9 +154,11 @@ impl Plan {
         let Preparation { model, basis, .. } = preparation;
         // What was found in the test set is written down: another one cannot change what was
         // agreed.
-        let count = FeatureList::Count(shape.features);
-        resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
-        resolved.labels = Some(shape.labels.clone());
+        if config.schema.is_none() {
+            let count = FeatureList::Count(shape.features);
+            resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
+            resolved.labels = Some(shape.labels.clone());
+        }
         let mut plan = Self {
             resolved,
             shape,
@@ -264,6 +251,54 @@ impl Plan {
             _ => Ok(description),
         }
     }
+}
+
+/// What records look like that are read through a schema.
+fn shape_of_table(config: &Config, schema: &Arc<TableSchema>) -> Result<RecordShape, ConfigError> {
+    if config.features.is_some() || config.labels.is_some() {
+        return Err(ConfigError::with_hint(
+            "the schema says what records look like, and so do `deployment.features` and \
+             `deployment.labels`",
+            "leave those two out",
+        ));
+    }
+    let Target::Classes(classes) = schema.target() else {
+        return Err(ConfigError::conflict(format!(
+            "the schema's label \"{}\" is a quantity, not a class",
+            schema.label()
+        )));
+    };
+    Ok(RecordShape {
+        features: schema.features().len(),
+        names: Some(schema.features().to_vec()),
+        schema: Some(Arc::clone(schema)),
+        labels: classes.to_vec(),
+    })
+}
+
+/// What records of numbers look like, by the configuration or by the test set.
+fn shape_of_numbers(config: &Config, test: Option<&Dataset>) -> Result<RecordShape, ConfigError> {
+    let given = config.features.as_ref();
+    let names = || Some(test?.feature_names()?.to_vec());
+    let features = given.map(FeatureList::count).or(test.map(Dataset::columns));
+    let labels = config.labels.clone();
+    let labels = labels.or_else(|| Some(test?.label_names().to_vec()));
+    let (Some(features), Some(labels)) = (features, labels) else {
+        return Err(ConfigError::with_hint(
+            "`deployment.records` says that the server owns no records, but not what they look like",
+            "give the table's [schema], or deployment.features and deployment.labels, or a test \
+             set in data.test",
+        ));
+    };
+    Ok(RecordShape {
+        features,
+        names: given
+            .and_then(FeatureList::names)
+            .map(<[String]>::to_vec)
+            .or_else(names),
+        schema: None,
+        labels,
+    })
 }
 
 /// What a coordinator should hear whose delta is larger than that of some client: its epsilon is
