@@ -7,7 +7,7 @@ use std::sync::Arc;
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
 use soteriafl_data::schema::Role;
-use soteriafl_data::{Partition, Source, TableSchema};
+use soteriafl_data::{FeatureKind, Partition, Source, TableSchema};
 use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
@@ -28,10 +28,10 @@ impl Config {
         refuse_biased(d)?;
         refuse_missing_rows(d)?;
         let alpha = d.read("data.alpha", 0.3, positive)?;
-        let source = self::source(d, "data.source")?.unwrap_or_else(|| source_without_name(d));
+        let source = source_of(d, "data.source")?.unwrap_or_else(|| source_without_name(d));
         let schema = schema(d)?;
         Ok(Self {
-            test: self::source(d, "data.test")?,
+            test: source_of(d, "data.test")?,
             rows: d.read(
                 "data.rows",
                 None,
@@ -54,6 +54,7 @@ impl Config {
                 }
             })?,
             scale: scale(d)?,
+            feature_map: d.read("data.features", Auto::Auto, auto(word::<FeatureKind>))?,
             basis: d.read("data.basis", Auto::Auto, auto(basis))?,
             standardize: d.read("data.standardize", Auto::Auto, auto(Value::as_bool))?,
             equal_weights: d.read(
@@ -371,7 +372,7 @@ fn source_without_name(document: &Document) -> Source {
     }
 }
 
-fn source(document: &Document, key: &str) -> Result<Option<Source>, ConfigError> {
+fn source_of(document: &Document, key: &str) -> Result<Option<Source>, ConfigError> {
     let text = document.read(key, None, |value| {
         value.as_str().map(|text| Some(text.to_string()))
     })?;
