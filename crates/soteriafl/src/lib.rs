@@ -16,7 +16,7 @@
 //! | [`problem`], [`record_shape`] | records, model and objective of a configuration |
 //! | [`schema_text`] | the public schema of a table, as TOML and JSON |
 //! | [`run`] | clients and server of a configured problem |
-//! | [`output`], [`model_file`], [`report`] | the files of a run |
+//! | [`output`], [`model_file`], [`model_card`], [`report`] | the files of a run |
 //! | [`advice`] | what a run says about itself before and after |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
@@ -31,6 +31,7 @@ pub mod claim;
 pub mod comparison;
 pub mod config;
 pub mod experiment;
+pub mod model_card;
 pub mod model_file;
 pub mod output;
 pub mod planning;

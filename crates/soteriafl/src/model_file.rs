@@ -1,23 +1,66 @@
 //! The model as `model.safetensors`: readable by every safetensors library, equal models equal bytes.
 //!
-//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and, where
-//! the records have them, the names of features as JSON (one entry, so that its order cannot vary):
-//! whoever applies the model can see which column each weight is for. Where records go through a
+//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and classes
+//! and, where there are some, the names of features, the schema of the table and the scaling as JSON
+//! (one entry, so that its order cannot vary): whoever has the file can apply the model to rows as
+//! they were before anything was made of them. Where records go through a
 //! public map before the model reads them (`data.features`), `map` says which: then names are of
 //! what goes into the map, and weights for what comes out of it.
 
 use safetensors::tensor::{Dtype, TensorView};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
 use soteriafl_core::objective::Network;
+use soteriafl_data::{Constants, Scaling};
 
 use crate::problem::Model;
+use crate::record_shape::RecordShape;
+use crate::schema_text;
+
+/// What a model's user needs besides the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// What the records are: names of features, the schema of their table, classes.
+    pub shape: &'a RecordShape,
+    /// How features are scaled before they are mapped and read.
+    pub scaling: &'a Scaling,
+}
+
+impl About<'_> {
+    fn describe(&self, description: &mut Value) {
+        let RecordShape {
+            features,
+            names,
+            schema,
+            labels,
+        } = self.shape;
+        description["classes"] = json!(labels);
+        if let Some(names) = names {
+            description["features"] = json!(names);
+        }
+        if let Some(schema) = schema {
+            description["schema"] = schema_text::to_json(schema);
+        }
+        // The constant feature has its scale in the bias. A single number is for all features.
+        let first = |constants: &Constants| {
+            let all = constants.as_slice();
+            json!(&all[..all.len().min(*features)])
+        };
+        let changes = |constants: &Constants, neutral: f64| {
+            constants.as_slice().iter().any(|&value| value != neutral)
+        };
+        let (center, factor) = (self.scaling.center(), self.scaling.factor());
+        if changes(center, 0.0) || changes(factor, 1.0) {
+            description["scale"] = json!({ "center": first(center), "factor": first(factor) });
+        }
+    }
+}
 
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
 /// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
-/// composed with it, so that the file's model reads scaled features as they are. `names` is what
-/// these are called, and `features` the public map that they go through.
+/// composed with it, so that the file's model reads scaled features as they are. `features` is the
+/// public map that they go through.
 ///
 /// # Errors
 /// When the model cannot be encoded.
@@ -27,7 +70,7 @@ pub fn to_bytes(
     features: &FeatureMap,
     basis: Option<Cosine>,
     intercept: f64,
-    names: Option<&[String]>,
+    about: About<'_>,
 ) -> Result<Vec<u8>, String> {
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     let mut description = match model {
@@ -77,9 +120,7 @@ pub fn to_bytes(
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
-    if let Some(names) = names {
-        description["features"] = json!(names);
-    }
+    about.describe(&mut description);
     if features.kind() != FeatureKind::None {
         description["map"] = json!({
             "kind": features.kind().to_string(),

@@ -21,7 +21,7 @@ use soteriafl_data::{
 
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Init, ModelKind, RegularizerKind, ScaleChoice};
-use crate::model_file;
+use crate::model_file::{self, About};
 use crate::record_shape::RecordShape;
 
 pub use preparation::Preparation;
@@ -187,8 +187,11 @@ impl Problem {
                 1.0,
             ),
         };
-        let names = self.shape.names.as_deref();
-        model_file::to_bytes(model, &parameters, features, *basis, intercept, names)
+        let about = About {
+            shape: &self.shape,
+            scaling: &self.scaling,
+        };
+        model_file::to_bytes(model, &parameters, features, *basis, intercept, about)
     }
 
     /// Replaces what `config` still leaves open by what suits these records, and lists what its

@@ -171,9 +171,7 @@ fn head(schema: &TableSchema) -> Vec<(&'static str, String)> {
     if schema.numbers() != Numbers::default() {
         head.push(("numbers", string(name(NUMBERS, schema.numbers()))));
     }
-    if schema.missing() != MISSING {
-        head.push(("missing", list(schema.missing())));
-    }
+    head.push(("missing", list(schema.missing())));
     head
 }
 

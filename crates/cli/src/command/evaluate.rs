@@ -18,15 +18,17 @@ use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
 use soteriafl_core::quality;
+use soteriafl_data::schema::Target;
 use soteriafl_data::{
     Constants, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, OtherName, Scaling,
-    Schema, Source,
+    Schema, Source, TableSchema,
 };
 
 use super::{Failure, Verbosity, all_cores, print, print_json, table};
 use soteriafl::advice;
-use soteriafl::config::{Config, Document, FeatureList, ScaleChoice};
+use soteriafl::config::{Config, Document, FeatureList, NaturalClients, ScaleChoice};
 use soteriafl::problem::{Problem, ProblemError};
+use soteriafl::schema_text;
 use soteriafl::words::counted;
 
 /// Records handled at a time.
@@ -135,7 +137,14 @@ fn load(
     let schema = Schema {
         columns: Some(model.features.inputs()),
         feature_names: model.names.clone().or(context.feature_names.clone()),
-        label_names: context.label_names.clone(),
+        // A table says what its classes are called; elsewhere they are those of the data.
+        label_names: match &model.schema {
+            Some(_) => model.class_names.clone(),
+            None => context.label_names.clone(),
+        },
+        table: model.schema.clone().or(context.schema.clone()),
+        client_column: context.client_column.clone(),
+        ..Schema::default()
     };
     let loaded = options.data.load_as(&schema, directories, seed);
     let loaded = loaded.map_err(|error| match error {
@@ -177,7 +186,7 @@ fn averages(data: &Dataset, outcomes: &[Outcome]) -> (f64, f64) {
 }
 
 /// Refuses data whose columns are not those that the model was trained on.
-fn other_columns(data: &Source, difference: &OtherName) -> Failure {
+pub(super) fn other_columns(data: &Source, difference: &OtherName) -> Failure {
     Failure::Usage {
         message: format!(
             "{data} does not have the columns that the model was trained on: {}",
@@ -195,6 +204,10 @@ struct Context {
     scaling: Scaling,
     feature_names: Option<Arc<[String]>>,
     label_names: Option<Arc<[String]>>,
+    /// What the columns of the run's table mean.
+    schema: Option<Arc<TableSchema>>,
+    /// The column that dealt the run's rows to clients.
+    client_column: Option<String>,
     seed: u64,
 }
 
@@ -213,17 +226,30 @@ impl Context {
                 scaling: Scaling::identity(),
                 feature_names: None,
                 label_names: None,
+                schema: None,
+                client_column: None,
                 seed: 0,
             });
         };
         let config = Config::read(&Document::from_file(path)?)?;
         let names = config.features.as_ref().and_then(FeatureList::names);
         let labels: Option<Arc<[String]>> = config.labels.clone().map(Into::into);
+        let schema = config.schema.clone();
+        // A schema says what the classes are, and in which order.
+        let classes = schema.as_ref().and_then(|schema| match schema.target() {
+            Target::Classes(classes) => Some(Arc::clone(classes)),
+            Target::Quantity { .. } => None,
+        });
+        let labels = labels.or(classes);
+        let client_column = config.natural.as_ref().and_then(NaturalClients::column);
+        let client_column = client_column.map(str::to_owned);
         let named = labels.is_some();
         let public = public_scaling(&config)?.map(|scaling| Context {
             scaling,
             feature_names: names.map(Into::into),
             label_names: labels,
+            schema: schema.clone(),
+            client_column: client_column.clone(),
             seed: config.seed,
         });
         // The configuration of a deployment, whose records were never here, says what they look
@@ -239,6 +265,8 @@ impl Context {
                 label_names: Some(problem.shape.labels.into()),
                 scaling: problem.scaling,
                 feature_names: problem.shape.names.map(Into::into),
+                schema,
+                client_column,
                 seed: config.seed,
             }),
             // Published and given constants need no records; only the names of the classes are
@@ -286,21 +314,27 @@ fn public_scaling(config: &Config) -> Result<Option<Scaling>, Failure> {
 }
 
 /// A model from its file, ready to be applied.
-struct Trained {
+pub(super) struct Trained {
     kind: &'static str,
-    objective: Box<dyn Objective>,
-    parameters: Vec<f32>,
+    pub(super) objective: Box<dyn Objective>,
+    pub(super) parameters: Vec<f32>,
     inputs: usize,
     /// The public map that records go through before.
-    features: FeatureMap,
+    pub(super) features: FeatureMap,
     /// What the inputs are called, if the file says so.
-    names: Option<Arc<[String]>>,
+    pub(super) names: Option<Arc<[String]>>,
     classes: usize,
-    intercept: bool,
+    /// What the classes are called, if the file says so.
+    pub(super) class_names: Option<Arc<[String]>>,
+    /// What the columns of a table mean, if it was trained on one.
+    pub(super) schema: Option<Arc<TableSchema>>,
+    /// How features are scaled before they are mapped and read, if they are.
+    pub(super) scaling: Option<Scaling>,
+    pub(super) intercept: bool,
 }
 
 impl Trained {
-    fn read(bytes: &[u8]) -> Result<Trained, String> {
+    pub(super) fn read(bytes: &[u8]) -> Result<Trained, String> {
         let (_, header) = SafeTensors::read_metadata(bytes)
             .map_err(|error| format!("not a model file: {error}"))?;
         let file = SafeTensors::deserialize(bytes)
@@ -320,7 +354,10 @@ impl Trained {
         }?;
         let features = features(&description["map"], model.inputs)?;
         Ok(Trained {
-            names: names(&description["features"], features.inputs())?,
+            names: list_of(&description["features"], features.inputs(), "names of features")?,
+            class_names: list_of(&description["classes"], model.classes, "classes")?,
+            schema: schema(&description["schema"])?,
+            scaling: scaling(&description["scale"], features.inputs())?,
             features,
             ..model
         })
@@ -340,6 +377,9 @@ impl Trained {
             inputs,
             features: unmapped(inputs)?,
             names: None,
+            class_names: None,
+            schema: None,
+            scaling: None,
             classes: 2,
             intercept,
         })
@@ -398,6 +438,9 @@ impl Trained {
             inputs,
             features: unmapped(inputs)?,
             names: None,
+            class_names: None,
+            schema: None,
+            scaling: None,
             classes,
             intercept: false,
         })
@@ -452,19 +495,49 @@ fn unmapped(inputs: usize) -> Result<FeatureMap, String> {
     FeatureMap::new(FeatureKind::None, inputs).map_err(|error| error.to_string())
 }
 
-/// The names of features in a description, one for each; `None` if it has none.
-fn names(value: &Value, inputs: usize) -> Result<Option<Arc<[String]>>, String> {
+/// A list of names in a description, one for each of `count`; `None` if it has none.
+fn list_of(value: &Value, count: usize, what: &str) -> Result<Option<Arc<[String]>>, String> {
     if value.is_null() {
         return Ok(None);
     }
-    let list = value.as_array().filter(|list| list.len() == inputs);
+    let list = value.as_array().filter(|list| list.len() == count);
     let texts = list.and_then(|list| {
         let texts = list.iter().map(|name| name.as_str().map(str::to_owned));
         texts.collect::<Option<Arc<[String]>>>()
     });
-    texts
-        .map(Some)
-        .ok_or_else(|| format!("expected {inputs} names of features in its description"))
+    let wrong = || format!("expected {count} {what} in its description");
+    texts.map(Some).ok_or_else(wrong)
+}
+
+/// The schema in a description; `None` if it has none.
+fn schema(value: &Value) -> Result<Option<Arc<TableSchema>>, String> {
+    match value {
+        Value::Null => Ok(None),
+        value => match schema_text::from_json(value) {
+            Ok(schema) => Ok(Some(Arc::new(schema))),
+            Err(error) => Err(format!("its schema: {error}")),
+        },
+    }
+}
+
+/// The scaling in a description, for so many features; `None` if it has none.
+fn scaling(value: &Value, features: usize) -> Result<Option<Scaling>, String> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let constants = |key: &str| {
+        let numbers = value[key].as_array()?.iter().map(Value::as_f64);
+        match numbers.collect::<Option<Vec<f64>>>()?.as_slice() {
+            [number] => Some(Constants::Same(*number)),
+            numbers if numbers.len() == features => Some(Constants::PerFeature(numbers.into())),
+            _ => None,
+        }
+    };
+    let (Some(center), Some(factor)) = (constants("center"), constants("factor")) else {
+        return Err("its scale is not one number, or one for each feature".to_owned());
+    };
+    let scaling = Scaling::constants(center, factor);
+    scaling.map(Some).map_err(|error| format!("its scale: {error}"))
 }
 
 /// The numbers of a tensor of this shape.
@@ -509,7 +582,7 @@ fn write_predictions(path: &Path, data: &Dataset, outcomes: &[Outcome]) -> std::
 }
 
 /// A name as a field of a table.
-fn field(name: &str) -> String {
+pub(super) fn field(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))
     } else {

@@ -11,6 +11,7 @@ mod keys;
 mod plan;
 mod program;
 mod readme;
+mod tables;
 mod train;
 mod training;
 mod variants;

@@ -15,7 +15,7 @@ use super::plan::Plan;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::claim::{Claim, Reason};
-use soteriafl::model_file;
+use soteriafl::model_file::{self, About};
 use soteriafl::output::{Deployed, RunDirectory, RunResult};
 use soteriafl::problem;
 use soteriafl::words::readable;
@@ -139,14 +139,17 @@ pub(super) fn finish(
             summary["seconds"][part] = serde_json::Value::Null;
         }
     }
-    let names = plan.shape.names.as_deref();
+    let about = About {
+        shape: &plan.shape,
+        scaling: &plan.scaling,
+    };
     let bytes = model_file::to_bytes(
         &plan.model,
         &model,
         &plan.features,
         plan.basis,
         plan.intercept,
-        names,
+        about,
     )
     .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;

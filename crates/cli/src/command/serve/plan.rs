@@ -7,8 +7,8 @@ use std::sync::Arc;
 use soteriafl_core::random::SecretKey;
 use soteriafl_data::schema::Target;
 use soteriafl_data::{
-    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Schema, Source,
-    TableSchema,
+    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Scaling, Schema,
+    Source, TableSchema,
 };
 
 use super::super::{Failure, Verbosity, inputs};
@@ -30,6 +30,7 @@ pub(super) struct Plan {
     pub(super) shape: RecordShape,
     pub(super) model: Model,
     pub(super) test: Option<Arc<Dataset>>,
+    pub(super) scaling: Scaling,
     pub(super) features: FeatureMap,
     pub(super) basis: Option<Cosine>,
     pub(super) intercept: f64,
@@ -117,6 +118,7 @@ impl Plan {
             shape: problem.shape,
             model: problem.preparation.model,
             test: problem.test.map(Arc::new),
+            scaling: problem.scaling,
             features: problem.preparation.features,
             basis: problem.preparation.basis,
             intercept: problem.intercept,
@@ -173,6 +175,7 @@ impl Plan {
             shape,
             model,
             test: None,
+            scaling: Scaling::identity(),
             features: map,
             basis,
             intercept: 0.0,
@@ -185,6 +188,7 @@ impl Plan {
         let (shape, resolved) = (plan.shape.clone(), &plan.resolved);
         let outline = Description::new(resolved, shape, &plan.model, &start, None, [0; 16])?;
         let scaling = outline.scaling()?;
+        plan.scaling = scaling.clone();
         if outline.intercept() {
             plan.intercept = constant_feature(&scaling, plan.shape.features + 1);
         }
