@@ -273,7 +273,9 @@ impl Layout {
 
     /// How many features there are.
     fn features(&self) -> usize {
-        (0..self.names.len()).filter(|&place| self.is_feature(place)).count()
+        (0..self.names.len())
+            .filter(|&place| self.is_feature(place))
+            .count()
     }
 
     /// What the features are called, if the first line is a header.

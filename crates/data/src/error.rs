@@ -168,7 +168,9 @@ impl DataError {
                     false => fault.without_names(),
                 };
                 let lines = faults.iter().map(text);
-                lines.map(|line| format!("{}: {line}", path.display())).collect()
+                lines
+                    .map(|line| format!("{}: {line}", path.display()))
+                    .collect()
             }
             DataError::Format {
                 place, expected, ..

@@ -60,7 +60,9 @@ impl Grouping {
 /// The values of names that are all numbers.
 fn numbers(names: &[String]) -> Option<Vec<f64>> {
     let values = names.iter().map(|name| name.parse::<f64>().ok());
-    values.collect::<Option<Vec<f64>>>().filter(|values| values.iter().all(|v| v.is_finite()))
+    values
+        .collect::<Option<Vec<f64>>>()
+        .filter(|values| values.iter().all(|v| v.is_finite()))
 }
 
 #[cfg(test)]

@@ -66,10 +66,10 @@ pub use foreign::Foreign;
 pub use grouping::Grouping;
 pub use labels::Schema;
 pub use names::{GUESSED, OtherName};
+pub use schema::{Adjustment, ColumnFault, TableSchema};
 pub use soteriafl_core::data::{
     Constants, Cosine, Dataset, DenseRows, FeatureKind, FeatureMap, Features, LARGEST_VALUE,
     MOST_FEATURES, Partition, RecordsError, Scale, Scaling, SparseRow, SparseRows, Synthetic,
     largest_singular_value, squared_columns,
 };
-pub use schema::{Adjustment, ColumnFault, TableSchema};
 pub use source::{Loaded, Share, Source};

@@ -251,9 +251,7 @@ impl TableSchema {
     pub fn is_scaled(&self) -> Vec<bool> {
         let widths = self.encoders.iter();
         widths
-            .flat_map(|encoder| {
-                (0..encoder.width()).map(|place| encoder.is_number() && place == 0)
-            })
+            .flat_map(|encoder| (0..encoder.width()).map(|place| encoder.is_number() && place == 0))
             .collect()
     }
 
@@ -339,7 +337,10 @@ fn check_column(column: &Column) -> Result<(), SchemaError> {
     let list = |what: &str, values: &[String], least: usize| {
         let distinct: HashSet<&String> = values.iter().collect();
         if distinct.len() < values.len() {
-            return Err(wrong(column, format!("one of its {what} stands there twice")));
+            return Err(wrong(
+                column,
+                format!("one of its {what} stands there twice"),
+            ));
         }
         if values.len() < least {
             let found = values.len();

@@ -12,7 +12,8 @@ use super::{DataError, Grouping, Schema};
 
 /// Whether a path stands for several files.
 pub(super) fn is_pattern(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().contains(&b'*'))
+    path.file_name()
+        .is_some_and(|name| name.as_encoded_bytes().contains(&b'*'))
 }
 
 /// The files that a path stands for, in the order of their names: one, if it is no pattern.
@@ -68,7 +69,9 @@ pub(super) fn load(path: &Path, format: &Format, schema: &Schema) -> Result<Load
 fn client(file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
-    name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()
+    name.rsplit_once('.')
+        .map_or(name, |(stem, _)| stem)
+        .to_owned()
 }
 
 /// Whether a name is what a pattern stands for.
@@ -113,7 +116,11 @@ mod tests {
             ("*a*b*", "xbxa", false),
             ("**", "", true),
         ] {
-            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+            assert_eq!(
+                matches(pattern.as_bytes(), name.as_bytes()),
+                expected,
+                "{pattern} {name}"
+            );
         }
     }
 
@@ -143,7 +150,9 @@ mod tests {
         let error = load(&pattern, &format, &Schema::default()).unwrap_err();
         assert!(matches!(error, DataError::Names { .. }) && error.to_string().contains("d.csv"));
         std::fs::write(&other, "x,y,label\n1,?,no\n").unwrap();
-        let error = load(&pattern, &format, &Schema::default()).unwrap_err().to_string();
+        let error = load(&pattern, &format, &Schema::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("d.csv, line 2, column \"y\""), "{error}");
         let nothing = load(&folder.path().join("*.tsv"), &format, &Schema::default());
         assert!(matches!(nothing, Err(DataError::File { .. })));

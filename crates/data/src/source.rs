@@ -220,7 +220,9 @@ impl Source {
         match self {
             Source::Csv { path, format } => {
                 let files = several::files(path)?;
-                let checked = files.iter().map(|path| schema::check(path, format, table, labelled));
+                let checked = files
+                    .iter()
+                    .map(|path| schema::check(path, format, table, labelled));
                 checked.collect()
             }
             _ => Err(wrong(&self.to_string(), NO_TABLE)),

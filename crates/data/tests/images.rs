@@ -142,7 +142,9 @@ fn training_and_test_sources_must_fit() {
     let test: Source = format!("libsvm:{}", file("test", "-1 1:1\n"))
         .parse()
         .unwrap();
-    let loaded = train.load_with_test(&test, &Schema::default(), &nowhere, 0).unwrap();
+    let loaded = train
+        .load_with_test(&test, &Schema::default(), &nowhere, 0)
+        .unwrap();
     assert_eq!(loaded.test.unwrap().columns(), 3);
     let wide: Source = format!("libsvm:{}", file("wide", "-1 4:1\n"))
         .parse()

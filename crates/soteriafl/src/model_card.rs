@@ -39,7 +39,9 @@ fn plain(text: &str) -> String {
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
-    text.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;")
+    text.replace('\\', "\\\\")
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
 }
 
 fn listed(values: &Value) -> String {
@@ -82,7 +84,11 @@ fn data(card: &mut String, summary: &Value, about: &Value) {
         counted(clients, "client")
     );
     if let (Some(least), Some(most)) = (sizes.iter().min(), sizes.iter().max()) {
-        let _ = write!(card, " with {least} to {most} records, {} together", sizes.iter().sum::<u64>());
+        let _ = write!(
+            card,
+            " with {least} to {most} records, {} together",
+            sizes.iter().sum::<u64>()
+        );
     }
     card.push_str(".\n\n");
     let Some(columns) = about["schema"]["columns"].as_array() else {
@@ -92,7 +98,12 @@ fn data(card: &mut String, summary: &Value, about: &Value) {
     for column in columns {
         let kind = column["kind"].as_str();
         let role = column["role"].as_str().unwrap_or("feature");
-        let values = match (kind, &column["values"], &column["classes"], &column["range"]) {
+        let values = match (
+            kind,
+            &column["values"],
+            &column["classes"],
+            &column["range"],
+        ) {
             (_, values, _, _) if values.is_array() => listed(values),
             (_, _, classes, _) if classes.is_array() => listed(classes),
             (_, _, _, range) if range.is_array() => {
@@ -106,7 +117,11 @@ fn data(card: &mut String, summary: &Value, about: &Value) {
             (Some(_), Some("neutral")) => "nothing known",
             (Some(_), _) => "an error",
         };
-        let _ = writeln!(card, "| {} | {role} | {values} | {gap} |", plain(word(&column["name"])));
+        let _ = writeln!(
+            card,
+            "| {} | {role} | {values} | {gap} |",
+            plain(word(&column["name"]))
+        );
     }
     card.push_str("\nValues outside of a range are cut off at its ends.\n\n");
 }
@@ -128,7 +143,10 @@ fn privacy(card: &mut String, privacy: &Value) {
         }
         None => {
             let claim = word(&privacy["claim"]);
-            let _ = writeln!(card, "Nothing is claimed for the records it was trained on: {claim}.\n");
+            let _ = writeln!(
+                card,
+                "Nothing is claimed for the records it was trained on: {claim}.\n"
+            );
         }
     }
 }

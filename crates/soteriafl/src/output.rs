@@ -367,7 +367,10 @@ impl RunDirectory {
         let flushed = self.rounds.flush();
         flushed.map_err(OutputError::at(path.join("rounds.csv")))?;
         write("model.safetensors", model)?;
-        write("MODEL_CARD.md", model_card::markdown(summary, model).as_bytes())?;
+        write(
+            "MODEL_CARD.md",
+            model_card::markdown(summary, model).as_bytes(),
+        )?;
         let text = format!("{summary:#}\n");
         let files = RunFiles::read_with(&path, &text).map_err(|error| {
             OutputError::at(path.join("report.html"))(io::Error::other(error.to_string()))

@@ -47,8 +47,10 @@ pub fn read(table: &Table, place: &str) -> Result<TableSchema, ConfigError> {
     let keys = Keys { table, place };
     keys.only(&["ranges", "task", "numbers", "missing", "columns"])?;
     let ranges = keys.choice("ranges", RANGES)?.ok_or_else(|| {
-        keys.wrong("`ranges` is missing: \"public\" says that nobody looked at records for the \
-                    ranges and values, \"read from records\" that somebody did")
+        keys.wrong(
+            "`ranges` is missing: \"public\" says that nobody looked at records for the \
+                    ranges and values, \"read from records\" that somebody did",
+        )
     })?;
     let numbers = keys.choice("numbers", NUMBERS)?.unwrap_or_default();
     let missing = match keys.texts("missing")? {
@@ -126,7 +128,9 @@ pub fn to_value(schema: &TableSchema) -> Value {
 pub fn lines(schema: &TableSchema) -> Vec<(&'static str, String)> {
     let mut lines = head(schema);
     let columns = schema.columns().iter();
-    let columns: String = columns.map(|c| format!("  {},\n", column_text(c))).collect();
+    let columns: String = columns
+        .map(|c| format!("  {},\n", column_text(c)))
+        .collect();
     lines.push(("columns", format!("[\n{columns}]")));
     lines
 }
@@ -201,7 +205,9 @@ fn column_text(column: &Column) -> String {
                 ]),
                 ColumnKind::YesNo { words } => {
                     parts.push("kind = \"yes/no\"".to_owned());
-                    let words = words.as_ref().map(|words| format!("values = {}", list(words)));
+                    let words = words
+                        .as_ref()
+                        .map(|words| format!("values = {}", list(words)));
                     parts.extend(words);
                 }
                 ColumnKind::Category { values, unknown } => {
@@ -229,10 +235,15 @@ fn column(value: &Value, number: usize, place: &str) -> Result<Column, ConfigErr
         )));
     };
     let Some(name) = table.get("name").and_then(Value::as_str) else {
-        return Err(ConfigError::conflict(format!("{unnamed}: expected a `name`")));
+        return Err(ConfigError::conflict(format!(
+            "{unnamed}: expected a `name`"
+        )));
     };
     let place = format!("{place}: column \"{}\"", name.escape_debug());
-    let keys = Keys { table, place: &place };
+    let keys = Keys {
+        table,
+        place: &place,
+    };
     let role = match keys.text("role")?.unwrap_or("feature") {
         "feature" => {
             let gap = keys.choice("gap", TREATMENTS)?.unwrap_or(Treatment::Refuse);
@@ -333,11 +344,7 @@ impl Keys<'_> {
         }
     }
 
-    fn choice<T: Copy>(
-        &self,
-        key: &str,
-        choices: &[(&str, T)],
-    ) -> Result<Option<T>, ConfigError> {
+    fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>, ConfigError> {
         let Some(text) = self.text(key)? else {
             return Ok(None);
         };
@@ -357,16 +364,24 @@ impl Keys<'_> {
             Some("number") => {
                 only(&["range"])?;
                 let (low, high) = self.range("range")?.ok_or_else(|| {
-                    self.wrong("a number needs its `range`, [low, high]; what lies outside is cut off")
+                    self.wrong(
+                        "a number needs its `range`, [low, high]; what lies outside is cut off",
+                    )
                 })?;
                 Ok(ColumnKind::Number { low, high })
             }
             Some("date") => {
                 only(&["range"])?;
                 let days = self.table.get("range").and_then(Value::as_array);
-                match days.map(|days| days.iter().map(day).collect::<Vec<_>>()).as_deref() {
+                match days
+                    .map(|days| days.iter().map(day).collect::<Vec<_>>())
+                    .as_deref()
+                {
                     Some(&[Some(low), Some(high)]) => Ok(ColumnKind::Date { low, high }),
-                    _ => Err(self.wrong("a date needs its `range`, [\"2000-01-01\", \"2030-12-31\"]")),
+                    _ => {
+                        Err(self
+                            .wrong("a date needs its `range`, [\"2000-01-01\", \"2030-12-31\"]"))
+                    }
                 }
             }
             Some("yes/no") => {

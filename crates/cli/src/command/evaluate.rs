@@ -354,7 +354,11 @@ impl Trained {
         }?;
         let features = features(&description["map"], model.inputs)?;
         Ok(Trained {
-            names: list_of(&description["features"], features.inputs(), "names of features")?,
+            names: list_of(
+                &description["features"],
+                features.inputs(),
+                "names of features",
+            )?,
             class_names: list_of(&description["classes"], model.classes, "classes")?,
             schema: schema(&description["schema"])?,
             scaling: scaling(&description["scale"], features.inputs())?,
@@ -537,7 +541,9 @@ fn scaling(value: &Value, features: usize) -> Result<Option<Scaling>, String> {
         return Err("its scale is not one number, or one for each feature".to_owned());
     };
     let scaling = Scaling::constants(center, factor);
-    scaling.map(Some).map_err(|error| format!("its scale: {error}"))
+    scaling
+        .map(Some)
+        .map_err(|error| format!("its scale: {error}"))
 }
 
 /// The numbers of a tensor of this shape.

@@ -118,7 +118,11 @@ fn client_column(model: &Path) -> Option<String> {
     let mut document = Document::from_file(&model.with_file_name("config.toml")).ok()?;
     document.remove("data.schema");
     let config = Config::read(&document).ok()?;
-    config.natural.as_ref().and_then(NaturalClients::column).map(str::to_owned)
+    config
+        .natural
+        .as_ref()
+        .and_then(NaturalClients::column)
+        .map(str::to_owned)
 }
 
 /// What the model says of every row.
@@ -140,7 +144,10 @@ impl Predictions {
         let mut logarithms = vec![0.0; data.rows() * outputs];
         let mut workspace = Workspace::new();
         let rows: Vec<u32> = (0..data.rows() as u32).collect();
-        for (rows, found) in rows.chunks(CHUNK).zip(logarithms.chunks_mut(CHUNK * outputs)) {
+        for (rows, found) in rows
+            .chunks(CHUNK)
+            .zip(logarithms.chunks_mut(CHUNK * outputs))
+        {
             let records = Records { data, rows };
             objective.predict(&model.parameters, records, found, &mut workspace);
         }
@@ -154,7 +161,9 @@ impl Predictions {
     /// probabilities.
     fn rows(&self) -> impl Iterator<Item = (usize, Vec<f64>)> {
         self.logarithms.chunks_exact(self.classes.len()).map(|row| {
-            let best = (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+            let best = (0..row.len())
+                .rev()
+                .max_by(|&a, &b| row[a].total_cmp(&row[b]));
             let probabilities = row.iter().map(|&value| f64::from(value).exp()).collect();
             (best.unwrap_or(0), probabilities)
         })
@@ -181,8 +190,9 @@ impl Predictions {
         let mut counts = vec![0u64; self.classes.len()];
         self.rows().for_each(|(best, _)| counts[best] += 1);
         let counts = self.classes.iter().zip(counts);
-        let counts: serde_json::Map<_, _> =
-            counts.map(|(class, count)| (class.clone(), json!(count))).collect();
+        let counts: serde_json::Map<_, _> = counts
+            .map(|(class, count)| (class.clone(), json!(count)))
+            .collect();
         let mut summary = json!({
             "model": options.model,
             "data": options.data.to_string(),

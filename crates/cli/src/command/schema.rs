@@ -111,7 +111,10 @@ fn draft(
         schema.label(),
     ));
     if !ignored.is_empty() {
-        verbosity.say(format!("ignored, unless you say otherwise: {}", ignored.join(", ")));
+        verbosity.say(format!(
+            "ignored, unless you say otherwise: {}",
+            ignored.join(", ")
+        ));
     }
     verbosity.say(format!(
         "its ranges were read from the records: look at every column, then say \

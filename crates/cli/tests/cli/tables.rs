@@ -21,7 +21,11 @@ pub fn patients(rows: usize, seed: u64) -> String {
         text += &format!(
             "P{row:05};s{};{age};{};{};20{:02}-0{}-11;{};{}\n",
             draw(4),
-            if draw(10) == 0 { "NA".to_owned() } else { pressure.to_string() },
+            if draw(10) == 0 {
+                "NA".to_owned()
+            } else {
+                pressure.to_string()
+            },
             if smoker { "yes" } else { "no" },
             10 + draw(15),
             1 + draw(9),
@@ -65,8 +69,20 @@ const TRAIN: &[&str] = &[
 fn a_draft_claims_nothing_until_a_person_has_confirmed_it() {
     let place = Place::new();
     place.write("patients.csv", patients(2000, 1));
-    place.write("new.csv", patients(50, 2).replace(";well", ";").replace(";ill", ";"));
-    ok(&place, &["schema", "draft", "csv:patients.csv", "--out", "patients.toml"]);
+    place.write(
+        "new.csv",
+        patients(50, 2).replace(";well", ";").replace(";ill", ";"),
+    );
+    ok(
+        &place,
+        &[
+            "schema",
+            "draft",
+            "csv:patients.csv",
+            "--out",
+            "patients.toml",
+        ],
+    );
     let draft = place.text("patients.toml");
     for line in [
         "ranges = \"read from records\"",
@@ -81,24 +97,51 @@ fn a_draft_claims_nothing_until_a_person_has_confirmed_it() {
         assert!(draft.contains(line), "{line} in\n{draft}");
     }
     let ran = ok(&place, TRAIN);
-    assert!(ran.stderr.contains("no epsilon can be claimed"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("no epsilon can be claimed"),
+        "{}",
+        ran.stderr
+    );
     let summary = place.json("run/summary.json");
-    assert_eq!(summary["privacy"]["claim"], "the schema's ranges were read from records");
+    assert_eq!(
+        summary["privacy"]["claim"],
+        "the schema's ranges were read from records"
+    );
     assert!(summary["privacy"]["epsilon"].is_null());
 
-    place.write("patients.toml", draft.replace("read from records", "public"));
+    place.write(
+        "patients.toml",
+        draft.replace("read from records", "public"),
+    );
     let ran = ok(&place, TRAIN);
     assert!(!ran.stderr.contains("no epsilon"), "{}", ran.stderr);
     let summary = place.json("run/summary.json");
     assert_eq!(summary["privacy"]["claim"], "proved");
     // The run's own configuration repeats it, without the file of the schema.
     std::fs::remove_file(place.path("patients.toml")).unwrap();
-    ok(&place, &["train", "--config", "run/config.toml", "--out", "again"]);
-    assert_eq!(place.read("run/model.safetensors"), place.read("again/model.safetensors"));
+    ok(
+        &place,
+        &["train", "--config", "run/config.toml", "--out", "again"],
+    );
+    assert_eq!(
+        place.read("run/model.safetensors"),
+        place.read("again/model.safetensors")
+    );
 
     // And the run's directory is all that it takes to predict rows without labels.
     std::fs::remove_file(place.path("patients.csv")).unwrap();
-    ok(&place, &["predict", "--model", "run", "--data", "csv:new.csv", "--out", "p.csv"]);
+    ok(
+        &place,
+        &[
+            "predict",
+            "--model",
+            "run",
+            "--data",
+            "csv:new.csv",
+            "--out",
+            "p.csv",
+        ],
+    );
     let table = place.text("p.csv");
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 51);
@@ -115,7 +158,11 @@ fn a_draft_claims_nothing_until_a_person_has_confirmed_it() {
     // Answering always the same is right in 30 of these rows.
     assert!(right.count() >= 35, "{table}");
     for line in &lines[1..] {
-        let numbers: Vec<f64> = line.split(',').skip(1).map(|n| n.parse().unwrap()).collect();
+        let numbers: Vec<f64> = line
+            .split(',')
+            .skip(1)
+            .map(|n| n.parse().unwrap())
+            .collect();
         assert!((numbers.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{line}");
     }
     python_says_the_same(&place, &table);
@@ -123,7 +170,10 @@ fn a_draft_claims_nothing_until_a_person_has_confirmed_it() {
     assert_eq!(about["classes"], serde_json::json!(["ill", "well"]));
     assert_eq!(about["schema"]["ranges"], "public");
     let card = place.text("run/MODEL_CARD.md");
-    assert!(card.contains("| ward | feature | north, south, west |"), "{card}");
+    assert!(
+        card.contains("| ward | feature | north, south, west |"),
+        "{card}"
+    );
     assert!(card.contains("locally differentially private"), "{card}");
 }
 
@@ -198,15 +248,30 @@ fn everything_that_does_not_fit_is_told_at_once() {
     }
     // Training says the same of the columns, and leaves nothing behind.
     let train = [
-        "train", "--out", "run", "--set", "data.source=csv:bad.csv", "--set",
+        "train",
+        "--out",
+        "run",
+        "--set",
+        "data.source=csv:bad.csv",
+        "--set",
         "data.schema=s.toml",
     ];
     let ran = refused(&place, &train);
-    assert!(ran.stderr.contains("column \"name\" is not in the schema"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("column \"name\" is not in the schema"),
+        "{}",
+        ran.stderr
+    );
     assert!(!place.path("run").exists());
     // What lies outside of a range fits, and is counted.
-    place.write("good.csv", "age,ward,since,ill\n1,a,2001-01-01,no\n60,b,1999-01-01,yes\n");
-    let ran = ok(&place, &["schema", "check", "csv:good.csv", "--schema", "s.toml"]);
+    place.write(
+        "good.csv",
+        "age,ward,since,ill\n1,a,2001-01-01,no\n60,b,1999-01-01,yes\n",
+    );
+    let ran = ok(
+        &place,
+        &["schema", "check", "csv:good.csv", "--schema", "s.toml"],
+    );
     assert!(ran.stdout.contains("2 rows, 4 features"), "{}", ran.stdout);
     for said in [
         "column \"age\": 1 of 2 values lie outside of [0, 50] and are cut off",
@@ -216,7 +281,10 @@ fn everything_that_does_not_fit_is_told_at_once() {
     }
     // Another order of columns is refused, in training and in use.
     place.write("turned.csv", "ward,age,since,ill\na,1,2001-01-01,no\n");
-    let ran = refused(&place, &["schema", "check", "csv:turned.csv", "--schema", "s.toml"]);
+    let ran = refused(
+        &place,
+        &["schema", "check", "csv:turned.csv", "--schema", "s.toml"],
+    );
     assert!(ran.stderr.contains("stands behind"), "{}", ran.stderr);
 }
 
@@ -224,50 +292,166 @@ fn everything_that_does_not_fit_is_told_at_once() {
 fn columns_and_files_name_the_clients() {
     let place = Place::new();
     place.write("patients.csv", patients(600, 3));
-    ok(&place, &["schema", "draft", "csv:patients.csv", "--out", "s.toml"]);
+    ok(
+        &place,
+        &["schema", "draft", "csv:patients.csv", "--out", "s.toml"],
+    );
     let draft = place.text("s.toml").replace("read from records", "public");
     place.write("s.toml", &draft);
     let train = |out: &str, settings: &[&str]| {
         let mut arguments = vec!["train", "--out", out, "--set", "run.eval_every=0"];
-        settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+        settings
+            .iter()
+            .for_each(|setting| arguments.extend(["--set", setting]));
         let ran = place.run(&arguments);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         place.json(&format!("{out}/summary.json"))
     };
     let source = "data.source=csv:patients.csv";
-    let by_column = train("column", &[source, "data.schema=s.toml", "data.partition=column:site"]);
+    let by_column = train(
+        "column",
+        &[source, "data.schema=s.toml", "data.partition=column:site"],
+    );
     let sizes = by_column["samples_per_client"].as_array().unwrap();
     assert_eq!(sizes.len(), 4);
     let counted = |site: &str| {
         let text = patients(600, 3);
-        text.lines().filter(|line| line.split(';').nth(1) == Some(site)).count()
+        text.lines()
+            .filter(|line| line.split(';').nth(1) == Some(site))
+            .count()
     };
     assert_eq!(sizes[0], counted("s0"));
     assert_eq!(sizes[3], counted("s3"));
     // The schema may say so, too, and the run repeats itself.
-    let site = draft.lines().find(|line| line.contains("name = \"site\"")).unwrap();
-    place.write("by.toml", draft.replace(site, "  { name = \"site\", role = \"client\" },"));
+    let site = draft
+        .lines()
+        .find(|line| line.contains("name = \"site\""))
+        .unwrap();
+    place.write(
+        "by.toml",
+        draft.replace(site, "  { name = \"site\", role = \"client\" },"),
+    );
     let by_role = train("role", &[source, "data.schema=by.toml"]);
-    assert_eq!(by_role["samples_per_client"], by_column["samples_per_client"]);
-    ok(&place, &["train", "--config", "role/config.toml", "--out", "again"]);
-    assert_eq!(place.read("role/model.safetensors"), place.read("again/model.safetensors"));
+    assert_eq!(
+        by_role["samples_per_client"],
+        by_column["samples_per_client"]
+    );
+    ok(
+        &place,
+        &["train", "--config", "role/config.toml", "--out", "again"],
+    );
+    assert_eq!(
+        place.read("role/model.safetensors"),
+        place.read("again/model.safetensors")
+    );
     // One file each, which is the same data in the same order.
     let text = patients(600, 3);
     let header = text.lines().next().unwrap();
     for site in ["s0", "s1", "s2", "s3"] {
-        let rows = text.lines().filter(|line| line.split(';').nth(1) == Some(site));
+        let rows = text
+            .lines()
+            .filter(|line| line.split(';').nth(1) == Some(site));
         let rows: Vec<&str> = std::iter::once(header).chain(rows).collect();
         place.write(&format!("sites/{site}.csv"), rows.join("\n"));
     }
-    let files = ["data.source=csv:sites/*.csv", "data.schema=by.toml", "data.partition=files"];
+    let files = [
+        "data.source=csv:sites/*.csv",
+        "data.schema=by.toml",
+        "data.partition=files",
+    ];
     let by_file = train("files", &files);
-    assert_eq!(by_file["samples_per_client"], by_column["samples_per_client"]);
-    assert_eq!(place.read("role/model.safetensors"), place.read("files/model.safetensors"));
+    assert_eq!(
+        by_file["samples_per_client"],
+        by_column["samples_per_client"]
+    );
+    assert_eq!(
+        place.read("role/model.safetensors"),
+        place.read("files/model.safetensors")
+    );
     // Without a schema: numbers, and one column that names clients.
     place.write("plain.csv", "x,site,y,label\n1,b,2,0\n3,a,4,1\n5,b,6,0\n");
-    let plain = train("plain", &["data.source=csv:plain.csv", "data.partition=column:site"]);
+    let plain = train(
+        "plain",
+        &["data.source=csv:plain.csv", "data.partition=column:site"],
+    );
     assert_eq!(plain["samples_per_client"], serde_json::json!([1, 2]));
-    let wrong = place.run(&["train", "--set", "data.source=csv:plain.csv", "--set", "data.partition=column:town"]);
+    let wrong = place.run(&[
+        "train",
+        "--set",
+        "data.source=csv:plain.csv",
+        "--set",
+        "data.partition=column:town",
+    ]);
     assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("column:town"), "{}", wrong.stderr);
+}
+
+/// Runs the commands of the tutorial on its files, up to the sections that only explain.
+#[test]
+fn the_tutorial_goes_from_a_raw_table_to_predictions() {
+    let place = Place::new();
+    let files = [
+        (
+            "credit.csv",
+            include_str!("../../../../examples/tables/credit.csv"),
+        ),
+        (
+            "applications.csv",
+            include_str!("../../../../examples/tables/applications.csv"),
+        ),
+        (
+            "credit.toml",
+            include_str!("../../../../examples/tables/credit.toml"),
+        ),
+    ];
+    files
+        .iter()
+        .for_each(|(name, text)| _ = place.write(name, text));
+    let page = include_str!("../../../../docs/tables.md");
+    let (steps, _) = page.split_once("## What a schema says").unwrap();
+    let (mut inside, mut commands) = (false, 0);
+    for line in steps.lines() {
+        match line.strip_prefix("```") {
+            Some(kind) => inside = kind == "console",
+            None if inside => {
+                let words: Vec<&str> = line.split(' ').collect();
+                assert_eq!(words[0], "soteria");
+                ok(&place, &words[1..]);
+                commands += 1;
+            }
+            None => {}
+        }
+    }
+    assert_eq!(commands, 6);
+    let draft = place.text("draft.toml");
+    for line in [
+        "ranges = \"read from records\"",
+        "{ name = \"Applicant\", role = \"ignored\" }",
+        "{ name = \"Records\", kind = \"yes/no\" }",
+    ] {
+        assert!(draft.contains(line), "{line} in\n{draft}");
+    }
+    let summary = place.json("run/summary.json");
+    assert_eq!(summary["privacy"]["claim"], "proved");
+    let (accuracy, majority) = (
+        summary["final"]["test_accuracy"].as_f64().unwrap(),
+        summary["final"]["majority_accuracy"].as_f64().unwrap(),
+    );
+    assert!(accuracy > majority, "{accuracy} {majority}");
+    // What was written says what the metrics counted.
+    let predictions = place.text("predictions.csv");
+    let labels = files[1]
+        .1
+        .lines()
+        .skip(1)
+        .map(|line| line.rsplit(',').next().unwrap());
+    let right = predictions
+        .lines()
+        .skip(1)
+        .zip(labels)
+        .filter(|(line, label)| line.split(',').next() == Some(label));
+    assert!(
+        (right.count() as f64 / 890.0 - accuracy).abs() < 1e-9,
+        "{accuracy}"
+    );
 }

@@ -3,10 +3,10 @@
 //!
 //! Costs: one pass over the bytes of a line to find its end, and one to find its fields.
 
+use super::super::DataError;
 use super::super::faults::Faults;
 use super::super::faults::Kind;
 use super::super::reader::{Input, quote};
-use super::super::DataError;
 
 /// What may stand between fields, where nobody says what does; the first of equally good ones wins.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
@@ -73,7 +73,11 @@ impl<'a> Lines<'a> {
         let line = self.text();
         let spans = self.fields.spans.iter();
         spans.map(move |span| {
-            let bytes = if span.unquoted { &self.fields.bytes } else { line };
+            let bytes = if span.unquoted {
+                &self.fields.bytes
+            } else {
+                line
+            };
             &bytes[span.start..span.end]
         })
     }
@@ -236,7 +240,9 @@ fn blank(byte: u8, separator: u8) -> bool {
 pub(in super::super) fn found_separator(head: &[u8]) -> u8 {
     // The last line is cut where the head ends, unless the file ends there, too.
     let whole = head.iter().rposition(|&byte| byte == b'\n');
-    let lines = whole.map_or(head, |end| &head[..end]).split(|&byte| byte == b'\n');
+    let lines = whole
+        .map_or(head, |end| &head[..end])
+        .split(|&byte| byte == b'\n');
     let lines: Vec<&[u8]> = lines.filter(|line| !line.trim_ascii().is_empty()).collect();
     let count = |line: &[u8], separator: u8| {
         let mut quoted = false;
@@ -255,7 +261,8 @@ pub(in super::super) fn found_separator(head: &[u8]) -> u8 {
             (if alike { first } else { 0 }, separator)
         });
         let best = counted.max_by_key(|&(count, _)| count);
-        best.filter(|&(count, _)| count > 0).map(|(_, separator)| separator)
+        best.filter(|&(count, _)| count > 0)
+            .map(|(_, separator)| separator)
     };
     best(true).or_else(|| best(false)).unwrap_or(b',')
 }
@@ -280,7 +287,11 @@ mod tests {
             ("a;b;c\n1;2;3\n4;5,5,5,5", b';'),
             ("a;b", b';'),
         ] {
-            assert_eq!(char::from(found_separator(text.as_bytes())), char::from(separator), "{text}");
+            assert_eq!(
+                char::from(found_separator(text.as_bytes())),
+                char::from(separator),
+                "{text}"
+            );
         }
     }
 }

@@ -6,9 +6,9 @@ use super::super::csv::{Format, Lines};
 use super::super::faults::Faults;
 use super::super::reader::Input;
 use super::super::{DataError, Place, Schema};
+use super::TableSchema;
 use super::columns::ColumnFault;
 use super::table::{Adjustment, Rows, layout};
-use super::TableSchema;
 
 /// What was found in a file.
 #[derive(Clone, Debug)]

@@ -133,12 +133,15 @@ impl<'s> Layout<'s> {
             let needed;
             match &column.role {
                 Role::Feature { .. } => {
-                    let encoder = encoders.next().expect("one encoder for each feature column");
+                    let encoder = encoders
+                        .next()
+                        .expect("one encoder for each feature column");
                     if let Some(place) = found {
                         uses[place] = Use::Feature { encoder, at };
                         match furthest {
                             Some((before, name)) if place < before => {
-                                faults.push(ColumnFault::Order(name.to_owned(), column.name.clone()));
+                                faults
+                                    .push(ColumnFault::Order(name.to_owned(), column.name.clone()));
                             }
                             _ => furthest = Some((place, &column.name)),
                         }

@@ -115,7 +115,10 @@ fn header(lines: &Lines<'_>, format: &Format) -> Result<Vec<String>, DataError> 
         return Err(DataError::Table(Box::new(faults)));
     }
     let names = lines.texts();
-    let numbers = lines.fields().filter(|field| number(field).is_some()).count();
+    let numbers = lines
+        .fields()
+        .filter(|field| number(field).is_some())
+        .count();
     if format.header == Some(false) || (format.header.is_none() && numbers > 0) {
         let expected = "names of columns in the first line, which a schema is about";
         return Err(lines.unfit(expected, format!("{numbers} numbers")));
@@ -128,11 +131,7 @@ fn header(lines: &Lines<'_>, format: &Format) -> Result<Vec<String>, DataError> 
 }
 
 /// Looks at all rows of a file; how many there are.
-fn look_at(
-    lines: &mut Lines<'_>,
-    path: &Path,
-    columns: &mut [Values],
-) -> Result<u64, DataError> {
+fn look_at(lines: &mut Lines<'_>, path: &Path, columns: &mut [Values]) -> Result<u64, DataError> {
     let (mut faults, mut rows) = (Faults::new(path, None), 0);
     while lines.advance()? {
         faults.count_row();
@@ -294,7 +293,9 @@ impl Values {
             let value = |text: &String| number(text.as_bytes()).unwrap_or(0.0);
             classes.sort_by(|a, b| value(a).total_cmp(&value(b)));
         }
-        let counts = classes.iter().map(|class| format!("{class}: {}", self.distinct[class]));
+        let counts = classes
+            .iter()
+            .map(|class| format!("{class}: {}", self.distinct[class]));
         let because = format!("rows of each class: {}", listed(counts));
         (Role::Label(Target::Classes(classes.into())), because)
     }
@@ -369,8 +370,12 @@ impl Values {
         }
         let name = name.to_ascii_lowercase();
         let named = name == "id"
-            || ["_id", "-id", " id", ".id", "uuid"].iter().any(|end| name.ends_with(end))
-            || ["id_", "id-", "id "].iter().any(|start| name.starts_with(start));
+            || ["_id", "-id", " id", ".id", "uuid"]
+                .iter()
+                .any(|end| name.ends_with(end))
+            || ["id_", "id-", "id "]
+                .iter()
+                .any(|start| name.starts_with(start));
         let distinct = match self.many {
             true => self.known(),
             false => self.distinct.len() as u64,
@@ -392,7 +397,12 @@ fn is_truth(text: &str) -> bool {
 fn listed(items: impl Iterator<Item = String>) -> String {
     const SHOWN: usize = 8;
     let items: Vec<String> = items.collect();
-    let shown = items.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    let shown = items
+        .iter()
+        .take(SHOWN)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
     match items.len().saturating_sub(SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
@@ -406,7 +416,11 @@ fn outward(low: f64, high: f64) -> (f64, f64) {
         _ => high.abs().max(1.0),
     };
     let power = 10f64.powf(length.log10().floor());
-    let step = if length / power >= 5.0 { power } else { power / 2.0 };
+    let step = if length / power >= 5.0 {
+        power
+    } else {
+        power / 2.0
+    };
     let (mut down, up) = ((low / step).floor() * step, (high / step).ceil() * step);
     if low >= 0.0 && low <= high / 2.0 {
         down = 0.0;

@@ -229,7 +229,11 @@ impl Encoder {
             Rule::Date { low, high, .. } => {
                 let day = |days: f64| Date::from_days(days as i32).map(|date| date.to_string());
                 let (low, high) = (day(*low), day(*high));
-                format!("[{}, {}]", low.unwrap_or_default(), high.unwrap_or_default())
+                format!(
+                    "[{}, {}]",
+                    low.unwrap_or_default(),
+                    high.unwrap_or_default()
+                )
             }
             _ => self.expected(),
         }
@@ -346,8 +350,22 @@ mod tests {
     #[test]
     fn numbers_are_read_as_the_standard_library_reads_them() {
         for text in [
-            "0", "-0", "7", "-12.5", "0.1", "123456789012345", "12345.6789012345", ".5", "5.",
-            "1e3", "-1.5E-7", "9007199254740993", "0.000000000000001", "+4", "00012.50", "1.7e308",
+            "0",
+            "-0",
+            "7",
+            "-12.5",
+            "0.1",
+            "123456789012345",
+            "12345.6789012345",
+            ".5",
+            "5.",
+            "1e3",
+            "-1.5E-7",
+            "9007199254740993",
+            "0.000000000000001",
+            "+4",
+            "00012.50",
+            "1.7e308",
         ] {
             let expected: f64 = text.parse().unwrap();
             let found = number(text.as_bytes()).unwrap();
@@ -359,18 +377,26 @@ mod tests {
         // Numbers of all lengths, from a fixed sequence.
         let mut state = 1u64;
         for _ in 0..20_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let digits = 1 + (state >> 59) as usize % 18;
             let whole = (state >> 8) % 10u64.pow(digits as u32);
             let text = format!("{}.{:03}", whole, state % 1000);
             let expected: f64 = text.parse().unwrap();
-            assert_eq!(number(text.as_bytes()).unwrap().to_bits(), expected.to_bits());
+            assert_eq!(
+                number(text.as_bytes()).unwrap().to_bits(),
+                expected.to_bits()
+            );
         }
     }
 
     #[test]
     fn ranges_become_minus_one_to_one_and_gaps_zero() {
-        let kind = ColumnKind::Number { low: 10.0, high: 30.0 };
+        let kind = ColumnKind::Number {
+            low: 10.0,
+            high: 30.0,
+        };
         let linear = |text| encode(&kind, Indicator, Numbers::Linear, text);
         assert_eq!(linear("10"), (Fit::Known, vec![-1.0, 0.0]));
         assert_eq!(linear("15"), (Fit::Known, vec![-0.5, 0.0]));
@@ -401,7 +427,10 @@ mod tests {
         assert_eq!(with(Neutral, "NA"), (Fit::Known, vec![1.0, 0.0, 0.0, 0.0]));
         assert_eq!(with(Neutral, "c"), (Fit::Known, vec![0.0, 0.0, 1.0, 0.0]));
         assert_eq!(with(Neutral, "x"), (Fit::Unknown, vec![0.0; 4]));
-        assert_eq!(with(Indicator, "x"), (Fit::Unknown, vec![0.0, 0.0, 0.0, 1.0, 0.0]));
+        assert_eq!(
+            with(Indicator, "x"),
+            (Fit::Unknown, vec![0.0, 0.0, 0.0, 1.0, 0.0])
+        );
         assert_eq!(with(Neutral, ""), (Fit::Gap, vec![0.0, 0.0, 0.0, 1.0]));
         let encoder = Encoder::new(&kind(Refuse), Refuse, Numbers::Linear);
         let mut features = [0.0; 3];
@@ -410,9 +439,15 @@ mod tests {
         assert_eq!(refused, Err((Kind::Unknown, "one of NA, b, c".to_owned())));
         // More values than are compared one by one.
         let many: Vec<String> = (0..40).map(|value| format!("v{value}")).collect();
-        let kind = ColumnKind::Category { values: many, unknown: Neutral };
+        let kind = ColumnKind::Category {
+            values: many,
+            unknown: Neutral,
+        };
         let (fit, features) = encode(&kind, Refuse, Numbers::Linear, "v33");
-        assert_eq!((fit, features.iter().position(|&x| x == 1.0)), (Fit::Known, Some(33)));
+        assert_eq!(
+            (fit, features.iter().position(|&x| x == 1.0)),
+            (Fit::Known, Some(33))
+        );
     }
 
     #[test]
@@ -422,9 +457,14 @@ mod tests {
             assert_eq!(encode(&any, Refuse, Numbers::Linear, text).1, [1.0]);
         }
         for text in NO {
-            assert_eq!(encode(&any, Refuse, Numbers::Linear, &text.to_uppercase()).1, [0.0]);
+            assert_eq!(
+                encode(&any, Refuse, Numbers::Linear, &text.to_uppercase()).1,
+                [0.0]
+            );
         }
-        let words = ColumnKind::YesNo { words: Some(["M".to_owned(), "F".to_owned()]) };
+        let words = ColumnKind::YesNo {
+            words: Some(["M".to_owned(), "F".to_owned()]),
+        };
         assert_eq!(encode(&words, Refuse, Numbers::Linear, "F").1, [1.0]);
         let encoder = Encoder::new(&words, Refuse, Numbers::Linear);
         let refused = encoder.encode(Cell::Text(b"yes"), |_| false, &mut [0.0]);

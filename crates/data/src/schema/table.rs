@@ -17,7 +17,7 @@ use super::super::{
 };
 use super::columns::{Layout, Use};
 use super::encode::{Cell, Fit};
-use super::{Target, TableSchema};
+use super::{TableSchema, Target};
 
 /// What was found in a column that the schema does not know, and how often: for the table's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,7 +190,8 @@ impl<'s> Rows<'s> {
             self.faults.count_row();
             let expected = format!("{} columns, as in the first line", self.layout.uses.len());
             let found = || lines.len().to_string();
-            self.faults.add(lines.number, None, Kind::Columns, expected, found);
+            self.faults
+                .add(lines.number, None, Kind::Columns, expected, found);
         } else {
             self.push(lines.number, lines.fields().map(Cell::Text));
         }
@@ -221,7 +222,11 @@ impl<'s> Rows<'s> {
                 Use::Label | Use::Nothing => Ok(()),
             };
             let grouped = [
-                (self.layout.client, &mut self.clients, "the name of a client"),
+                (
+                    self.layout.client,
+                    &mut self.clients,
+                    "the name of a client",
+                ),
                 (self.layout.person, &mut self.people, "the name of a person"),
             ];
             let mut outcome = outcome;
@@ -234,7 +239,8 @@ impl<'s> Rows<'s> {
                 }
             }
             if let Err((kind, expected)) = outcome {
-                self.faults.add(line, Some(place), kind, expected, || shown(cell));
+                self.faults
+                    .add(line, Some(place), kind, expected, || shown(cell));
             }
         }
     }
@@ -301,9 +307,8 @@ impl<'s> Rows<'s> {
             });
         }
         for found in self.adjustments() {
-            let same = |known: &&mut Adjustment| {
-                (&known.column, known.cut) == (&found.column, found.cut)
-            };
+            let same =
+                |known: &&mut Adjustment| (&known.column, known.cut) == (&found.column, found.cut);
             match self.adjusted.iter_mut().find(same) {
                 None => self.adjusted.push(found),
                 Some(known) => {

@@ -34,7 +34,7 @@ pub fn describe(records: usize, settings: &[String]) -> Description {
         names: None,
         features: 40,
         schema: None,
-            labels: vec!["-1".to_string(), "+1".to_string()],
+        labels: vec!["-1".to_string(), "+1".to_string()],
     };
     let preparation = Preparation::of(&config, &shape).unwrap();
     let (resolved, _) = config.resolve(&preparation.shape(vec![records])).unwrap();

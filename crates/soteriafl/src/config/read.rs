@@ -13,8 +13,8 @@ use toml::Value;
 use super::document::{ConfigError, Document, KEYS};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
-    ShiftChoice, Theory,
+    Init, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
+    ScaleChoice, ShiftChoice, Theory,
 };
 use crate::schema_text;
 
@@ -403,7 +403,9 @@ fn natural(
         Some("files") => Ok(Some(NaturalClients::Files)),
         Some(name) => Ok(name.strip_prefix("column:").and_then(column)),
         None if source.is_several() => Ok(Some(NaturalClients::Files)),
-        None => Ok(schema.and_then(|schema| schema.named_by(&Role::Client)).and_then(column)),
+        None => Ok(schema
+            .and_then(|schema| schema.named_by(&Role::Client))
+            .and_then(column)),
     }
 }
 

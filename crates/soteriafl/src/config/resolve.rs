@@ -23,8 +23,8 @@ use super::document::ConfigError;
 use super::read::{PRESETS, name};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
-    ShiftChoice, Theory,
+    Init, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
+    ScaleChoice, ShiftChoice, Theory,
 };
 use crate::words::{counted, readable};
 

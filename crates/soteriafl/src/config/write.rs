@@ -112,7 +112,10 @@ impl Resolved {
         lines.push(("clients", self.clients.to_string()));
         match self.partition {
             _ if self.natural.is_some() => {
-                let natural = self.natural.iter().map(|natural| text(&natural.to_string()));
+                let natural = self
+                    .natural
+                    .iter()
+                    .map(|natural| text(&natural.to_string()));
                 lines.extend(natural.map(|natural| ("partition", natural)));
             }
             Partition::Dirichlet { alpha } => {

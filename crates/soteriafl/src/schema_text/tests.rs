@@ -48,7 +48,10 @@ fn what_is_written_reads_back_in_every_form() {
         .collect();
     assert_eq!(parse(&text).unwrap(), schema);
     assert_eq!(from_json(&to_json(&schema)).unwrap(), schema);
-    assert_eq!(to_json(&parse(&text).unwrap()).to_string(), to_json(&schema).to_string());
+    assert_eq!(
+        to_json(&parse(&text).unwrap()).to_string(),
+        to_json(&schema).to_string()
+    );
     let file = tempfile::NamedTempFile::new().unwrap();
     for text in [text.clone(), format!("[schema]\n{text}")] {
         std::fs::write(file.path(), text).unwrap();
@@ -63,35 +66,91 @@ fn what_is_wrong_is_told_with_its_column() {
     for (columns, said) in [
         ("1", "column 1: expected { name"),
         ("{ kind = \"number\" }", "column 1: expected a `name`"),
-        ("{ name = \"x\" }", "column \"x\": a feature needs its `kind`: number | category"),
-        ("{ name = \"x\", kind = \"int\" }", "`kind` expects number | category"),
-        ("{ name = \"x\", kind = \"number\" }", "a number needs its `range`"),
-        ("{ name = \"x\", kind = \"number\", range = [1] }", "`range` expects [low, high], found [1]"),
-        ("{ name = \"x\", kind = \"number\", range = [2, 2] }", "with low < high, found [2, 2]"),
-        ("{ name = \"x\", kind = \"number\", range = [nan, 2] }", "low < high"),
-        ("{ name = \"x\", kind = \"number\", range = [0, 1], values = [] }", "unknown key `values`"),
-        ("{ name = \"x\", kind = \"category\" }", "a category needs its `values`"),
-        ("{ name = \"x\", kind = \"category\", values = [1, 1] }", "one of its values stands there twice"),
-        ("{ name = \"x\", kind = \"yes/no\", values = [\"a\"] }", "the words for no and yes"),
-        ("{ name = \"x\", kind = \"date\", range = [\"2000-02-30\", \"2001-01-01\"] }", "a date needs its `range`"),
-        ("{ name = \"x\", role = \"target\" }", "`role` expects feature | label"),
-        ("{ name = \"x\", role = \"label\" }", "a label has `classes`"),
-        ("{ name = \"x\", kind = \"yes/no\", gap = \"mean\" }", "`gap` expects refuse | neutral | indicator"),
+        (
+            "{ name = \"x\" }",
+            "column \"x\": a feature needs its `kind`: number | category",
+        ),
+        (
+            "{ name = \"x\", kind = \"int\" }",
+            "`kind` expects number | category",
+        ),
+        (
+            "{ name = \"x\", kind = \"number\" }",
+            "a number needs its `range`",
+        ),
+        (
+            "{ name = \"x\", kind = \"number\", range = [1] }",
+            "`range` expects [low, high], found [1]",
+        ),
+        (
+            "{ name = \"x\", kind = \"number\", range = [2, 2] }",
+            "with low < high, found [2, 2]",
+        ),
+        (
+            "{ name = \"x\", kind = \"number\", range = [nan, 2] }",
+            "low < high",
+        ),
+        (
+            "{ name = \"x\", kind = \"number\", range = [0, 1], values = [] }",
+            "unknown key `values`",
+        ),
+        (
+            "{ name = \"x\", kind = \"category\" }",
+            "a category needs its `values`",
+        ),
+        (
+            "{ name = \"x\", kind = \"category\", values = [1, 1] }",
+            "one of its values stands there twice",
+        ),
+        (
+            "{ name = \"x\", kind = \"yes/no\", values = [\"a\"] }",
+            "the words for no and yes",
+        ),
+        (
+            "{ name = \"x\", kind = \"date\", range = [\"2000-02-30\", \"2001-01-01\"] }",
+            "a date needs its `range`",
+        ),
+        (
+            "{ name = \"x\", role = \"target\" }",
+            "`role` expects feature | label",
+        ),
+        (
+            "{ name = \"x\", role = \"label\" }",
+            "a label has `classes`",
+        ),
+        (
+            "{ name = \"x\", kind = \"yes/no\", gap = \"mean\" }",
+            "`gap` expects refuse | neutral | indicator",
+        ),
         (label, "no column is a feature"),
-        ("{ name = \"x\", kind = \"yes/no\" }", "no column has the role \"label\""),
+        (
+            "{ name = \"x\", kind = \"yes/no\" }",
+            "no column has the role \"label\"",
+        ),
         (&format!("{label}, {label}"), "stands there twice"),
     ] {
         let error = parse(&table(columns)).unwrap_err().to_string();
-        assert!(error.starts_with("s.toml: ") && error.contains(said), "{error}\n{said}");
+        assert!(
+            error.starts_with("s.toml: ") && error.contains(said),
+            "{error}\n{said}"
+        );
     }
     let columns = format!("columns = [{{ name = \"x\", kind = \"yes/no\" }}, {label}]");
     for (head, said) in [
         ("", "`ranges` is missing"),
-        ("ranges = \"mine\"", "`ranges` expects public | read from records, found \"mine\""),
-        ("ranges = \"public\"\ntask = \"regression\"", "`task` contradicts the label"),
+        (
+            "ranges = \"mine\"",
+            "`ranges` expects public | read from records, found \"mine\"",
+        ),
+        (
+            "ranges = \"public\"\ntask = \"regression\"",
+            "`task` contradicts the label",
+        ),
         ("ranges = \"public\"\ncolumn = 1", "unknown key `column`"),
     ] {
-        let error = parse(&format!("{head}\n{columns}")).unwrap_err().to_string();
+        let error = parse(&format!("{head}\n{columns}"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(said), "{error}");
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use soteriafl_core::random::SecretKey;
 use soteriafl_data::schema::Target;
 use soteriafl_data::{
-    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Scaling, Schema,
-    Source, TableSchema,
+    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Scaling, Schema, Source,
+    TableSchema,
 };
 
 use super::super::{Failure, Verbosity, inputs};
