@@ -54,6 +54,7 @@ pub mod idx;
 mod labels;
 pub mod libsvm;
 mod names;
+mod numpy;
 mod reader;
 pub mod schema;
 mod several;

@@ -16,7 +16,7 @@ use super::schema::{self, Checked, Draft, TableRows};
 use super::several;
 use super::{
     Adjustment, Constants, DataDirectories, DataError, Dataset, Grouping, MOST_FEATURES, Partition,
-    Scaling, Schema, Synthetic, TableSchema, a9a, csv, idx, libsvm,
+    Scaling, Schema, Synthetic, TableSchema, a9a, csv, idx, libsvm, numpy,
 };
 
 /// Where records come from.
@@ -47,6 +47,18 @@ pub enum Source {
         path: PathBuf,
         /// How it is laid out.
         format: Format,
+    },
+    /// One array of NumPy, a row for each record.
+    Npy {
+        /// The file.
+        path: PathBuf,
+        /// Which column holds the labels: the last one, or one by its number.
+        label: LabelColumn,
+    },
+    /// Arrays of NumPy, features and labels.
+    Npz {
+        /// The file.
+        path: PathBuf,
     },
     /// Drawn from the seed.
     Synthetic(Synthetic),
@@ -133,6 +145,8 @@ impl Source {
                 several::load(path, format, schema)?
             }
             Source::Csv { path, format } => csv::load(path, format, schema)?,
+            Source::Npy { path, label } => numpy::load_array(path, label, schema)?,
+            Source::Npz { path } => numpy::load_archive(path, schema)?,
             Source::Synthetic(size) => Loaded::new(size.train(seed)?, Some(size.test(seed)?)),
             Source::Clients => {
                 let reason = "these records are not here: every client has its own, and `soteria serve` \
@@ -306,8 +320,7 @@ fn wrong(value: &str, reason: impl Into<String>) -> DataError {
 
 const NO_TABLE: &str = "a schema is about the columns of a table, which this is not";
 
-const FORMS: &str =
-    "expected a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH or synthetic:ROWSxFEATURES";
+const FORMS: &str = "expected a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, npy:PATH, npz:PATH or synthetic:ROWSxFEATURES";
 
 impl FromStr for Source {
     type Err = DataError;
@@ -357,6 +370,18 @@ impl FromStr for Source {
                 path: path.into(),
                 format: csv_format(text, &options)?,
             }),
+            "npy" => match csv_format(text, &options)? {
+                Format {
+                    label,
+                    header: None,
+                    separator: None,
+                } if !matches!(label, LabelColumn::Name(_)) => Ok(Source::Npy {
+                    path: path.into(),
+                    label,
+                }),
+                _ => Err(wrong(text, "possible: label=NUMBER, label=last")),
+            },
+            "npz" => Ok(Source::Npz { path: rest.into() }),
             "idx" => Ok(Source::Idx {
                 directory: rest.into(),
             }),
@@ -395,6 +420,8 @@ fn meant(text: &str) -> Option<String> {
         "csv" => Some(format!("csv:{text}")),
         "tsv" | "tab" if options.is_empty() => Some(format!("csv:{text}?separator=tab")),
         "svm" | "libsvm" | "svmlight" => Some(format!("libsvm:{text}")),
+        "npy" => Some(format!("npy:{text}")),
+        "npz" => Some(format!("npz:{text}")),
         "txt" | "data" | "dat" => Some(format!("csv:{text} or libsvm:{text}")),
         _ => None,
     }
@@ -459,6 +486,14 @@ impl fmt::Display for Source {
                 write!(formatter, "libsvm:{}", path.display())?;
                 features.map_or(Ok(()), |count| write!(formatter, "?features={count}"))
             }
+            Source::Npy { path, label } => {
+                write!(formatter, "npy:{}", path.display())?;
+                match label {
+                    LabelColumn::Number(number) => write!(formatter, "?label={number}"),
+                    LabelColumn::Last | LabelColumn::Name(_) => Ok(()),
+                }
+            }
+            Source::Npz { path } => write!(formatter, "npz:{}", path.display()),
             Source::Idx { directory } => write!(formatter, "idx:{}", directory.display()),
             Source::Csv { path, format } => {
                 write!(formatter, "csv:{}", path.display())?;
@@ -562,6 +597,9 @@ mod tests {
             "csv:rows.csv?label=1&separator=;",
             "csv:rows.csv?separator=tab",
             "csv:why?.csv",
+            "npy:rows.npy",
+            "npy:rows.npy?label=1",
+            "npz:rows.npz",
             "synthetic:100x5",
             "synthetic:100x5x3",
         ] {
@@ -609,6 +647,8 @@ mod tests {
             ("rows.tsv", "csv:rows.tsv?separator=tab"),
             ("train.svm", "libsvm:train.svm"),
             ("rows.txt", "csv:rows.txt or libsvm:rows.txt"),
+            ("rows.npy", "npy:rows.npy"),
+            ("a/rows.npz", "npz:a/rows.npz"),
             ("images/", "idx:images/"),
         ] {
             let error = text.parse::<Source>().unwrap_err().to_string();
@@ -628,6 +668,8 @@ mod tests {
             "csv:f?label=",
             "csv:f?header=no&label=x",
             "csv:f?separator=ab",
+            "npy:f?label=x",
+            "npy:f?header=yes",
         ] {
             assert!(text.parse::<Source>().is_err(), "{text}");
         }

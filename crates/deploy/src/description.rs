@@ -464,6 +464,11 @@ fn without_folder(source: &Source) -> Source {
             path: name(path),
             format: format.clone(),
         },
+        Source::Npy { path, label } => Source::Npy {
+            path: name(path),
+            label: label.clone(),
+        },
+        Source::Npz { path } => Source::Npz { path: name(path) },
         Source::Idx { directory } => Source::Idx {
             directory: name(directory),
         },

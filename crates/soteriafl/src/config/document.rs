@@ -12,7 +12,7 @@ use crate::words::readable;
 pub const KEYS: &[(&str, &str)] = &[
     (
         "data.source",
-        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES | clients",
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | npy:PATH | npz:PATH | synthetic:ROWSxFEATURES | clients",
     ),
     ("data.test", "a data source for the test set"),
     (
