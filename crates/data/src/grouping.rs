@@ -48,11 +48,15 @@ impl Grouping {
         rows
     }
 
-    /// The groups of the first rows alone.
-    pub fn truncated(&self, rows: usize) -> Grouping {
+    /// The groups of these rows alone, in this order.
+    ///
+    /// # Panics
+    /// If a row does not exist.
+    pub fn select(&self, rows: impl IntoIterator<Item = u32>) -> Grouping {
+        let rows = rows.into_iter();
         Grouping {
             names: self.names.clone(),
-            of_rows: self.of_rows.iter().take(rows).copied().collect(),
+            of_rows: rows.map(|row| self.of_rows[row as usize]).collect(),
         }
     }
 }
@@ -77,7 +81,7 @@ mod tests {
         assert_eq!(one.rows(), [vec![0], vec![1, 3], vec![2]]);
         let other = Grouping::new(names(&["b", "9", "10"]), vec![2, 1, 0, 1]);
         assert_eq!(one, other);
-        assert_eq!(one.truncated(2).rows(), [vec![0], vec![1]]);
+        assert_eq!(one.select([1, 3, 2]).rows(), [vec![0, 1], vec![2]]);
         let numbers = Grouping::new(names(&["10", "9", "-1"]), vec![0, 1, 2]);
         assert_eq!(numbers.names(), ["-1", "9", "10"]);
     }

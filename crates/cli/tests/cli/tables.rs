@@ -88,7 +88,7 @@ fn a_draft_claims_nothing_until_a_person_has_confirmed_it() {
         "ranges = \"read from records\"",
         "{ name = \"number\", role = \"ignored\" }",
         "{ name = \"age\", kind = \"number\", range = [0, 90] }",
-        "{ name = \"pressure\", kind = \"number\", range = [0, 180], gap = \"indicator\" }",
+        "{ name = \"pressure\", kind = \"number\", range = [90, 180], gap = \"indicator\" }",
         "{ name = \"smoker\", kind = \"yes/no\" }",
         "{ name = \"admitted\", kind = \"date\", range = [\"2010-01-01\", \"2024-12-31\"] }",
         "{ name = \"ward\", kind = \"category\", values = [\"north\", \"south\", \"west\"], gap = \"indicator\" }",
@@ -375,13 +375,15 @@ fn columns_and_files_name_the_clients() {
         &["data.source=csv:plain.csv", "data.partition=column:site"],
     );
     assert_eq!(plain["samples_per_client"], serde_json::json!([1, 2]));
-    let wrong = place.run(&[
-        "train",
+    let town = [
         "--set",
-        "data.source=csv:plain.csv",
+        source,
+        "--set",
+        "data.schema=s.toml",
         "--set",
         "data.partition=column:town",
-    ]);
+    ];
+    let wrong = place.run(&[&["train"], &town[..]].concat());
     assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("column:town"), "{}", wrong.stderr);
 }

@@ -89,7 +89,7 @@ fn deal(
             config.source
         )));
     };
-    let dealt = clients.truncated(rows).rows();
+    let dealt = clients.select(0..rows as u32).rows();
     let expected = match config.clients {
         Auto::Given(_) => config.clients()?,
         // Presets with a single client keep their word.
