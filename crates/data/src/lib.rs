@@ -65,7 +65,7 @@ pub use error::{DataError, Place};
 pub use faults::Faults;
 pub use foreign::Foreign;
 pub use grouping::Grouping;
-pub use labels::Schema;
+pub use labels::{Schema, classes_of};
 pub use names::{GUESSED, OtherName};
 pub use schema::{Adjustment, ColumnFault, TableSchema};
 pub use soteriafl_core::data::{

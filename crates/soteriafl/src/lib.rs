@@ -16,7 +16,9 @@
 //! | [`problem`], [`record_shape`] | records, model and objective of a configuration |
 //! | [`schema_text`] | the public schema of a table, as TOML and JSON |
 //! | [`run`] | clients and server of a configured problem |
+//! | [`prepared`] | a configured run from its noise to its end, for every surface |
 //! | [`output`], [`model_file`], [`model_card`], [`report`] | the files of a run |
+//! | [`trained`] | a model from its file, applied to records |
 //! | [`advice`] | what a run says about itself before and after |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
@@ -35,6 +37,7 @@ pub mod model_card;
 pub mod model_file;
 pub mod output;
 pub mod planning;
+pub mod prepared;
 pub mod problem;
 pub mod quality;
 pub mod record_shape;
@@ -43,6 +46,7 @@ pub mod reproduce;
 pub mod run;
 pub mod schema_text;
 pub mod specification;
+pub mod trained;
 pub mod training;
 pub mod words;
 

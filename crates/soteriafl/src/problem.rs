@@ -69,6 +69,7 @@ pub struct Problem {
     /// What was decided about them.
     pub preparation: Preparation,
     digest: OnceLock<String>,
+    prepared_by_records: bool,
 }
 
 /// The loss, by kind.
@@ -108,6 +109,7 @@ impl Problem {
             dealt,
             shape,
             adjustments,
+            prepared_by_records,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -154,6 +156,7 @@ impl Problem {
             adjustments,
             preparation,
             digest: OnceLock::new(),
+            prepared_by_records,
         })
     }
 
@@ -163,9 +166,9 @@ impl Problem {
         self.digest.get_or_init(|| digest::of(self))
     }
 
-    /// Whether features were scaled by numbers that were computed from records.
+    /// Whether features were scaled by numbers that were computed from records, here or before.
     pub fn data_dependent(&self) -> bool {
-        self.scaling.data_dependent() || self.standardizing.is_some()
+        self.scaling.data_dependent() || self.standardizing.is_some() || self.prepared_by_records
     }
 
     /// The model file of these parameters.

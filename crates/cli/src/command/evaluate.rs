@@ -1,8 +1,8 @@
 //! `soteria evaluate`: loss and accuracy of a trained model on any data.
 //!
-//! A model file holds weights, shapes and names of features, not how features were scaled: that is
-//! in the run's `config.toml`. Constants computed from records are computed again from the run's
-//! training data, exactly as `train` did. Nothing in a model file is trusted: shapes are compared
+//! A model file says how features were scaled. With the run's `config.toml` its scaling is taken
+//! instead: constants computed from records are computed again from the run's training data, exactly
+//! as `train` did. Nothing in a model file is trusted: shapes are compared
 //! with its description, numbers must be finite.
 //!
 //! Where both the model and the data name their features, names and order must be the same: a
@@ -12,37 +12,29 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use safetensors::{Dtype, SafeTensors};
-use serde_json::{Value, json};
-use soteriafl_core::objective::{
-    Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
-};
-use soteriafl_core::quality;
+use serde_json::json;
+use soteriafl_core::objective::Outcome;
 use soteriafl_data::schema::Target;
 use soteriafl_data::{
-    Constants, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, OtherName, Scaling,
-    Schema, Source, TableSchema,
+    DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source, TableSchema,
 };
 
 use super::{Failure, Verbosity, all_cores, print, print_json, table};
 use soteriafl::advice;
-use soteriafl::config::{Config, Document, FeatureList, NaturalClients, ScaleChoice};
+use soteriafl::config::{Config, Document, FeatureList, NaturalClients};
 use soteriafl::problem::{Problem, ProblemError};
-use soteriafl::schema_text;
+use soteriafl::trained::{Trained, public_scaling};
 use soteriafl::words::counted;
-
-/// Records handled at a time.
-const CHUNK: usize = 1024;
 
 /// Loss and accuracy of a trained model on any data
 ///
 /// The loss is the mean cross-entropy, without regularizer. A source with a test set is evaluated
 /// on it, any other on all of its rows.
 ///
-/// A model file does not say how features were scaled. With --config the scaling of that run is
-/// applied: given and published constants as they are, others computed again from the run's
-/// training data, which must then be there. Its classes keep their order, too. Without --config
-/// features are taken as they are. Columns of a table with a header must have the names and the
+/// The model file says how features were scaled and what the columns of a table mean. With --config
+/// the scaling of that run is applied: given and published constants as they are, others computed
+/// again from the run's training data, which must then be there. Its classes keep their order, too.
+/// Columns of a table with a header must have the names and the
 /// order of training.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -82,7 +74,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let bytes = std::fs::read(path).map_err(Failure::at(path))?;
     let model = Trained::read(&bytes).map_err(Failure::at(path))?;
     let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-    let context = Context::of(options, &directories, verbosity)?;
+    let context = Context::of(options, &model, &directories, verbosity)?;
     let (split, data) = load(options, &model, &context, &directories)?;
     let outcomes = model.outcomes(&data);
     if let Some(path) = &options.out {
@@ -94,8 +86,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     if let Some(warning) = advice::no_better(Some(accuracy), majority) {
         verbosity.warn(&warning);
     }
-    let objective = model.objective.as_ref();
-    let found = quality::measure(objective, &model.parameters, &data, all_cores());
+    let found = model.quality(&data, all_cores());
     if options.json {
         let mut summary = json!({
             "model": options.model,
@@ -169,11 +160,7 @@ fn load(
             hint: (!named).then(|| "give the run's --config, which names its classes".to_owned()),
         });
     }
-    let mut data = model.features.apply(context.scale(data)?)?;
-    if model.intercept {
-        data = data.with_intercept();
-    }
-    Ok((split, data))
+    Ok((split, model.prepared(data, &context.scaling)?))
 }
 
 /// The mean loss, and the share of records whose class is predicted.
@@ -214,16 +201,13 @@ struct Context {
 impl Context {
     fn of(
         options: &Options,
+        model: &Trained,
         directories: &DataDirectories,
         verbosity: Verbosity,
     ) -> Result<Context, Failure> {
         let Some(path) = &options.config else {
-            if options.data.is_images() {
-                verbosity
-                    .warn("images are usually scaled: without --config they are taken as they are");
-            }
             return Ok(Context {
-                scaling: Scaling::identity(),
+                scaling: model.scaling.clone(),
                 feature_names: None,
                 label_names: None,
                 schema: None,
@@ -282,293 +266,6 @@ impl Context {
             }
             (Err(error), _) => Err(error.into()),
         }
-    }
-
-    /// Applies the scaling to features without the constant one, whose scale is part of the model's
-    /// bias.
-    fn scale(&self, data: Dataset) -> Result<Dataset, Failure> {
-        let columns = data.columns();
-        let first = |constants: &Constants| match constants {
-            Constants::Same(value) => Constants::Same(*value),
-            Constants::PerFeature(values) => {
-                Constants::PerFeature(values.iter().take(columns).copied().collect())
-            }
-        };
-        let scaling =
-            Scaling::constants(first(self.scaling.center()), first(self.scaling.factor()))?;
-        Ok(scaling.apply(data)?)
-    }
-}
-
-/// The scaling of a run, where it does not depend on records.
-fn public_scaling(config: &Config) -> Result<Option<Scaling>, Failure> {
-    Ok(match config.scale_choice() {
-        ScaleChoice::None => Some(Scaling::identity()),
-        ScaleChoice::Standard => config.source.public_scaling(),
-        ScaleChoice::Constant { center, factor } => Some(Scaling::constants(
-            Constants::Same(center),
-            Constants::Same(factor),
-        )?),
-        ScaleChoice::Spectral | ScaleChoice::PerFeature => None,
-    })
-}
-
-/// A model from its file, ready to be applied.
-pub(super) struct Trained {
-    kind: &'static str,
-    pub(super) objective: Box<dyn Objective>,
-    pub(super) parameters: Vec<f32>,
-    inputs: usize,
-    /// The public map that records go through before.
-    pub(super) features: FeatureMap,
-    /// What the inputs are called, if the file says so.
-    pub(super) names: Option<Arc<[String]>>,
-    classes: usize,
-    /// What the classes are called, if the file says so.
-    pub(super) class_names: Option<Arc<[String]>>,
-    /// What the columns of a table mean, if it was trained on one.
-    pub(super) schema: Option<Arc<TableSchema>>,
-    /// How features are scaled before they are mapped and read, if they are.
-    pub(super) scaling: Option<Scaling>,
-    pub(super) intercept: bool,
-}
-
-impl Trained {
-    pub(super) fn read(bytes: &[u8]) -> Result<Trained, String> {
-        let (_, header) = SafeTensors::read_metadata(bytes)
-            .map_err(|error| format!("not a model file: {error}"))?;
-        let file = SafeTensors::deserialize(bytes)
-            .map_err(|error| format!("not a model file: {error}"))?;
-        let description = header
-            .metadata()
-            .as_ref()
-            .and_then(|metadata| metadata.get("soteria"));
-        let description: Value = description
-            .and_then(|text| serde_json::from_str(text).ok())
-            .ok_or("its metadata do not describe a model of this program")?;
-        let model = match description["kind"].as_str() {
-            Some("logistic") => Trained::logistic(&file, size(&description["inputs"])?),
-            Some("softmax") => Trained::network(&file, "softmax", &description),
-            Some("mlp") => Trained::network(&file, "mlp", &description),
-            _ => Err(format!("unknown kind of model {}", description["kind"])),
-        }?;
-        let features = features(&description["map"], model.inputs)?;
-        Ok(Trained {
-            names: list_of(
-                &description["features"],
-                features.inputs(),
-                "names of features",
-            )?,
-            class_names: list_of(&description["classes"], model.classes, "classes")?,
-            schema: schema(&description["schema"])?,
-            scaling: scaling(&description["scale"], features.inputs())?,
-            features,
-            ..model
-        })
-    }
-
-    fn logistic(file: &SafeTensors<'_>, inputs: usize) -> Result<Trained, String> {
-        let mut parameters = tensor(file, "weight", &[1, inputs])?;
-        let intercept = file.names().contains(&"bias");
-        if intercept {
-            parameters.extend(tensor(file, "bias", &[1])?);
-        }
-        let objective = Box::new(Logistic::new(parameters.len()));
-        Ok(Trained {
-            kind: "logistic",
-            objective,
-            parameters,
-            inputs,
-            features: unmapped(inputs)?,
-            names: None,
-            class_names: None,
-            schema: None,
-            scaling: None,
-            classes: 2,
-            intercept,
-        })
-    }
-
-    fn network(
-        file: &SafeTensors<'_>,
-        kind: &'static str,
-        description: &Value,
-    ) -> Result<Trained, String> {
-        let layers = description["layers"]
-            .as_array()
-            .filter(|layers| !layers.is_empty())
-            .ok_or("it has no layers")?;
-        let activation = match description["activation"].as_str() {
-            Some("sigmoid") => Activation::Sigmoid,
-            Some("tanh") => Activation::Tanh,
-            Some("relu") => Activation::Relu,
-            _ => return Err(format!("unknown activation {}", description["activation"])),
-        };
-        let mut sizes: Vec<usize> = Vec::new();
-        let mut parameters = Vec::new();
-        for (number, layer) in layers.iter().enumerate() {
-            let (inputs, outputs) = (size(&layer[0])?, size(&layer[1])?);
-            match sizes.last() {
-                None => sizes.push(inputs),
-                Some(&last) if last == inputs => {}
-                Some(last) => {
-                    return Err(format!(
-                        "layer {number} takes {inputs} numbers, but {last} come in"
-                    ));
-                }
-            }
-            sizes.push(outputs);
-            let prefix = if layers.len() == 1 {
-                String::new()
-            } else {
-                format!("layers.{number}.")
-            };
-            let weights = tensor(file, &format!("{prefix}weight"), &[outputs, inputs])?;
-            // The file is output-major, the network input-major.
-            parameters.extend(
-                (0..inputs)
-                    .flat_map(|c| (0..outputs).map(move |r| r * inputs + c))
-                    .map(|at| weights[at]),
-            );
-            parameters.extend(tensor(file, &format!("{prefix}bias"), &[outputs])?);
-        }
-        let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
-        let network = Network::new(inputs, &sizes[1..sizes.len() - 1], classes, activation)
-            .map_err(|error| error.to_string())?;
-        Ok(Trained {
-            kind,
-            objective: Box::new(network),
-            parameters,
-            inputs,
-            features: unmapped(inputs)?,
-            names: None,
-            class_names: None,
-            schema: None,
-            scaling: None,
-            classes,
-            intercept: false,
-        })
-    }
-
-    /// Loss and predicted class of every record.
-    fn outcomes(&self, data: &Dataset) -> Vec<Outcome> {
-        let mut workspace = Workspace::new();
-        let mut outcomes = vec![Outcome::default(); data.rows()];
-        let rows: Vec<u32> = (0..data.rows() as u32).collect();
-        for (rows, outcomes) in rows.chunks(CHUNK).zip(outcomes.chunks_mut(CHUNK)) {
-            self.objective.factors(
-                &self.parameters,
-                Records { data, rows },
-                Some(outcomes),
-                None,
-                &mut workspace,
-            );
-        }
-        outcomes
-    }
-}
-
-/// A size in a description; at least one, and small enough to be a parameter's number.
-fn size(value: &Value) -> Result<usize, String> {
-    let size = value
-        .as_u64()
-        .filter(|size| (1..=u64::from(u32::MAX)).contains(size));
-    size.map(|size| size as usize)
-        .ok_or_else(|| format!("expected a size in its description, found {value}"))
-}
-
-/// The map in a description, whose results a model of `inputs` numbers reads.
-fn features(value: &Value, inputs: usize) -> Result<FeatureMap, String> {
-    if value.is_null() {
-        return unmapped(inputs);
-    }
-    let kind = value["kind"].as_str().unwrap_or_default();
-    let kind: FeatureKind = kind.parse().map_err(|error| format!("its map: {error}"))?;
-    let map = FeatureMap::new(kind, size(&value["inputs"])?)
-        .map_err(|error| format!("its map: {error}"))?;
-    match map.outputs() {
-        outputs if outputs == inputs => Ok(map),
-        outputs => Err(format!(
-            "its map makes {outputs} numbers of a record, but {inputs} are read"
-        )),
-    }
-}
-
-/// Records as they are.
-fn unmapped(inputs: usize) -> Result<FeatureMap, String> {
-    FeatureMap::new(FeatureKind::None, inputs).map_err(|error| error.to_string())
-}
-
-/// A list of names in a description, one for each of `count`; `None` if it has none.
-fn list_of(value: &Value, count: usize, what: &str) -> Result<Option<Arc<[String]>>, String> {
-    if value.is_null() {
-        return Ok(None);
-    }
-    let list = value.as_array().filter(|list| list.len() == count);
-    let texts = list.and_then(|list| {
-        let texts = list.iter().map(|name| name.as_str().map(str::to_owned));
-        texts.collect::<Option<Arc<[String]>>>()
-    });
-    let wrong = || format!("expected {count} {what} in its description");
-    texts.map(Some).ok_or_else(wrong)
-}
-
-/// The schema in a description; `None` if it has none.
-fn schema(value: &Value) -> Result<Option<Arc<TableSchema>>, String> {
-    match value {
-        Value::Null => Ok(None),
-        value => match schema_text::from_json(value) {
-            Ok(schema) => Ok(Some(Arc::new(schema))),
-            Err(error) => Err(format!("its schema: {error}")),
-        },
-    }
-}
-
-/// The scaling in a description, for so many features; `None` if it has none.
-fn scaling(value: &Value, features: usize) -> Result<Option<Scaling>, String> {
-    if value.is_null() {
-        return Ok(None);
-    }
-    let constants = |key: &str| {
-        let numbers = value[key].as_array()?.iter().map(Value::as_f64);
-        match numbers.collect::<Option<Vec<f64>>>()?.as_slice() {
-            [number] => Some(Constants::Same(*number)),
-            numbers if numbers.len() == features => Some(Constants::PerFeature(numbers.into())),
-            _ => None,
-        }
-    };
-    let (Some(center), Some(factor)) = (constants("center"), constants("factor")) else {
-        return Err("its scale is not one number, or one for each feature".to_owned());
-    };
-    let scaling = Scaling::constants(center, factor);
-    scaling
-        .map(Some)
-        .map_err(|error| format!("its scale: {error}"))
-}
-
-/// The numbers of a tensor of this shape.
-fn tensor(file: &SafeTensors<'_>, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
-    let view = file
-        .tensor(name)
-        .map_err(|_| format!("there is no tensor `{name}`"))?;
-    if view.dtype() != Dtype::F32 || view.shape() != shape {
-        return Err(format!(
-            "`{name}`: expected F32 {shape:?}, found {} {:?}",
-            view.dtype(),
-            view.shape()
-        ));
-    }
-    let numbers = view
-        .data()
-        .chunks_exact(4)
-        .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-    let values: Vec<f32> = numbers.collect();
-    match values.iter().position(|value| !value.is_finite()) {
-        Some(at) => Err(format!(
-            "`{name}`: expected finite numbers, found {} at {at}",
-            values[at]
-        )),
-        None => Ok(values),
     }
 }
 

@@ -1,23 +1,20 @@
 //! `soteria predict`: what a trained model says about rows that need no label.
 //!
 //! Everything it takes stands in the run's directory: `model.safetensors` holds weights, classes,
-//! the schema of the table, scaling and public map. Nothing in it is trusted, see `evaluate.rs`.
+//! the schema of the table, scaling and public map. Nothing in it is trusted, see `soteriafl::trained`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use soteriafl_core::data::Dataset;
-use soteriafl_core::objective::{Records, Workspace};
 use soteriafl_data::{DataDirectories, DataError, Schema, Source};
 
-use super::evaluate::{Trained, field, other_columns};
+use super::evaluate::{field, other_columns};
 use super::{Failure, Verbosity, print, print_json};
 use soteriafl::config::{Config, Document, NaturalClients};
+use soteriafl::trained::Trained;
 use soteriafl::words::counted;
-
-/// Records handled at a time.
-const CHUNK: usize = 1024;
 
 /// Apply a trained model to rows, which need no label
 ///
@@ -101,15 +98,7 @@ fn load(
         verbosity.say(adjustment.to_string());
     }
     let data = loaded.test.unwrap_or(loaded.train);
-    let data = match &model.scaling {
-        Some(scaling) => scaling.apply(data)?,
-        None => data,
-    };
-    let data = model.features.apply(data)?;
-    Ok(match model.intercept {
-        true => data.with_intercept(),
-        false => data,
-    })
+    Ok(model.prepared(data, &model.scaling)?)
 }
 
 /// The column that dealt the rows of training to clients, where the run's configuration is at hand:
@@ -128,45 +117,33 @@ fn client_column(model: &Path) -> Option<String> {
 /// What the model says of every row.
 struct Predictions {
     classes: Vec<String>,
-    /// Of every row, the natural logarithms of the probabilities of all classes.
-    logarithms: Vec<f32>,
+    /// Of every row, the probabilities of all classes.
+    probabilities: Vec<f64>,
 }
 
 impl Predictions {
     fn of(model: &Trained, data: &Dataset) -> Predictions {
-        let objective = model.objective.as_ref();
-        let outputs = objective.outputs();
-        let names = model.class_names.as_deref();
-        let classes = match names.filter(|names| names.len() == outputs) {
+        let classes = match &model.class_names {
             Some(names) => names.to_vec(),
-            None => (0..outputs).map(|class| class.to_string()).collect(),
+            None => (0..model.classes).map(|class| class.to_string()).collect(),
         };
-        let mut logarithms = vec![0.0; data.rows() * outputs];
-        let mut workspace = Workspace::new();
-        let rows: Vec<u32> = (0..data.rows() as u32).collect();
-        for (rows, found) in rows
-            .chunks(CHUNK)
-            .zip(logarithms.chunks_mut(CHUNK * outputs))
-        {
-            let records = Records { data, rows };
-            objective.predict(&model.parameters, records, found, &mut workspace);
-        }
         Predictions {
             classes,
-            logarithms,
+            probabilities: model.probabilities(data),
         }
     }
 
     /// Of every row, the class that is most likely, the first of equally likely ones, and the
     /// probabilities.
-    fn rows(&self) -> impl Iterator<Item = (usize, Vec<f64>)> {
-        self.logarithms.chunks_exact(self.classes.len()).map(|row| {
-            let best = (0..row.len())
-                .rev()
-                .max_by(|&a, &b| row[a].total_cmp(&row[b]));
-            let probabilities = row.iter().map(|&value| f64::from(value).exp()).collect();
-            (best.unwrap_or(0), probabilities)
-        })
+    fn rows(&self) -> impl Iterator<Item = (usize, &[f64])> {
+        self.probabilities
+            .chunks_exact(self.classes.len())
+            .map(|row| {
+                let best = (0..row.len())
+                    .rev()
+                    .max_by(|&a, &b| row[a].total_cmp(&row[b]));
+                (best.unwrap_or(0), row)
+            })
     }
 
     fn table(&self) -> String {
@@ -179,7 +156,7 @@ impl Predictions {
         for (best, probabilities) in self.rows() {
             text += &names[best];
             for probability in probabilities {
-                let _ = write!(text, ",{}", probability as f32);
+                let _ = write!(text, ",{}", *probability as f32);
             }
             text.push('\n');
         }
