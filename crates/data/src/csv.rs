@@ -11,7 +11,6 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::faults::{Faults, Kind};
 use super::labels::{Labels, Schema};
@@ -178,13 +177,12 @@ impl Rows {
 
     /// All of them, in the columns of `layout`.
     fn finish(self, path: &Path, layout: &Layout, schema: &Schema) -> Result<Loaded, DataError> {
-        let (labels, classes) = match (schema.unlabelled, &schema.label_names) {
-            (true, Some(classes)) => (vec![0; self.count], Arc::clone(classes)),
-            (true, None) => (vec![0; self.count], [String::new()].into()),
-            (false, _) => self.labels.finish(path)?,
+        let labels = match schema.unlabelled {
+            true => schema.unknown(self.count)?,
+            false => self.labels.finish(path)?,
         };
         let features = Features::Dense(DenseRows::new(layout.features(), self.values)?);
-        let mut data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
+        let mut data = Dataset::labelled(features, labels)?;
         if layout.header {
             data = data.with_feature_names(layout.feature_names())?;
         }

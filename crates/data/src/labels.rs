@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::reader::quote;
 use super::{DataError, Dataset, Place, TableSchema};
+use soteriafl_core::data::{LARGEST_VALUE, Labels as Truth, TargetRange, Targets};
 
 /// More distinct labels than this are taken for a mistake.
 const MOST_CLASSES: usize = 1 << 16;
@@ -44,6 +45,9 @@ pub struct Schema {
     pub unlabelled: bool,
     /// The column of a table that says whose record each row is.
     pub client_column: Option<String>,
+    /// The public range of targets, where records have numbers to predict; they have no classes
+    /// then.
+    pub targets: Option<TargetRange>,
 }
 
 impl Schema {
@@ -52,9 +56,28 @@ impl Schema {
         Schema {
             columns: Some(data.columns()),
             feature_names: data.feature_names().map(Into::into),
-            label_names: Some(data.label_names().into()),
+            label_names: (data.targets().is_none()).then(|| data.label_names().into()),
+            targets: data.targets().map(Targets::range),
             ..Schema::default()
         }
+    }
+}
+
+impl Schema {
+    /// Stands for the labels of so many rows where nobody knows any: the first class, or the low end
+    /// of the range.
+    pub(super) fn unknown(&self, rows: usize) -> Result<Truth, DataError> {
+        if let Some(range) = self.targets {
+            return Ok(Truth::Targets(Targets::new(
+                &vec![range.low(); rows],
+                range,
+            )?));
+        }
+        let nobody = || [String::new()].into();
+        Ok(Truth::Classes {
+            of: vec![0; rows],
+            names: self.label_names.clone().unwrap_or_else(nobody),
+        })
     }
 }
 
@@ -66,6 +89,8 @@ pub(super) struct Labels {
     spellings: Vec<String>,
     schema: Option<Arc<[String]>>,
     rows: Vec<u32>,
+    /// The numbers, and their range, where they are what is predicted.
+    targets: Option<(TargetRange, Vec<f64>)>,
     /// More different numbers than classes can be: they are only counted from here on.
     too_many: bool,
 }
@@ -92,7 +117,7 @@ pub fn classes_of(
         classes.push(labels.enter(spelling.as_bytes()).map_err(wrong)?);
     }
     labels.rows = rows.iter().map(|&row| classes[row as usize]).collect();
-    labels.finish(name)
+    labels.classes(name)
 }
 
 /// Why a label is refused; the reader adds the place.
@@ -109,11 +134,21 @@ impl Labels {
             spellings: Vec::new(),
             schema: schema.label_names.clone(),
             rows: Vec::new(),
+            targets: schema.targets.map(|range| (range, Vec::new())),
             too_many: false,
         }
     }
 
     pub(super) fn push(&mut self, text: &[u8]) -> Result<(), Refused> {
+        if let Some((_, targets)) = &mut self.targets {
+            let number = std::str::from_utf8(text).ok().and_then(number);
+            let most = f64::from(LARGEST_VALUE);
+            let number = number.filter(|number| number.abs() <= most);
+            targets.push(number.ok_or_else(|| Refused {
+                expected: "a target that is a finite number up to 2^64".to_owned(),
+            })?);
+            return Ok(());
+        }
         let class = match self.known.get(text) {
             Some(&class) => class,
             None if self.too_many => 0,
@@ -130,19 +165,34 @@ impl Labels {
     }
 
     pub(super) fn rows(&self) -> usize {
-        self.rows.len()
+        match &self.targets {
+            Some((_, targets)) => targets.len(),
+            None => self.rows.len(),
+        }
     }
 
-    /// Drops the classes of rows, not what is known of spellings.
+    /// Drops what is known of rows, not what is known of spellings.
     pub(super) fn forget(&mut self) {
         self.rows.clear();
+        if let Some((_, targets)) = &mut self.targets {
+            targets.clear();
+        }
     }
 
-    /// The class of every row, and what the classes are called; `path` stands in the error.
+    /// What is true of every row; `path` stands in the error.
     ///
     /// # Errors
     /// When the labels are numbers that look like a quantity.
-    pub(super) fn finish(self, path: &Path) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
+    pub(super) fn finish(self, path: &Path) -> Result<Truth, DataError> {
+        if let Some((range, targets)) = self.targets {
+            return Ok(Truth::Targets(Targets::new(&targets, range)?));
+        }
+        let (of, names) = self.classes(path)?;
+        Ok(Truth::Classes { of, names })
+    }
+
+    /// The class of every row, and what the classes are called.
+    fn classes(self, path: &Path) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
         if let Some(names) = self.schema {
             return Ok((self.rows, names));
         }
@@ -278,7 +328,7 @@ mod tests {
         for label in labels {
             collected.push(label.as_bytes()).ok()?;
         }
-        let (rows, names) = collected.finish(Path::new("labels")).ok()?;
+        let (rows, names) = collected.classes(Path::new("labels")).ok()?;
         Some((rows, names.to_vec()))
     }
 
@@ -330,6 +380,27 @@ mod tests {
         let mut labels = Labels::new(false, &Schema::default());
         assert!((0..MOST_CLASSES).all(|label| labels.push(format!("n{label}").as_bytes()).is_ok()));
         assert!(labels.push(b"one too many").is_err());
+    }
+
+    #[test]
+    fn numbers_are_targets_where_a_range_says_so() {
+        let schema = Schema {
+            targets: TargetRange::new(0.0, 10.0).ok(),
+            ..Schema::default()
+        };
+        let mut labels = Labels::new(false, &schema);
+        for text in ["2.5", "-0", "1e1", "40"] {
+            assert!(labels.push(text.as_bytes()).is_ok(), "{text}");
+        }
+        for text in ["", "nan", "inf", "1e30", "five", "\u{fffd}"] {
+            assert!(labels.push(text.as_bytes()).is_err(), "{text}");
+        }
+        assert_eq!(labels.rows(), 4);
+        let Ok(Truth::Targets(targets)) = labels.finish(Path::new("prices.csv")) else {
+            panic!("these are targets");
+        };
+        assert_eq!(targets.values(), [-0.5, -1.0, 1.0, 1.0]);
+        assert_eq!(targets.original(), [2.5, 0.0, 10.0, 40.0]);
     }
 
     /// Whether `rows` labels that `label` gives are taken as classes.
@@ -389,8 +460,6 @@ mod tests {
         assert!(taken(331, |row| format!("c{}", 25 + row * 9 % 322)));
         let names: Vec<String> = (0..200).map(|value| value.to_string()).collect();
         let schema = Schema {
-            feature_names: None,
-            columns: None,
             label_names: Some(names.into()),
             ..Schema::default()
         };

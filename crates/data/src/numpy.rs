@@ -166,18 +166,12 @@ fn finish(
             );
         }
     }
-    let (labels, classes) = match schema.unlabelled {
-        true => {
-            let nobody = || [String::new()].into();
-            (
-                vec![0; rows],
-                schema.label_names.clone().unwrap_or_else(nobody),
-            )
-        }
+    let labels = match schema.unlabelled {
+        true => schema.unknown(rows)?,
         false => labels.finish(path)?,
     };
     let features = Features::Dense(DenseRows::new(kept.len(), values)?);
-    let data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
+    let data = Dataset::labelled(features, labels)?;
     Ok(Loaded::new(data, None))
 }
 

@@ -286,6 +286,12 @@ impl Source {
                 data.columns()
             ));
         }
+        if schema.targets.is_some() && data.targets().is_none() {
+            return refuse(format!(
+                "expected numbers to predict, found the classes {}",
+                data.label_names().join(", ")
+            ));
+        }
         match &schema.label_names {
             Some(names) if names[..] != *data.label_names() => refuse(format!(
                 "expected the classes {}, found {}",

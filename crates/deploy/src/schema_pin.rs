@@ -79,8 +79,15 @@ pub fn text(shape: &RecordShape) -> String {
         Some(schema) => format!("schema = {}\n", schema_text::to_value(schema)),
         None => String::new(),
     };
+    let targets = match shape.targets {
+        Some(range) => {
+            let ends = [range.low(), range.high()].map(toml::Value::Float);
+            format!("target_range = {}\n", toml::Value::Array(ends.to_vec()))
+        }
+        None => String::new(),
+    };
     format!(
-        "features = {}\n{names}labels = {}\n{schema}",
+        "features = {}\n{names}labels = {}\n{targets}{schema}",
         shape.features,
         list(&shape.labels)
     )

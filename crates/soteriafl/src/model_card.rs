@@ -68,6 +68,10 @@ fn what_it_is(card: &mut String, summary: &Value, about: &Value) {
     if about["classes"].is_array() {
         let _ = writeln!(card, "It predicts one of: {}.\n", listed(&about["classes"]));
     }
+    if about["target_range"].is_array() {
+        let range = listed(&about["target_range"]);
+        let _ = writeln!(card, "It predicts a number in [{range}].\n");
+    }
 }
 
 fn data(card: &mut String, summary: &Value, about: &Value) {
@@ -192,6 +196,9 @@ fn python(about: &Value) -> Option<String> {
         Some("unit") => true,
         Some(_) => return None,
     };
+    if !about["target_range"].is_null() {
+        return None;
+    }
     if !about["moments"].is_null() || !about["whitening"].is_null() {
         return None;
     }

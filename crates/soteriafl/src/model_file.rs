@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
 use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
-use soteriafl_core::objective::Network;
+use soteriafl_core::objective::{Network, TargetLoss};
 use soteriafl_data::{Constants, Scaling};
 
 use crate::problem::Model;
@@ -34,8 +34,11 @@ impl About<'_> {
             names,
             schema,
             labels,
+            targets: _,
         } = self.shape;
-        description["classes"] = json!(labels);
+        if !labels.is_empty() {
+            description["classes"] = json!(labels);
+        }
         if let Some(names) = names {
             description["features"] = json!(names);
         }
@@ -77,6 +80,12 @@ pub fn to_bytes(
         Model::Logistic {
             features,
             intercept: has_intercept,
+            ..
+        }
+        | Model::Linear {
+            features,
+            intercept: has_intercept,
+            ..
         } => {
             let inputs = features - usize::from(*has_intercept);
             tensors.push((
@@ -88,7 +97,11 @@ pub fn to_bytes(
                 let bias = (f64::from(parameters[inputs]) * intercept) as f32;
                 tensors.push(("bias".into(), vec![1], vec![bias]));
             }
-            json!({ "kind": "logistic", "inputs": inputs })
+            let kind = match model {
+                Model::Linear { .. } => "linear",
+                _ => "logistic",
+            };
+            json!({ "kind": kind, "inputs": inputs })
         }
         Model::Network(network) => {
             let composed = basis.map(|basis| compose(network, parameters, basis));
@@ -120,6 +133,14 @@ pub fn to_bytes(
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
+    if let (Some(loss), Some(range)) = (model.target_loss(), about.shape.targets) {
+        // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
+        description["target_range"] = json!([range.low(), range.high()]);
+        description["loss"] = match loss {
+            TargetLoss::Squared => json!("squared"),
+            TargetLoss::Huber(bound) => json!({ "huber": bound }),
+        };
+    }
     about.describe(&mut description);
     if features.kind() != FeatureKind::None {
         description["map"] = json!({
@@ -154,10 +175,8 @@ pub fn to_bytes(
 fn compose(network: &Network, parameters: &[f32], basis: Cosine) -> (Network, Vec<f32>) {
     let layers = network.layers();
     let first = &layers[0];
-    let hidden: Vec<usize> = layers[1..].iter().map(|layer| layer.inputs).collect();
-    let classes = layers.last().map_or(first.outputs, |layer| layer.outputs);
-    let whole = Network::new(basis.pixels(), &hidden, classes, network.activation())
-        .expect("a network with more inputs is one");
+    let whole = network.with_inputs(basis.pixels());
+    let whole = whole.expect("a network with more inputs is one");
     let mut composed = basis.weights(&parameters[first.weights.clone()], first.outputs);
     composed.extend_from_slice(&parameters[first.weights.end..]);
     (whole, composed)

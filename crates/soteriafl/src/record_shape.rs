@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use soteriafl_data::TableSchema;
+use soteriafl_data::{TableSchema, TargetRange};
 
-/// Features and classes of the records of a run, as everybody knows them.
+/// Features and classes, or the range of targets, of the records of a run, as everybody knows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordShape {
     /// Features, without the constant.
@@ -14,6 +14,8 @@ pub struct RecordShape {
     pub names: Option<Vec<String>>,
     /// What the columns of their table mean, where they are read through a schema.
     pub schema: Option<Arc<TableSchema>>,
-    /// Class names, in their order.
+    /// Class names, in their order; none where records have numbers to predict.
     pub labels: Vec<String>,
+    /// The public range of these numbers.
+    pub targets: Option<TargetRange>,
 }

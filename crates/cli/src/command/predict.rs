@@ -18,7 +18,8 @@ use soteriafl::words::counted;
 
 /// Apply a trained model to rows, which need no label
 ///
-/// Writes a table with the column `prediction` and, for each class, `probability_CLASS`, one row
+/// Writes a table with the column `prediction` (a class, or a number in the unit of the target) and,
+/// for each class, `probability_CLASS`, one row
 /// for each row of the data, in its order. A source with a test set is predicted there, any other
 /// on all of its rows. The columns of a table must be those of training, by name and order; a
 /// column with labels may be there, and is not read.
@@ -85,6 +86,7 @@ fn load(
         feature_names: model.names.clone(),
         label_names: model.class_names.clone(),
         table: model.schema.clone(),
+        targets: model.targets,
         unlabelled: true,
         client_column: client_column(path),
     };
@@ -119,6 +121,8 @@ struct Predictions {
     classes: Vec<String>,
     /// Of every row, the probabilities of all classes.
     probabilities: Vec<f64>,
+    /// Of every row, the number that is predicted, where it is one.
+    numbers: Vec<f64>,
 }
 
 impl Predictions {
@@ -127,9 +131,17 @@ impl Predictions {
             Some(names) => names.to_vec(),
             None => (0..model.classes).map(|class| class.to_string()).collect(),
         };
-        Predictions {
-            classes,
-            probabilities: model.probabilities(data),
+        match model.targets {
+            Some(range) => Predictions {
+                classes: Vec::new(),
+                probabilities: Vec::new(),
+                numbers: model.numbers(data, range),
+            },
+            None => Predictions {
+                classes,
+                probabilities: model.probabilities(data),
+                numbers: Vec::new(),
+            },
         }
     }
 
@@ -152,6 +164,9 @@ impl Predictions {
             let _ = write!(text, ",{}", field(&format!("probability_{class}")));
         }
         text.push('\n');
+        for number in &self.numbers {
+            let _ = writeln!(text, "{number}");
+        }
         let names: Vec<String> = self.classes.iter().map(|name| field(name)).collect();
         for (best, probabilities) in self.rows() {
             text += &names[best];
@@ -173,7 +188,7 @@ impl Predictions {
         let mut summary = json!({
             "model": options.model,
             "data": options.data.to_string(),
-            "rows": self.rows().count(),
+            "rows": self.rows().count() + self.numbers.len(),
             "classes": self.classes,
             "counts": counts,
             "out": options.out,
@@ -182,7 +197,11 @@ impl Predictions {
             let rows = self.rows().map(|(best, probabilities)| {
                 json!({ "prediction": self.classes[best], "probabilities": probabilities })
             });
-            summary["predictions"] = rows.collect();
+            let numbers = self
+                .numbers
+                .iter()
+                .map(|number| json!({ "prediction": number }));
+            summary["predictions"] = rows.chain(numbers).collect();
         }
         summary
     }

@@ -34,6 +34,7 @@ fn a_run_leaves_its_files() {
     assert_eq!(
         names,
         [
+            "MODEL_CARD.md",
             "config.toml",
             "model.safetensors",
             "report.html",
@@ -167,7 +168,7 @@ fn a_run_leaves_its_files() {
     let (model, description) = tensors(&place.path("run/model.safetensors"));
     assert_eq!(
         description,
-        serde_json::json!({ "kind": "logistic", "inputs": 123 })
+        serde_json::json!({ "kind": "logistic", "inputs": 123, "classes": ["-1", "+1"] })
     );
     let shapes: Vec<_> = model
         .iter()
@@ -653,8 +654,11 @@ fn the_readme_shows_the_default_run() {
     }
     // Up to rounding: processors may add in another way.
     for (name, tolerance) in [("test accuracy", 3e-4), ("training loss", 3e-5)] {
-        let [shown, found] =
-            [readme, &ran.stdout].map(|text| value(text, name).parse::<f64>().unwrap());
+        let [shown, found] = [readme, &ran.stdout].map(|text| {
+            let line = value(text, name);
+            let number = line.split(' ').next().unwrap_or_default();
+            number.parse::<f64>().unwrap()
+        });
         assert!(
             (shown - found).abs() <= tolerance,
             "{name}: {shown}, but {found}"

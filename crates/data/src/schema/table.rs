@@ -12,6 +12,8 @@ use super::super::csv::{Format, Lines};
 use super::super::faults::{Faults, Kind};
 use super::super::labels::Labels;
 use super::super::reader::{Input, quote};
+use soteriafl_core::data::TargetRange;
+
 use super::super::{
     DataError, Dataset, DenseRows, Features, Grouping, OtherName, Place, RecordsError, Schema,
 };
@@ -156,19 +158,11 @@ impl<'s> Rows<'s> {
         table: &'s TableSchema,
         schema: &Schema,
     ) -> Rows<'s> {
-        let classes = match table.target() {
-            Target::Classes(classes) => Some(std::sync::Arc::clone(classes)),
-            Target::Quantity { .. } => None,
-        };
-        let known = Schema {
-            label_names: classes,
-            ..Schema::default()
-        };
         let names = column_names(&layout, table);
         Rows {
             width: table.features().len(),
             values: Vec::new(),
-            labels: Labels::new(false, &known),
+            labels: Labels::new(false, &known(table)),
             unlabelled: schema.unlabelled,
             rows: 0,
             all_rows: 0,
@@ -323,20 +317,15 @@ impl<'s> Rows<'s> {
 
     /// The rows of all files.
     fn finish(self, table: &TableSchema) -> Result<TableRows, DataError> {
-        let Target::Classes(classes) = table.target() else {
-            return Err(DataError::choice(
-                "schema",
-                table.label(),
-                "a label with a range is a quantity, which no model here predicts: give classes",
-            ));
-        };
         let labels = match self.unlabelled {
-            true => vec![0; usize::try_from(self.all_rows).map_err(|_| too_many())?],
-            false => self.labels.finish(Path::new(""))?.0,
+            true => {
+                let rows = usize::try_from(self.all_rows).map_err(|_| too_many())?;
+                known(table).unknown(rows)?
+            }
+            false => self.labels.finish(Path::new(""))?,
         };
         let features = Features::Dense(DenseRows::new(self.width, self.values)?);
-        let data = Dataset::new(features, labels, classes.len())?
-            .with_label_names(std::sync::Arc::clone(classes))?
+        let data = Dataset::labelled(features, labels)?
             .with_feature_names(std::sync::Arc::clone(table.features()))?;
         Ok(TableRows {
             data,
@@ -344,6 +333,20 @@ impl<'s> Rows<'s> {
             clients: self.clients.map(Groups::finish),
             people: self.people.map(Groups::finish),
         })
+    }
+}
+
+/// What a table's labels are known to be.
+fn known(table: &TableSchema) -> Schema {
+    match table.target() {
+        Target::Classes(classes) => Schema {
+            label_names: Some(std::sync::Arc::clone(classes)),
+            ..Schema::default()
+        },
+        Target::Quantity { low, high } => Schema {
+            targets: TargetRange::new(*low, *high).ok(),
+            ..Schema::default()
+        },
     }
 }
 

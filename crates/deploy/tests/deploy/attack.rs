@@ -31,6 +31,7 @@ pub fn describe(records: usize, settings: &[String]) -> Description {
     }
     let config = Config::read(&document).unwrap();
     let shape = RecordShape {
+        targets: None,
         names: None,
         features: 40,
         schema: None,

@@ -23,6 +23,14 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.schema",
         "a file with the public schema of the table (or write it under [schema])",
     ),
+    (
+        "data.holdout",
+        "a number in (0, 1): the share of rows to test on",
+    ),
+    (
+        "data.target_range",
+        "[LOW, HIGH], the public range of the numbers to predict",
+    ),
     ("data.clients", "a positive integer"),
     (
         "data.partition",
@@ -50,7 +58,17 @@ pub const KEYS: &[(&str, &str)] = &[
         "schema.columns",
         "a list of columns, { name = ..., kind = ... } each",
     ),
-    ("model.kind", "auto | logistic | softmax | mlp"),
+    ("model.task", "auto | classification | regression"),
+    ("model.kind", "auto | logistic | softmax | linear | mlp"),
+    ("model.loss", "squared | huber (regression)"),
+    (
+        "model.huber",
+        "auto, or a positive number in the unit of the target",
+    ),
+    (
+        "model.class_weights",
+        "a list of positive numbers up to 1e6, one for each class in its order",
+    ),
     ("model.hidden", "a list of layer sizes"),
     ("model.activation", "auto | sigmoid | tanh | relu"),
     ("model.intercept", "true | false"),

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::schema::Role;
-use soteriafl_data::{FeatureKind, Partition, Source, TableSchema};
+use soteriafl_data::schema::{Role, Target};
+use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
-    ScaleChoice, ShiftChoice, Theory,
+    Init, LossName, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset,
+    RegularizerKind, ScaleChoice, ShiftChoice, Task, Theory,
 };
 use crate::schema_text;
 
@@ -37,6 +37,10 @@ impl Config {
                 None,
                 word_or("all", None, |value| count(value).map(Some)),
             )?,
+            holdout: d.read("data.holdout", None, |value| {
+                probability(value).filter(|share| *share < 1.0).map(Some)
+            })?,
+            target_range: target_range(d, schema.as_deref())?,
             natural: natural(d, &source, schema.as_deref())?,
             schema,
             source,
@@ -62,6 +66,15 @@ impl Config {
                 false,
                 choice(&[("records", false), ("equal", true)]),
             )?,
+            task: d.read("model.task", Auto::Auto, auto(choice(TASKS)))?,
+            loss: d.read("model.loss", LossName::Squared, choice(LOSSES))?,
+            huber: d.read("model.huber", Auto::Auto, auto(positive))?,
+            class_weights: d.read("model.class_weights", None, |value| {
+                let weights = value.as_array()?.iter();
+                let weight = |value| positive(value).filter(|weight| *weight <= 1e6);
+                let weights: Vec<f64> = weights.map(weight).collect::<Option<_>>()?;
+                (!weights.is_empty()).then_some(Some(weights))
+            })?,
             model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
             hidden: d.read("model.hidden", vec![64], |value| {
                 value.as_array()?.iter().map(count).collect()
@@ -216,8 +229,15 @@ impl Config {
 pub(super) const MODELS: &[(&str, ModelKind)] = &[
     ("logistic", ModelKind::Logistic),
     ("softmax", ModelKind::Softmax),
+    ("linear", ModelKind::Linear),
     ("mlp", ModelKind::Mlp),
 ];
+pub(super) const TASKS: &[(&str, Task)] = &[
+    ("classification", Task::Classification),
+    ("regression", Task::Regression),
+];
+pub(super) const LOSSES: &[(&str, LossName)] =
+    &[("squared", LossName::Squared), ("huber", LossName::Huber)];
 pub(super) const ACTIVATIONS: &[(&str, Activation)] = &[
     ("sigmoid", Activation::Sigmoid),
     ("tanh", Activation::Tanh),
@@ -330,6 +350,13 @@ fn count(value: &Value) -> Option<usize> {
         .filter(|count| *count > 0)
 }
 
+fn range(value: &Value) -> Option<TargetRange> {
+    match &value.as_array()?[..] {
+        [low, high] => TargetRange::new(number(low)?, number(high)?).ok(),
+        _ => None,
+    }
+}
+
 fn names(value: &Value) -> Option<Vec<String>> {
     let names = value.as_array()?.iter();
     names.map(|name| Some(name.as_str()?.to_string())).collect()
@@ -406,6 +433,25 @@ fn natural(
         None => Ok(schema
             .and_then(|schema| schema.named_by(&Role::Client))
             .and_then(column)),
+    }
+}
+
+/// The range of the numbers to predict: what is given, else that of the schema's label.
+fn target_range(
+    document: &Document,
+    schema: Option<&TableSchema>,
+) -> Result<Option<TargetRange>, ConfigError> {
+    let given = document.read("data.target_range", None, |value| range(value).map(Some))?;
+    let own = match schema.map(TableSchema::target) {
+        Some(Target::Quantity { low, high }) => TargetRange::new(*low, *high).ok(),
+        _ => None,
+    };
+    match (given, own) {
+        (Some(given), _) if schema.is_some() && own != Some(given) => Err(ConfigError::with_hint(
+            "`data.target_range` is not the range of the schema's label",
+            "leave `data.target_range` out: the schema says it",
+        )),
+        (given, own) => Ok(given.or(own)),
     }
 }
 

@@ -54,6 +54,14 @@ impl Plan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
+        if config.holdout.is_some() {
+            return Err(ConfigError::with_hint(
+                "`data.holdout` is for simulations: the records of a deployment are the clients', \
+                 and a server holds none of them out",
+                "give the server a test set of its own in data.test, or none",
+            )
+            .into());
+        }
         let directories = options.data.directories();
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
@@ -140,6 +148,7 @@ impl Plan {
             feature_names: given.and_then(|list| list.names().map(Into::into)),
             label_names: config.labels.clone().map(Into::into),
             table: config.schema.clone(),
+            targets: config.regression()?,
             ..Schema::default()
         };
         let test = match &config.test {
@@ -279,17 +288,17 @@ fn shape_of_table(config: &Config, schema: &Arc<TableSchema>) -> Result<RecordSh
             "leave those two out",
         ));
     }
-    let Target::Classes(classes) = schema.target() else {
-        return Err(ConfigError::conflict(format!(
-            "the schema's label \"{}\" is a quantity, not a class",
-            schema.label()
-        )));
+    let labels = match schema.target() {
+        Target::Classes(classes) => classes.to_vec(),
+        // Numbers to predict have no names.
+        Target::Quantity { .. } => Vec::new(),
     };
     Ok(RecordShape {
         features: schema.features().len(),
         names: Some(schema.features().to_vec()),
         schema: Some(Arc::clone(schema)),
-        labels: classes.to_vec(),
+        labels,
+        targets: config.regression()?,
     })
 }
 
@@ -298,7 +307,10 @@ fn shape_of_numbers(config: &Config, test: Option<&Dataset>) -> Result<RecordSha
     let given = config.features.as_ref();
     let names = || Some(test?.feature_names()?.to_vec());
     let features = given.map(FeatureList::count).or(test.map(Dataset::columns));
-    let labels = config.labels.clone();
+    let targets = config.regression()?;
+    // Numbers to predict have no names.
+    let none = targets.map(|_| Vec::new());
+    let labels = none.or(config.labels.clone());
     let labels = labels.or_else(|| Some(test?.label_names().to_vec()));
     let (Some(features), Some(labels)) = (features, labels) else {
         return Err(ConfigError::with_hint(
@@ -315,6 +327,7 @@ fn shape_of_numbers(config: &Config, test: Option<&Dataset>) -> Result<RecordSha
             .or_else(names),
         schema: None,
         labels,
+        targets,
     })
 }
 
