@@ -189,17 +189,15 @@ fn usage(card: &mut String, about: &Value) {
 }
 
 /// Python that applies the model to the rows of a table, where it takes few lines: of models whose
-/// records go through no other map than to unit length.
+/// records go through no map that has a longer formula than those to unit length.
 fn python(about: &Value) -> Option<String> {
-    let unit = match about["map"]["kind"].as_str() {
-        None => false,
-        Some("unit") => true,
+    let (roots, unit) = match about["map"]["kind"].as_str() {
+        None => (false, false),
+        Some("unit") => (false, true),
+        Some("roots") => (true, true),
         Some(_) => return None,
     };
     if !about["target_range"].is_null() {
-        return None;
-    }
-    if !about["moments"].is_null() || !about["whitening"].is_null() {
         return None;
     }
     let encode = match about["schema"]["columns"].as_array() {
@@ -225,8 +223,17 @@ fn python(about: &Value) -> Option<String> {
         code += "    at = lambda key, i: about[\"scale\"][key][i % len(about[\"scale\"][key])]\n    \
                  x = [(v - at(\"center\", i)) * at(\"factor\", i) for i, v in enumerate(x)]\n";
     }
+    if roots {
+        code += "    c = [min(max(v, -1), 1) for v in x]\n    r = math.sqrt(2)\n    \
+                 x += [2 * math.sqrt((1 + v) / 2) - r - (2 - r) * v for v in c]\n";
+    }
     if unit {
         code += "    x = [v / math.sqrt(sum(u * u for u in x) + 0.25) for v in x + [0.5]]\n";
+    }
+    if about["map"]["whitened"] == true {
+        code += "    p = tensor(\"whitening\")\n    \
+                 x = [sum(u * v for u, v in zip(p[i:], x)) for i in range(0, len(p), len(x))]\n    \
+                 x = [v / math.sqrt(sum(u * u for u in x)) for v in x]\n";
     }
     code += "    return x\n";
     code += "def layer(x, name):\n    \

@@ -421,6 +421,7 @@ fn describe_table(ranges: &str) -> Result<Description, DescriptionError> {
     let shape = RecordShape {
         features: schema.features().len(),
         names: Some(schema.features().to_vec()),
+        targets: None,
         schema: Some(schema),
         labels: ["no", "yes"].map(str::to_string).to_vec(),
     };
@@ -500,4 +501,18 @@ fn tables_are_read_through_the_schema_of_the_run() {
         load("id,age,ward,ill\nP1,secret,a,no\n").err(),
         Some(LoadError::Unfit)
     );
+}
+
+/// Second moments have no message on the wire: a description with them is refused, also one that a
+/// server has written by hand.
+#[test]
+fn second_moments_are_refused() {
+    let text = describe(3, ["-1", "+1"], &["data.features=unit"])
+        .text()
+        .to_string();
+    let asked = text.replace("whiten = \"none\"", "whiten = 0.15");
+    let asked = asked.replace("sigma = 0.5", "epsilon = 1.0");
+    assert_ne!(asked, text);
+    let error = Description::parse(&asked, 4).unwrap_err();
+    assert!(matches!(error, DescriptionError::Simulated(_)), "{error}");
 }

@@ -148,15 +148,13 @@ pub(super) fn finish(
         shape: &plan.shape,
         scaling: &plan.scaling,
     };
-    let bytes = model_file::to_bytes(
-        &plan.model,
-        &model,
-        &plan.features,
-        plan.basis,
-        plan.intercept,
-        about,
-    )
-    .map_err(Failure::Failed)?;
+    let map = model_file::RecordMap {
+        features: &plan.features,
+        whitening: None,
+        basis: plan.basis,
+    };
+    let bytes = model_file::to_bytes(&plan.model, &model, map, plan.intercept, about)
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     for warning in &found {
         verbosity.warn(warning);
