@@ -13,6 +13,7 @@ mod numbers;
 mod plan;
 mod program;
 mod readme;
+mod tables;
 mod train;
 mod training;
 mod variants;
