@@ -127,6 +127,7 @@ fn run() -> Specification {
         regularizer: Regularizer::None,
         regularizer_at_client: false,
         moments: None,
+        ranges_from_records: false,
         rounds: 8,
         output: Output::Last,
         seed: 0,

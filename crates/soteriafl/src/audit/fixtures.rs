@@ -40,6 +40,7 @@ pub(crate) fn run() -> Specification {
         regularizer: Regularizer::None,
         regularizer_at_client: false,
         moments: None,
+        ranges_from_records: false,
         rounds: 10,
         output: Output::Last,
         seed: 0,
