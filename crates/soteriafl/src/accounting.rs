@@ -252,7 +252,7 @@ fn settle_one(
 ) -> Result<Settled, PrivacyError> {
     let paper_sigma = match run.target {
         NoiseTarget::Epsilon(epsilon) => {
-            Some(paper_formula(run, records).sigma(epsilon, run.delta))
+            paper_formula(run, records).map(|formula| formula.sigma(epsilon, run.delta))
         }
         _ => None,
     };
@@ -397,7 +397,9 @@ fn broken_premises(run: &Specification, records: &[usize]) -> Vec<String> {
         return Vec::new();
     };
     let smallest = records.iter().copied().min().unwrap_or(1);
-    let formula = paper_formula(run, smallest);
+    let Some(formula) = paper_formula(run, smallest) else {
+        return Vec::new();
+    };
     let sigma = formula.sigma(epsilon, run.delta);
     let violated = formula.violated_conditions(sigma, epsilon, run.delta);
     violated.iter().map(ToString::to_string).collect()
@@ -458,18 +460,20 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
     apply.map(|(_, reason)| reason).collect()
 }
 
-fn paper_formula(run: &Specification, records: usize) -> PaperFormula {
+/// The paper's noise; it says nothing about recursive estimates.
+fn paper_formula(run: &Specification, records: usize) -> Option<PaperFormula> {
     let clip = run.clip.map_or(1.0, |clip| clip.bound);
     let theorem = match run.estimator {
         Estimator::Gd | Estimator::Sgd if run.direct_theorem => PaperTheorem::Direct { clip },
         Estimator::Gd | Estimator::Sgd => PaperTheorem::sgd(clip),
         Estimator::Svrg { .. } | Estimator::Saga { .. } => PaperTheorem::variance_reduced(clip),
+        Estimator::Recursive(_) => return None,
     };
     let batch = run.batch.unwrap_or(records as f64);
-    PaperFormula {
+    Some(PaperFormula {
         theorem,
         records: records as u64,
         batch,
         rounds: u64::from(run.rounds),
-    }
+    })
 }

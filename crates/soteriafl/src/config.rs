@@ -10,6 +10,7 @@ mod document;
 mod naming;
 mod plain;
 mod read;
+mod recursion;
 mod reference;
 pub mod resolve;
 mod write;
@@ -119,6 +120,14 @@ pub enum Preset {
     Dp(EstimatorKind),
     /// One client, batches of one record, a random iterate (the paper's table: RPPSGD).
     Rrpsgd,
+    /// Recursive momentum, one client.
+    DpSrm,
+    /// Recursive momentum, many clients (PriSMA).
+    LdpSrm,
+    /// Telescoping increments, many clients.
+    LdpSpider,
+    /// The same as its authors call it, with whole gradients.
+    Diff2,
 }
 
 /// The compressors' names.
@@ -203,7 +212,8 @@ pub struct Config {
     pub init: Auto<Init>,
     pub preset: Preset,
     pub estimator: Auto<EstimatorKind>,
-    pub batch: Auto<f64>,
+    /// `None`: all records.
+    pub batch: Auto<Option<f64>>,
     pub snapshot_probability: Auto<f64>,
     pub compressor: Auto<CompressorName>,
     pub fraction: Auto<f64>,
@@ -215,6 +225,10 @@ pub struct Config {
     pub step_size_from_data: bool,
     pub schedule: Auto<Schedule>,
     pub momentum: Auto<f64>,
+    pub keep: Auto<f64>,
+    /// After how many rounds a recursion starts anew; `None`: never.
+    pub restart: Auto<Option<u32>>,
+    pub step_cap: Option<f64>,
     pub smoothing: Auto<u32>,
     pub equalize: Auto<f64>,
     pub shared_coordinates: Auto<bool>,
@@ -229,6 +243,8 @@ pub struct Config {
     pub clip_scope: Auto<ClipScope>,
     pub with_replacement: bool,
     pub difference_clip: Auto<Option<f64>>,
+    pub difference_scale: Auto<Option<f64>>,
+    pub noise_ratio: Auto<f64>,
     pub accountant: AccountantName,
     pub amplification: bool,
     pub noise: Auto<NoiseName>,

@@ -60,6 +60,8 @@ pub struct Specification {
     pub schedule: Schedule,
     /// The server's momentum.
     pub momentum: f64,
+    /// The longest step of the server, as a norm.
+    pub step_cap: Option<f64>,
     /// The public term of the objective.
     pub regularizer: Regularizer,
     /// Whether clients add it, as in the paper, instead of the server.
@@ -207,6 +209,7 @@ impl Specification {
                 Estimator::Saga { difference_clip } => EstimatorPlan::Saga {
                     difference_clip: clipped(difference_clip),
                 },
+                Estimator::Recursive(recursion) => EstimatorPlan::Recursive(recursion),
             },
             clipping,
             estimate_clip,
@@ -247,6 +250,8 @@ impl Specification {
             step_size: self.step_size,
             schedule: self.schedule,
             momentum: self.momentum,
+            recursion: clients.estimator.recursion(),
+            step_cap: self.step_cap,
             shift_step: clients.shift_step,
             regularizer: public.filter(|regularizer| *regularizer != Regularizer::None),
             smoothing: None,

@@ -5,7 +5,7 @@
 //! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
 //! most for (`best.rs`).
 
-use soteriafl_accountant::Estimator;
+use soteriafl_accountant::{Estimator, Recursion};
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
@@ -60,6 +60,8 @@ pub struct Resolved {
     pub step_size: f64,
     pub schedule: Schedule,
     pub momentum: f64,
+    pub recursion: Option<Recursion>,
+    pub step_cap: Option<f64>,
     pub smoothing: u32,
     pub equalize: f64,
     pub shared_coordinates: bool,
@@ -98,7 +100,10 @@ impl Resolved {
             scope,
         };
         Specification {
-            estimator: Estimator::new(self.estimator, self.difference_clip),
+            estimator: match self.recursion {
+                Some(recursion) => Estimator::Recursive(recursion),
+                None => Estimator::new(self.estimator, self.difference_clip),
+            },
             batch: self.batch,
             batches: match self.with_replacement {
                 true => Batches::WithReplacement,
@@ -130,6 +135,7 @@ impl Resolved {
             step_size: self.step_size,
             schedule: self.schedule,
             momentum: self.momentum,
+            step_cap: self.step_cap,
             regularizer: regularizer(self.regularizer, self.lambda),
             regularizer_at_client: self.regularizer_at_client,
             rounds: self.rounds,
@@ -165,16 +171,21 @@ impl Config {
     /// When a single-client preset meets several clients.
     pub fn clients(&self) -> Result<usize, ConfigError> {
         match (self.preset, self.clients) {
-            (Preset::Dp(_) | Preset::Rrpsgd, Auto::Given(clients)) if clients > 1 => {
+            (Preset::Dp(_) | Preset::Rrpsgd | Preset::DpSrm, Auto::Given(clients))
+                if clients > 1 =>
+            {
                 Err(ConfigError::with_hint(
                     format!(
                         "{} has one client, but `data.clients` is {clients}",
                         name(PRESETS, self.preset)
                     ),
-                    "use ldp-sgd for several clients without compression",
+                    match self.preset {
+                        Preset::DpSrm => "use ldp-srm for several clients",
+                        _ => "use ldp-sgd for several clients without compression",
+                    },
                 ))
             }
-            (Preset::Dp(_) | Preset::Rrpsgd, _) => Ok(1),
+            (Preset::Dp(_) | Preset::Rrpsgd | Preset::DpSrm, _) => Ok(1),
             (_, clients) => Ok(clients.or(10)),
         }
     }
@@ -229,6 +240,9 @@ impl Config {
                 estimator
             }
             Preset::CdpSgd | Preset::Rrpsgd => EstimatorKind::Sgd,
+            Preset::DpSrm | Preset::LdpSrm | Preset::LdpSpider | Preset::Diff2 => {
+                EstimatorKind::Recursive
+            }
         });
         let compressor = self.compressor_kind(shape)?;
         let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
@@ -265,6 +279,7 @@ impl Config {
         let shift = self.shift.or(match self.preset {
             // Coordinates that all clients share leave no difference between clients to learn.
             Preset::Auto if shared || self.plain(shape) => ShiftChoice::Off,
+            _ if estimator == EstimatorKind::Recursive => ShiftChoice::Off,
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
             _ => ShiftChoice::Off,
         });
@@ -286,6 +301,7 @@ impl Config {
         let batch = self.batch_size(estimator, &problem, smallest)?;
         let (snapshot_probability, difference_clip) =
             self.references(estimator, clip_scope, clip, batch, smallest);
+        let recursion = self.recursion(estimator, clip)?;
         let b = batch.unwrap_or(smallest as f64);
         let origin = if self.step_size_from_data {
             StepSizeOrigin::Records
@@ -362,11 +378,15 @@ impl Config {
                 } else {
                     Schedule::Constant
                 }),
-            momentum: self.momentum.or(if shared || self.plain(shape) {
+            momentum: self.momentum.or(if recursion.is_some() {
+                0.0
+            } else if shared || self.plain(shape) {
                 self.momentum_rule(shape)
             } else {
                 0.0
             }),
+            recursion,
+            step_cap: self.step_cap,
             smoothing,
             equalize,
             shared_coordinates: shared,
@@ -398,6 +418,7 @@ impl Config {
             step_size_origin,
         };
         self.check_values(&resolved, d)?;
+        self.check_recursion(&resolved)?;
         resolved.check(smallest)?;
         let warnings = self.warnings(&resolved, smallest);
         Ok((resolved, warnings))
@@ -408,7 +429,7 @@ impl Config {
         let name = self.compressor.or(match self.preset {
             _ if self.plain(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
-            Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
+            _ => CompressorName::Identity,
         });
         Ok(match name {
             CompressorName::Identity => CompressorKind::Identity,
@@ -444,9 +465,19 @@ impl Config {
             return Ok(None);
         }
         let batch = self.batch.or_else(|| match self.preset {
-            Preset::Rrpsgd => 1.0,
-            _ => problem.batch(estimator).floor().clamp(1.0, smallest as f64),
+            Preset::Rrpsgd => Some(1.0),
+            Preset::LdpSpider | Preset::Diff2 => None,
+            _ => Some(problem.batch(estimator).floor().clamp(1.0, smallest as f64)),
         });
+        let Some(batch) = batch else {
+            return match estimator {
+                EstimatorKind::Recursive => Ok(None),
+                _ => Err(ConfigError::with_hint(
+                    format!("`algorithm.batch = \"all\"` does not go with {estimator}"),
+                    "use the estimator gd, or recursive, or give a number",
+                )),
+            };
+        };
         if batch > smallest as f64 {
             return Err(ConfigError::with_hint(
                 format!(
@@ -489,7 +520,17 @@ impl Config {
             unused(&["algorithm.snapshot_probability"], "only svrg has it");
         }
         if matches!(resolved.estimator, EstimatorKind::Gd | EstimatorKind::Sgd) {
-            unused(&["privacy.difference_clip"], "only svrg and saga have it");
+            let reason = "only svrg, saga and recursive have it";
+            unused(&["privacy.difference_clip"], reason);
+        }
+        if resolved.recursion.is_none() {
+            let keys = [
+                "algorithm.keep",
+                "algorithm.restart",
+                "privacy.difference_scale",
+                "privacy.noise_ratio",
+            ];
+            unused(&keys, "only recursive has it");
         }
         if resolved.noise_target == NoiseTarget::None {
             unused(&["privacy.accountant"], "there is no noise");
@@ -527,7 +568,7 @@ impl Config {
 
 impl Resolved {
     fn check(&self, smallest: usize) -> Result<(), ConfigError> {
-        let two_terms = matches!(self.estimator, EstimatorKind::Svrg | EstimatorKind::Saga);
+        let two_terms = self.estimator.has_two_terms();
         if two_terms && self.clip_scope == ClipScope::Selected {
             return Err(ConfigError::with_hint(
                 "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
@@ -568,7 +609,10 @@ impl Resolved {
         }
         let clips = [
             ("privacy.clip", Some(self.clip)),
-            ("privacy.difference_clip", self.difference_clip),
+            (
+                "privacy.difference_clip",
+                self.difference_clip.filter(|_| two_terms),
+            ),
         ];
         for (key, clip) in clips {
             if let Some(clip) = clip.filter(|&clip| secure && !suits_secure_noise(clip)) {

@@ -165,6 +165,14 @@ fn estimator_details(settings: &Settings) -> String {
                 ("snapshot probability", "snapshot_probability"),
             ],
         ),
+        Some("recursive") => named(
+            settings,
+            &[
+                ("batch", "batch"),
+                ("keeps", "keep"),
+                ("starts anew", "restart"),
+            ],
+        ),
         _ => named(settings, &[("batch", "batch")]),
     }
 }
@@ -369,10 +377,13 @@ fn step_facts(settings: &Settings) -> Facts {
         ("Momentum", algorithm("momentum")),
         ("Smoothing", algorithm("smoothing")),
         ("Equalizing floor", algorithm("equalize")),
+        ("Longest step", algorithm("step_cap")),
         ("Coordinates", algorithm("coordinates")),
         ("Clip", privacy("clip")),
         ("Clip scope", privacy("clip_scope")),
         ("Difference clip", privacy("difference_clip")),
+        ("Difference scale", privacy("difference_scale")),
+        ("Noise ratio", privacy("noise_ratio")),
         ("Sampling", privacy("sampling")),
         ("Target epsilon", privacy("epsilon")),
     ]
