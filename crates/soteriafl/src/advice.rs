@@ -12,7 +12,7 @@
 //! The same sentences go to the terminal, to `summary.json` and to the report.
 
 use soteriafl_core::compress::Compressor;
-use soteriafl_core::data::{Dataset, squared_columns};
+use soteriafl_core::data::{Dataset, FeatureKind, squared_columns};
 use soteriafl_core::simulate::Metrics;
 
 use crate::config::resolve::Resolved;
@@ -125,7 +125,11 @@ pub fn columns<'a>(
 
 /// [`columns`] of the training records, which a simulation may look at.
 pub fn columns_of(problem: &Problem) -> Option<String> {
-    if problem.standardizing.is_some() || problem.preparation.basis.is_some() {
+    let preparation = &problem.preparation;
+    if problem.standardizing.is_some()
+        || preparation.basis.is_some()
+        || preparation.features.kind() != FeatureKind::None
+    {
         return None;
     }
     columns(
@@ -179,15 +183,19 @@ pub fn after(
             short(end.loss)
         ));
     }
-    if let (Some(accuracy), Some(majority)) = (end.test_accuracy, majority)
-        && accuracy <= majority
-    {
-        warnings.push(format!(
+    warnings.extend(no_better(end.test_accuracy, majority));
+    warnings
+}
+
+/// A warning where a model is right no more often than the most common class.
+pub fn no_better(accuracy: Option<f64>, majority: Option<f64>) -> Option<String> {
+    let (accuracy, majority) = (accuracy?, majority?);
+    (accuracy <= majority).then(|| {
+        format!(
             "the model does not beat always answering the most common class: {accuracy:.4} of the \
              test records are right, {majority:.4} would be without a model"
-        ));
-    }
-    warnings
+        )
+    })
 }
 
 /// Four digits or so of a number that may be of any size.
