@@ -13,6 +13,7 @@ mod read;
 mod recursion;
 mod reference;
 pub mod resolve;
+mod travel;
 mod write;
 
 pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};

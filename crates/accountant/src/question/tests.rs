@@ -305,7 +305,10 @@ fn two_levels_of_noise_are_two_releases() {
             let question = question.by(method);
             let cost = question.cost(sigma).unwrap();
             let twin = split(rounds, sigma);
-            assert!((cost.epsilon / twin.epsilon - 1.0).abs() < 1e-6, "{cost:?} {twin:?}");
+            assert!(
+                (cost.epsilon / twin.epsilon - 1.0).abs() < 1e-6,
+                "{cost:?} {twin:?}"
+            );
             let odometer = question.odometer(sigma, 40).unwrap();
             for spent in [1, 7, 8, 15, 39] {
                 let (found, twin) = (odometer.after(spent), split(spent, sigma).epsilon);
@@ -350,7 +353,9 @@ fn amplification_with_two_levels_counts_the_lower_one() {
             clip_scope: ClipScope::Record,
             rand_k: Some(0.05),
         };
-        let question = mechanism.question(100, 1e-5, Adjacency::ReplaceOne).unwrap();
+        let question = mechanism
+            .question(100, 1e-5, Adjacency::ReplaceOne)
+            .unwrap();
         question.cost(0.02).unwrap()
     };
     let (one, two) = (of(1.0, 0.9), of(1.1, 0.9));

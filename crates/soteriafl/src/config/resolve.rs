@@ -15,15 +15,15 @@ use soteriafl_data::{Cosine, FeatureKind, Partition, Source};
 use crate::problem::regularizer;
 use crate::specification::{Batches, Clip, Coordinates, Specification};
 
-use super::automatic::{holds_constant, share};
+use super::automatic::holds_constant;
 use super::document::ConfigError;
 use super::read::{PRESETS, name};
 use super::{
-    AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
-    ShiftChoice, Theory,
+    AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, Init,
+    ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice, ShiftChoice,
+    Theory,
 };
-use crate::words::{counted, readable};
+use crate::words::readable;
 
 pub use crate::specification::StepSizeOrigin;
 
@@ -427,77 +427,6 @@ impl Config {
         resolved.check(smallest)?;
         let warnings = self.warnings(&resolved, smallest);
         Ok((resolved, warnings))
-    }
-
-    fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
-        let dimension = shape.dimension;
-        let name = self.compressor.or(match self.preset {
-            _ if self.plain(shape) => CompressorName::Identity,
-            Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
-            _ => CompressorName::Identity,
-        });
-        Ok(match name {
-            CompressorName::Identity => CompressorKind::Identity,
-            CompressorName::Qsgd => CompressorKind::Qsgd {
-                levels: self.levels,
-            },
-            CompressorName::Natural => CompressorKind::Natural,
-            CompressorName::RandK => match (self.k, self.fraction) {
-                (Auto::Given(_), Auto::Given(_)) => {
-                    return Err(ConfigError::with_hint(
-                        "`algorithm.k` and `algorithm.fraction` are both given",
-                        "leave one of them out",
-                    ));
-                }
-                (Auto::Given(k), Auto::Auto) => CompressorKind::RandK { k },
-                (Auto::Auto, Auto::Given(fraction)) => CompressorKind::RandK {
-                    k: share(fraction, dimension),
-                },
-                (Auto::Auto, Auto::Auto) => CompressorKind::RandK {
-                    k: self.message_size(shape),
-                },
-            },
-        })
-    }
-
-    fn batch_size(
-        &self,
-        estimator: EstimatorKind,
-        problem: &theory::Problem,
-        smallest: usize,
-    ) -> Result<Option<f64>, ConfigError> {
-        if estimator == EstimatorKind::Gd {
-            return Ok(None);
-        }
-        let batch = self.batch.or_else(|| match self.preset {
-            Preset::Rrpsgd => Some(1.0),
-            Preset::LdpSpider | Preset::Diff2 => None,
-            _ => Some(problem.batch(estimator).floor().clamp(1.0, smallest as f64)),
-        });
-        let Some(batch) = batch else {
-            return match estimator {
-                EstimatorKind::Recursive => Ok(None),
-                _ => Err(ConfigError::with_hint(
-                    format!("`algorithm.batch = \"all\"` does not go with {estimator}"),
-                    "use the estimator gd, or recursive, or give a number",
-                )),
-            };
-        };
-        if batch > smallest as f64 {
-            return Err(ConfigError::with_hint(
-                format!(
-                    "`algorithm.batch` is {batch}, but the smallest client has {}",
-                    counted(smallest, "record")
-                ),
-                format!("use a batch of at most {smallest}, or the estimator gd"),
-            ));
-        }
-        if self.with_replacement && batch.fract() != 0.0 {
-            return Err(ConfigError::conflict(
-                "`privacy.sampling = \"with-replacement\"` needs a whole number as batch",
-            ));
-        }
-        Ok(Some(batch))
     }
 
     fn warnings(&self, resolved: &Resolved, smallest: usize) -> Vec<String> {
