@@ -18,7 +18,9 @@ use soteriafl_accountant::{
 use soteriafl_core::compress::CompressorKind;
 
 use crate::claim::{Claim, Reason};
-use crate::specification::{AccountantName, Clip, NoiseTarget, Specification, StepSizeOrigin};
+use crate::specification::{
+    AccountantName, Aggregation, Clip, NoiseTarget, Specification, StepSizeOrigin,
+};
 
 /// Noise and cost of a run, client by client.
 #[derive(Clone, Debug)]
@@ -105,7 +107,7 @@ impl Privacy {
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
         let privacy = Self {
-            sigmas: clients.sigmas(records),
+            sigmas: shared(run, records, clients.sigmas(records)),
             claim: claim_despite(&obstacles),
             epsilon: exact.filter(|_| claimed),
             epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
@@ -307,6 +309,38 @@ fn question(run: &Specification, mechanism: &Mechanism) -> Result<Question, Priv
     Ok(question.by(method).amplification(run.may_amplify()))
 }
 
+/// Where only averages are seen, clients share the noise that the average needs for any one of
+/// them, `max_i w_i sigma_i`: each adds a part of the same size in the average. Noise that was fixed
+/// stays as it is.
+fn shared(run: &Specification, records: &[usize], sigmas: Vec<f64>) -> Vec<f64> {
+    let (Aggregation::Trusted { equal_weights }, NoiseTarget::Epsilon(_)) =
+        (run.aggregation, run.target)
+    else {
+        return sigmas;
+    };
+    let weights = weights(equal_weights, records);
+    let needed = weights
+        .iter()
+        .zip(&sigmas)
+        .map(|(weight, sigma)| weight * sigma);
+    let needed = needed.fold(0.0, f64::max);
+    let clients = (records.len() as f64).sqrt();
+    weights
+        .iter()
+        .map(|weight| needed / (weight * clients))
+        .collect()
+}
+
+/// What clients count for in the average.
+pub fn weights(equal: bool, records: &[usize]) -> Vec<f64> {
+    let total: usize = records.iter().sum();
+    let weight = |&rows: &usize| match equal {
+        true => 1.0 / records.len() as f64,
+        false => rows as f64 / total as f64,
+    };
+    records.iter().map(weight).collect()
+}
+
 /// The ratio of the series of sizes for which noise is computed where there are many.
 const RATIO: f64 = 1.05;
 
@@ -449,6 +483,10 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
         ),
         (run.clip.is_some_and(whole), Reason::WholeEstimates),
         (run.draws_with_replacement(), Reason::WithReplacement),
+        (
+            run.aggregation != Aggregation::Open,
+            Reason::TrustedAggregation,
+        ),
         (data_dependent_scaling, Reason::DataDependentScaling),
         (
             origin == StepSizeOrigin::Theory,

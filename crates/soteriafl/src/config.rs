@@ -5,6 +5,7 @@
 //! stand. [`Config`] is what it means, with `"auto"` still in it. `Resolved` (see [`resolve`]) has
 //! no `"auto"` left; only that can run, and it is what `config.toml` beside the results holds.
 
+mod aggregation;
 mod automatic;
 mod document;
 mod naming;
@@ -125,6 +126,8 @@ pub enum Preset {
     DpSrm,
     /// Recursive momentum, many clients (PriSMA).
     LdpSrm,
+    /// Recursive momentum, many clients and a trusted aggregation.
+    DistributedDpSrm,
     /// Telescoping increments, many clients.
     LdpSpider,
     /// The same as its authors call it, with whole gradients.
@@ -248,6 +251,8 @@ pub struct Config {
     pub difference_clip: Auto<Option<f64>>,
     pub difference_scale: Auto<Option<f64>>,
     pub noise_ratio: Auto<f64>,
+    /// Whether only the average of all messages is assumed to be seen.
+    pub trusted_aggregation: Auto<bool>,
     pub accountant: AccountantName,
     pub amplification: bool,
     pub noise: Auto<NoiseName>,

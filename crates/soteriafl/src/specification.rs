@@ -50,6 +50,8 @@ pub struct Specification {
     pub direct_theorem: bool,
     /// Whether random-k amplification may be counted where it is proved.
     pub amplification: bool,
+    /// Who sees the messages.
+    pub aggregation: Aggregation,
     /// How noise is drawn.
     pub noise: NoiseName,
     /// Where the step size comes from.
@@ -131,6 +133,19 @@ pub enum AccountantName {
     Rdp,
     /// The paper's formula: no claim.
     Paper,
+}
+
+/// Who sees the messages of single clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregation {
+    /// Everybody: each client hides its own records.
+    Open,
+    /// Nobody: whoever adds them up is trusted, and clients share the noise that hides the average.
+    /// Only simulated, and nothing is claimed.
+    Trusted {
+        /// Whether clients count alike, instead of by their records.
+        equal_weights: bool,
+    },
 }
 
 /// Which noise is drawn.

@@ -48,8 +48,8 @@ use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
 use crate::accounting::{Privacy, PrivacyError};
 use crate::claim::Claim;
 use crate::specification::{
-    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output, Specification,
-    StepSizeOrigin,
+    AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
+    Specification, StepSizeOrigin,
 };
 
 /// What the noise must achieve.
@@ -159,6 +159,7 @@ impl Training {
                 accountant: AccountantName::Pld,
                 direct_theorem: false,
                 amplification: true,
+                aggregation: Aggregation::Open,
                 noise: NoiseName::Float,
                 step_size_origin: StepSizeOrigin::Public,
                 step_size: 1.0,

@@ -48,7 +48,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     (
         "algorithm.preset",
-        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | ldp-spider | diff2 | dp-gd | dp-sgd | dp-srm | rrpsgd",
+        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | distributed-dp-srm | ldp-spider | diff2 | dp-gd | dp-sgd | dp-srm | rrpsgd",
     ),
     (
         "algorithm.estimator",
@@ -117,6 +117,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "privacy.difference_scale",
         "auto | none, or a positive number",
     ),
+    ("privacy.trusted_aggregation", "auto | true | false"),
     ("privacy.noise_ratio", "auto, or a number >= 1"),
     ("privacy.accountant", "pld | rdp | paper"),
     ("privacy.amplification", "auto | off"),

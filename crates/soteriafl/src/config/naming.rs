@@ -76,6 +76,8 @@ impl Resolved {
         let whole = self.compressor == CompressorKind::Identity;
         match (recursion.keep, recursion.period, self.clients) {
             _ if !whole => "recursive",
+            (_, None, _) if self.trusted_aggregation => "distributed-dp-srm",
+            _ if self.trusted_aggregation => "recursive",
             (1.0, Some(_), _) if self.preset == Preset::Diff2 => "diff2",
             (1.0, Some(_), 2..) => "ldp-spider",
             (0.0 | 1.0, ..) => "recursive",

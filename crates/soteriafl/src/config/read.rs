@@ -181,6 +181,11 @@ impl Config {
                 Auto::Auto,
                 auto(|value| number(value).filter(|ratio| *ratio >= 1.0)),
             )?,
+            trusted_aggregation: d.read(
+                "privacy.trusted_aggregation",
+                Auto::Auto,
+                auto(Value::as_bool),
+            )?,
             accountant: d.read(
                 "privacy.accountant",
                 AccountantName::Pld,
@@ -254,6 +259,7 @@ pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("ldp-sgd", Preset::Ldp(EstimatorKind::Sgd)),
     ("ldp-svrg", Preset::Ldp(EstimatorKind::Svrg)),
     ("ldp-srm", Preset::LdpSrm),
+    ("distributed-dp-srm", Preset::DistributedDpSrm),
     ("ldp-spider", Preset::LdpSpider),
     ("diff2", Preset::Diff2),
     ("dp-gd", Preset::Dp(EstimatorKind::Gd)),

@@ -13,7 +13,7 @@ use soteriafl_core::theory;
 use soteriafl_data::{Cosine, FeatureKind, Partition, Source};
 
 use crate::problem::regularizer;
-use crate::specification::{Batches, Clip, Coordinates, Specification};
+use crate::specification::{Aggregation, Batches, Clip, Coordinates, Specification};
 
 use super::automatic::holds_constant;
 use super::document::ConfigError;
@@ -81,6 +81,7 @@ pub struct Resolved {
     pub difference_clip: Option<f64>,
     pub accountant: AccountantName,
     pub amplification: bool,
+    pub trusted_aggregation: bool,
     pub noise: NoiseName,
     pub quorum: Option<usize>,
     pub deadline: Option<f64>,
@@ -132,6 +133,12 @@ impl Resolved {
                 Preset::CdpSgd | Preset::Ldp(EstimatorKind::Sgd)
             ),
             amplification: self.amplification,
+            aggregation: match self.trusted_aggregation {
+                true => Aggregation::Trusted {
+                    equal_weights: self.equal_weights,
+                },
+                false => Aggregation::Open,
+            },
             noise: self.noise,
             step_size_origin: self.step_size_origin,
             step_size: self.step_size,
@@ -244,9 +251,11 @@ impl Config {
                 estimator
             }
             Preset::CdpSgd | Preset::Rrpsgd => EstimatorKind::Sgd,
-            Preset::DpSrm | Preset::LdpSrm | Preset::LdpSpider | Preset::Diff2 => {
-                EstimatorKind::Recursive
-            }
+            Preset::DpSrm
+            | Preset::LdpSrm
+            | Preset::DistributedDpSrm
+            | Preset::LdpSpider
+            | Preset::Diff2 => EstimatorKind::Recursive,
         });
         let compressor = self.compressor_kind(shape)?;
         let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
@@ -411,6 +420,9 @@ impl Config {
             difference_clip,
             accountant: self.accountant,
             amplification: self.amplification,
+            trusted_aggregation: self
+                .trusted_aggregation
+                .or(self.preset == Preset::DistributedDpSrm),
             noise: self.noise.or(NoiseName::Float),
             quorum: self.quorum,
             deadline: self.deadline,
@@ -424,6 +436,7 @@ impl Config {
         };
         self.check_values(&resolved, d)?;
         self.check_recursion(&resolved)?;
+        resolved.check_aggregation()?;
         resolved.check(smallest)?;
         let warnings = self.warnings(&resolved, smallest);
         Ok((resolved, warnings))
@@ -493,6 +506,9 @@ impl Config {
                 &["model.intercept"],
                 "`data.features` appends a constant to every record",
             );
+        }
+        if resolved.trusted_aggregation && resolved.noise_target != NoiseTarget::None {
+            warnings.push(super::aggregation::UNPROTECTED.to_string());
         }
         if resolved.noise_target != NoiseTarget::None && resolved.delta > 1.0 / smallest as f64 {
             warnings.push(format!(

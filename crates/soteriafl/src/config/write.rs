@@ -281,6 +281,9 @@ impl Resolved {
             "amplification",
             text(if self.amplification { "auto" } else { "off" }),
         ));
+        if self.trusted_aggregation {
+            lines.push(("trusted_aggregation", true.to_string()));
+        }
         lines.push(("noise", text(name(NOISES, self.noise))));
         lines
     }

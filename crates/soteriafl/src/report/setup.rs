@@ -72,13 +72,17 @@ pub(super) fn title(run: &RunFiles) -> String {
 /// The names of algorithms and data sets as their authors write them; any other name as it is.
 fn proper_name(name: &str) -> String {
     match name {
+        "diff2" => return "DIFF2".to_owned(),
+        "distributed-dp-srm" => return "Distributed DP-SRM".to_owned(),
         "mnist" => return "MNIST".to_owned(),
         "fashion-mnist" => return "Fashion-MNIST".to_owned(),
         _ => {}
     }
     match name.split_once('-') {
         Some(("soteriafl", estimator)) => format!("SoteriaFL-{}", estimator.to_uppercase()),
-        Some(("cdp" | "ldp" | "dp", "gd" | "sgd" | "svrg" | "saga")) => name.to_uppercase(),
+        Some(("cdp" | "ldp" | "dp", "gd" | "sgd" | "svrg" | "saga" | "srm" | "spider")) => {
+            name.to_uppercase()
+        }
         _ => name.to_owned(),
     }
 }
