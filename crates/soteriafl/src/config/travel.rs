@@ -17,7 +17,7 @@ impl Config {
     pub(super) fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
-            _ if self.plain(shape) => CompressorName::Identity,
+            _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             _ => CompressorName::Identity,
         });
