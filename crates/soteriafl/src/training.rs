@@ -145,6 +145,7 @@ impl Training {
             objective: Arc::new(objective),
             shards: shards.into_iter().map(Arc::new).collect(),
             run: Specification {
+                moments: None,
                 estimator: Estimator::Gd,
                 batch: None,
                 batches: Batches::Poisson,
@@ -163,6 +164,7 @@ impl Training {
                 aggregation: Aggregation::Open,
                 noise: NoiseName::Float,
                 step_size_origin: StepSizeOrigin::Public,
+                ranges_from_records: false,
                 step_size: 1.0,
                 schedule: Schedule::Constant,
                 momentum: 0.0,

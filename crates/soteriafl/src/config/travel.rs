@@ -18,6 +18,7 @@ impl Config {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
             _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
+            Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             _ => CompressorName::Identity,
         });
