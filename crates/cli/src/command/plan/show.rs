@@ -312,6 +312,8 @@ fn soteria(estimator: EstimatorKind) -> &'static str {
         EstimatorKind::Sgd => "SoteriaFL-SGD",
         EstimatorKind::Svrg => "SoteriaFL-SVRG",
         EstimatorKind::Saga => "SoteriaFL-SAGA",
+        // Not among the algorithms that are compared.
+        EstimatorKind::Recursive => "recursive",
     }
 }
 
