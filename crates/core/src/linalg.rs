@@ -21,6 +21,7 @@ pub(crate) mod memory;
 pub(crate) mod packed_matrix;
 pub(crate) mod simd;
 pub(crate) mod sparse;
+pub(crate) mod symmetric;
 pub(crate) mod vector_math;
 
 pub(crate) use memory::{LINE, aligned};
