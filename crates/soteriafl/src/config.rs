@@ -7,6 +7,7 @@
 
 mod automatic;
 mod document;
+mod images;
 mod naming;
 mod plain;
 mod read;

@@ -22,7 +22,7 @@ use soteriafl_data::{
     Schema, Source,
 };
 
-use super::{Failure, Verbosity, print, print_json, table};
+use super::{Failure, Verbosity, all_cores, print, print_json, table};
 use soteriafl::config::{Config, Document, FeatureList, ScaleChoice};
 use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::words::counted;
@@ -78,7 +78,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let bytes = std::fs::read(path).map_err(Failure::at(path))?;
     let model = Trained::read(&bytes).map_err(Failure::at(path))?;
     let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-    let context = Context::of(options, &directories, verbosity)?;
+    let context = Context::of(options, model.features.kind(), &directories, verbosity)?;
     let (split, data) = load(options, &model, &context, &directories)?;
     let outcomes = model.outcomes(&data);
     if let Some(path) = &options.out {
@@ -143,7 +143,7 @@ fn load(
             hint: (!named).then(|| "give the run's --config, which names its classes".to_owned()),
         });
     }
-    let mut data = model.features.apply(context.scale(data)?)?;
+    let mut data = model.features.apply_by(context.scale(data)?, all_cores())?;
     if model.intercept {
         data = data.with_intercept();
     }
@@ -184,11 +184,12 @@ struct Context {
 impl Context {
     fn of(
         options: &Options,
+        map: FeatureKind,
         directories: &DataDirectories,
         verbosity: Verbosity,
     ) -> Result<Context, Failure> {
         let Some(path) = &options.config else {
-            if options.data.is_images() {
+            if options.data.is_images() && map != FeatureKind::Scattering {
                 verbosity
                     .warn("images are usually scaled: without --config they are taken as they are");
             }
@@ -203,7 +204,7 @@ impl Context {
         let names = config.features.as_ref().and_then(FeatureList::names);
         let labels: Option<Arc<[String]>> = config.labels.clone().map(Into::into);
         let named = labels.is_some();
-        let public = public_scaling(&config)?.map(|scaling| Context {
+        let public = public_scaling(&config, map)?.map(|scaling| Context {
             scaling,
             feature_names: names.map(Into::into),
             label_names: labels,
@@ -256,8 +257,8 @@ impl Context {
 }
 
 /// The scaling of a run, where it does not depend on records.
-fn public_scaling(config: &Config) -> Result<Option<Scaling>, Failure> {
-    Ok(match config.scale_choice() {
+fn public_scaling(config: &Config, map: FeatureKind) -> Result<Option<Scaling>, Failure> {
+    Ok(match config.scale_choice(map) {
         ScaleChoice::None => Some(Scaling::identity()),
         ScaleChoice::Standard => config.source.public_scaling(),
         ScaleChoice::Constant { center, factor } => Some(Scaling::constants(

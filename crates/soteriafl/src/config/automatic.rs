@@ -19,7 +19,7 @@ use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
-use super::plain;
+use super::{images, plain};
 use super::resolve::{Resolved, Shape};
 use super::{Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory};
 use crate::words::readable;
@@ -48,6 +48,10 @@ const WIDEST: usize = 512;
 impl Config {
     /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
     pub(super) fn budget(&self, shape: &Shape) -> usize {
+        if self.of_scattering(shape) {
+            let all = images::rounds(shape.dimension) * shape.dimension;
+            return self.values.or(all);
+        }
         let messages = match (shape.model, self.noise_target) {
             (ModelKind::Logistic, _) => 300.0,
             // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
@@ -74,7 +78,7 @@ impl Config {
             return share(0.05, dimension);
         }
         let values = self.budget(shape);
-        let whole = self.whole_gradients(shape);
+        let whole = self.whole_gradients(shape) || self.of_scattering(shape);
         let rounds = match (self.rounds, self.values) {
             (Auto::Given(Theory::Given(rounds)), Auto::Given(_)) => rounds as usize,
             (Auto::Given(_), _) if whole => return dimension,
@@ -94,16 +98,24 @@ impl Config {
     }
 
     /// Whether all clients send the same coordinates.
-    pub(super) fn sharing_rule(&self, model: ModelKind, scope: ClipScope) -> bool {
-        self.preset == Preset::Auto && model == ModelKind::Mlp && scope == ClipScope::Selected
+    pub(super) fn sharing_rule(&self, shape: &Shape, scope: ClipScope) -> bool {
+        let network = shape.model == ModelKind::Mlp || self.of_scattering(shape);
+        self.preset == Preset::Auto && network && scope == ClipScope::Selected
     }
 
     /// The public map of records.
     ///
     /// # Errors
     /// When another key says something that does not go with it.
-    pub fn features_for(&self, model: ModelKind) -> Result<FeatureKind, ConfigError> {
-        let kind = self.feature_map.or(FeatureKind::None);
+    pub fn features_for(
+        &self,
+        model: ModelKind,
+        inputs: usize,
+    ) -> Result<FeatureKind, ConfigError> {
+        let kind = self.feature_map.or(match self.scatters(inputs) {
+            true => FeatureKind::Scattering,
+            false => FeatureKind::None,
+        });
         if kind == FeatureKind::None {
             return Ok(kind);
         }
@@ -200,7 +212,9 @@ impl Config {
 
     /// The server's momentum, where all clients send the same coordinates.
     pub(super) fn momentum_rule(&self, shape: &Shape) -> f64 {
-        if self.plain(shape) {
+        if self.of_scattering(shape) {
+            images::MOMENTUM
+        } else if self.plain(shape) {
             plain::MOMENTUM
         } else if self.whole_gradients(shape) {
             EQUALIZED_MOMENTUM
@@ -269,6 +283,7 @@ impl Config {
             };
         }
         let whole = match model {
+            _ if self.of_scattering(shape) => images::CLIP,
             ModelKind::Logistic => 2.0,
             ModelKind::Softmax => 0.2,
             ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
@@ -282,8 +297,9 @@ impl Config {
     }
 
     /// The step size.
-    pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
+    pub(super) fn step_rule(&self, shape: &Shape, floor: f64, rounds: f64) -> f64 {
         match (self.preset, shape.model) {
+            _ if self.of_scattering(shape) => images::step(self, shape, rounds),
             _ if self.plain(shape) => plain::step_rule(floor),
             // Below the floor an equalised step is a plain one of this size.
             (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
@@ -326,6 +342,7 @@ impl Config {
             _ if limited => compressor.values(),
             (Preset::Auto, Some(_)) => compressor.values(),
             // What travels is not chosen by the number of values: as many rounds as at 5%.
+            (Preset::Auto, None) if self.of_scattering(shape) => shape.dimension,
             (Preset::Auto, None) => share(0.05, shape.dimension),
             _ => return 100,
         };

@@ -183,12 +183,14 @@ impl Config {
         }
     }
 
-    /// The model family for data with `classes` classes.
+    /// The model family for data with `classes` classes and `inputs` features.
     ///
     /// # Errors
     /// When logistic regression meets more than two classes.
-    pub fn model_for(&self, classes: usize) -> Result<ModelKind, ConfigError> {
-        let model = self.model.or(if classes == 2 {
+    pub fn model_for(&self, classes: usize, inputs: usize) -> Result<ModelKind, ConfigError> {
+        let model = self.model.or(if self.scatters(inputs) && self.preset == Preset::Auto {
+            ModelKind::Softmax
+        } else if classes == 2 {
             ModelKind::Logistic
         } else {
             ModelKind::Mlp
@@ -211,9 +213,9 @@ impl Config {
         })
     }
 
-    /// The scaling for this source.
-    pub fn scale_choice(&self) -> ScaleChoice {
-        self.scale.or(if self.source.is_images() {
+    /// The scaling for this source. Scattering looks at how pixels differ, whatever their unit.
+    pub fn scale_choice(&self, map: FeatureKind) -> ScaleChoice {
+        self.scale.or(if self.source.is_images() && map != FeatureKind::Scattering {
             ScaleChoice::Standard
         } else {
             ScaleChoice::None
@@ -265,7 +267,7 @@ impl Config {
         }
         let shared = self
             .shared_coordinates
-            .or_else(|| self.sharing_rule(shape.model, clip_scope));
+            .or_else(|| self.sharing_rule(shape, clip_scope));
         let shift = self.shift.or(match self.preset {
             // Coordinates that all clients share leave no difference between clients to learn.
             Preset::Auto if shared || self.plain(shape) => ShiftChoice::Off,
@@ -296,9 +298,20 @@ impl Config {
         } else {
             StepSizeOrigin::Public
         };
+        let rounds = match self
+            .rounds
+            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
+        {
+            Theory::Given(rounds) => rounds,
+            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
+            Theory::Theory => problem
+                .rounds(estimator, b, snapshot_probability, 1.0)
+                .ceil()
+                .clamp(1.0, 1e7) as u32,
+        };
         let (step_size, step_size_origin) = match self
             .step_size
-            .or_else(|| Theory::Given(self.step_rule(shape, equalize)))
+            .or_else(|| Theory::Given(self.step_rule(shape, equalize, f64::from(rounds))))
         {
             Theory::Given(step) => (step, origin),
             Theory::Theory => match shape.smoothness {
@@ -320,24 +333,13 @@ impl Config {
                 }
             },
         };
-        let rounds = match self
-            .rounds
-            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
-        {
-            Theory::Given(rounds) => rounds,
-            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
-            Theory::Theory => problem
-                .rounds(estimator, b, snapshot_probability, 1.0)
-                .ceil()
-                .clamp(1.0, 1e7) as u32,
-        };
         let resolved = Resolved {
             source: self.source.clone(),
             test: self.test.clone(),
             rows: self.rows,
             clients: shape.records.len(),
             partition: self.partition,
-            scale: self.scale_choice(),
+            scale: self.scale_choice(shape.feature_map),
             feature_map: shape.feature_map,
             basis: shape.basis.map(|basis| basis.frequencies()),
             standardize: self.standardizes(),

@@ -37,8 +37,8 @@ impl Preparation {
     /// When model and records do not go together.
     pub fn of(config: &Config, records: &RecordShape) -> Result<Self, ProblemError> {
         let classes = records.labels.len();
-        let kind = config.model_for(classes)?;
-        let map = config.features_for(kind)?;
+        let kind = config.model_for(classes, records.features)?;
+        let map = config.features_for(kind, records.features)?;
         let intercept = kind == ModelKind::Logistic && config.has_intercept(kind, map);
         let features = FeatureMap::new(map, records.features)?;
         let columns = features.outputs() + usize::from(intercept);
@@ -72,7 +72,7 @@ impl Preparation {
         Ok(Self {
             kind,
             model,
-            scale: config.scale_choice(),
+            scale: config.scale_choice(map),
             standardize,
             features,
             basis,

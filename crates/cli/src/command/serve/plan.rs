@@ -9,7 +9,7 @@ use soteriafl_data::{
     Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Schema, Source,
 };
 
-use super::super::{Failure, Verbosity, inputs};
+use super::super::{Failure, Verbosity, all_cores, inputs};
 use super::Options;
 use soteriafl::accounting;
 use soteriafl::advice;
@@ -208,7 +208,7 @@ impl Plan {
             }
             test = scaling.apply(test)?;
             if plan.features.kind() != FeatureKind::None {
-                test = plan.features.apply(test)?;
+                test = plan.features.apply_by(test, all_cores())?;
             }
             if let Some(basis) = basis {
                 test = basis.apply(test)?;
