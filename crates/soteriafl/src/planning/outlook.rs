@@ -26,7 +26,7 @@ use super::{Inquiry, Known};
 use crate::config::NoiseTarget;
 use crate::config::resolve::Resolved;
 use crate::experiment::Statistic;
-use crate::report::figure::{Figure, Panel, Series};
+use crate::report::{Figure, Panel, Series};
 use crate::words::readable;
 
 /// Shares from which a model is called good, and useful.

