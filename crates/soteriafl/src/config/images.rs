@@ -34,10 +34,10 @@ const MOST_ROUNDS: usize = 100;
 pub(super) const CLIP: f64 = 0.28;
 
 /// How loud noise may be in a score, after a schedule that ends at zero.
-const PATH: f64 = 0.9;
+const PATH: f64 = 1.4;
 
 /// The longest first step, for records of unit length whose channels are equally loud.
-const LONGEST_STEP: f64 = 500.0;
+const LONGEST_STEP: f64 = 1000.0;
 
 /// The server's momentum: whole gradients at a step of their own size need none.
 pub(super) const MOMENTUM: f64 = 0.0;
