@@ -158,7 +158,9 @@ impl FeatureMap {
             FeatureKind::Unit => unit::apply(data),
             FeatureKind::Fourier(count) => {
                 let waves = Waves::new(self.inputs, count)?;
-                self.dense(data, threads, |data, first, values| waves.rows(data, first, values))
+                self.dense(data, threads, |data, first, values| {
+                    waves.rows(data, first, values)
+                })
             }
             FeatureKind::Scattering => {
                 let scattering = Scattering::new(self.inputs)?;
@@ -179,7 +181,10 @@ impl FeatureMap {
     ) -> Result<Dataset, RecordsError> {
         let (rows, columns) = (data.rows(), self.outputs());
         let mut values = self.room_for(rows, columns)?;
-        let each = rows.div_ceil(threads.max(1)).next_multiple_of(TOGETHER).max(TOGETHER);
+        let each = rows
+            .div_ceil(threads.max(1))
+            .next_multiple_of(TOGETHER)
+            .max(TOGETHER);
         std::thread::scope(|scope| {
             for (part, values) in values.chunks_mut(each * columns).enumerate() {
                 let (data, fill) = (&data, &fill);
@@ -194,7 +199,9 @@ impl FeatureMap {
     /// Zeros for so many rows.
     fn room_for(&self, rows: usize, columns: usize) -> Result<Vec<f32>, RecordsError> {
         let mut values = Vec::new();
-        let room = rows.checked_mul(columns).filter(|&room| room <= MOST_VALUES);
+        let room = rows
+            .checked_mul(columns)
+            .filter(|&room| room <= MOST_VALUES);
         if !room.is_some_and(|room| values.try_reserve_exact(room).is_ok()) {
             return Err(RecordsError::Choice {
                 what: "features",
@@ -216,7 +223,15 @@ mod tests {
         for name in ["none", "unit", "fourier:200", "scattering"] {
             assert_eq!(name.parse::<FeatureKind>().unwrap().to_string(), name);
         }
-        for wrong in ["", "Unit", "unit:3", "pixels", "fourier", "fourier:-2", "fourier:x"] {
+        for wrong in [
+            "",
+            "Unit",
+            "unit:3",
+            "pixels",
+            "fourier",
+            "fourier:-2",
+            "fourier:x",
+        ] {
             let error = wrong.parse::<FeatureKind>().unwrap_err();
             assert!(error.to_string().contains("unit"), "{error}");
         }

@@ -84,8 +84,7 @@ impl Equalizing {
                 continue;
             }
             if columns <= rows {
-                let root =
-                    inverse_root(gram(matrix, rows, columns, columns, 1), columns, ridge);
+                let root = inverse_root(gram(matrix, rows, columns, columns, 1), columns, ridge);
                 times(matrix, rows, columns, columns, 1, &root);
             } else {
                 // The same with rows and columns exchanged.

@@ -19,9 +19,9 @@ use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
-use super::{images, plain};
 use super::resolve::{Resolved, Shape};
 use super::{Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory};
+use super::{images, plain};
 use crate::words::readable;
 
 /// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.

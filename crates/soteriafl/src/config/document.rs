@@ -31,7 +31,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.factor",
         "a positive number, with scale = \"constant\"",
     ),
-    ("data.features", "auto | none | unit | fourier:NUMBER | scattering"),
+    (
+        "data.features",
+        "auto | none | unit | fourier:NUMBER | scattering",
+    ),
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),

@@ -188,13 +188,15 @@ impl Config {
     /// # Errors
     /// When logistic regression meets more than two classes.
     pub fn model_for(&self, classes: usize, inputs: usize) -> Result<ModelKind, ConfigError> {
-        let model = self.model.or(if self.scatters(inputs) && self.preset == Preset::Auto {
-            ModelKind::Softmax
-        } else if classes == 2 {
-            ModelKind::Logistic
-        } else {
-            ModelKind::Mlp
-        });
+        let model = self
+            .model
+            .or(if self.scatters(inputs) && self.preset == Preset::Auto {
+                ModelKind::Softmax
+            } else if classes == 2 {
+                ModelKind::Logistic
+            } else {
+                ModelKind::Mlp
+            });
         if model == ModelKind::Logistic && classes != 2 {
             return Err(ConfigError::with_hint(
                 format!("logistic regression needs two classes, the data has {classes}"),
@@ -215,11 +217,13 @@ impl Config {
 
     /// The scaling for this source. Scattering looks at how pixels differ, whatever their unit.
     pub fn scale_choice(&self, map: FeatureKind) -> ScaleChoice {
-        self.scale.or(if self.source.is_images() && map != FeatureKind::Scattering {
-            ScaleChoice::Standard
-        } else {
-            ScaleChoice::None
-        })
+        self.scale.or(
+            if self.source.is_images() && map != FeatureKind::Scattering {
+                ScaleChoice::Standard
+            } else {
+                ScaleChoice::None
+            },
+        )
     }
 
     /// Chooses everything that is left to choose, and lists what the user should know.

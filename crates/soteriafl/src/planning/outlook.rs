@@ -74,12 +74,7 @@ impl Outlook {
     ///
     /// # Errors
     /// In words, why nothing can be said.
-    pub fn of(
-        inquiry: &Inquiry,
-        form: Form,
-        trial: &Trial,
-        name: &str,
-    ) -> Result<Outlook, String> {
+    pub fn of(inquiry: &Inquiry, form: Form, trial: &Trial, name: &str) -> Result<Outlook, String> {
         let (clients, records) = (
             inquiry.numbers.clients as usize,
             inquiry.numbers.records as usize,
@@ -126,7 +121,11 @@ impl Outlook {
     pub fn share(&self, row: &Expectation) -> f64 {
         let whole = self.without_noise - self.majority;
         let share = (row.accuracy.mean - self.majority) / whole;
-        if whole > 0.0 { share.clamp(0.0, 1.0) } else { 0.0 }
+        if whole > 0.0 {
+            share.clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
     }
 
     /// What a share means, in one word.
@@ -180,7 +179,9 @@ impl Outlook {
             Series::new(label, points)
         };
         let ends = self.rows.iter().map(|row| row.signal_to_noise);
-        let (low, high) = ends.fold((f64::MAX, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
+        let (low, high) = ends.fold((f64::MAX, 0.0f64), |(low, high), x| {
+            (low.min(x), high.max(x))
+        });
         let level = |label: &str, y: f64| Series {
             dashed: true,
             ..Series::new(label, vec![(low, y), (high, y)])
@@ -321,6 +322,9 @@ mod tests {
         };
         assert_eq!(outlook.share(&outlook.rows[0]), 0.0);
         let said = outlook.sentence();
-        assert!(said.starts_with("No useful model") && said.contains("buy little"), "{said}");
+        assert!(
+            said.starts_with("No useful model") && said.contains("buy little"),
+            "{said}"
+        );
     }
 }

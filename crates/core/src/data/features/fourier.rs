@@ -47,7 +47,11 @@ pub(super) fn check(inputs: usize, count: usize) -> Result<(), RecordsError> {
     let reason = if count == 0 || count % 2 == 1 || count > MOST.0 {
         format!("expected an even number from 2 to {}", MOST.0)
     } else if entries > MOST.1 {
-        format!("{inputs} features and {} waves are more than {} numbers", count / 2, MOST.1)
+        format!(
+            "{inputs} features and {} waves are more than {} numbers",
+            count / 2,
+            MOST.1
+        )
     } else {
         return Ok(());
     };
@@ -137,7 +141,12 @@ mod tests {
     /// of six pairs.
     #[test]
     fn products_are_the_gaussian_kernel() {
-        let map = |kind| FeatureMap::new(kind, 4).unwrap().apply(dense(&ROWS)).unwrap();
+        let map = |kind| {
+            FeatureMap::new(kind, 4)
+                .unwrap()
+                .apply(dense(&ROWS))
+                .unwrap()
+        };
         let (unit, waves) = (map(FeatureKind::Unit), map(FeatureKind::Fourier(4000)));
         assert_eq!(waves.columns(), 4000);
         for left in 0..ROWS.len() {
@@ -148,7 +157,10 @@ mod tests {
                 let kernel = (-squares.sum::<f64>() / (2.0 * BANDWIDTH * BANDWIDTH)).exp();
                 let (a, b) = (waves.full_row(left), waves.full_row(right));
                 let product: f64 = a.iter().zip(&b).map(|(a, b)| a * b).sum();
-                assert!((product - kernel).abs() < 0.1, "{left} {right}: {product} {kernel}");
+                assert!(
+                    (product - kernel).abs() < 0.1,
+                    "{left} {right}: {product} {kernel}"
+                );
             }
         }
         // Near ones are told from far ones.

@@ -153,7 +153,10 @@ fn scale_lane(lane: usize, pixels: &mut [Real]) {
 #[inline(always)]
 fn mix(mixing: &[f32], plain: &[Real], mixed: &mut [Real]) {
     let places = plain.len() / CHANNELS;
-    for (weights, out) in mixing.chunks_exact(CHANNELS).zip(mixed.chunks_exact_mut(places)) {
+    for (weights, out) in mixing
+        .chunks_exact(CHANNELS)
+        .zip(mixed.chunks_exact_mut(places))
+    {
         out.fill([0.0; LANES]);
         for (&weight, channel) in weights.iter().zip(plain.chunks_exact(places)) {
             for (out, value) in out.iter_mut().zip(channel) {
@@ -203,14 +206,19 @@ fn mixing(transform: &Transform, side: usize) -> Vec<f32> {
             add_moments(&record, places, &mut moments);
         }
     }
-    moments.iter_mut().for_each(|moment| *moment /= PICTURES as f64);
+    moments
+        .iter_mut()
+        .for_each(|moment| *moment /= PICTURES as f64);
     let root = inverse_root(moments, CHANNELS, RIDGE);
     root.into_iter().map(|entry| entry as f32).collect()
 }
 
 /// Adds `sum over places of s s^T`.
 fn add_moments(record: &[f32], places: usize, moments: &mut [f64]) {
-    for (left, moments) in record.chunks_exact(places).zip(moments.chunks_exact_mut(CHANNELS)) {
+    for (left, moments) in record
+        .chunks_exact(places)
+        .zip(moments.chunks_exact_mut(CHANNELS))
+    {
         for (right, moment) in record.chunks_exact(places).zip(moments) {
             let products = left.iter().zip(right);
             let products = products.map(|(&a, &b)| f64::from(a) * f64::from(b));

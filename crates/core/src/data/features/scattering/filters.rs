@@ -70,7 +70,9 @@ pub(super) fn morlet(n: usize, j: usize, t: usize) -> Vec<(f64, f64)> {
             waved.1 += height * libm::sin(frequency * along);
         }
     }
-    let sums = waved.iter().fold((0.0, 0.0), |sum, w| (sum.0 + w.0, sum.1 + w.1));
+    let sums = waved
+        .iter()
+        .fold((0.0, 0.0), |sum, w| (sum.0 + w.0, sum.1 + w.1));
     let mass: f64 = plain.iter().sum();
     let without_mean = waved.iter().zip(&plain);
     without_mean
@@ -96,7 +98,9 @@ impl Wave {
     /// The wave `(j, t)` on an `n x n` grid whose result is thinned out by `thinning`.
     pub(super) fn new(n: usize, j: usize, t: usize, thinning: usize) -> Wave {
         let spectrum = spectrum(&morlet(n, j, t), n);
-        let largest = spectrum.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+        let largest = spectrum
+            .iter()
+            .fold(0.0, |largest: f64, value| largest.max(value.abs()));
         let kept = n / thinning;
         let taps = spectrum.iter().enumerate();
         let taps = taps.filter(|(_, value)| value.abs() > 1e-6 * largest);
@@ -104,7 +108,9 @@ impl Wave {
             let target = place / n % kept * kept + place % n % kept;
             (place as u32, target as u32, (value / (n * n) as f64) as f32)
         });
-        Wave { taps: taps.collect() }
+        Wave {
+            taps: taps.collect(),
+        }
     }
 }
 
@@ -117,9 +123,12 @@ impl Average {
         let taps = (1..=places).map(|place| {
             let taps = (0..n).map(|from| (from, weights[(from + n - step * place) % n]));
             let taps = taps.filter(|(_, weight)| *weight > 1e-9);
-            taps.map(|(from, weight)| (from as u32, weight as f32)).collect()
+            taps.map(|(from, weight)| (from as u32, weight as f32))
+                .collect()
         });
-        Average { taps: taps.collect() }
+        Average {
+            taps: taps.collect(),
+        }
     }
 }
 
@@ -135,7 +144,10 @@ fn spectrum(grid: &[(f64, f64)], n: usize) -> Vec<f64> {
     let sum = |values: &mut dyn Iterator<Item = (f64, f64)>, u: usize| {
         values.enumerate().fold((0.0, 0.0), |sum, (i, (re, im))| {
             let (cosine, sine) = roots[u * i % n];
-            (sum.0 + re * cosine - im * sine, sum.1 + re * sine + im * cosine)
+            (
+                sum.0 + re * cosine - im * sine,
+                sum.1 + re * sine + im * cosine,
+            )
         })
     };
     let mut lines = Vec::with_capacity(n * n);

@@ -66,7 +66,11 @@ impl Fourier {
     /// Transforms a grid in place.
     #[inline(always)]
     pub(super) fn grid(&self, grid: &mut [Complex], scratch: &mut Scratch) {
-        let Scratch { turned, line, other } = scratch;
+        let Scratch {
+            turned,
+            line,
+            other,
+        } = scratch;
         turned.resize(grid.len(), Complex::default());
         line.resize(self.side, Complex::default());
         other.resize(self.side, Complex::default());
@@ -232,7 +236,10 @@ mod tests {
                         let turns = (u * (i / side) + v * (i % side)) as f64 / side as f64;
                         let (sine, cosine) = (-std::f64::consts::TAU * turns).sin_cos();
                         let (re, im) = (f64::from(value.re[lane]), f64::from(value.im[lane]));
-                        sum = (sum.0 + re * cosine - im * sine, sum.1 + re * sine + im * cosine);
+                        sum = (
+                            sum.0 + re * cosine - im * sine,
+                            sum.1 + re * sine + im * cosine,
+                        );
                     }
                     let found = (grid[place].re[lane], grid[place].im[lane]);
                     let off = (f64::from(found.0) - sum.0).hypot(f64::from(found.1) - sum.1);

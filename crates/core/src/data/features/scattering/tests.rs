@@ -29,7 +29,10 @@ fn map(pixels: usize) -> FeatureMap {
 }
 
 fn distance(left: &[f32], right: &[f32]) -> f64 {
-    let squares = left.iter().zip(right).map(|(&a, &b)| f64::from(a - b).powi(2));
+    let squares = left
+        .iter()
+        .zip(right)
+        .map(|(&a, &b)| f64::from(a - b).powi(2));
     squares.sum::<f64>().sqrt()
 }
 
@@ -61,7 +64,10 @@ fn coefficients_are_those_of_the_published_package() {
             assert!(off < tolerance, "{channel}: {found} {expected}");
         }
         let total: f64 = values.iter().map(|&value| f64::from(value)).sum();
-        assert!((total - sum).abs() < 49.0 * tolerance, "{channel}: {total} {sum}");
+        assert!(
+            (total - sum).abs() < 49.0 * tolerance,
+            "{channel}: {total} {sum}"
+        );
     }
 }
 
@@ -99,7 +105,9 @@ fn coefficients_are_those_of_convolutions_in_space() {
             })
             .sum()
         };
-        [(4, 4), (4, 8), (8, 4), (8, 8)].map(|(row, column)| at(row, column)).into()
+        [(4, 4), (4, 8), (8, 4), (8, 8)]
+            .map(|(row, column)| at(row, column))
+            .into()
     };
     let mut expected = average(&padded, 0);
     let mut second = Vec::new();
@@ -116,14 +124,19 @@ fn coefficients_are_those_of_convolutions_in_space() {
     let found = coefficients(&image);
     assert_eq!(found.len(), expected.len());
     for (number, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
-        assert!((f64::from(found) - expected).abs() < 3e-6, "{number}: {found} {expected}");
+        assert!(
+            (f64::from(found) - expected).abs() < 3e-6,
+            "{number}: {found} {expected}"
+        );
     }
 }
 
 #[test]
 fn waves_have_no_mean_and_the_average_has_all_of_it() {
     for (j, t) in [(0, 0), (0, 5), (1, 3), (1, 7)] {
-        let sums = morlet(36, j, t).iter().fold((0.0, 0.0), |sum, w| (sum.0 + w.0, sum.1 + w.1));
+        let sums = morlet(36, j, t)
+            .iter()
+            .fold((0.0, 0.0), |sum, w| (sum.0 + w.0, sum.1 + w.1));
         assert!(f64::hypot(sums.0, sums.1) < 1e-12, "{j} {t}: {sums:?}");
     }
     for level in 0..SIZES_OF_AVERAGES {
@@ -150,7 +163,10 @@ fn images_do_not_move_apart() {
             let apart = distance(&spread(&images[left]), &spread(&images[right]));
             let after = distance(&coefficients(&images[left]), &coefficients(&images[right]));
             let after = after * STRIDE as f64;
-            assert!(after < 1.06 * apart && after > 0.1 * apart, "{after} {apart}");
+            assert!(
+                after < 1.06 * apart && after > 0.1 * apart,
+                "{after} {apart}"
+            );
         }
     }
 }
@@ -199,18 +215,32 @@ fn a_record_has_the_same_bits_alone_sparse_and_by_any_number_of_threads() {
 
 #[test]
 fn no_record_makes_it_fail() {
-    let huge = |i: usize| if i.is_multiple_of(3) { LARGEST_VALUE } else { -LARGEST_VALUE };
+    let huge = |i: usize| {
+        if i.is_multiple_of(3) {
+            LARGEST_VALUE
+        } else {
+            -LARGEST_VALUE
+        }
+    };
     let images = vec![
         vec![0.0; 64],
         vec![0.7; 64],
         (0..64).map(huge).collect(),
         vec![f32::MIN_POSITIVE / 4.0; 64],
-        (0..64).map(|i| f32::from(u8::from(i == 9)) * 1e-30).collect(),
+        (0..64)
+            .map(|i| f32::from(u8::from(i == 9)) * 1e-30)
+            .collect(),
     ];
     let all = map(64).apply(dense(&images)).unwrap();
-    assert!(all.squared_norms().iter().all(|norm| (norm - 1.0).abs() < 1e-6));
+    assert!(
+        all.squared_norms()
+            .iter()
+            .all(|norm| (norm - 1.0).abs() < 1e-6)
+    );
     assert_eq!(all.full_row(0), all.full_row(1), "blank is blank");
-    let moved = dense(&images[2..3]).with_offset(vec![LARGEST_VALUE; 64]).unwrap();
+    let moved = dense(&images[2..3])
+        .with_offset(vec![LARGEST_VALUE; 64])
+        .unwrap();
     assert!((map(64).apply(moved).unwrap().squared_norms()[0] - 1.0).abs() < 1e-6);
 }
 
@@ -229,7 +259,10 @@ fn mixing_flattens_the_pictures() {
         assert!(weights[row] > 0.0 && f64::from(weights[row]) <= 1.001 / RIDGE.sqrt());
     }
     let diagonal = |row: usize| mixing[row * CHANNELS + row];
-    assert!(diagonal(CHANNELS - 1) > 10.0 * diagonal(0), "fine texture is raised over light");
+    assert!(
+        diagonal(CHANNELS - 1) > 10.0 * diagonal(0),
+        "fine texture is raised over light"
+    );
 }
 
 #[test]
@@ -242,5 +275,9 @@ fn other_shapes_are_refused() {
         assert!(Transform::places_of(side) > 0);
     }
     // The largest factor of a padded side is below that of the transform.
-    assert!(SIDES.map(|side| STRIDE * ((side + STRIDE) / STRIDE + 1)).all(|n| n / STRIDE <= 61));
+    assert!(
+        SIDES
+            .map(|side| STRIDE * ((side + STRIDE) / STRIDE + 1))
+            .all(|n| n / STRIDE <= 61)
+    );
 }
