@@ -3,8 +3,8 @@
 //! **Guarantee.** `f64` in a fixed order, with no operation but `+ - * /` and the square root: the
 //! same bits on every machine. **Cost.** Some `40 n^3` operations.
 
-/// `(A + c I)^(-1/2)` of a symmetric `A`, `side x side`, for `c > 0`; eigenvalues below zero count as
-/// zero.
+/// `(A + c I)^(-1/2)` of a symmetric `A`, `side x side`, for `c > 0`; eigenvalues below zero count
+/// as zero.
 pub(crate) fn inverse_root(mut matrix: Vec<f64>, side: usize, ridge: f64) -> Vec<f64> {
     let vectors = diagonalise(&mut matrix, side);
     let mut root = vec![0.0; side * side];

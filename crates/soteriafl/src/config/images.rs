@@ -1,20 +1,21 @@
 //! What `preset = "auto"` chooses for images: scattering coefficients and a linear model.
 //!
-//! Records become unit vectors by a public map ([`FeatureMap`]), so softmax regression has gradients
-//! of bounded length, and a clip of a fifth of that bound is right for every data set. Whole gradients travel, as
-//! many as [`MOST_BYTES`] hold: random-k would save nothing (noise does not care, see [`automatic`](super::automatic))
-//! and add its error.
+//! Records become unit vectors by a public map ([`FeatureMap`]), so softmax regression has
+//! gradients of bounded length, and a clip of a fifth of that bound is right for every data set.
+//! Whole gradients travel, as many as [`MOST_BYTES`] hold: random-k would save nothing (noise does
+//! not care, see [`automatic`](super::automatic)) and add its error.
 //!
-//! With clip `G`, `T` rounds of step `eta`, `n` clients of `m` records and `mu(epsilon, delta)` of the
-//! Gaussian mechanism, the privacy noise in a score of a unit record is, after all rounds, at most
+//! With clip `G`, `T` rounds of step `eta`, `n` clients of `m` records and `mu(epsilon, delta)` of
+//! the Gaussian mechanism, the privacy noise in a score of a unit record is, after all rounds, at
+//! most
 //!
 //! ```text
 //!     eta T 2 G / (m mu sqrt(n)) = eta T G / s,      s = m mu sqrt(n) / 2
 //! ```
 //!
-//! whatever the number of features is. So the path `eta T` is set to `PATH s / G`, and the step to its share,
-//! but to no more than [`LONGEST_STEP`], above which steps overshoot. All of it is public:
-//! the side of images, the smallest client, epsilon and delta.
+//! whatever the number of features is. So the path `eta T` is set to `PATH s / G`, and the step to
+//! its share, but to no more than [`LONGEST_STEP`], above which steps overshoot. All of it is
+//! public: the side of images, the smallest client, epsilon and delta.
 
 use soteriafl_core::data::{FeatureKind, FeatureMap};
 

@@ -1,22 +1,23 @@
 //! Whether a useful model can be expected, and what would buy a better one.
 //!
-//! The algorithm that won on synthetic records ([`trial`](super::trial)) runs once more on records of the
-//! same shape: without noise, with more epsilon, with more records and with more clients, each with the noise
-//! that this problem needs. What an answer is worth is the share that it has of what can be won:
+//! The algorithm that won on synthetic records ([`trial`](super::trial)) runs once more on records
+//! of the same shape: without noise, with more epsilon, with more records and with more clients,
+//! each with the noise that this problem needs. What an answer is worth is the share that it has of
+//! what can be won:
 //!
 //! ```text
 //!     share = (accuracy - most common class) / (accuracy without noise - most common class)
 //! ```
 //!
-//! Beside it stands the ratio of signal to noise, which no record decides: the clip's length over the noise's
-//! in the mean of all messages of a run,
+//! Beside it stands the ratio of signal to noise, which no record decides: the clip's length over
+//! the noise's in the mean of all messages of a run,
 //!
 //! ```text
 //!     sqrt(T) G / (sigma sqrt(k / n)),       k of d values travel in each of T rounds
 //! ```
 //!
-//! Synthetic records stand for none of the user's: real ones may be easier or harder, and the table shows
-//! mostly how answers move. Costs some five trials of one algorithm.
+//! Synthetic records stand for none of the user's: real ones may be easier or harder, and the table
+//! shows mostly how answers move. Costs some five trials of one algorithm.
 
 use soteriafl_core::compress::Compressor;
 use soteriafl_core::simulate::Metrics;

@@ -11,13 +11,13 @@
 //! expectation is the kernel, so it is off by more than `t` with probability at most
 //! `2 exp(-D t^2 / 4)` over the seed (Hoeffding).
 //!
-//! **Bandwidth.** `h = 1/2`. Unit records lie at distances of at most 2, however many features there are and
-//! whatever their unit, so that one bandwidth serves every dimension; that division is the only
-//! place where the dimension has to come in.
+//! **Bandwidth.** `h = 1/2`. Unit records lie at distances of at most 2, however many features
+//! there are and whatever their unit, so that one bandwidth serves every dimension; that division
+//! is the only place where the dimension has to come in.
 //!
-//! **Guarantee.** `|z| = 1` up to rounding, exactly so for every record because cosine and sine come in pairs.
-//! The waves come from a public seed that never changes. Sums are in `f64` in the order of columns, zeros
-//! left out, so that sparse and dense rows give the same bits.
+//! **Guarantee.** `|z| = 1` up to rounding, exactly so for every record because cosine and sine
+//! come in pairs. The waves come from a public seed that never changes. Sums are in `f64` in the
+//! order of columns, zeros left out, so that sparse and dense rows give the same bits.
 //!
 //! **Cost.** `D/2` multiplications for every stored feature, and `D` values of cosine and sine, a
 //! record; rows become dense. **Place in the paper:** none.
@@ -137,8 +137,8 @@ mod tests {
         [LARGEST_VALUE, 0.0, 1.0, -LARGEST_VALUE],
     ];
 
-    /// 4000 features: off by more than 0.1 with probability below `2 exp(-10)`, one in ten thousand, for each
-    /// of six pairs.
+    /// 4000 features: off by more than 0.1 with probability below `2 exp(-10)`, one in ten
+    /// thousand, for each of six pairs.
     #[test]
     fn products_are_the_gaussian_kernel() {
         let map = |kind| {

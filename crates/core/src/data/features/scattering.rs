@@ -1,9 +1,9 @@
 //! Scattering: an image becomes the strengths of its waves, and of the waves in those.
 //!
 //! Two layers of oriented wavelets with a modulus after each, averaged over places
-//! (`scattering/transform.rs`; Bruna and Mallat, 2013): `c x p` numbers `S`, of `c = 81` channels at
-//! `p` places, for 28 x 28 pixels `7 x 7`. Then channels are mixed, at every place alike, and the
-//! record is brought to unit length:
+//! (`scattering/transform.rs`; Bruna and Mallat, 2013): `c x p` numbers `S`, of `c = 81` channels
+//! at `p` places, for 28 x 28 pixels `7 x 7`. Then channels are mixed, at every place alike, and
+//! the record is brought to unit length:
 //!
 //! ```text
 //!     x  ->  P S / |P S|,      P = (M + 1e-5 I)^(-1/2)
@@ -12,20 +12,21 @@
 //! where `M` (`c x c`) is the mean of `sum over places of s s^T` over 256 pictures of unit `|S|`
 //! that were drawn by a public seed (`scattering/pictures.rs`).
 //!
-//! **Why it helps.** What a small shift or deformation does to an image, it hardly does to `S`, so that
-//! a linear model reaches on `S` what takes a deep network on pixels; and linear models of unit
-//! records are what privacy noise hurts least. Without `P` nine tenths of `S` lie in one direction (how
-//! much ink there is), which a private run has not enough steps to get out of. Pictures that nobody
-//! took know that as well as the records do, and knowing it from them costs nothing.
+//! **Why it helps.** What a small shift or deformation does to an image, it hardly does to `S`, so
+//! that a linear model reaches on `S` what takes a deep network on pixels; and linear models of
+//! unit records are what privacy noise hurts least. Without `P` nine tenths of `S` lie in one
+//! direction (how much ink there is), which a private run has not enough steps to get out of.
+//! Pictures that nobody took know that as well as the records do, and knowing it from them costs
+//! nothing.
 //!
 //! **Guarantee.** A function of each record alone, to the bit, fixed before any is seen: neighbours
 //! stay neighbours. Eight records are computed side by side, each in its own lane, by `+ - * /` and
-//! square roots in a fixed order, so results depend neither on a record's neighbours nor on threads or
-//! machines. An image is first divided by its largest value, which changes nothing but that no
+//! square roots in a fixed order, so results depend neither on a record's neighbours nor on threads
+//! or machines. An image is first divided by its largest value, which changes nothing but that no
 //! number overflows; one without any light counts as an even one. Every record has length 1.
 //!
-//! **Cost.** Some 3 million operations an image of 28 x 28 pixels (`docs/features.md` has times), rows
-//! become dense: 3969 numbers of 4 bytes. **Place in the paper:** none.
+//! **Cost.** Some 3 million operations an image of 28 x 28 pixels (`docs/features.md` has times),
+//! rows become dense: 3969 numbers of 4 bytes. **Place in the paper:** none.
 
 mod filters;
 mod fourier;

@@ -34,8 +34,8 @@ const SLANT: f64 = 4.0 / DIRECTIONS as f64;
 /// Copies of the grid on each side that an envelope may reach.
 const COPIES: i64 = 2;
 
-/// A wave in the Fourier domain, applied to a grid and thinned out to every `2^j`-th pixel: thinning
-/// adds up the frequencies that become one.
+/// A wave in the Fourier domain, applied to a grid and thinned out to every `2^j`-th pixel:
+/// thinning adds up the frequencies that become one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wave {
     /// From which frequency, to which, and its weight.

@@ -3,8 +3,8 @@
 //!
 //! Ellipses of random brightness, size, shape and direction fall on a dark or grey ground, each
 //! hiding what lies below ("dead leaves", the usual model of why pictures have edges and surfaces).
-//! Radii follow `P(r > x) = x^-2` from 1 pixel up, and end at half the side. They come from a public
-//! seed that never changes: no record, and no choice of a user, is in them.
+//! Radii follow `P(r > x) = x^-2` from 1 pixel up, and end at half the side. They come from a
+//! public seed that never changes: no record, and no choice of a user, is in them.
 
 use chacha20::ChaCha8Rng;
 

@@ -36,9 +36,9 @@ fn distance(left: &[f32], right: &[f32]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// `vectors/README.md` says how these were made. That package computes its filters in single precision,
-/// which leaves 3e-5 of a value, and cuts those of thinned-out channels off at half their band,
-/// which moves these by up to 0.0006; the test below has neither.
+/// `vectors/README.md` says how these were made. That package computes its filters in single
+/// precision, which leaves 3e-5 of a value, and cuts those of thinned-out channels off at half
+/// their band, which moves these by up to 0.0006; the test below has neither.
 #[test]
 fn coefficients_are_those_of_the_published_package() {
     const GOLDEN: [(usize, [f64; 4]); 12] = [
@@ -147,9 +147,9 @@ fn waves_have_no_mean_and_the_average_has_all_of_it() {
 
 const SIZES_OF_AVERAGES: usize = 2;
 
-/// Layers do not expand distances: the energies of the filters add up to at most 1 at every frequency
-/// (Littlewood and Paley), so images of padded distance `d` have coefficients, each standing for
-/// 16 pixels, of distance at most about `d` (thinning out folds a little energy back).
+/// Layers do not expand distances: the energies of the filters add up to at most 1 at every
+/// frequency (Littlewood and Paley), so images of padded distance `d` have coefficients, each
+/// standing for 16 pixels, of distance at most about `d` (thinning out folds a little energy back).
 #[test]
 fn images_do_not_move_apart() {
     let mut random = pictures::stream();
@@ -171,8 +171,8 @@ fn images_do_not_move_apart() {
     }
 }
 
-/// What moves by one pixel stays nearly where it was: its coefficients move by less than a third of what
-/// its pixels move.
+/// What moves by one pixel stays nearly where it was: its coefficients move by less than a third of
+/// what its pixels move.
 #[test]
 fn a_small_shift_moves_little() {
     let mut random = pictures::stream();
@@ -244,8 +244,8 @@ fn no_record_makes_it_fail() {
     assert!((map(64).apply(moved).unwrap().squared_norms()[0] - 1.0).abs() < 1e-6);
 }
 
-/// `P` makes the pictures' channels equally loud, but for what is empty in them: the moments of what
-/// it makes of them are `M / (M + c)`, of which no direction exceeds one.
+/// `P` makes the pictures' channels equally loud, but for what is empty in them: the moments of
+/// what it makes of them are `M / (M + c)`, of which no direction exceeds one.
 #[test]
 fn mixing_flattens_the_pictures() {
     let transform = Transform::new(8).unwrap();

@@ -6,11 +6,11 @@
 //!     S             = x * h,  U1 * h,  U2 * h          at every fourth pixel
 //! ```
 //!
-//! `*` is convolution on the padded grid, wrapped around at its ends. An image of side `s` is padded by
-//! reflection (without repeating the border) to `n = 4 (floor((s + 4)/4) + 1)`, half of it before;
-//! places of the output are `4, 8, .., n - 8` in the padded image: `p x p` of them, `p = n/4 - 2`.
-//! Channels are in this order: the average, first orders by size and direction, second orders by
-//! the direction of the first and of the second wave: `1 + 16 + 64 = 81`.
+//! `*` is convolution on the padded grid, wrapped around at its ends. An image of side `s` is
+//! padded by reflection (without repeating the border) to `n = 4 (floor((s + 4)/4) + 1)`, half of
+//! it before; places of the output are `4, 8, .., n - 8` in the padded image: `p x p` of them, `p =
+//! n/4 - 2`. Channels are in this order: the average, first orders by size and direction, second
+//! orders by the direction of the first and of the second wave: `1 + 16 + 64 = 81`.
 
 use super::filters::{Average, DIRECTIONS, SIZES, STRIDE, Wave};
 use super::fourier::{Complex, Fourier, LANES, Real, Scratch};
