@@ -202,7 +202,7 @@ impl FeatureMap {
         let room = rows
             .checked_mul(columns)
             .filter(|&room| room <= MOST_VALUES);
-        if !room.is_some_and(|room| values.try_reserve_exact(room).is_ok()) {
+        if room.is_none_or(|room| values.try_reserve_exact(room).is_err()) {
             return Err(RecordsError::Choice {
                 what: "features",
                 value: self.kind.to_string(),

@@ -42,7 +42,7 @@ impl Fourier {
         let mut factors = Vec::new();
         let mut rest = side;
         for factor in [4, 2, 3].into_iter().chain((5..=LARGEST_PRIME).step_by(2)) {
-            while rest % factor == 0 {
+            while rest.is_multiple_of(factor) {
                 factors.push(factor);
                 rest /= factor;
             }

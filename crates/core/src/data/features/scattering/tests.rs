@@ -98,7 +98,8 @@ fn coefficients_are_those_of_convolutions_in_space() {
     let average = |values: &[f64], level: usize| -> Vec<f64> {
         let line = gaussian(N >> level, level);
         let at = |row: usize, column: usize| -> f64 {
-            let kept = (0..N * N).filter(|i| (i / N) % (1 << level) == 0 && i % (1 << level) == 0);
+            let kept = (0..N * N)
+                .filter(|i| (i / N).is_multiple_of(1 << level) && i.is_multiple_of(1 << level));
             kept.map(|from| {
                 let weight = |place: usize, from: usize| line[((place + N - from) % N) >> level];
                 values[from] * weight(row, from / N) * weight(column, from % N)
