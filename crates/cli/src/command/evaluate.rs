@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
+use soteriafl_core::moments::Whitening;
 use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
@@ -161,6 +162,9 @@ fn load(
         });
     }
     let mut data = model.features.apply_by(context.scale(data)?, all_cores())?;
+    if let Some(whitening) = &model.whitening {
+        data = whitening.apply(&data)?;
+    }
     if model.intercept {
         data = data.with_intercept();
     }
@@ -294,6 +298,8 @@ struct Trained {
     inputs: usize,
     /// The public map that records go through before.
     features: FeatureMap,
+    /// The map by released second moments, after it.
+    whitening: Option<Whitening>,
     /// What the inputs are called, if the file says so.
     names: Option<Arc<[String]>>,
     classes: usize,
@@ -323,6 +329,7 @@ impl Trained {
         Ok(Trained {
             names: names(&description["features"], features.inputs())?,
             features,
+            whitening: whitening(&file, &description["map"], model.inputs)?,
             ..model
         })
     }
@@ -340,6 +347,7 @@ impl Trained {
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
             classes: 2,
             intercept,
@@ -362,7 +370,7 @@ impl Trained {
             _ => return Err(format!("unknown activation {}", description["activation"])),
         };
         let mut sizes: Vec<usize> = Vec::new();
-        let mut parameters = Vec::new();
+        let (mut parameters, mut without_biases) = (Vec::new(), false);
         for (number, layer) in layers.iter().enumerate() {
             let (inputs, outputs) = (size(&layer[0])?, size(&layer[1])?);
             match sizes.last() {
@@ -387,17 +395,28 @@ impl Trained {
                     .flat_map(|c| (0..outputs).map(move |r| r * inputs + c))
                     .map(|at| weights[at]),
             );
-            parameters.extend(tensor(file, &format!("{prefix}bias"), &[outputs])?);
+            let bias = format!("{prefix}bias");
+            // Where a map appends a constant, softmax has none.
+            without_biases = layers.len() == 1
+                && !description["map"].is_null()
+                && !file.names().contains(&bias.as_str());
+            if !without_biases {
+                parameters.extend(tensor(file, &bias, &[outputs])?);
+            }
         }
         let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
-        let network = Network::new(inputs, &sizes[1..sizes.len() - 1], classes, activation)
-            .map_err(|error| error.to_string())?;
+        let network = match without_biases {
+            true => Network::softmax_without_biases(inputs, classes),
+            false => Network::new(inputs, &sizes[1..sizes.len() - 1], classes, activation),
+        };
+        let network = network.map_err(|error| error.to_string())?;
         Ok(Trained {
             kind,
             objective: Box::new(network),
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
             classes,
             intercept: false,
@@ -446,6 +465,19 @@ fn features(value: &Value, inputs: usize) -> Result<FeatureMap, String> {
             "its map makes {outputs} numbers of a record, but {inputs} are read"
         )),
     }
+}
+
+/// The whitening of a description's map, if it has one.
+fn whitening(
+    file: &SafeTensors<'_>,
+    map: &Value,
+    inputs: usize,
+) -> Result<Option<Whitening>, String> {
+    if map["whitened"] != true {
+        return Ok(None);
+    }
+    let matrix = tensor(file, "whitening", &[inputs, inputs])?;
+    Ok(Whitening::from_matrix(inputs, matrix))
 }
 
 /// Records as they are.

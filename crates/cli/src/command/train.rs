@@ -2,6 +2,7 @@
 
 mod progress;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -143,6 +144,10 @@ impl Prepared {
             problem.data_dependent(),
         )?;
         let calibration = start.elapsed();
+        let problem = match problem.whitened(&resolved)? {
+            Cow::Owned(whitened) => whitened,
+            Cow::Borrowed(_) => problem,
+        };
         let weights = problem.weights(&resolved);
         let sigmas = &privacy.sigmas;
         Ok(Self {
@@ -354,6 +359,9 @@ impl Prepared {
             counted(resolved.rounds, "round"),
             compressor_text(resolved.compressor, dimension),
         ));
+        for choice in resolved.choices(&self.records, dimension) {
+            verbosity.say(choice);
+        }
         if resolved.output == Output::Random {
             verbosity.say(format!(
                 "the result is the model of a random round: of round {} of {}, where the run ends \

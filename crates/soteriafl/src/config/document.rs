@@ -33,8 +33,9 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     (
         "data.features",
-        "auto | none | unit | fourier:NUMBER | scattering",
+        "auto | none | unit | roots | fourier:NUMBER | scattering",
     ),
+    ("data.whiten", "auto | none, or a number in (0, 1)"),
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),

@@ -36,7 +36,7 @@ mod transform;
 use std::ops::RangeInclusive;
 
 use super::super::{Dataset, RecordsError};
-use crate::linalg::symmetric::inverse_root;
+use crate::linalg::eigen;
 use crate::linalg::vectorised;
 use fourier::{LANES, Real};
 use transform::{CHANNELS, Memory, Transform};
@@ -210,7 +210,9 @@ fn mixing(transform: &Transform, side: usize) -> Vec<f32> {
     moments
         .iter_mut()
         .for_each(|moment| *moment /= PICTURES as f64);
-    let root = inverse_root(moments, CHANNELS, RIDGE);
+    let root = eigen::function(moments, CHANNELS, |value| {
+        1.0 / (value.max(0.0) + RIDGE).sqrt()
+    });
     root.into_iter().map(|entry| entry as f32).collect()
 }
 
