@@ -56,6 +56,9 @@ pub enum PrivacyError {
     /// The accountant refuses.
     #[error("privacy: {0}")]
     Account(#[from] AccountError),
+    /// Second moments cannot be released.
+    #[error("{0}")]
+    Moments(String),
 }
 
 impl Privacy {

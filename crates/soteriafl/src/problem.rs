@@ -75,6 +75,7 @@ pub struct Problem {
     /// What was decided about them.
     pub preparation: Preparation,
     digest: OnceLock<String>,
+    prepared_by_records: bool,
 }
 
 /// The loss, by kind.
@@ -113,6 +114,7 @@ impl Problem {
             mut test,
             dealt,
             shape,
+            prepared_by_records,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -162,6 +164,7 @@ impl Problem {
             shape,
             preparation,
             digest: OnceLock::new(),
+            prepared_by_records,
         })
     }
 
@@ -219,9 +222,9 @@ impl Problem {
         self.digest.get_or_init(|| digest::of(self))
     }
 
-    /// Whether features were scaled by numbers that were computed from records.
+    /// Whether features were scaled by numbers that were computed from records, here or before.
     pub fn data_dependent(&self) -> bool {
-        self.scaling.data_dependent() || self.standardizing.is_some()
+        self.scaling.data_dependent() || self.standardizing.is_some() || self.prepared_by_records
     }
 
     /// The model file of these parameters.

@@ -180,7 +180,7 @@ impl FeatureMap {
                 })
             }
             FeatureKind::Scattering => {
-                let scattering = Scattering::new(self.inputs)?;
+                let scattering = Scattering::of(self.inputs)?;
                 self.dense(data, threads, |data, first, values| {
                     scattering.rows(data, first, values);
                 })
