@@ -16,12 +16,12 @@
 //! calls.
 
 pub(crate) mod bytes;
+pub(crate) mod eigen;
 pub(crate) mod kernels;
 pub(crate) mod memory;
 pub(crate) mod packed_matrix;
 pub(crate) mod simd;
 pub(crate) mod sparse;
-pub(crate) mod symmetric;
 pub(crate) mod vector_math;
 
 pub(crate) use memory::{LINE, aligned};

@@ -316,6 +316,11 @@ impl Description {
 
 /// Refuses what only simulations have, with the reason.
 fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
+    if resolved.whiten.is_some() {
+        return Err(DescriptionError::Simulated(
+            "a release of second moments (`data.whiten`)",
+        ));
+    }
     if resolved.output == Output::Random {
         return Err(DescriptionError::Simulated(
             "`algorithm.output = \"random\"`: all clients see every model, and the last one is the result",

@@ -7,6 +7,9 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `accounting` | releases and questions about them |
+//! | `records` | rows and labels from arrays |
+//! | `simulation` | a whole run, on the way of `soteria train` |
+//! | `results` | what a run leaves |
 //! | `errors` | the library's errors as Python exceptions |
 
 // `#[pyfunction]` and `#[pymethods]` are called by Python, with one argument per keyword.
@@ -14,6 +17,9 @@
 
 mod accounting;
 mod errors;
+mod records;
+mod results;
+mod simulation;
 
 use pyo3::prelude::*;
 
@@ -21,6 +27,12 @@ use pyo3::prelude::*;
 mod _soteriafl {
     #[pymodule_export]
     use super::accounting::{Release, filter_epsilon};
+    #[pymodule_export]
+    use super::records::Rows;
+    #[pymodule_export]
+    use super::results::Finished;
+    #[pymodule_export]
+    use super::simulation::simulate;
 
     /// The version of the library.
     #[pymodule_export]

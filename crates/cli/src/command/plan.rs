@@ -224,6 +224,7 @@ impl Options {
             smoothness: None,
             image: false,
             feature_map: FeatureKind::None,
+            whiten: None,
             basis: None,
             whole: dimension,
         };
@@ -316,7 +317,7 @@ impl Options {
                 hint: Some("give a value with --smoothness".to_string()),
             });
         }
-        let kind = config.regularizer_for(ModelKind::Logistic);
+        let kind = config.regularizer_for(ModelKind::Logistic, FeatureKind::None);
         let strongest = regularizer(kind, config.lambda).smoothness();
         let shards: Vec<&Dataset> = problem.shards.iter().map(Arc::as_ref).collect();
         let rows: usize = shards.iter().map(|shard| shard.rows()).sum();

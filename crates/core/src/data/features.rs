@@ -6,17 +6,26 @@
 //! | --- | --- | --- |
 //! | `none` | `x` | `d` |
 //! | `unit` | `(x, 1/2)` divided by its length | `d + 1` |
+//! | `roots` | `(x, r(x), 1/2)` divided by its length | `2d + 1` |
 //! | `fourier:D` | `D/2` random waves, cosine and sine, of what `unit` makes of it | `D` |
 //! | `scattering` | the strengths of an image's oriented waves, and of the waves in those | `81 floor(s/4)^2`, `s = sqrt(d)` |
+//!
+//! with `r(x) = 2 sqrt((1 + x)/2) - sqrt(2) - (2 - sqrt(2)) x` of each feature, cut off at -1 and 1 before: what the
+//! square root of a range from -1 says beyond the line through its values at 0 and 1.
 //!
 //! **Why unit length.** The gradient of a logistic or softmax loss is the record times an error of bounded length, so
 //! that with `|x| = 1` one bound holds for all records, and a clip can be chosen from it without looking at any. The
 //! constant `1/2` is the intercept, and keeps a record of zeros from being divided by nothing.
 //!
+//! **Why roots.** Counts, amounts and frequencies crowd at the low end of their public range, where the root spreads
+//! them; a linear model then tells little from nothing. For indicators (0 and 1) `r` is zero, so that they cost nothing,
+//! and rows that are sparse stay so.
+//!
 //! **Guarantee.** What a record becomes depends on that record alone, to the bit: not on its place, on threads, nor on
-//! who lies beside it. What is random in a map comes from a seed that is always the same. So neighbouring data sets stay neighbouring, and a map costs no privacy. Rows that are sparse stay
-//! so under `unit` and rows that are dense stay dense, unless a constant is added to all rows: that is written into them
-//! first. No acceptable record makes a map fail.
+//! who lies beside it. What is random in a map comes from a seed that is always the same. So neighbouring data sets stay
+//! neighbouring, and a map costs no privacy. Rows that are sparse stay so under `unit` and `roots` and rows that are
+//! dense stay dense, unless a constant is added to all rows: that is written into them first. The other maps make dense
+//! rows. No acceptable record makes a map fail.
 //!
 //! **Cost.** One pass over the records. **Place in the paper:** none.
 
@@ -30,6 +39,7 @@ use std::str::FromStr;
 use super::{Dataset, DenseRows, Features, RecordsError};
 use fourier::Waves;
 use scattering::Scattering;
+use unit::Roots;
 
 /// Rows that a map may compute side by side.
 const TOGETHER: usize = 8;
@@ -46,6 +56,8 @@ pub enum FeatureKind {
     None,
     /// A constant appended, then unit length.
     Unit,
+    /// Every feature's root and a constant appended, then unit length.
+    Roots,
     /// So many random Fourier features, an even number.
     Fourier(usize),
     /// Scattering coefficients of square images.
@@ -54,7 +66,8 @@ pub enum FeatureKind {
 
 impl FeatureKind {
     /// What can be written, for messages.
-    pub const EXPECTED: &'static str = "\"none\", \"unit\", \"fourier:D\" or \"scattering\"";
+    pub const EXPECTED: &'static str =
+        "\"none\", \"unit\", \"roots\", \"fourier:D\" or \"scattering\"";
 }
 
 impl fmt::Display for FeatureKind {
@@ -62,6 +75,7 @@ impl fmt::Display for FeatureKind {
         match self {
             FeatureKind::None => formatter.write_str("none"),
             FeatureKind::Unit => formatter.write_str("unit"),
+            FeatureKind::Roots => formatter.write_str("roots"),
             FeatureKind::Fourier(count) => write!(formatter, "fourier:{count}"),
             FeatureKind::Scattering => formatter.write_str("scattering"),
         }
@@ -76,6 +90,7 @@ impl FromStr for FeatureKind {
         match (text, count.and_then(|count| count.parse().ok())) {
             ("none", _) => Ok(FeatureKind::None),
             ("unit", _) => Ok(FeatureKind::Unit),
+            ("roots", _) => Ok(FeatureKind::Roots),
             ("scattering", _) => Ok(FeatureKind::Scattering),
             (_, Some(count)) => Ok(FeatureKind::Fourier(count)),
             _ => Err(RecordsError::Choice {
@@ -123,6 +138,7 @@ impl FeatureMap {
         match self.kind {
             FeatureKind::None => self.inputs,
             FeatureKind::Unit => self.inputs + 1,
+            FeatureKind::Roots => 2 * self.inputs + 1,
             FeatureKind::Fourier(count) => count,
             FeatureKind::Scattering => Scattering::outputs(self.inputs),
         }
@@ -155,7 +171,8 @@ impl FeatureMap {
         }
         match self.kind {
             FeatureKind::None => Ok(data),
-            FeatureKind::Unit => unit::apply(data),
+            FeatureKind::Unit => unit::apply(data, Roots::Without),
+            FeatureKind::Roots => unit::apply(data, Roots::With),
             FeatureKind::Fourier(count) => {
                 let waves = Waves::new(self.inputs, count)?;
                 self.dense(data, threads, |data, first, values| {
@@ -163,7 +180,7 @@ impl FeatureMap {
                 })
             }
             FeatureKind::Scattering => {
-                let scattering = Scattering::new(self.inputs)?;
+                let scattering = Scattering::of(self.inputs)?;
                 self.dense(data, threads, |data, first, values| {
                     scattering.rows(data, first, values);
                 })
@@ -220,7 +237,7 @@ mod tests {
 
     #[test]
     fn names_read_back_and_others_are_refused() {
-        for name in ["none", "unit", "fourier:200", "scattering"] {
+        for name in ["none", "unit", "roots", "fourier:200", "scattering"] {
             assert_eq!(name.parse::<FeatureKind>().unwrap().to_string(), name);
         }
         for wrong in [

@@ -27,7 +27,7 @@
 //! of `b x b` (some `40 b^3`). **Place in the paper:** none; Algorithm 1 with a step matrix. The
 //! limit `f = 0` after momentum is known as orthogonalised momentum.
 
-use crate::linalg::symmetric::inverse_root;
+use crate::linalg::eigen;
 
 /// A layer's weights, or biases, among the model's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,6 @@ impl Equalizing {
     /// # Panics
     /// If `direction` is shorter than a block needs.
     pub fn apply(&self, direction: &mut [f32]) {
-        let ridge = self.floor * self.floor;
         for block in &self.blocks {
             let matrix = &mut direction[block.start..block.end()];
             let (rows, columns) = (block.rows, block.columns);
@@ -84,11 +83,12 @@ impl Equalizing {
                 continue;
             }
             if columns <= rows {
-                let root = inverse_root(gram(matrix, rows, columns, columns, 1), columns, ridge);
+                let root =
+                    inverse_root(gram(matrix, rows, columns, columns, 1), columns, self.floor);
                 times(matrix, rows, columns, columns, 1, &root);
             } else {
                 // The same with rows and columns exchanged.
-                let root = inverse_root(gram(matrix, columns, rows, 1, columns), rows, ridge);
+                let root = inverse_root(gram(matrix, columns, rows, 1, columns), rows, self.floor);
                 times(matrix, columns, rows, 1, columns, &root);
             }
         }
@@ -127,6 +127,13 @@ fn times(values: &mut [f32], long: usize, short: usize, along: usize, across: us
             values[i * along + j * across] = sum as f32;
         }
     }
+}
+
+/// `(A + f^2 I)^(-1/2)` of a symmetric `A` without negative eigenvalues.
+fn inverse_root(matrix: Vec<f64>, side: usize, floor: f64) -> Vec<f64> {
+    eigen::function(matrix, side, |eigenvalue| {
+        1.0 / (eigenvalue.max(0.0) + floor * floor).sqrt()
+    })
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub struct Preparation {
     pub standardize: bool,
     /// The public map that scaled features go through.
     pub features: FeatureMap,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Option<f64>,
     /// The basis that features are written in at last.
     pub basis: Option<Cosine>,
     /// Whether noise is secure, which also decides how rows are stored.
@@ -35,12 +37,12 @@ impl Preparation {
     ///
     /// # Errors
     /// When model and records do not go together.
-    pub fn of(config: &Config, records: &RecordShape) -> Result<Self, ProblemError> {
-        let classes = records.labels.len();
-        let kind = config.model_for(classes, records.features)?;
-        let map = config.features_for(kind, records.features)?;
+    pub fn of(config: &Config, shape: &RecordShape) -> Result<Self, ProblemError> {
+        let classes = shape.labels.len();
+        let kind = config.model_for(classes, shape.features)?;
+        let map = config.features_for(kind, shape.features)?;
         let intercept = kind == ModelKind::Logistic && config.has_intercept(kind, map);
-        let features = FeatureMap::new(map, records.features)?;
+        let features = FeatureMap::new(map, shape.features)?;
         let columns = features.outputs() + usize::from(intercept);
         let basis = match map {
             FeatureKind::None => config.basis_for(kind, columns)?,
@@ -66,6 +68,12 @@ impl Preparation {
                 features: columns,
                 intercept,
             },
+            // The map appends a constant to every record.
+            ModelKind::Softmax if map != FeatureKind::None => {
+                Network::softmax_without_biases(columns, classes)
+                    .map(Model::Network)
+                    .map_err(|error| ProblemError::Model(format!("`model`: {error}")))?
+            }
             ModelKind::Softmax => network(&[])?,
             ModelKind::Mlp => network(&config.hidden)?,
         };
@@ -74,6 +82,7 @@ impl Preparation {
             model,
             scale: config.scale_choice(map),
             standardize,
+            whiten: config.whiten_for(kind, map, features.outputs())?,
             features,
             basis,
             secure: config.noise == Auto::Given(NoiseName::Secure),
@@ -91,6 +100,7 @@ impl Preparation {
             smoothness: None,
             image: self.basis.is_none() && self.square,
             feature_map: self.features.kind(),
+            whiten: self.whiten,
             basis: self.basis,
             whole: self.model.whole(self.basis),
         }

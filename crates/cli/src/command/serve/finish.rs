@@ -140,15 +140,13 @@ pub(super) fn finish(
         }
     }
     let names = plan.shape.names.as_deref();
-    let bytes = model_file::to_bytes(
-        &plan.model,
-        &model,
-        &plan.features,
-        plan.basis,
-        plan.intercept,
-        names,
-    )
-    .map_err(Failure::Failed)?;
+    let map = model_file::RecordMap {
+        features: &plan.features,
+        whitening: None,
+        basis: plan.basis,
+    };
+    let bytes = model_file::to_bytes(&plan.model, &model, map, plan.intercept, names)
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     for warning in &found {
         verbosity.warn(warning);

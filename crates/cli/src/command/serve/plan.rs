@@ -51,6 +51,8 @@ impl Plan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
+        // Second moments are released in simulations only.
+        config.whiten = Auto::Given(config.whiten.or(None));
         let directories = options.data.directories();
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(

@@ -34,9 +34,10 @@ mod pictures;
 mod transform;
 
 use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::{Dataset, RecordsError};
-use crate::linalg::symmetric::inverse_root;
+use crate::linalg::eigen;
 use crate::linalg::vectorised;
 use fourier::{LANES, Real};
 use transform::{CHANNELS, Memory, Transform};
@@ -58,11 +59,24 @@ pub(super) struct Scattering {
 }
 
 impl Scattering {
-    /// The transform of images with this many pixels.
+    /// The transform of images with this many pixels; the last one that was made is remembered.
     ///
     /// # Errors
     /// When they are not square, or too small or large.
-    pub(super) fn new(pixels: usize) -> Result<Scattering, RecordsError> {
+    pub(super) fn of(pixels: usize) -> Result<Arc<Scattering>, RecordsError> {
+        static LAST: Mutex<Option<(usize, Arc<Scattering>)>> = Mutex::new(None);
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((known, scattering)) if *known == pixels => Ok(Arc::clone(scattering)),
+            _ => {
+                let made = Arc::new(Scattering::new(pixels)?);
+                *last = Some((pixels, Arc::clone(&made)));
+                Ok(made)
+            }
+        }
+    }
+
+    fn new(pixels: usize) -> Result<Scattering, RecordsError> {
         Self::check(pixels)?;
         let side = pixels.isqrt();
         let transform = Transform::new(side).expect("sides in range have small factors");
@@ -210,7 +224,9 @@ fn mixing(transform: &Transform, side: usize) -> Vec<f32> {
     moments
         .iter_mut()
         .for_each(|moment| *moment /= PICTURES as f64);
-    let root = inverse_root(moments, CHANNELS, RIDGE);
+    let root = eigen::function(moments, CHANNELS, |value| {
+        1.0 / (value.max(0.0) + RIDGE).sqrt()
+    });
     root.into_iter().map(|entry| entry as f32).collect()
 }
 

@@ -1,23 +1,21 @@
-//! Symmetric matrices: eigenvectors by Jacobi's rotations, and the inverse square root.
+//! Functions of symmetric matrices, by Jacobi's rotations.
 //!
-//! **Guarantee.** `f64` in a fixed order, with no operation but `+ - * /` and the square root: the
-//! same bits on every machine. **Cost.** Some `40 n^3` operations.
+//! The bits are the same on every machine: `f64`, in a fixed order, with no operation but `+ - * /` and the square root
+//! (and what the function itself does). Cost: some `40 n^3` operations for `n` rows.
 
-/// `(A + c I)^(-1/2)` of a symmetric `A`, `side x side`, for `c > 0`; eigenvalues below zero count
-/// as zero.
-pub(crate) fn inverse_root(mut matrix: Vec<f64>, side: usize, ridge: f64) -> Vec<f64> {
+/// `sum_k f(s_k) u_k u_k^T` for the eigenvalues `s_k` and eigenvectors `u_k` of a symmetric matrix of `side` rows.
+pub(crate) fn function(mut matrix: Vec<f64>, side: usize, f: impl Fn(f64) -> f64) -> Vec<f64> {
     let vectors = diagonalise(&mut matrix, side);
-    let mut root = vec![0.0; side * side];
-    for (number, vector) in vectors.chunks_exact(side).enumerate() {
-        let eigenvalue = matrix[number * side + number].max(0.0);
-        let weight = 1.0 / (eigenvalue + ridge).sqrt();
+    let mut result = vec![0.0; side * side];
+    for (number, vector) in vectors.chunks_exact(side.max(1)).enumerate() {
+        let weight = f(matrix[number * side + number]);
         for (i, &left) in vector.iter().enumerate() {
-            for (sum, &right) in root[i * side..][..side].iter_mut().zip(vector) {
+            for (sum, &right) in result[i * side..][..side].iter_mut().zip(vector) {
                 *sum += weight * left * right;
             }
         }
     }
-    root
+    result
 }
 
 /// Jacobi's rotations, sweep after sweep, until what is off the diagonal is lost in rounding.
@@ -88,29 +86,31 @@ fn turn(matrix: &mut [f64], side: usize, p: usize, q: usize, cosine: f64, sine: 
 mod tests {
     use super::*;
 
-    /// `R (A + c I) R = I`, also where `A` has rank one only.
+    /// The square of the root is the matrix, also where eigenvalues are equal or zero.
     #[test]
-    fn the_inverse_root_undoes_the_matrix_from_both_sides() {
-        let (side, ridge) = (7, 0.3);
-        let wave = |i: usize| (i as f64 * 1.3).sin();
-        let mut matrix = vec![0.0; side * side];
-        for (place, entry) in matrix.iter_mut().enumerate() {
-            *entry = wave(place / side) * wave(place % side);
-        }
-        let root = inverse_root(matrix.clone(), side, ridge);
-        let times = |a: &[f64], b: &[f64]| -> Vec<f64> {
-            let entry = |place: usize| {
-                (0..side)
-                    .map(|k| a[place / side * side + k] * b[k * side + place % side])
-                    .sum()
-            };
-            (0..side * side).map(entry).collect()
-        };
-        (0..side).for_each(|i| matrix[i * side + i] += ridge);
-        let unit = times(&times(&root, &matrix), &root);
-        for (place, entry) in unit.iter().enumerate() {
-            let expected = f64::from(u8::from(place / side == place % side));
-            assert!((entry - expected).abs() < 1e-12, "{place}: {entry}");
+    fn a_root_squared_is_the_matrix() {
+        for side in [1usize, 2, 7] {
+            let vector = |k: usize| (0..side).map(move |i| ((i * 5 + k * 3 + 1) as f64).sin());
+            let mut matrix = vec![0.0; side * side];
+            for k in 0..side - side / 3 {
+                for (i, a) in vector(k).enumerate() {
+                    for (j, b) in vector(k).enumerate() {
+                        matrix[i * side + j] += a * b;
+                    }
+                }
+            }
+            let root = function(matrix.clone(), side, |value| value.max(0.0).sqrt());
+            for i in 0..side {
+                for j in 0..side {
+                    let found: f64 = (0..side)
+                        .map(|k| root[i * side + k] * root[k * side + j])
+                        .sum();
+                    assert!(
+                        (found - matrix[i * side + j]).abs() < 1e-12,
+                        "{side}: {found}"
+                    );
+                }
+            }
         }
     }
 }
