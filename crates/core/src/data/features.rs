@@ -116,7 +116,7 @@ impl FeatureMap {
     /// When the kind does not fit such records.
     pub fn new(kind: FeatureKind, inputs: usize) -> Result<FeatureMap, RecordsError> {
         match kind {
-            FeatureKind::None | FeatureKind::Unit => {}
+            FeatureKind::None | FeatureKind::Unit | FeatureKind::Roots => {}
             FeatureKind::Fourier(count) => fourier::check(inputs, count)?,
             FeatureKind::Scattering => Scattering::check(inputs)?,
         }
