@@ -303,7 +303,11 @@ fn what_to_expect_is_tried_too() {
     // Nothing is drawn where nothing was tried, and the file is not made.
     let line = "plan --set data.source=synthetic:600x8 --set data.clients=3 --smoothness 1 \
                 --set data.scale=per-feature --plot none.svg";
-    let refused = place.run(&words(line)).badly(2);
-    assert!(refused.contains("nothing to draw"), "{refused}");
+    let refused = place.run(&words(line));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("error: there is nothing to draw"),
+        "{refused:?}"
+    );
     assert!(!place.path("none.svg").exists());
 }
