@@ -212,6 +212,7 @@ impl Problem {
             intercept: self.intercept,
             shape: self.shape.clone(),
             preparation: self.preparation.clone(),
+            prepared_by_records: self.prepared_by_records,
             digest,
         }))
     }
