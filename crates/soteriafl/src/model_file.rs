@@ -10,9 +10,9 @@
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
-use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
+use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap, TargetRange};
 use soteriafl_core::moments::Whitening;
-use soteriafl_core::objective::Network;
+use soteriafl_core::objective::{Network, TargetLoss};
 
 use crate::problem::Model;
 
@@ -40,6 +40,7 @@ pub fn to_bytes(
     map: RecordMap<'_>,
     intercept: f64,
     names: Option<&[String]>,
+    targets: Option<TargetRange>,
 ) -> Result<Vec<u8>, String> {
     let RecordMap {
         features,
@@ -51,6 +52,12 @@ pub fn to_bytes(
         Model::Logistic {
             features,
             intercept: has_intercept,
+            ..
+        }
+        | Model::Linear {
+            features,
+            intercept: has_intercept,
+            ..
         } => {
             let inputs = features - usize::from(*has_intercept);
             tensors.push((
@@ -62,7 +69,11 @@ pub fn to_bytes(
                 let bias = (f64::from(parameters[inputs]) * intercept) as f32;
                 tensors.push(("bias".into(), vec![1], vec![bias]));
             }
-            json!({ "kind": "logistic", "inputs": inputs })
+            let kind = match model {
+                Model::Linear { .. } => "linear",
+                _ => "logistic",
+            };
+            json!({ "kind": kind, "inputs": inputs })
         }
         Model::Network(network) => {
             let composed = basis.map(|basis| compose(network, parameters, basis));
@@ -96,6 +107,14 @@ pub fn to_bytes(
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
+    if let (Some(loss), Some(range)) = (model.target_loss(), targets) {
+        // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
+        description["target_range"] = json!([range.low(), range.high()]);
+        description["loss"] = match loss {
+            TargetLoss::Squared => json!("squared"),
+            TargetLoss::Huber(bound) => json!({ "huber": bound }),
+        };
+    }
     if let Some(names) = names {
         description["features"] = json!(names);
     }
@@ -138,10 +157,8 @@ pub fn to_bytes(
 fn compose(network: &Network, parameters: &[f32], basis: Cosine) -> (Network, Vec<f32>) {
     let layers = network.layers();
     let first = &layers[0];
-    let hidden: Vec<usize> = layers[1..].iter().map(|layer| layer.inputs).collect();
-    let classes = layers.last().map_or(first.outputs, |layer| layer.outputs);
-    let whole = Network::new(basis.pixels(), &hidden, classes, network.activation())
-        .expect("a network with more inputs is one");
+    let whole = network.with_inputs(basis.pixels());
+    let whole = whole.expect("a network with more inputs is one");
     let mut composed = basis.weights(&parameters[first.weights.clone()], first.outputs);
     composed.extend_from_slice(&parameters[first.weights.end..]);
     (whole, composed)

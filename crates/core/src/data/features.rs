@@ -209,8 +209,7 @@ impl FeatureMap {
             }
         });
         let features = Features::Dense(DenseRows::new(columns, values)?);
-        let mapped = Dataset::new(features, data.labels().to_vec(), data.classes())?;
-        mapped.with_label_names(data.label_names())
+        data.with_features(features)
     }
 
     /// Zeros for so many rows.

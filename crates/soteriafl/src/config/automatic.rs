@@ -64,7 +64,7 @@ impl Config {
             return self.values.or(all);
         }
         let messages = match (shape.model, self.noise_target) {
-            (ModelKind::Logistic, _) => 300.0,
+            (ModelKind::Logistic | ModelKind::Linear, _) => 300.0,
             // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
             // epsilon 1, 500 at 8, 1000 at 16.
             (_, NoiseTarget::Epsilon(epsilon)) => {
@@ -85,7 +85,7 @@ impl Config {
     /// was seen, so that few values are better spent on few large messages.
     pub(super) fn message_size(&self, shape: &Shape) -> usize {
         let dimension = shape.dimension;
-        if let Some(rule) = self.linear_rule(shape) {
+        if let Some(rule) = self.logit_rule(shape) {
             return self.linear_message(&rule, dimension);
         }
         if self.preset != Preset::Auto {
@@ -100,11 +100,7 @@ impl Config {
             (Auto::Auto, _) if whole => return values.clamp(1, dimension),
             (Auto::Auto, _) => {
                 let passes = values as f64 / dimension as f64;
-                let enough = if shape.model == ModelKind::Logistic {
-                    10.0
-                } else {
-                    2.8
-                };
+                let enough = if shape.model.is_linear() { 10.0 } else { 2.8 };
                 values / share((enough / passes.powi(2)).clamp(0.05, 1.0), dimension)
             }
         };
@@ -115,7 +111,7 @@ impl Config {
     pub(super) fn sharing_rule(&self, shape: &Shape, scope: ClipScope) -> bool {
         let fits = shape.model == ModelKind::Mlp
             || self.of_scattering(shape)
-            || self.linear_rule(shape).is_some();
+            || self.logit_rule(shape).is_some();
         self.preset == Preset::Auto && fits && scope == ClipScope::Selected
     }
 
@@ -193,7 +189,7 @@ impl Config {
     /// Whether the model gets a constant feature: logistic regression, where the map of records
     /// does not append one.
     pub fn has_intercept(&self, model: ModelKind, map: FeatureKind) -> bool {
-        self.intercept && !(model == ModelKind::Logistic && holds_constant(map))
+        self.intercept && !(model.is_linear() && holds_constant(map))
     }
 
     /// The basis that records of `columns` features are written in.
@@ -208,7 +204,7 @@ impl Config {
         match self.basis {
             Auto::Given(None) => Ok(None),
             Auto::Given(Some(frequencies)) => {
-                if model == ModelKind::Logistic {
+                if model.is_linear() {
                     return Err(ConfigError::with_hint(
                         format!(
                             "`data.basis = \"cosine:{frequencies}\"` needs a softmax or mlp model"
@@ -290,7 +286,7 @@ impl Config {
 
     /// How often the first layer's direction is smoothed.
     pub(super) fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
-        let network = shape.model != ModelKind::Logistic;
+        let network = !shape.model.is_linear();
         let passes = self.smoothing.or(
             if self.preset == Preset::Auto
                 && network
@@ -331,18 +327,15 @@ impl Config {
         compressor: &Compressor,
     ) -> f64 {
         let model = shape.model;
-        let rule = self.linear_rule(shape);
+        let rule = self.logit_rule(shape);
         if self.preset != Preset::Auto {
-            return if model == ModelKind::Logistic {
-                0.5
-            } else {
-                1.0
-            };
+            return if model.is_linear() { 0.5 } else { 1.0 };
         }
         let whole = match model {
             _ if self.of_scattering(shape) => images::CLIP,
             _ if let Some(rule) = rule => rule.clip,
             ModelKind::Logistic => 2.0,
+            ModelKind::Linear => self.linear_clip(shape),
             ModelKind::Softmax => 0.2,
             ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
             ModelKind::Mlp => 0.2 * self.clip_growth(),
@@ -356,11 +349,13 @@ impl Config {
 
     /// The step size.
     pub(super) fn step_rule(&self, shape: &Shape, floor: f64, rounds: f64) -> f64 {
-        if let Some(rule) = self.linear_rule(shape) {
+        if let Some(rule) = self.logit_rule(shape) {
             return rule.step;
         }
         match (self.preset, shape.model) {
             _ if self.of_scattering(shape) => images::step(self, shape, rounds),
+            // The loss of a number is four times as smooth as that of two classes.
+            (_, ModelKind::Linear) if self.plain(shape) => plain::step_rule(floor) / 4.0,
             _ if self.plain(shape) => plain::step_rule(floor),
             // Below the floor an equalised step is a plain one of this size.
             (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
@@ -376,6 +371,7 @@ impl Config {
                 }
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
+            (Preset::Auto, ModelKind::Linear) => self.linear_step(shape),
             // Gradients of networks are as long as they are: the other step is for short ones.
             (Preset::Auto, _) if self.unclipped() => 1.0,
             (Preset::Auto, _) => 12.0,
@@ -398,8 +394,11 @@ impl Config {
         if self.plain(shape) {
             return plain::ROUNDS;
         }
-        if let Some(rule) = self.linear_rule(shape) {
+        if let Some(rule) = self.logit_rule(shape) {
             return rule.rounds;
+        }
+        if self.linear_rule(shape) {
+            return self.linear_rounds(shape);
         }
         let limited = matches!(self.values, Auto::Given(_));
         let values = match (self.preset, compressor.fraction()) {

@@ -73,6 +73,7 @@ impl Config {
             Auto::Auto => !self.given.iter().any(|key| hidden.contains(&key.as_str())),
         };
         source
+            && matches!(self.regression(), Ok(None))
             && linear
             && self.preset == Preset::Auto
             && matches!(self.noise_target, NoiseTarget::Epsilon(_))
@@ -95,7 +96,7 @@ impl Config {
     }
 
     /// The rule, where it applies: full gradients of a linear model on records of length one.
-    pub(super) fn linear_rule(&self, shape: &Shape) -> Option<LinearRule> {
+    pub(super) fn logit_rule(&self, shape: &Shape) -> Option<LinearRule> {
         let applies = self.preset == Preset::Auto
             && is_linear(shape.model)
             && shape.feature_map != FeatureKind::None
@@ -135,7 +136,7 @@ impl Config {
 
     /// Whether a linear model travels whole, unless somebody says how much may.
     pub(super) fn sends_whole(&self, shape: &Shape) -> bool {
-        let rule = self.linear_rule(shape);
+        let rule = self.logit_rule(shape);
         let whole = |rule| self.linear_message(&rule, shape.dimension) == shape.dimension;
         (self.k, self.fraction) == (Auto::Auto, Auto::Auto) && rule.is_some_and(whole)
     }

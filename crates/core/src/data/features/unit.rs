@@ -63,8 +63,7 @@ pub(super) fn apply(data: Dataset, roots: Roots) -> Result<Dataset, RecordsError
             Features::Sparse(SparseRows::new(outputs, starts, indices, values)?)
         }
     };
-    let mapped = Dataset::new(features, data.labels().to_vec(), data.classes())?;
-    mapped.with_label_names(data.label_names())
+    data.with_features(features)
 }
 
 /// Appends `row`, perhaps its roots, and the constant, divided by their length.
