@@ -335,7 +335,7 @@ impl Config {
             _ if self.of_scattering(shape) => images::CLIP,
             _ if let Some(rule) = rule => rule.clip,
             ModelKind::Logistic => 2.0,
-            ModelKind::Linear => self.linear_clip(shape),
+            ModelKind::Linear => self.number_clip(shape),
             ModelKind::Softmax => 0.2,
             ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
             ModelKind::Mlp => 0.2 * self.clip_growth(),
@@ -371,7 +371,7 @@ impl Config {
                 }
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
-            (Preset::Auto, ModelKind::Linear) => self.linear_step(shape),
+            (Preset::Auto, ModelKind::Linear) => self.number_step(shape),
             // Gradients of networks are as long as they are: the other step is for short ones.
             (Preset::Auto, _) if self.unclipped() => 1.0,
             (Preset::Auto, _) => 12.0,
@@ -397,8 +397,8 @@ impl Config {
         if let Some(rule) = self.logit_rule(shape) {
             return rule.rounds;
         }
-        if self.linear_rule(shape) {
-            return self.linear_rounds(shape);
+        if self.number_rule(shape) {
+            return self.number_rounds(shape);
         }
         let limited = matches!(self.values, Auto::Given(_));
         let values = match (self.preset, compressor.fraction()) {
