@@ -299,14 +299,9 @@ impl Config {
             .shared_coordinates
             .or_else(|| self.sharing_rule(shape, clip_scope));
         let shift = self.shift.or(match self.preset {
-<<<<<<< HEAD
             // Coordinates that all clients share, and whole gradients, leave no difference between
             // clients to learn.
-            Preset::Auto if shared || self.plain(shape) || self.linear_rule(shape) => {
-=======
-            // Coordinates that all clients share leave no difference between clients to learn.
             Preset::Auto if shared || self.plain(shape) || self.number_rule(shape) => {
->>>>>>> next
                 ShiftChoice::Off
             }
             Preset::Auto if rule.is_some() && compressor == CompressorKind::Identity => {
@@ -462,12 +457,8 @@ impl Config {
     fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
-<<<<<<< HEAD
-            _ if self.plain(shape) || self.linear_rule(shape) => CompressorName::Identity,
-            Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
-=======
             _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
->>>>>>> next
+            Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
         });
