@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde_json::json;
 use soteriafl_core::objective::Outcome;
 use soteriafl_data::{
-    DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source, Targets,
+    DataDirectories, DataError, Dataset, FeatureKind, OtherName, Scaling, Schema, Source, Targets,
 };
 
 use super::{Failure, Verbosity, all_cores, print, print_json, table};
