@@ -500,6 +500,7 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
         (run.clip.is_some_and(whole), Reason::WholeEstimates),
         (run.draws_with_replacement(), Reason::WithReplacement),
         (data_dependent_scaling, Reason::DataDependentScaling),
+        (run.ranges_from_records, Reason::RangesFromRecords),
         (
             origin == StepSizeOrigin::Theory,
             Reason::DataDependentStepSize,

@@ -18,15 +18,15 @@ use soteriafl_core::objective::{
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteriafl_core::random::{PublicPurpose, PublicSeed, SecretKey};
 use soteriafl_data::{
-    Constants, Cosine, DataDirectories, DataError, Dataset, FeatureKind, RecordsError, Scale,
-    Scaling, Source,
+    Adjustment, Constants, Cosine, DataDirectories, DataError, Dataset, FeatureKind, RecordsError,
+    Scale, Scaling, Source,
 };
 
 use crate::accounting;
 use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Init, RegularizerKind, ScaleChoice};
-use crate::model_file;
+use crate::model_file::{self, About};
 use crate::record_shape::RecordShape;
 
 pub use preparation::Preparation;
@@ -74,6 +74,8 @@ pub struct Problem {
     pub intercept: f64,
     /// Features and classes of the records as they were read.
     pub shape: RecordShape,
+    /// What the schema of their table did not know, for its owner's eyes.
+    pub adjustments: Vec<Adjustment>,
     /// What was decided about them.
     pub preparation: Preparation,
     digest: OnceLock<String>,
@@ -127,6 +129,7 @@ impl Problem {
             mut test,
             dealt,
             shape,
+            adjustments,
             prepared_by_records,
         } = records;
         let intercept = preparation.model.intercept();
@@ -175,6 +178,7 @@ impl Problem {
             whitening: None,
             intercept: if intercept { value } else { 0.0 },
             shape,
+            adjustments,
             preparation,
             digest: OnceLock::new(),
             prepared_by_records,
@@ -253,20 +257,16 @@ impl Problem {
                 1.0,
             ),
         };
-        let names = self.shape.names.as_deref();
+        let about = About {
+            shape: &self.shape,
+            scaling: &self.scaling,
+        };
         let map = model_file::RecordMap {
             features,
             whitening: self.whitening.as_ref(),
             basis: *basis,
         };
-        model_file::to_bytes(
-            model,
-            &parameters,
-            map,
-            intercept,
-            names,
-            self.shape.targets,
-        )
+        model_file::to_bytes(model, &parameters, map, intercept, about)
     }
 
     /// Replaces what `config` still leaves open by what suits these records, and lists what its

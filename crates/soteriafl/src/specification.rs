@@ -57,6 +57,8 @@ pub struct Specification {
     pub noise: NoiseName,
     /// Where the step size comes from.
     pub step_size_origin: StepSizeOrigin,
+    /// Whether the ranges of the records' schema were read from records.
+    pub ranges_from_records: bool,
     /// The server's step.
     pub step_size: f64,
     /// How it changes over the rounds.

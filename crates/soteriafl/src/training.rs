@@ -163,6 +163,7 @@ impl Training {
                 amplification: true,
                 noise: NoiseName::Float,
                 step_size_origin: StepSizeOrigin::Public,
+                ranges_from_records: false,
                 step_size: 1.0,
                 schedule: Schedule::Constant,
                 momentum: 0.0,

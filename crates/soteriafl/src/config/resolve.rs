@@ -5,12 +5,15 @@
 //! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
 //! most for (`best.rs`).
 
+use std::sync::Arc;
+
 use soteriafl_accountant::Estimator;
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
-use soteriafl_data::{Cosine, FeatureKind, Partition, Source, TargetRange};
+use soteriafl_data::schema::Ranges;
+use soteriafl_data::{Cosine, FeatureKind, Partition, Source, TableSchema, TargetRange};
 
 use crate::problem::regularizer;
 use crate::specification::{Batches, Clip, Coordinates, Specification};
@@ -20,8 +23,8 @@ use super::document::ConfigError;
 use super::read::{PRESETS, name};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, LossName, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
-    ScaleChoice, ShiftChoice, Theory,
+    Init, LossName, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset,
+    RegularizerKind, ScaleChoice, ShiftChoice, Theory,
 };
 use crate::words::{counted, readable};
 
@@ -34,6 +37,10 @@ pub struct Resolved {
     pub source: Source,
     pub test: Option<Source>,
     pub rows: Option<usize>,
+    /// What the columns of the table mean.
+    pub schema: Option<Arc<TableSchema>>,
+    /// Clients that the data itself names; the partition is not used then.
+    pub natural: Option<NaturalClients>,
     /// The share of rows that is tested on.
     pub holdout: Option<f64>,
     /// The public range of the numbers to predict; none where there are classes.
@@ -140,6 +147,10 @@ impl Resolved {
             amplification: self.amplification,
             noise: self.noise,
             step_size_origin: self.step_size_origin,
+            ranges_from_records: self
+                .schema
+                .as_ref()
+                .is_some_and(|schema| schema.ranges() == Ranges::ReadFromRecords),
             step_size: self.step_size,
             schedule: self.schedule,
             momentum: self.momentum,
@@ -373,6 +384,8 @@ impl Config {
             source: self.source.clone(),
             test: self.test.clone(),
             rows: self.rows,
+            schema: self.schema.clone(),
+            natural: self.natural.clone(),
             holdout: self.holdout,
             target_range: self.regression()?,
             clients: shape.records.len(),
