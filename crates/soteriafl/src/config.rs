@@ -7,6 +7,7 @@
 
 mod automatic;
 mod document;
+mod images;
 mod linear;
 mod naming;
 mod plain;

@@ -158,10 +158,10 @@ impl Problem {
         // With an intercept of its own the records have one column more, and the map is none.
         if preparation.features.kind() != FeatureKind::None {
             out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
-            train = preparation.features.apply(train)?;
-            test = test
-                .map(|test| preparation.features.apply(test))
-                .transpose()?;
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let map = |data| preparation.features.apply_by(data, threads);
+            train = map(train)?;
+            test = test.map(map).transpose()?;
         }
         if let Some(basis) = preparation.basis {
             train = basis.apply(train)?;
