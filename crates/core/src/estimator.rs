@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::data::Dataset;
 use crate::linalg::memory::thread_buffer;
 use crate::linalg::vectorised;
-use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
+use crate::objective::{Coordinates, Gradients, Objective, ObjectiveError, Records, Workspace};
 use crate::privacy::{Contribution, RawEstimate, Term};
 
 pub use saga::Saga;
@@ -84,6 +84,12 @@ impl<'a> RoundInput<'a> {
         }
     }
 
+    /// How many records are handled at a time.
+    fn chunk(&self) -> usize {
+        let elsewhere = self.objective.elsewhere();
+        elsewhere.map_or(CHUNK, |elsewhere| elsewhere.most_records().max(1))
+    }
+
     /// What gradients of some records add to a sum, as they are.
     fn contribution<'b>(&self, rows: &'b [u32], gradients: &'b Factored) -> Contribution<'b>
     where
@@ -102,7 +108,15 @@ impl<'a> RoundInput<'a> {
 /// A local gradient estimator with its state.
 pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate);
+    ///
+    /// # Errors
+    /// When the objective fails. The estimator's state is then as it was, and the sum of no use.
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError>;
 
     /// A round in which the client takes no part: only public state is updated.
     fn skip_round(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
@@ -135,9 +149,29 @@ pub trait Estimator: Send {
 pub struct Minibatch;
 
 impl Estimator for Minibatch {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
-        for rows in input.batch.chunks(CHUNK) {
-            scratch.compute_batch(input, rows, sum);
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        if let Some(elsewhere) = input.objective.elsewhere() {
+            let RoundInput {
+                model,
+                clipping,
+                coordinates,
+                ..
+            } = input;
+            let records = input.records(input.batch);
+            let added = sum.add_whole(Term::Batch, |scale, sum| {
+                elsewhere.add_clipped(model, records, clipping, coordinates, scale, sum)
+            });
+            if let Some(added) = added {
+                return added;
+            }
+        }
+        for rows in input.batch.chunks(input.chunk()) {
+            scratch.compute_batch(input, rows, sum)?;
             let contribution = input.contribution(rows, &scratch.batch);
             let coordinates = input.coordinates;
             sum.add(
@@ -147,6 +181,7 @@ impl Estimator for Minibatch {
                 &mut scratch.workspace,
             );
         }
+        Ok(())
     }
 }
 
@@ -180,11 +215,16 @@ impl Scratch {
     }
 
     /// Computes the clipped gradients of `rows` at the current model into `batch`.
-    fn compute_batch(&mut self, input: RoundInput<'_>, rows: &[u32], sum: &RawEstimate) {
+    fn compute_batch(
+        &mut self,
+        input: RoundInput<'_>,
+        rows: &[u32],
+        sum: &RawEstimate,
+    ) -> Result<(), ObjectiveError> {
         let single = sum.needs_single_records();
         let (norms, workspace) = (&mut self.norms, &mut self.workspace);
         self.batch
-            .compute(input, input.model, rows, single, norms, workspace);
+            .compute(input, input.model, rows, single, norms, workspace)
     }
 }
 
@@ -227,7 +267,7 @@ impl Factored {
         single: bool,
         norms: &mut Vec<f64>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let len = input.objective.factor_len();
         self.factors.resize(rows.len() * len, 0.0);
         let step = if single { 1 } else { rows.len().max(1) };
@@ -235,12 +275,12 @@ impl Factored {
             let records = input.records(rows);
             input
                 .objective
-                .factors(model, records, None, Some(factors), workspace);
+                .factors(model, records, None, Some(factors), workspace)?;
         }
         self.weights.clear();
         self.weights.resize(rows.len(), 1.0);
         let (bound, coordinates) = match input.clipping {
-            Clipping::None => return,
+            Clipping::None => return Ok(()),
             Clipping::Record(bound) => (bound, Coordinates::All),
             Clipping::Selected(bound) => (bound, input.coordinates),
         };
@@ -264,6 +304,7 @@ impl Factored {
         }
         clip_weights(bound, norms, &mut self.weights);
         self.clear_unweighted();
+        Ok(())
     }
 
     /// Sets the factors of records of weight zero to zero: they may not be finite.

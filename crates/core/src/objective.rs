@@ -22,11 +22,13 @@
 //! **Place in the paper.** `f_{i,j}` of equation (1); the regularizer is kept apart
 //! ([`regularizer`]) because it holds no data.
 
+pub mod elsewhere;
 pub mod explicit;
 pub mod logistic;
 pub mod network;
 pub mod regularizer;
 
+pub use elsewhere::{Elsewhere, ObjectiveError};
 pub use explicit::{Explicit, RecordLoss, RowView};
 pub use logistic::Logistic;
 pub use network::{Activation, LayerShape, Network, NetworkError};
@@ -117,6 +119,10 @@ pub trait Objective: Send + Sync {
 
     /// Forward and, where `factors` is given, backward pass. Writes one [`Outcome`] per record into
     /// `outcomes` and `factor_len` numbers per record into `factors`.
+    ///
+    /// # Errors
+    /// Where numbers are computed [`elsewhere`](Self::elsewhere), and only there: when they cannot
+    /// be.
     fn factors(
         &self,
         model: &[f32],
@@ -124,7 +130,12 @@ pub trait Objective: Send + Sync {
         outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    );
+    ) -> Result<(), ObjectiveError>;
+
+    /// The objective as one whose numbers are computed elsewhere, if they are.
+    fn elsewhere(&self) -> Option<&dyn Elsewhere> {
+        None
+    }
 
     /// Writes `|g_j|^2`, restricted to `coordinates`, one per record. Over all coordinates the
     /// relative error is below `2^-40` given the factors (sums of squares in `f64`); over selected

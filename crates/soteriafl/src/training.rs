@@ -43,7 +43,7 @@ use soteriafl_core::protocol::{
     Client, ClientError, ClientId, ClientPlan, Round, Schedule, Server, shift_step,
 };
 use soteriafl_core::random::SecretKey;
-use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
+use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, SimulationError, Traffic};
 
 use crate::accounting::{Privacy, PrivacyError};
 use crate::claim::Claim;
@@ -115,6 +115,9 @@ pub enum TrainingError {
     /// A client cannot run it.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The objective failed.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
     /// The computation left the range of numbers.
     #[error("the run diverged after {0} rounds: try a smaller step size or shift")]
     Diverged(Round),
@@ -540,7 +543,7 @@ impl Run {
                 }
                 ControlFlow::Continue(())
             },
-        );
+        )?;
         let model = simulation.server().model().as_ref().clone();
         let last = rounds.last().map(|row: &MeasuredRound| row.metrics);
         match last {

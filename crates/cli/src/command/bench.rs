@@ -295,7 +295,7 @@ impl Bench<'_> {
                     mark = now;
                 }
                 ControlFlow::Continue(())
-            });
+            })?;
             fastest = fastest.min(quickest);
             state_bytes = simulation.state_bytes();
         }

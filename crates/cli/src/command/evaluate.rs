@@ -385,13 +385,16 @@ impl Trained {
         let mut outcomes = vec![Outcome::default(); data.rows()];
         let rows: Vec<u32> = (0..data.rows() as u32).collect();
         for (rows, outcomes) in rows.chunks(CHUNK).zip(outcomes.chunks_mut(CHUNK)) {
-            self.objective.factors(
-                &self.parameters,
-                Records { data, rows },
-                Some(outcomes),
-                None,
-                &mut workspace,
-            );
+            let records = Records { data, rows };
+            self.objective
+                .factors(
+                    &self.parameters,
+                    records,
+                    Some(outcomes),
+                    None,
+                    &mut workspace,
+                )
+                .expect("the program's models compute here");
         }
         outcomes
     }

@@ -187,7 +187,7 @@ impl Prepared {
             from: known.map_or(0, |last| last.round + 1),
         };
         let mut written = Ok(());
-        simulation.run(threads, &plan, |now, _| {
+        let ended = simulation.run(threads, &plan, |now, _| {
             // Asked for first: the row of a round that was interrupted is still written.
             let stop = interrupted.load(Ordering::Relaxed);
             if let Some(metrics) = now.metrics {
@@ -207,7 +207,8 @@ impl Prepared {
                 ControlFlow::Continue(())
             }
         });
-        Ok(written?)
+        written?;
+        ended.map_err(|error| Failure::Failed(error.to_string()))
     }
 
     /// After which round the run ends.

@@ -5,7 +5,7 @@
 //! that at a cost of `O(batch x d)` time and memory, where the built-in objectives need far less.
 //! Every number of a record is computed from that record alone, to the bit.
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use super::{Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace};
 use crate::data::{Dataset, Features, SparseRow};
 use crate::linalg;
 
@@ -144,7 +144,7 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         mut outcomes: Option<&mut [Outcome]>,
         mut factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let dimension = self.dimension();
         assert_eq!(model.len(), dimension, "one number per parameter");
         let mut unused = workspace.take(if factors.is_none() { dimension } else { 0 });
@@ -162,6 +162,7 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
             }
         }
         workspace.put(unused);
+        Ok(())
     }
 
     fn squared_norms(

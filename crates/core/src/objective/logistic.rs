@@ -14,7 +14,9 @@
 //!
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace, check_shape};
+use super::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace, check_shape,
+};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Dataset, Features, SparseRow, SparseRows};
@@ -71,7 +73,7 @@ impl Objective for Logistic {
         mut outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         self.check(records.data);
         assert_eq!(model.len(), self.features, "one number per parameter");
         let mut own = workspace.take(if factors.is_none() { records.len() } else { 0 });
@@ -108,6 +110,7 @@ impl Objective for Logistic {
             },
         );
         workspace.put(own);
+        Ok(())
     }
 
     fn squared_norms(

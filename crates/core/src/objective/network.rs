@@ -31,7 +31,9 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace, check_shape};
+use super::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace, check_shape,
+};
 use crate::data::Dataset;
 use crate::linalg::{self, kernels::padded};
 
@@ -264,10 +266,11 @@ impl Objective for Network {
         outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         self.check(records.data);
         assert_eq!(model.len(), self.dimension(), "one number per parameter");
         pass::run(self, model, records, outcomes, factors, workspace);
+        Ok(())
     }
 
     fn squared_norms(
