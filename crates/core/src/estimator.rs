@@ -29,7 +29,9 @@ use std::sync::Arc;
 use crate::data::Dataset;
 use crate::linalg::memory::thread_buffer;
 use crate::linalg::vectorised;
-use crate::objective::{Coordinates, Gradients, Objective, ObjectiveError, Records, Workspace};
+use crate::objective::{
+    ClipBound, Coordinates, Gradients, Objective, ObjectiveError, Records, Workspace,
+};
 use crate::privacy::{Contribution, RawEstimate, Term};
 
 pub use saga::Saga;
@@ -82,6 +84,16 @@ impl<'a> RoundInput<'a> {
             data: self.data,
             rows,
         }
+    }
+
+    /// The bound on every record's gradient, if there is one.
+    fn clip(&self) -> Option<ClipBound<'a>> {
+        let (norm, over) = match self.clipping {
+            Clipping::None => return None,
+            Clipping::Record(norm) => (norm, Coordinates::All),
+            Clipping::Selected(norm) => (norm, self.coordinates),
+        };
+        Some(ClipBound { norm, over })
     }
 
     /// How many records are handled at a time.
@@ -156,15 +168,10 @@ impl Estimator for Minibatch {
         sum: &mut RawEstimate,
     ) -> Result<(), ObjectiveError> {
         if let Some(elsewhere) = input.objective.elsewhere() {
-            let RoundInput {
-                model,
-                clipping,
-                coordinates,
-                ..
-            } = input;
+            let (model, coordinates, clip) = (input.model, input.coordinates, input.clip());
             let records = input.records(input.batch);
             let added = sum.add_whole(Term::Batch, |scale, sum| {
-                elsewhere.add_clipped(model, records, clipping, coordinates, scale, sum)
+                elsewhere.add_clipped(model, records, clip, coordinates, scale, sum)
             });
             if let Some(added) = added {
                 return added;
@@ -279,10 +286,8 @@ impl Factored {
         }
         self.weights.clear();
         self.weights.resize(rows.len(), 1.0);
-        let (bound, coordinates) = match input.clipping {
-            Clipping::None => return Ok(()),
-            Clipping::Record(bound) => (bound, Coordinates::All),
-            Clipping::Selected(bound) => (bound, input.coordinates),
+        let Some(clip) = input.clip() else {
+            return Ok(());
         };
         norms.resize(rows.len(), 0.0);
         for (start, rows) in rows.chunks(step).enumerate() {
@@ -292,7 +297,7 @@ impl Factored {
             let norms = &mut norms[at..at + rows.len()];
             input
                 .objective
-                .squared_norms(records, gradients, coordinates, norms, workspace);
+                .squared_norms(records, gradients, clip.over, norms, workspace);
         }
         if single {
             // Products with such numbers could round by more than the slack under the clip allows.
@@ -302,7 +307,7 @@ impl Factored {
                 }
             }
         }
-        clip_weights(bound, norms, &mut self.weights);
+        clip_weights(clip.norm, norms, &mut self.weights);
         self.clear_unweighted();
         Ok(())
     }

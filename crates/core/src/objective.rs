@@ -28,7 +28,7 @@ pub mod logistic;
 pub mod network;
 pub mod regularizer;
 
-pub use elsewhere::{Elsewhere, ObjectiveError};
+pub use elsewhere::{ClipBound, Elsewhere, ObjectiveError};
 pub use explicit::{Explicit, RecordLoss, RowView};
 pub use logistic::Logistic;
 pub use network::{Activation, LayerShape, Network, NetworkError};

@@ -12,7 +12,6 @@
 use std::error::Error;
 
 use super::{Coordinates, Records};
-use crate::estimator::Clipping;
 
 /// Why an objective could not compute, in the words of the code that it called.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +30,15 @@ impl ObjectiveError {
     }
 }
 
+/// The norm to which gradients are clipped, and the coordinates over which it is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct ClipBound<'a> {
+    /// The largest norm.
+    pub norm: f64,
+    /// Over these coordinates.
+    pub over: Coordinates<'a>,
+}
+
 /// What an objective adds to [`Objective`](super::Objective) if its numbers are computed elsewhere.
 pub trait Elsewhere: Send + Sync {
     /// How many records [`factors`](super::Objective::factors) is asked for at a time: bounds the
@@ -38,8 +46,8 @@ pub trait Elsewhere: Send + Sync {
     fn most_records(&self) -> usize;
 
     /// Adds `scale sum_j c_j g_j`, restricted to `coordinates`, to `sum`: gradients at `model` of
-    /// all these records, each clipped by `c_j` as `clipping` says. A record whose gradient is not
-    /// finite adds nothing, unless nothing is clipped.
+    /// all these records, each scaled by the `c_j <= 1` that clips it; 1 without a bound. A record
+    /// whose gradient has no finite norm adds nothing if there is a bound.
     ///
     /// # Errors
     /// When it cannot be computed; `sum` is then of no use.
@@ -47,7 +55,7 @@ pub trait Elsewhere: Send + Sync {
         &self,
         model: &[f32],
         records: Records<'_>,
-        clipping: Clipping,
+        clip: Option<ClipBound<'_>>,
         coordinates: Coordinates<'_>,
         scale: f32,
         sum: &mut [f32],

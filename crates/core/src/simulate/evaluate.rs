@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::EvaluationPlan;
 use crate::data::Dataset;
-use crate::estimator::Clipping;
 use crate::objective::{
     Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace,
 };
@@ -243,8 +242,8 @@ impl Sums {
                     .map(|outcome| f64::from(outcome.loss))
                     .sum::<f64>();
             if let Some(elsewhere) = elsewhere {
-                let (all, none) = (Coordinates::All, Clipping::None);
-                elsewhere.add_clipped(model, records, none, all, weight as f32, gradient)?;
+                let all = Coordinates::All;
+                elsewhere.add_clipped(model, records, None, all, weight as f32, gradient)?;
                 continue;
             }
             weights.clear();
