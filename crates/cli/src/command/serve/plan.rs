@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use soteriafl_core::random::SecretKey;
-use soteriafl_data::{Cosine, DataDirectories, DataError, Dataset, Schema, Source};
+use soteriafl_data::{
+    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Schema, Source,
+};
 
 use super::super::{Failure, Verbosity, inputs};
 use super::Options;
@@ -26,6 +28,7 @@ pub(super) struct Plan {
     pub(super) shape: RecordShape,
     pub(super) model: Model,
     pub(super) test: Option<Arc<Dataset>>,
+    pub(super) features: FeatureMap,
     pub(super) basis: Option<Cosine>,
     pub(super) intercept: f64,
     /// Records of each client, as far as the server knows before they join.
@@ -88,7 +91,8 @@ impl Plan {
 
     /// Whether the columns of the server's own test set are far out of scale.
     pub(super) fn columns(&self) -> Option<String> {
-        let test = self.test.as_deref().filter(|_| self.basis.is_none())?;
+        let as_read = self.basis.is_none() && self.features.kind() == FeatureKind::None;
+        let test = self.test.as_deref().filter(|_| as_read)?;
         let constant = self.model.intercept();
         advice::columns([test], constant, "the server's own test set")
     }
@@ -111,6 +115,7 @@ impl Plan {
             shape: problem.shape,
             model: problem.preparation.model,
             test: problem.test.map(Arc::new),
+            features: problem.preparation.features,
             basis: problem.preparation.basis,
             intercept: problem.intercept,
             records: problem.shards.iter().map(|shard| shard.rows()).collect(),
@@ -166,7 +171,12 @@ impl Plan {
         let preparation = Preparation::of(config, &shape)?;
         let records = vec![config.records.unwrap_or(1); config.clients()?];
         let (mut resolved, warnings) = config.resolve(&preparation.shape(records.clone()))?;
-        let Preparation { model, basis, .. } = preparation;
+        let Preparation {
+            model,
+            features: map,
+            basis,
+            ..
+        } = preparation;
         // What was found in the test set is written down: another one cannot change what was
         // agreed.
         let count = FeatureList::Count(shape.features);
@@ -177,6 +187,7 @@ impl Plan {
             shape,
             model,
             test: None,
+            features: map,
             basis,
             intercept: 0.0,
             smallest: records.first().copied().unwrap_or(1),
@@ -196,6 +207,9 @@ impl Plan {
                 test = test.with_intercept();
             }
             test = scaling.apply(test)?;
+            if plan.features.kind() != FeatureKind::None {
+                test = plan.features.apply(test)?;
+            }
             if let Some(basis) = basis {
                 test = basis.apply(test)?;
             }
