@@ -8,12 +8,16 @@
 //! | --- | --- |
 //! | `accounting` | releases and questions about them |
 //! | `errors` | the library's errors as Python exceptions |
+//! | `objective` | models and losses that Python computes |
+//! | `torch_run` | runs of such a model |
 
 // `#[pyfunction]` and `#[pymethods]` are called by Python, with one argument per keyword.
 #![allow(clippy::too_many_arguments)]
 
 mod accounting;
 mod errors;
+mod objective;
+mod torch_run;
 
 use pyo3::prelude::*;
 
@@ -21,6 +25,8 @@ use pyo3::prelude::*;
 mod _soteriafl {
     #[pymodule_export]
     use super::accounting::{Release, filter_epsilon};
+    #[pymodule_export]
+    use super::torch_run::simulate_objective;
 
     /// The version of the library.
     #[pymodule_export]

@@ -43,7 +43,9 @@ use soteriafl_core::protocol::{
     Client, ClientError, ClientId, ClientPlan, Round, Schedule, Server, shift_step,
 };
 use soteriafl_core::random::SecretKey;
-use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, SimulationError, Traffic};
+use soteriafl_core::simulate::{
+    EvaluationPlan, Metrics, Progress, Simulation, SimulationError, Traffic,
+};
 
 use crate::accounting::{Privacy, PrivacyError};
 use crate::claim::Claim;
@@ -511,6 +513,19 @@ impl Run {
         &self,
         test: impl Into<Option<&'a Dataset>>,
     ) -> Result<TrainingResult, TrainingError> {
+        self.simulate_while(test, |_| ControlFlow::Continue(()))
+    }
+
+    /// The same, calling `observe` at the start and after every round. Where it breaks, the run
+    /// ends, and the result is what there is.
+    ///
+    /// # Errors
+    /// As [`simulate`](Self::simulate).
+    pub fn simulate_while<'a>(
+        &self,
+        test: impl Into<Option<&'a Dataset>>,
+        mut observe: impl FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<TrainingResult, TrainingError> {
         let test = test.into();
         if let Some(test) = test {
             let fits = self.plan.objective.check(test);
@@ -541,7 +556,7 @@ impl Run {
                         epsilon: spent.map(|spent| spent.after(u64::from(progress.round))),
                     });
                 }
-                ControlFlow::Continue(())
+                observe(&progress)
             },
         )?;
         let model = simulation.server().model().as_ref().clone();

@@ -173,17 +173,8 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         squared_norms: &mut [f64],
         _workspace: &mut Workspace,
     ) {
-        let dimension = self.dimension();
         assert_eq!(squared_norms.len(), records.len(), "one norm per record");
-        for (j, squared_norm) in squared_norms.iter_mut().enumerate() {
-            let gradient = scaled(gradients, j, dimension);
-            *squared_norm = match coordinates {
-                Coordinates::All => (0..dimension).map(|i| gradient(i).powi(2)).sum(),
-                Coordinates::Selected(chosen) => {
-                    chosen.iter().map(|&i| gradient(i as usize).powi(2)).sum()
-                }
-            };
-        }
+        norms_of_rows(self.dimension(), gradients, coordinates, squared_norms);
     }
 
     fn squared_distances(
@@ -194,13 +185,9 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         squared_distances: &mut [f64],
         _workspace: &mut Workspace,
     ) {
-        let dimension = self.dimension();
         let count = squared_distances.len();
         assert_eq!(count, records.len(), "one distance per record");
-        for (j, squared_distance) in squared_distances.iter_mut().enumerate() {
-            let (left, right) = (scaled(left, j, dimension), scaled(right, j, dimension));
-            *squared_distance = (0..dimension).map(|i| (left(i) - right(i)).powi(2)).sum();
-        }
+        distances_of_rows(self.dimension(), left, right, squared_distances);
     }
 
     fn accumulate(
@@ -211,21 +198,62 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         sum: &mut [f32],
         _workspace: &mut Workspace,
     ) {
-        let dimension = self.dimension();
         assert_eq!(
-            sum.len(),
-            coordinates.count(dimension),
-            "one sum per coordinate"
+            records.len(),
+            gradients.weights.len(),
+            "one weight per record"
         );
-        for j in 0..records.len() {
-            let gradient = &gradients.factors[j * dimension..][..dimension];
-            let weight = gradients.weights[j];
-            match coordinates {
-                Coordinates::All => linalg::add_scaled(sum, weight, gradient),
-                Coordinates::Selected(chosen) => {
-                    for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
-                        *sum += weight * gradient[coordinate as usize];
-                    }
+        sum_rows(self.dimension(), gradients, coordinates, sum);
+    }
+}
+
+/// [`Objective::squared_norms`] where factors are the gradients themselves.
+pub fn norms_of_rows(
+    dimension: usize,
+    gradients: Gradients<'_>,
+    coordinates: Coordinates<'_>,
+    squared_norms: &mut [f64],
+) {
+    for (j, squared_norm) in squared_norms.iter_mut().enumerate() {
+        let gradient = scaled(gradients, j, dimension);
+        *squared_norm = match coordinates {
+            Coordinates::All => (0..dimension).map(|i| gradient(i).powi(2)).sum(),
+            Coordinates::Selected(chosen) => {
+                chosen.iter().map(|&i| gradient(i as usize).powi(2)).sum()
+            }
+        };
+    }
+}
+
+/// [`Objective::squared_distances`] where factors are the gradients themselves.
+pub fn distances_of_rows(
+    dimension: usize,
+    left: Gradients<'_>,
+    right: Gradients<'_>,
+    squared_distances: &mut [f64],
+) {
+    for (j, squared_distance) in squared_distances.iter_mut().enumerate() {
+        let (left, right) = (scaled(left, j, dimension), scaled(right, j, dimension));
+        *squared_distance = (0..dimension).map(|i| (left(i) - right(i)).powi(2)).sum();
+    }
+}
+
+/// [`Objective::accumulate`] where factors are the gradients themselves.
+pub fn sum_rows(
+    dimension: usize,
+    gradients: Gradients<'_>,
+    coordinates: Coordinates<'_>,
+    sum: &mut [f32],
+) {
+    let count = coordinates.count(dimension);
+    assert_eq!(sum.len(), count, "one sum per coordinate");
+    for (j, &weight) in gradients.weights.iter().enumerate() {
+        let gradient = &gradients.factors[j * dimension..][..dimension];
+        match coordinates {
+            Coordinates::All => linalg::add_scaled(sum, weight, gradient),
+            Coordinates::Selected(chosen) => {
+                for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+                    *sum += weight * gradient[coordinate as usize];
                 }
             }
         }
