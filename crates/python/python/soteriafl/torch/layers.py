@@ -98,7 +98,7 @@ class Capture:
                 a, e = pairs[0]
                 return _Part(weight, bias, a.shape[1], e.shape[1], a, e, None)
             self._repeated.add(layer)
-            flat = [(a.flatten(1, -2), e.flatten(1, -2)) for a, e in pairs]
+            flat = [(_places(a), _places(e)) for a, e in pairs]
             rows = sum(torch.bmm(e.transpose(1, 2), a) for a, e in flat)
             biases = sum(e.sum(1) for _, e in flat)
             shape = layer.in_features, layer.out_features
@@ -111,6 +111,11 @@ class Capture:
 
     def _offset(self, parameter: Tensor | None) -> int | None:
         return None if parameter is None else self._offsets.get(id(parameter))
+
+
+def _places(values: Tensor) -> Tensor:
+    """Record, place, number."""
+    return values.reshape(len(values), -1, values.shape[-1])
 
 
 def _convolution(layer: Any, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
