@@ -150,7 +150,9 @@ CASES = {
         "vmap",
     ),
     "group norm": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 3)
+        ),
         pictures,
         3,
         "vmap",

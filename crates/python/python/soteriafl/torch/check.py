@@ -42,7 +42,9 @@ def check(
 batch: use nn.GroupNorm or nn.LayerNorm, or call .eval() on it if its statistics are fixed
     """
     if not isinstance(module, nn.Module):
-        raise UnsupportedModule(f"`module` must be a torch.nn.Module, found {type(module).__name__}")
+        raise UnsupportedModule(
+            f"`module` must be a torch.nn.Module, found {type(module).__name__}"
+        )
     _check_parameters(module)
     for name, layer in module.named_modules():
         _check_layer(name, layer)
@@ -85,7 +87,11 @@ def _check_layer(name: str, layer: nn.Module) -> None:
                 f"{named} keeps statistics of past records: use track_running_stats=False"
             )
         if not instance and (layer.training or layer.running_mean is None):
-            fixed = "" if layer.running_mean is None else ", or call .eval() on it if its statistics are fixed"
+            fixed = (
+                ""
+                if layer.running_mean is None
+                else ", or call .eval() on it if its statistics are fixed"
+            )
             raise UnsupportedModule(
                 f"{named} mixes the records of a batch: use nn.GroupNorm or nn.LayerNorm{fixed}"
             )

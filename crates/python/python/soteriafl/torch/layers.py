@@ -80,9 +80,7 @@ class Capture:
         for _, a, before, output, version in calls:
             if a._version != before or output._version != version:
                 raise RuntimeError("a tensor was changed in place")
-        errors = torch.autograd.grad(
-            loss, [output for *_, output, _ in calls], allow_unused=True
-        )
+        errors = torch.autograd.grad(loss, [output for *_, output, _ in calls], allow_unused=True)
         pairs: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
         for (layer, a, *_), e in zip(calls, errors, strict=True):
             if e is not None:
@@ -120,7 +118,7 @@ def _places(values: Tensor) -> Tensor:
 
 def _convolution(layer: Any, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     """Per record, the gradients of weights and of biases."""
-    settings = layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    settings: tuple[Any, ...] = layer.kernel_size, layer.dilation, layer.padding, layer.stride
     if a.ndim == 3:
         a, e = a[:, :, None], e[:, :, None]
         one = (1, 1, 0, 1)

@@ -23,7 +23,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from .layers import Capture, supported
 __all__ = ["PerRecord"]
 
 Gradients = Literal["auto", "hooks", "vmap", "exact"]
-Parameters = Tensor | NDArray[np.float32] | Mapping[str, Tensor]
+Parameters: TypeAlias = Tensor | NDArray[np.float32] | Mapping[str, Tensor]
 
 #: Clipped norms stay this much below the bound, relative: more than rounding adds.
 _SLACK = 2.0**-18
@@ -103,7 +103,9 @@ class PerRecord:
         self.stochastic = _draws(self._module)
         self._reduction: str | None = None
         hooks = supported(self._module)
-        self._capture = Capture(self._module, self._offsets(), self.dimension) if hooks is None else None
+        self._capture = (
+            Capture(self._module, self._offsets(), self.dimension) if hooks is None else None
+        )
         if gradients == "hooks" and hooks is not None:
             raise UnsupportedModule(
                 f'`gradients = "hooks"` is for Linear, Conv1d and Conv2d layers alone: {hooks}; '
@@ -218,7 +220,7 @@ class PerRecord:
     # How a batch is computed.
 
     def _decide(self, X: Any, y: Tensor) -> str:
-        """The way for this module, found at the first batch by comparing two records with "exact"."""
+        """The way for this module, found at the first batch: two records must agree with "exact"."""
         if self._mode is None:
             two = (at(X, slice(0, 2)), y[:2])
             if self._capture is not None and self._agrees("hooks", *two):
@@ -295,9 +297,7 @@ class PerRecord:
         outputs = torch.func.functional_call(self._module, parameters, one)
         return self._loss(outputs, y[None]).sum()
 
-    def _sum_of_chunks(
-        self, X: Any, y: Tensor, clip: float, measured: Tensor | None
-    ) -> Tensor:
+    def _sum_of_chunks(self, X: Any, y: Tensor, clip: float, measured: Tensor | None) -> Tensor:
         total = torch.zeros(self.dimension)
         parts = self._parts(total)
         places = None if measured is None else self._places(measured)
@@ -410,7 +410,7 @@ def _copy(module: nn.Module) -> nn.Module:
     copied = copy.deepcopy(module)
     for layer in copied.modules():
         if getattr(layer, "inplace", False) is True:
-            layer.inplace = False  # type: ignore[assignment]
+            layer.inplace = False
     return copied
 
 

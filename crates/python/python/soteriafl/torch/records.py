@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
-from .check import at, call, count
+from .check import at, count
 from .per_record import PerRecord
 
 __all__ = ["Problem", "tensors"]
@@ -32,7 +32,9 @@ def tensors(name: str, dataset: Any) -> tuple[Any, Tensor]:
         X = tuple(X) if isinstance(X, (tuple, list)) else X
     elif hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         pairs = [dataset[j] for j in range(len(dataset))]
-        if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        if not pairs or not all(
+            isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs
+        ):
             raise DataError(f"`{name}` must hold pairs of features and a target, and at least one")
         try:
             X = torch.stack([torch.as_tensor(x) for x, _ in pairs])

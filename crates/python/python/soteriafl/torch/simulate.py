@@ -210,8 +210,7 @@ def simulate(
 _SETTINGS = tuple(
     name
     for name in inspect.signature(simulate).parameters
-    if name
-    not in ("module", "loss", "clients", "test", "gradients", "chunk", "progress")
+    if name not in ("module", "loss", "clients", "test", "gradients", "chunk", "progress")
 )
 
 
@@ -227,7 +226,9 @@ def _settings(**asked: Any) -> dict[str, Any]:
                 raise ConfigError(f"`{name}` must be above 0, found {asked[name]!r}")
     for name, most in (("participation", 1.0), ("snapshot_probability", 1.0), ("delta", 1.0)):
         if not 0 < checked[name] <= most:
-            raise ConfigError(f"`{name}` must be above 0 and at most {most:g}, found {asked[name]!r}")
+            raise ConfigError(
+                f"`{name}` must be above 0 and at most {most:g}, found {asked[name]!r}"
+            )
     checked["weight_decay"] = real("weight_decay", asked["weight_decay"], error=ConfigError)
     if not 0 <= checked["weight_decay"] < float("inf"):
         raise ConfigError(f"`weight_decay` must be at least 0, found {asked['weight_decay']!r}")
@@ -237,15 +238,15 @@ def _settings(**asked: Any) -> dict[str, Any]:
     if max(checked["rounds"], checked["levels"]) >= 2**31:
         raise ConfigError("`rounds` and `levels` must be below 2**31")
     every = asked["evaluate_every"]
-    checked["evaluate_every"] = max(1, checked["rounds"] // 20) if every is None else min(
-        whole("evaluate_every", every, least=0, error=ConfigError), 2**31
+    checked["evaluate_every"] = (
+        max(1, checked["rounds"] // 20)
+        if every is None
+        else min(whole("evaluate_every", every, least=0, error=ConfigError), 2**31)
     )
     for name in ("adjacency", "clip_scope", "schedule"):
         word(name, asked[name], error=ConfigError)
     if asked["clip_scope"] not in ("record", "selected"):
-        raise ConfigError(
-            f"`clip_scope` must be record or selected, found {asked['clip_scope']!r}"
-        )
+        raise ConfigError(f"`clip_scope` must be record or selected, found {asked['clip_scope']!r}")
     if asked["adjacency"] not in ("replace-one", "zero-out"):
         raise ConfigError(
             f"`adjacency` must be replace-one or zero-out, found {asked['adjacency']!r}"
@@ -263,8 +264,8 @@ def _settings(**asked: Any) -> dict[str, Any]:
     if kind == "rand-k" and asked["fraction"] is None:
         raise ConfigError('`compressor="rand-k"` needs `fraction`, the part that travels')
     checked["compressor"] = word("compressor", kind, error=ConfigError)
-    fraction = 1.0 if asked["fraction"] is None else real(
-        "fraction", asked["fraction"], error=ConfigError
+    fraction = (
+        1.0 if asked["fraction"] is None else real("fraction", asked["fraction"], error=ConfigError)
     )
     if not 0 < fraction <= 1:
         raise ConfigError(f"`fraction` must be above 0 and at most 1, found {fraction!r}")
@@ -321,7 +322,7 @@ def _check_memory(model: PerRecord, counts: list[int], settings: dict[str, Any])
     tables = 4 * sum(counts) * model.dimension
     if settings["estimator"] == "saga" and tables > _TABLES:
         raise ConfigError(
-            f"`estimator = \"saga\"` keeps {model.dimension} numbers for each of {sum(counts)} "
+            f'`estimator = "saga"` keeps {model.dimension} numbers for each of {sum(counts)} '
             f"records, {tables / 2**30:.1f} GB; at most {_TABLES >> 30} GB: use svrg"
         )
 
