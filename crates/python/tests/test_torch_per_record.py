@@ -292,7 +292,7 @@ def test_parameters_by_name():
     copy = model.module(moved)
     assert torch.equal(copy[4].bias, module[4].bias + 1)
     assert torch.equal(copy[0].weight, module[0].weight)
-    with pytest.raises(sf.DataError, match="31 numbers of float32"):
+    with pytest.raises(sf.DataError, match="35 numbers of float32"):
         model.unflatten(torch.zeros(3))
 
 

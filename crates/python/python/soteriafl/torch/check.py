@@ -79,22 +79,21 @@ def _check_parameters(module: nn.Module) -> None:
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
-    named = f"`module`: layer {name} ({type(layer).__name__})" if name else "`module`"
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        instance = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
-        if instance and layer.training and layer.track_running_stats:
+    kind = type(layer).__name__
+    named = f"`module`: layer {name} ({kind})" if name else f"`module` ({kind})"
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+        if layer.training and layer.track_running_stats:
             raise UnsupportedModule(
                 f"{named} keeps statistics of past records: use track_running_stats=False"
             )
-        if not instance and (layer.training or layer.running_mean is None):
-            fixed = (
-                ""
-                if layer.running_mean is None
-                else ", or call .eval() on it if its statistics are fixed"
-            )
-            raise UnsupportedModule(
-                f"{named} mixes the records of a batch: use nn.GroupNorm or nn.LayerNorm{fixed}"
-            )
+    elif isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
+        layer.training or layer.running_mean is None
+    ):
+        fixed = ", or call .eval() on it if its statistics are fixed"
+        kept = "" if layer.running_mean is None else fixed
+        raise UnsupportedModule(
+            f"{named} mixes the records of a batch: use nn.GroupNorm or nn.LayerNorm{kept}"
+        )
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
         if layer.max_norm is not None:
             raise UnsupportedModule(
@@ -105,7 +104,7 @@ def _check_layer(name: str, layer: nn.Module) -> None:
                 f"{named} needs sparse=False and scale_grad_by_freq=False: the frequency of a "
                 "word in a batch is that of other records, too"
             )
-    if type(layer).__name__ in ("_SpectralNorm", "SpectralNorm"):
+    if kind in ("_SpectralNorm", "SpectralNorm"):
         raise UnsupportedModule(
             f"{named} updates a buffer when it is called: use nn.utils.parametrizations.weight_norm"
         )

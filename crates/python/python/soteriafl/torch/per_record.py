@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
@@ -220,7 +221,7 @@ class PerRecord:
     # How a batch is computed.
 
     def _decide(self, X: Any, y: Tensor) -> str:
-        """The way for this module, found at the first batch: two records must agree with "exact"."""
+        """The way for this module, found at the first batch: two records agree with "exact"."""
         if self._mode is None:
             two = (at(X, slice(0, 2)), y[:2])
             if self._capture is not None and self._agrees("hooks", *two):
@@ -236,13 +237,14 @@ class PerRecord:
 
     def _agrees(self, mode: str, X: Any, y: Tensor) -> bool:
         if self.stochastic:
-            # Coins differ, so deterministic twins are compared.
-            kept = self._module
-            self._module = self._evaluated
+            # Coins differ, so they are left out where the two are compared.
+            drawing = [layer for layer in self._module.modules() if layer.training]
+            self._module.eval()
             try:
                 return self._compare(mode, X, y)
             finally:
-                self._module = kept
+                for layer in drawing:
+                    layer.training = True
         return self._compare(mode, X, y)
 
     def _compare(self, mode: str, X: Any, y: Tensor) -> bool:
@@ -284,7 +286,9 @@ class PerRecord:
                 torch.func.grad(self._functional), in_dims=(None, 0, 0), randomness="different"
             )
         parameters = dict(zip(self._names, self._parts(self._vector), strict=True))
-        with _seeded(self._coins()):
+        with _seeded(self._coins()), warnings.catch_warnings():
+            # Some layers are slower than they could be, which is nobody's mistake.
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             for start in range(0, count(X), self.chunk):
                 rows = torch.arange(start, start + self.chunk)
                 asked = min(self.chunk, count(X) - start)
