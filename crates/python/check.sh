@@ -68,3 +68,6 @@ cd "$here"
 (cd "$target/python" && "$bin/python" -m mypy.stubtest soteriafl \
     --mypy-config-file "$here/pyproject.toml" --allowlist "$here/stubtest.txt" --allowlist "$absent")
 "$bin/python" -m pytest -q
+# The examples in the documentation of what was installed.
+(cd "$target/python" && "$bin/python" -m pytest -q -c "$here/pyproject.toml" --rootdir "$here" \
+    -p no:cacheprovider --pyargs soteriafl)

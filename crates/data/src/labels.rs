@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::reader::quote;
 use super::{DataError, Dataset, Place};
 
 /// More distinct labels than this are taken for a mistake.
@@ -60,6 +61,31 @@ pub(super) struct Labels {
     rows: Vec<u32>,
     /// More different numbers than classes can be: they are only counted from here on.
     too_many: bool,
+}
+
+/// Classes of labels that a program has in memory, by the rules of files: `spellings` are the
+/// different labels, `rows` the number of every row's; `name` stands for the file in errors.
+///
+/// # Errors
+/// When there is no label, one is not known to `schema`, or they look like a quantity.
+pub fn classes_of(
+    spellings: &[String],
+    rows: &[u32],
+    schema: &Schema,
+    name: &Path,
+) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
+    let mut labels = Labels::new(false, schema);
+    let mut classes = Vec::with_capacity(spellings.len());
+    for spelling in spellings {
+        let wrong = |refused: Refused| DataError::Format {
+            place: Place::file(name),
+            expected: refused.expected,
+            found: quote(spelling.as_bytes()),
+        };
+        classes.push(labels.enter(spelling.as_bytes()).map_err(wrong)?);
+    }
+    labels.rows = rows.iter().map(|&row| classes[row as usize]).collect();
+    labels.finish(name)
 }
 
 /// Why a label is refused; the reader adds the place.
@@ -299,6 +325,34 @@ mod tests {
         let labels: Vec<String> = (0..rows).map(label).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         classes(&labels, &Schema::default()).is_some()
+    }
+
+    #[test]
+    fn labels_in_memory_are_classes_as_in_files() {
+        let text = |labels: &[&str]| labels.iter().map(|&l| l.to_owned()).collect::<Vec<_>>();
+        let of = |labels: &[&str], rows: &[u32], schema: &Schema| {
+            classes_of(&text(labels), rows, schema, Path::new("y"))
+        };
+        // In the order of values, equal values one class, whatever order they come in.
+        let (rows, names) = of(&["10", "9", "9.0"], &[0, 1, 2, 0], &Schema::default()).unwrap();
+        assert_eq!(
+            (&rows[..], &names[..]),
+            (&[1, 0, 0, 1][..], &text(&["9", "10"])[..])
+        );
+        let schema = Schema {
+            label_names: Some(names),
+            ..Schema::default()
+        };
+        assert_eq!(of(&["10"], &[0, 0], &schema).unwrap().0, [1, 1]);
+        let error = of(&["11"], &[0], &schema).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "y: expected one of the known classes (9, 10), found \"11\""
+        );
+        let prices: Vec<String> = (0..300).map(|row| format!("{row}.5")).collect();
+        let rows: Vec<u32> = (0..300).collect();
+        let error = classes_of(&prices, &rows, &Schema::default(), Path::new("y")).unwrap_err();
+        assert!(matches!(error, DataError::Quantity { distinct: 300, .. }));
     }
 
     #[test]

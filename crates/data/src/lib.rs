@@ -59,7 +59,7 @@ pub use directories::DataDirectories;
 pub use error::{DataError, Place};
 pub use faults::Faults;
 pub use foreign::Foreign;
-pub use labels::Schema;
+pub use labels::{Schema, classes_of};
 pub use names::{GUESSED, OtherName};
 pub use soteriafl_core::data::{
     Constants, Cosine, Dataset, DenseRows, FeatureKind, FeatureMap, Features, LARGEST_VALUE,

@@ -4,7 +4,8 @@
 //! `synthetic:ROWSxFEATURES`. A path may be followed by options: `libsvm:PATH?features=123`, and
 //! `csv:PATH?label=NAME&header=yes&separator=;` where the label is a column's name or its number
 //! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten. `clients`
-//! stands for records that are not here: those that every client of a deployment has for itself.
+//! stands for records that are not here: those that every client of a deployment has for itself;
+//! `memory` for those that a program had and gave.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ pub enum Source {
     Synthetic(Synthetic),
     /// Not here: every client of a deployment has its own, and names them itself.
     Clients,
+    /// Not here: a program had them, and gave them.
+    Memory,
 }
 
 /// What a source gives.
@@ -112,6 +115,11 @@ impl Source {
                 let reason = "these records are not here: every client has its own, and `soteria serve` \
                               coordinates them; to train here, name a source";
                 return Err(wrong("clients", reason));
+            }
+            Source::Memory => {
+                let reason =
+                    "these records were in a program's memory: to train here, name a source";
+                return Err(wrong("memory", reason));
             }
         };
         self.check(&loaded.train, schema)?;
@@ -224,6 +232,7 @@ impl FromStr for Source {
                     "mnist" => Ok(Source::Mnist),
                     "fashion-mnist" => Ok(Source::FashionMnist),
                     "clients" => Ok(Source::Clients),
+                    "memory" => Ok(Source::Memory),
                     _ => Err(unknown(text)),
                 };
             }
@@ -357,6 +366,7 @@ impl fmt::Display for Source {
             Source::Mnist => formatter.write_str("mnist"),
             Source::FashionMnist => formatter.write_str("fashion-mnist"),
             Source::Clients => formatter.write_str("clients"),
+            Source::Memory => formatter.write_str("memory"),
             Source::Libsvm { path, features } => {
                 write!(formatter, "libsvm:{}", path.display())?;
                 features.map_or(Ok(()), |count| write!(formatter, "?features={count}"))

@@ -163,7 +163,7 @@ impl Settings {
             (None, Some(sigma)) => training.private(Target::sigma(sigma, self.delta, adjacency)),
             (None, None) => training,
             (Some(_), Some(_)) => {
-                return Err(errors::config(
+                return Err(errors::setting(
                     "give `epsilon` or `sigma`, not both".to_owned(),
                 ));
             }
@@ -184,7 +184,7 @@ impl Settings {
             },
             "natural" => CompressorKind::Natural,
             other => {
-                return Err(errors::config(format!(
+                return Err(errors::setting(format!(
                     "`compressor` must be identity, rand-k, qsgd or natural, found {other}"
                 )));
             }
@@ -196,7 +196,7 @@ impl Settings {
             "constant" => Ok(Schedule::Constant),
             "cosine" => Ok(Schedule::Cosine),
             "inverse-sqrt" => Ok(Schedule::InverseSqrt),
-            other => Err(errors::config(format!(
+            other => Err(errors::setting(format!(
                 "`schedule` must be constant, cosine or inverse-sqrt, found {other}"
             ))),
         }

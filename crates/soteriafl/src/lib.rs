@@ -15,7 +15,9 @@
 //! | [`config`] | the same from a TOML file: what was typed, what it means, what was resolved |
 //! | [`problem`], [`record_shape`] | records, model and objective of a configuration |
 //! | [`run`] | clients and server of a configured problem |
+//! | [`prepared`] | a configured run from its noise to its end, for every surface |
 //! | [`output`], [`model_file`], [`report`] | the files of a run |
+//! | [`trained`] | a model from its file, applied to records |
 //! | [`advice`] | what a run says about itself before and after |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
@@ -33,6 +35,7 @@ pub mod experiment;
 pub mod model_file;
 pub mod output;
 pub mod planning;
+pub mod prepared;
 pub mod problem;
 pub mod quality;
 pub mod record_shape;
@@ -40,6 +43,7 @@ pub mod report;
 pub mod reproduce;
 pub mod run;
 pub mod specification;
+pub mod trained;
 pub mod training;
 pub mod words;
 

@@ -67,6 +67,7 @@ pub struct Problem {
     /// What was decided about them.
     pub preparation: Preparation,
     digest: OnceLock<String>,
+    prepared_by_records: bool,
 }
 
 /// The loss, by kind.
@@ -105,6 +106,7 @@ impl Problem {
             mut test,
             dealt,
             shape,
+            prepared_by_records,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -150,6 +152,7 @@ impl Problem {
             shape,
             preparation,
             digest: OnceLock::new(),
+            prepared_by_records,
         })
     }
 
@@ -159,9 +162,9 @@ impl Problem {
         self.digest.get_or_init(|| digest::of(self))
     }
 
-    /// Whether features were scaled by numbers that were computed from records.
+    /// Whether features were scaled by numbers that were computed from records, here or before.
     pub fn data_dependent(&self) -> bool {
-        self.scaling.data_dependent() || self.standardizing.is_some()
+        self.scaling.data_dependent() || self.standardizing.is_some() || self.prepared_by_records
     }
 
     /// The model file of these parameters.

@@ -77,6 +77,7 @@ fn a_run_leaves_its_files() {
     let expected = [
         "algorithm",
         "clients",
+        "data",
         "dataset",
         "dimension",
         "final",
@@ -126,6 +127,8 @@ fn a_run_leaves_its_files() {
         ["evaluation", "total", "training"]
     );
     assert_eq!(summary["dataset"], "a9a");
+    assert_eq!(summary["data"]["features"], 123);
+    assert_eq!(summary["data"]["classes"], serde_json::json!(["-1", "+1"]));
     assert_eq!(summary["seed"], 3);
     assert_eq!(summary["clients"], 7);
     assert_eq!(summary["dimension"], 124);

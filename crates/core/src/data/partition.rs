@@ -1,6 +1,6 @@
 //! How records are distributed to clients.
 //!
-//! Sorted (the paper's): all rows in the order of their labels, cut into equal runs. Iid: all rows
+//! Given: a program says which rows each client has; nothing is dealt here. Sorted (the paper's): all rows in the order of their labels, cut into equal runs. Iid: all rows
 //! shuffled, cut likewise. Dirichlet: for each class, the clients' shares of its rows are drawn
 //! from a symmetric Dirichlet distribution; a small `alpha` gives most of a class to few clients.
 //!
@@ -28,17 +28,20 @@ pub enum Partition {
         /// The concentration: small for skewed clients, large for even ones.
         alpha: f64,
     },
+    /// As the program that has the records says.
+    Given,
 }
 
 /// The range of `alpha` in which all draws stay finite and mean something.
 const ALPHAS: std::ops::RangeInclusive<f64> = 1e-4..=1e6;
 
 impl Partition {
-    /// The partition called `sorted`, `iid` or `dirichlet`; only the last one uses `alpha`.
+    /// The partition called `sorted`, `iid`, `dirichlet` or `given`; only `dirichlet` uses `alpha`.
     pub fn from_name(name: &str, alpha: f64) -> Result<Partition, RecordsError> {
         match name {
             "sorted" => Ok(Partition::Sorted),
             "iid" => Ok(Partition::Iid),
+            "given" => Ok(Partition::Given),
             "dirichlet" if ALPHAS.contains(&alpha) => Ok(Partition::Dirichlet { alpha }),
             "dirichlet" => Err(RecordsError::Choice {
                 what: "alpha",
@@ -48,7 +51,7 @@ impl Partition {
             _ => Err(RecordsError::Choice {
                 what: "partition",
                 value: name.to_owned(),
-                reason: "expected sorted, iid or dirichlet".to_owned(),
+                reason: "expected sorted, iid, dirichlet or given".to_owned(),
             }),
         }
     }
@@ -62,6 +65,7 @@ impl Partition {
     ) -> Result<Vec<Vec<u32>>, RecordsError> {
         check_clients(data.rows(), clients)?;
         Ok(match self {
+            Partition::Given => return Err(nobody_deals()),
             Partition::Dirichlet { alpha } => dirichlet(data, clients, *alpha, seed),
             Partition::Sorted | Partition::Iid => {
                 let order = self.order(data, seed);
@@ -103,6 +107,7 @@ impl Partition {
             });
         }
         Ok(match self {
+            Partition::Given => return Err(nobody_deals()),
             Partition::Dirichlet { alpha } => {
                 data.select(&dirichlet(data, clients, *alpha, seed)[client])
             }
@@ -129,8 +134,20 @@ impl fmt::Display for Partition {
         match self {
             Partition::Sorted => formatter.write_str("sorted"),
             Partition::Iid => formatter.write_str("iid"),
+            Partition::Given => formatter.write_str("given"),
             Partition::Dirichlet { alpha } => write!(formatter, "dirichlet (alpha {alpha})"),
         }
+    }
+}
+
+/// The error where rows should be dealt, and only a program that gave them can say how.
+fn nobody_deals() -> RecordsError {
+    RecordsError::Choice {
+        what: "partition",
+        value: Partition::Given.to_string(),
+        reason: "a program that gives the records says which client has which; expected sorted, \
+                 iid or dirichlet"
+            .to_owned(),
     }
 }
 

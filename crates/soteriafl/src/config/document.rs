@@ -12,7 +12,7 @@ use crate::words::readable;
 pub const KEYS: &[(&str, &str)] = &[
     (
         "data.source",
-        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES | clients",
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES | clients | memory",
     ),
     ("data.test", "a data source for the test set"),
     (
@@ -20,7 +20,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "\"all\", or how many of the first training rows to use",
     ),
     ("data.clients", "a positive integer"),
-    ("data.partition", "sorted | iid | dirichlet"),
+    ("data.partition", "sorted | iid | dirichlet | given"),
     ("data.alpha", "a positive number (dirichlet)"),
     (
         "data.scale",
@@ -281,11 +281,20 @@ impl Document {
                 reason: "expected key=VALUE".to_string(),
             });
         };
+        self.assign(key.trim(), text, "--set")
+    }
+
+    /// Gives `key` the value that `text` is as TOML, or `text` itself where it is none; `place`
+    /// stands for where it comes from in errors.
+    ///
+    /// # Errors
+    /// When the key is unknown.
+    pub fn assign(&mut self, key: &str, text: &str, place: &str) -> Result<(), ConfigError> {
         let value = toml::from_str::<toml::Table>(&format!("value = {text}"))
             .ok()
             .and_then(|mut table| table.remove("value"))
             .unwrap_or_else(|| Value::String(text.to_string()));
-        self.insert(key.trim().to_string(), value, "--set".to_string())
+        self.insert(key.to_string(), value, place.to_string())
     }
 
     fn insert(&mut self, key: String, value: Value, place: String) -> Result<(), ConfigError> {

@@ -18,8 +18,15 @@ use super::{
 impl Resolved {
     /// The file `config.toml` of a simulated run. Reading it back gives the same run.
     pub fn to_toml(&self) -> String {
-        let head =
-            "# Everything resolved: `soteria train --config` with this file repeats the run.\n";
+        let head = match self.source {
+            Source::Memory => {
+                "# Everything resolved, for records that a program gave: with the same records, \
+                 `soteriafl.simulate(X, y, config=PATH)` repeats the run.\n"
+            }
+            _ => {
+                "# Everything resolved: `soteria train --config` with this file repeats the run.\n"
+            }
+        };
         format!("{head}{}", self.sections())
     }
 
@@ -111,6 +118,7 @@ impl Resolved {
                 lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))])
             }
             Partition::Iid => lines.push(("partition", text("iid"))),
+            Partition::Given => lines.push(("partition", text("given"))),
             _ => lines.push(("partition", text("sorted"))),
         }
         match self.scale {

@@ -7,6 +7,7 @@ use super::files::RunFiles;
 use super::setup::{Settings, facts, number_at, numbers_at, range, text_at};
 use super::text::{self, append, escape};
 use crate::claim::START_IS_PUBLIC;
+use soteriafl_accountant::round_up;
 
 /// What the summary says about privacy.
 pub(super) struct Claim<'a> {
@@ -120,6 +121,40 @@ impl Claim<'_> {
             text::number_rounded_up(epsilon.exp(), 3),
         )
     }
+}
+
+/// The claim without markup, with what it presumes.
+pub(super) fn statement(run: &RunFiles) -> String {
+    let claim = Claim::of(run);
+    let (Some(epsilon), Some(delta), None) = (claim.epsilon, claim.delta, claim.reason) else {
+        let reason = claim.reason.unwrap_or("no delta");
+        let text = format!("No privacy claim: {reason}. {}", explanation(reason));
+        return text.trim_end().to_owned();
+    };
+    let exchange = match claim.adjacency {
+        Some("replace-one") => "one record of the client exchanged for any other",
+        Some("zero-out") => "one record of the client replaced by one that contributes nothing",
+        _ => "as that relation says",
+    };
+    let randomness = match (run.deployed(), text_at(run, "/privacy/noise")) {
+        (true, _) => "The randomness was each client's own.",
+        (false, Some("secure")) => {
+            "This is a simulation: the claim speaks of the same mechanism with secret seeds."
+        }
+        (false, _) => {
+            "This is a simulation: the claim speaks of the same mechanism with ideal Gaussian \
+             noise, ideal coins and secret seeds."
+        }
+    };
+    let epsilon = round_up(epsilon, 4);
+    let delta = round_up(delta, 3);
+    format!(
+        "Each client's messages in the whole run are (epsilon, delta)-differentially private \
+         with epsilon {epsilon} and delta {delta:e} under {} adjacency: {exchange}. {randomness} \
+         Numbers of records, features and classes, and which client has how many, count as \
+         public; {START_IS_PUBLIC}.",
+        claim.adjacency.unwrap_or("unnamed"),
+    )
 }
 
 /// What stands behind the reasons that the program gives.
