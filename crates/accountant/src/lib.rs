@@ -34,6 +34,7 @@ pub use adjacency::Adjacency;
 pub use cost::{Amplification, Cost, Method};
 pub use error::{AccountError, EventError, SMALLEST_DELTA};
 pub use estimator::{Estimator, EstimatorKind};
+pub use gaussian::largest_mu;
 pub use mechanism::{ClipScope, Mechanism, RandomK, Release};
 pub use mixture::ShiftMixture;
 pub use odometer::Odometer;

@@ -24,13 +24,15 @@
 
 pub mod elsewhere;
 pub mod explicit;
-pub mod logistic;
+pub mod linear;
+pub mod margin_loss;
 pub mod network;
 pub mod regularizer;
 
 pub use elsewhere::{ClipBound, Elsewhere, ObjectiveError};
 pub use explicit::{Explicit, RecordLoss, RowView};
-pub use logistic::Logistic;
+pub use linear::{Linear, LinearRegression, Logistic};
+pub use margin_loss::{CrossEntropy, MarginLoss, TargetLoss};
 pub use network::{Activation, LayerShape, Network, NetworkError};
 pub use regularizer::Regularizer;
 
@@ -92,7 +94,7 @@ pub struct Gradients<'a> {
 pub struct Outcome {
     /// The record's loss.
     pub loss: f32,
-    /// The predicted class.
+    /// The predicted class; 0 where records have targets.
     pub class: u32,
 }
 
@@ -144,8 +146,8 @@ pub trait Objective: Send + Sync {
     }
 
     /// Writes what the model says about each record, `outputs` numbers: the natural logarithm of
-    /// every class's probability, in the order of classes. Logarithms keep apart what rounds to a
-    /// probability of 1.
+    /// every class's probability, in the order of classes (logarithms keep apart what rounds to a
+    /// probability of 1); or of records with targets, the place of the target in its range.
     fn predict(
         &self,
         model: &[f32],
@@ -193,15 +195,25 @@ pub trait Objective: Send + Sync {
 
 /// Checks records against the columns and classes that a model has.
 pub(crate) fn check_shape(data: &Dataset, columns: usize, classes: usize) -> Result<(), String> {
-    let (found, held) = (data.columns(), data.classes());
-    if found != columns {
-        return Err(format!(
-            "the model reads {columns} columns, the records have {found}"
-        ));
+    check_columns(data, columns)?;
+    if data.targets().is_some() {
+        return Err("the model answers with a class, the records have numbers".to_owned());
     }
+    let held = data.classes();
     if held > classes {
         return Err(format!(
             "the model knows {classes} classes, the records have {held}"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks records against the columns that a model reads.
+pub(crate) fn check_columns(data: &Dataset, columns: usize) -> Result<(), String> {
+    let found = data.columns();
+    if found != columns {
+        return Err(format!(
+            "the model reads {columns} columns, the records have {found}"
         ));
     }
     Ok(())

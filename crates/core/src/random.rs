@@ -158,6 +158,8 @@ pub enum PublicPurpose {
     Coordinates = 3,
     /// Which model a run returns.
     Iterate = 4,
+    /// Which rows are tested on instead of trained on.
+    Holdout = 6,
 }
 
 /// The run's public seed.

@@ -89,9 +89,9 @@ fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, 
     if labels.rows() == 0 {
         return Err(empty());
     }
-    let (labels, classes) = labels.finish(&path)?;
+    let labels = labels.finish(&path)?;
     let features = Features::Dense(DenseRows::new(layout.names.len() - 1, values)?);
-    let data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
+    let data = Dataset::labelled(features, labels)?;
     match layout.header {
         true => Ok(data.with_feature_names(layout.feature_names())?),
         false => Ok(data),

@@ -181,9 +181,9 @@ impl DataError {
             DataError::Table(faults) => faults.advice(),
             DataError::Foreign { kind, .. } => Some(kind.advice().to_owned()),
             DataError::Quantity { .. } => Some(
-                "models predict classes: sort the numbers into a few (such as low, middle, high), \
-                 or choose another column by ?label=NAME; numbers that do name classes are taken as \
-                 text (c25)"
+                "to predict the number itself give its public range, data.target_range = [LOW, HIGH]; \
+                 for classes sort the numbers into a few (such as low, middle, high), or choose \
+                 another column by ?label=NAME; numbers that do name classes are taken as text (c25)"
                     .to_owned(),
             ),
             _ => None,

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::reader::quote;
 use super::{DataError, Dataset, Place};
+use soteriafl_core::data::{LARGEST_VALUE, Labels as Truth, TargetRange, Targets};
 
 /// More distinct labels than this are taken for a mistake.
 const MOST_CLASSES: usize = 1 << 16;
@@ -38,6 +39,9 @@ pub struct Schema {
     pub feature_names: Option<Arc<[String]>>,
     /// The names of all classes in their order; without them, the labels that occur.
     pub label_names: Option<Arc<[String]>>,
+    /// The public range of targets, where records have numbers to predict; they have no classes
+    /// then.
+    pub targets: Option<TargetRange>,
 }
 
 impl Schema {
@@ -46,7 +50,8 @@ impl Schema {
         Schema {
             columns: Some(data.columns()),
             feature_names: data.feature_names().map(Into::into),
-            label_names: Some(data.label_names().into()),
+            label_names: (data.targets().is_none()).then(|| data.label_names().into()),
+            targets: data.targets().map(Targets::range),
         }
     }
 }
@@ -59,6 +64,8 @@ pub(super) struct Labels {
     spellings: Vec<String>,
     schema: Option<Arc<[String]>>,
     rows: Vec<u32>,
+    /// The numbers, and their range, where they are what is predicted.
+    targets: Option<(TargetRange, Vec<f64>)>,
     /// More different numbers than classes can be: they are only counted from here on.
     too_many: bool,
 }
@@ -85,7 +92,7 @@ pub fn classes_of(
         classes.push(labels.enter(spelling.as_bytes()).map_err(wrong)?);
     }
     labels.rows = rows.iter().map(|&row| classes[row as usize]).collect();
-    labels.finish(name)
+    labels.classes(name)
 }
 
 /// Why a label is refused; the reader adds the place.
@@ -102,11 +109,21 @@ impl Labels {
             spellings: Vec::new(),
             schema: schema.label_names.clone(),
             rows: Vec::new(),
+            targets: schema.targets.map(|range| (range, Vec::new())),
             too_many: false,
         }
     }
 
     pub(super) fn push(&mut self, text: &[u8]) -> Result<(), Refused> {
+        if let Some((_, targets)) = &mut self.targets {
+            let number = std::str::from_utf8(text).ok().and_then(number);
+            let most = f64::from(LARGEST_VALUE);
+            let number = number.filter(|number| number.abs() <= most);
+            targets.push(number.ok_or_else(|| Refused {
+                expected: "a target that is a finite number up to 2^64".to_owned(),
+            })?);
+            return Ok(());
+        }
         let class = match self.known.get(text) {
             Some(&class) => class,
             None if self.too_many => 0,
@@ -123,14 +140,26 @@ impl Labels {
     }
 
     pub(super) fn rows(&self) -> usize {
-        self.rows.len()
+        match &self.targets {
+            Some((_, targets)) => targets.len(),
+            None => self.rows.len(),
+        }
     }
 
-    /// The class of every row, and what the classes are called; `path` stands in the error.
+    /// What is true of every row; `path` stands in the error.
     ///
     /// # Errors
     /// When the labels are numbers that look like a quantity.
-    pub(super) fn finish(self, path: &Path) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
+    pub(super) fn finish(self, path: &Path) -> Result<Truth, DataError> {
+        if let Some((range, targets)) = self.targets {
+            return Ok(Truth::Targets(Targets::new(&targets, range)?));
+        }
+        let (of, names) = self.classes(path)?;
+        Ok(Truth::Classes { of, names })
+    }
+
+    /// The class of every row, and what the classes are called.
+    fn classes(self, path: &Path) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
         if let Some(names) = self.schema {
             return Ok((self.rows, names));
         }
@@ -266,7 +295,7 @@ mod tests {
         for label in labels {
             collected.push(label.as_bytes()).ok()?;
         }
-        let (rows, names) = collected.finish(Path::new("labels")).ok()?;
+        let (rows, names) = collected.classes(Path::new("labels")).ok()?;
         Some((rows, names.to_vec()))
     }
 
@@ -318,6 +347,27 @@ mod tests {
         let mut labels = Labels::new(false, &Schema::default());
         assert!((0..MOST_CLASSES).all(|label| labels.push(format!("n{label}").as_bytes()).is_ok()));
         assert!(labels.push(b"one too many").is_err());
+    }
+
+    #[test]
+    fn numbers_are_targets_where_a_range_says_so() {
+        let schema = Schema {
+            targets: TargetRange::new(0.0, 10.0).ok(),
+            ..Schema::default()
+        };
+        let mut labels = Labels::new(false, &schema);
+        for text in ["2.5", "-0", "1e1", "40"] {
+            assert!(labels.push(text.as_bytes()).is_ok(), "{text}");
+        }
+        for text in ["", "nan", "inf", "1e30", "five", "\u{fffd}"] {
+            assert!(labels.push(text.as_bytes()).is_err(), "{text}");
+        }
+        assert_eq!(labels.rows(), 4);
+        let Ok(Truth::Targets(targets)) = labels.finish(Path::new("prices.csv")) else {
+            panic!("these are targets");
+        };
+        assert_eq!(targets.values(), [-0.5, -1.0, 1.0, 1.0]);
+        assert_eq!(targets.original(), [2.5, 0.0, 10.0, 40.0]);
     }
 
     /// Whether `rows` labels that `label` gives are taken as classes.
@@ -377,9 +427,8 @@ mod tests {
         assert!(taken(331, |row| format!("c{}", 25 + row * 9 % 322)));
         let names: Vec<String> = (0..200).map(|value| value.to_string()).collect();
         let schema = Schema {
-            feature_names: None,
-            columns: None,
             label_names: Some(names.into()),
+            ..Schema::default()
         };
         assert!(classes(&["150", "199"], &schema).is_some());
     }

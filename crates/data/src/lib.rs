@@ -64,6 +64,6 @@ pub use names::{GUESSED, OtherName};
 pub use soteriafl_core::data::{
     Constants, Cosine, Dataset, DenseRows, FeatureKind, FeatureMap, Features, LARGEST_VALUE,
     MOST_FEATURES, Partition, RecordsError, Scale, Scaling, SparseRow, SparseRows, Synthetic,
-    largest_singular_value, squared_columns,
+    TargetRange, Targets, largest_singular_value, squared_columns,
 };
 pub use source::{Loaded, Share, Source};

@@ -132,10 +132,11 @@ impl Source {
     pub fn load_with_test(
         &self,
         test: &Source,
+        schema: &Schema,
         directories: &DataDirectories,
         seed: u64,
     ) -> Result<Loaded, DataError> {
-        let train = self.load(directories, seed)?.train;
+        let train = self.load_as(schema, directories, seed)?.train;
         let other = test.load_as(&Schema::of(&train), directories, seed)?;
         Ok(Loaded {
             train,
@@ -168,6 +169,12 @@ impl Source {
             return refuse(format!(
                 "expected {columns} features, found {}",
                 data.columns()
+            ));
+        }
+        if schema.targets.is_some() && data.targets().is_none() {
+            return refuse(format!(
+                "expected numbers to predict, found the classes {}",
+                data.label_names().join(", ")
             ));
         }
         match &schema.label_names {

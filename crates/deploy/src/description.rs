@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use soteriafl_data::{
-    Constants, Cosine, FeatureMap, Partition, RecordsError, Scaling, Schema, Source,
+    Constants, Cosine, FeatureMap, Partition, RecordsError, Scaling, Schema, Source, TargetRange,
 };
 
 use super::{Hash, digest, hex, unhex};
 use soteriafl::config::resolve::{Resolved, StepSizeOrigin};
-use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, Output, ScaleChoice};
+use soteriafl::config::{Config, ConfigError, Document, Init, Output, ScaleChoice};
 use soteriafl::problem::{Model, Preparation, ProblemError};
 use soteriafl::record_shape::RecordShape;
 
@@ -295,7 +295,7 @@ impl Description {
 
     /// Whether records get a constant feature.
     pub fn intercept(&self) -> bool {
-        self.resolved.model == ModelKind::Logistic && self.resolved.intercept
+        self.resolved.model.is_linear() && self.resolved.intercept
     }
 
     /// What records must look like.
@@ -303,7 +303,8 @@ impl Description {
         Schema {
             columns: Some(self.shape.features),
             feature_names: self.shape.names.clone().map(Into::into),
-            label_names: Some(self.shape.labels.clone().into()),
+            label_names: (self.shape.targets.is_none()).then(|| self.shape.labels.clone().into()),
+            targets: self.shape.targets,
         }
     }
 
@@ -316,6 +317,11 @@ impl Description {
 
 /// Refuses what only simulations have, with the reason.
 fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
+    if resolved.holdout.is_some() {
+        return Err(DescriptionError::Simulated(
+            "`data.holdout`: the records are the clients', who train on all that they bring",
+        ));
+    }
     if resolved.output == Output::Random {
         return Err(DescriptionError::Simulated(
             "`algorithm.output = \"random\"`: all clients see every model, and the last one is the result",
@@ -341,7 +347,19 @@ pub fn shape_of(text: &str) -> Option<RecordShape> {
         features,
         names,
         labels: strings(head.get("labels")?)?,
+        targets: match head.get("target_range") {
+            Some(range) => Some(range_of(range)?),
+            None => None,
+        },
     })
+}
+
+/// The range of targets in a description's head.
+fn range_of(value: &toml::Value) -> Option<TargetRange> {
+    match &value.as_array()?[..] {
+        [low, high] => TargetRange::new(low.as_float()?, high.as_float()?).ok(),
+        _ => None,
+    }
 }
 
 /// What decides which records a part `SOURCE:i/n` holds, besides `i` and `n`.

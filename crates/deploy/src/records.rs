@@ -16,7 +16,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use soteriafl_data::{
     DataDirectories, DataError, Dataset, FeatureKind, Features, GUESSED, OtherName, RecordsError,
-    Share, Source,
+    Schema, Share, Source, TargetRange,
 };
 
 use super::Hash;
@@ -45,7 +45,17 @@ pub struct Records {
 pub fn source_digest(source: &Source, directories: &DataDirectories) -> Result<Hash, DataError> {
     match source {
         Source::Synthetic(_) => Ok(Sha256::digest(source.to_string().as_bytes()).into()),
-        _ => Ok(digest(&source.load(directories, 0)?.train)),
+        _ => match source.load(directories, 0) {
+            // Numbers to predict: their range does not enter the digest.
+            Err(DataError::Quantity { .. }) => {
+                let schema = Schema {
+                    targets: Some(TargetRange::new(-1.0, 1.0)?),
+                    ..Schema::default()
+                };
+                Ok(digest(&source.load_as(&schema, directories, 0)?.train))
+            }
+            loaded => Ok(digest(&loaded?.train)),
+        },
     }
 }
 
@@ -174,9 +184,14 @@ pub fn digest(data: &Dataset) -> Hash {
                     values.for_each(|(&index, &value)| put(index as usize, value));
                 }
             }
-            let label = data.labels()[row] as usize;
             hasher.update(u64::MAX.to_le_bytes());
-            hasher.update(names.get(label).map_or(&[][..], Vec::as_slice));
+            match data.targets() {
+                Some(targets) => hasher.update(canonical_number(targets.original()[row])),
+                None => {
+                    let name = names.get(data.labels()[row] as usize);
+                    hasher.update(name.map_or(&[][..], Vec::as_slice));
+                }
+            }
             hasher.finalize().into()
         })
         .collect();
@@ -212,6 +227,9 @@ pub fn trained_on(data: &Dataset) -> Hash {
         b"labels",
         &mut data.labels().iter().map(|label| label.to_le_bytes()),
     );
+    if data.targets().is_some() {
+        put(b"targets", &mut floats(data.target_values()));
+    }
     if let Some(offset) = data.offset() {
         put(b"offset", &mut floats(offset));
     }
@@ -240,7 +258,11 @@ fn floats(values: &[f32]) -> impl Iterator<Item = [u8; 4]> {
 /// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.
 fn canonical(name: &str) -> Vec<u8> {
     match name.parse::<f64>() {
-        Ok(value) if value.is_finite() => [&b"number "[..], &(value + 0.0).to_le_bytes()].concat(),
+        Ok(value) if value.is_finite() => canonical_number(value),
         _ => [b"text ", name.as_bytes()].concat(),
     }
+}
+
+fn canonical_number(value: f64) -> Vec<u8> {
+    [&b"number "[..], &(value + 0.0).to_le_bytes()].concat()
 }

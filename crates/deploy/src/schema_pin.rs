@@ -74,8 +74,15 @@ pub fn text(shape: &RecordShape) -> String {
         Some(names) => format!("names = {}\n", list(names)),
         None => String::new(),
     };
+    let targets = match shape.targets {
+        Some(range) => {
+            let ends = [range.low(), range.high()].map(toml::Value::Float);
+            format!("target_range = {}\n", toml::Value::Array(ends.to_vec()))
+        }
+        None => String::new(),
+    };
     format!(
-        "features = {}\n{names}labels = {}\n",
+        "features = {}\n{names}labels = {}\n{targets}",
         shape.features,
         list(&shape.labels)
     )

@@ -9,8 +9,10 @@ use std::sync::Mutex;
 
 use numpy::{Element, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
+use soteriafl::core::data::Labels as Truth;
 use soteriafl::data::{
-    DataError, Dataset, DenseRows, Features, OtherName, Place, Schema, SparseRows, classes_of,
+    DataError, Dataset, DenseRows, Features, LARGEST_VALUE, OtherName, Place, Schema, SparseRows,
+    TargetRange, Targets, classes_of,
 };
 
 use crate::errors;
@@ -47,11 +49,37 @@ struct Held {
     labels: Option<Labels>,
 }
 
-/// The different labels as text, and which one every row has.
+/// The different labels, and which one every row has.
 struct Labels {
     argument: String,
-    spellings: Vec<String>,
+    distinct: Distinct,
     rows: Vec<u32>,
+}
+
+/// Different labels: text, or numbers, which name classes or are what is predicted.
+#[derive(FromPyObject)]
+enum Distinct {
+    #[pyo3(transparent)]
+    Numbers(Vec<f64>),
+    #[pyo3(transparent)]
+    Text(Vec<String>),
+}
+
+impl Distinct {
+    fn len(&self) -> usize {
+        match self {
+            Distinct::Numbers(numbers) => numbers.len(),
+            Distinct::Text(text) => text.len(),
+        }
+    }
+
+    /// As a file would spell them.
+    fn spellings(self) -> Vec<String> {
+        match self {
+            Distinct::Numbers(numbers) => numbers.iter().map(f64::to_string).collect(),
+            Distinct::Text(text) => text,
+        }
+    }
 }
 
 #[pymethods]
@@ -101,15 +129,15 @@ impl Rows {
         Ok(held.features.rows())
     }
 
-    /// Gives every row its label: one of `spellings`, by its number.
+    /// Gives every row its label: one of `distinct`, by its number.
     fn label(
         &self,
         argument: String,
-        spellings: Vec<String>,
+        distinct: Distinct,
         rows: PyReadonlyArray1<'_, u32>,
     ) -> PyResult<()> {
         let rows = rows.as_array().to_vec();
-        let known = rows.iter().all(|&row| (row as usize) < spellings.len());
+        let known = rows.iter().all(|&row| (row as usize) < distinct.len());
         let mut held = self.held()?;
         let Some(held) = held.as_mut() else {
             return Err(errors::taken());
@@ -124,7 +152,7 @@ impl Rows {
         }
         held.labels = Some(Labels {
             argument,
-            spellings,
+            distinct,
             rows,
         });
         Ok(())
@@ -178,17 +206,22 @@ impl Held {
             expected: "labels".to_owned(),
             found: "none".to_owned(),
         })?;
+        if let Some(range) = schema.targets {
+            let data = labels.targets(range)?;
+            return Ok((
+                named(Dataset::labelled(held.features, data)?, held.names)?,
+                Vec::new(),
+            ));
+        }
         let name = Path::new(&labels.argument);
-        let (rows, names) = classes_of(&labels.spellings, &labels.rows, schema, name)?;
-        let mut classes = vec![0; labels.spellings.len()];
+        let spellings = labels.distinct.spellings();
+        let (rows, names) = classes_of(&spellings, &labels.rows, schema, name)?;
+        let mut classes = vec![0; spellings.len()];
         for (&spelling, &class) in labels.rows.iter().zip(&rows) {
             classes[spelling as usize] = class;
         }
-        let mut data = Dataset::new(held.features, rows, names.len())?.with_label_names(names)?;
-        if let Some(names) = held.names {
-            data = data.with_feature_names(names)?;
-        }
-        Ok((data, classes))
+        let data = Dataset::new(held.features, rows, names.len())?.with_label_names(names)?;
+        Ok((named(data, held.names)?, classes))
     }
 
     /// Itself, if its columns are those of `schema`.
@@ -209,6 +242,39 @@ impl Held {
         }
         Ok(self)
     }
+}
+
+impl Labels {
+    /// The numbers themselves, where they are what is predicted.
+    fn targets(self, range: TargetRange) -> Result<Truth, DataError> {
+        let wrong = |found: String| DataError::Format {
+            place: Place::file(&self.argument),
+            expected: "numbers up to 2^64 to predict".to_owned(),
+            found,
+        };
+        let Distinct::Numbers(numbers) = &self.distinct else {
+            return Err(wrong("text".to_owned()));
+        };
+        let most = f64::from(LARGEST_VALUE);
+        if let Some(number) = numbers
+            .iter()
+            .find(|number| number.is_nan() || number.abs() > most)
+        {
+            return Err(wrong(number.to_string()));
+        }
+        // Minus zero is zero, as in files.
+        let each = self.rows.iter().map(|&row| numbers[row as usize] + 0.0);
+        let each: Vec<f64> = each.collect();
+        Ok(Truth::Targets(Targets::new(&each, range)?))
+    }
+}
+
+/// Records with the names of their columns, if they have some.
+fn named(data: Dataset, names: Option<Vec<String>>) -> Result<Dataset, DataError> {
+    Ok(match names {
+        Some(names) => data.with_feature_names(names)?,
+        None => data,
+    })
 }
 
 /// All values in the order of rows, and how many a row has.

@@ -170,6 +170,28 @@ impl Finished {
         Ok(predicted.into_pyarray(py))
     }
 
+    /// Whether the model predicts a number.
+    #[getter]
+    fn regression(&self) -> PyResult<bool> {
+        let model = Trained::read(&self.run.model).map_err(errors::unreadable)?;
+        Ok(model.targets.is_some())
+    }
+
+    /// The number that the model predicts for every row.
+    fn numbers<'py>(&self, py: Python<'py>, rows: &Rows) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let (model, scaling) = self.applied()?;
+        let range = model.targets.ok_or_else(|| {
+            errors::unreadable("this model predicts classes, not a number".to_string())
+        })?;
+        let rows = rows.unlabelled(&read_by(&model), 1)?;
+        let found = py.detach(|| {
+            let data = model.prepared(rows, &scaling)?;
+            Ok(model.numbers(&data, range))
+        });
+        let found: Vec<f64> = found.map_err(|error| errors::records("X", error))?;
+        Ok(found.into_pyarray(py))
+    }
+
     /// The probability of every class for every row.
     fn probabilities<'py>(
         &self,
@@ -227,5 +249,6 @@ fn read_by(model: &Trained) -> Schema {
         columns: Some(model.features.inputs()),
         feature_names: model.names.clone(),
         label_names: None,
+        targets: model.targets,
     }
 }

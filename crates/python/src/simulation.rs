@@ -108,7 +108,12 @@ fn given(
     test: Option<Py<Rows>>,
     dealt: Option<Vec<Vec<u32>>>,
 ) -> PyResult<(Records, Vec<u32>)> {
-    let (train, classes) = train.get().take(&Schema::default())?;
+    let targets = config.regression();
+    let wanted = Schema {
+        targets: targets.map_err(|error| errors::config(&error))?,
+        ..Schema::default()
+    };
+    let (train, classes) = train.get().take(&wanted)?;
     let schema = Schema::of(&train);
     let test = test.map(|test| test.get().take(&schema)).transpose()?;
     let test = test.map(|(test, _)| test);

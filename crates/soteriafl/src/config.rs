@@ -11,6 +11,7 @@ mod naming;
 mod plain;
 mod read;
 mod reference;
+mod regression;
 pub mod resolve;
 mod write;
 
@@ -18,7 +19,7 @@ pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::{FeatureKind, Partition, Source};
+use soteriafl_data::{FeatureKind, Partition, Source, TargetRange};
 
 pub use document::{ConfigError, Document};
 
@@ -76,8 +77,35 @@ pub enum ModelKind {
     Logistic,
     /// Softmax regression.
     Softmax,
+    /// A linear model of a number.
+    Linear,
     /// A network with hidden layers.
     Mlp,
+}
+
+impl ModelKind {
+    /// Whether its output is linear in the features and one number.
+    pub fn is_linear(self) -> bool {
+        matches!(self, ModelKind::Logistic | ModelKind::Linear)
+    }
+}
+
+/// What a model is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// It answers with a class.
+    Classification,
+    /// It predicts a number.
+    Regression,
+}
+
+/// What missing a number costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossName {
+    /// Half of the square.
+    Squared,
+    /// Half of the square near zero, linear beyond.
+    Huber,
 }
 
 /// The regularizer's form.
@@ -186,6 +214,10 @@ pub struct Config {
     pub source: Source,
     pub test: Option<Source>,
     pub rows: Option<usize>,
+    /// The share of rows that is tested on.
+    pub holdout: Option<f64>,
+    /// The public range of the numbers to predict.
+    pub target_range: Option<TargetRange>,
     pub clients: Auto<usize>,
     pub partition: Partition,
     pub scale: Auto<ScaleChoice>,
@@ -195,7 +227,12 @@ pub struct Config {
     pub basis: Auto<Option<usize>>,
     pub standardize: Auto<bool>,
     pub equal_weights: bool,
+    pub task: Auto<Task>,
     pub model: Auto<ModelKind>,
+    pub loss: LossName,
+    /// Where Huber's loss becomes linear, in the unit of the target.
+    pub huber: Auto<f64>,
+    pub class_weights: Option<Vec<f64>>,
     pub hidden: Vec<usize>,
     pub activation: Auto<Activation>,
     pub intercept: bool,

@@ -9,8 +9,8 @@
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
-use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
-use soteriafl_core::objective::Network;
+use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap, TargetRange};
+use soteriafl_core::objective::{Network, TargetLoss};
 
 use crate::problem::Model;
 
@@ -28,12 +28,19 @@ pub fn to_bytes(
     basis: Option<Cosine>,
     intercept: f64,
     names: Option<&[String]>,
+    targets: Option<TargetRange>,
 ) -> Result<Vec<u8>, String> {
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     let mut description = match model {
         Model::Logistic {
             features,
             intercept: has_intercept,
+            ..
+        }
+        | Model::Linear {
+            features,
+            intercept: has_intercept,
+            ..
         } => {
             let inputs = features - usize::from(*has_intercept);
             tensors.push((
@@ -45,7 +52,11 @@ pub fn to_bytes(
                 let bias = (f64::from(parameters[inputs]) * intercept) as f32;
                 tensors.push(("bias".into(), vec![1], vec![bias]));
             }
-            json!({ "kind": "logistic", "inputs": inputs })
+            let kind = match model {
+                Model::Linear { .. } => "linear",
+                _ => "logistic",
+            };
+            json!({ "kind": kind, "inputs": inputs })
         }
         Model::Network(network) => {
             let composed = basis.map(|basis| compose(network, parameters, basis));
@@ -77,6 +88,14 @@ pub fn to_bytes(
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
+    if let (Some(loss), Some(range)) = (model.target_loss(), targets) {
+        // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
+        description["target_range"] = json!([range.low(), range.high()]);
+        description["loss"] = match loss {
+            TargetLoss::Squared => json!("squared"),
+            TargetLoss::Huber(bound) => json!({ "huber": bound }),
+        };
+    }
     if let Some(names) = names {
         description["features"] = json!(names);
     }
@@ -113,10 +132,8 @@ pub fn to_bytes(
 fn compose(network: &Network, parameters: &[f32], basis: Cosine) -> (Network, Vec<f32>) {
     let layers = network.layers();
     let first = &layers[0];
-    let hidden: Vec<usize> = layers[1..].iter().map(|layer| layer.inputs).collect();
-    let classes = layers.last().map_or(first.outputs, |layer| layer.outputs);
-    let whole = Network::new(basis.pixels(), &hidden, classes, network.activation())
-        .expect("a network with more inputs is one");
+    let whole = network.with_inputs(basis.pixels());
+    let whole = whole.expect("a network with more inputs is one");
     let mut composed = basis.weights(&parameters[first.weights.clone()], first.outputs);
     composed.extend_from_slice(&parameters[first.weights.end..]);
     (whole, composed)

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use soteriafl_core::quality;
+use soteriafl_core::quality::measure;
 use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
 
 use crate::accounting::{Privacy, PrivacyError};
@@ -17,6 +17,7 @@ use crate::advice;
 use crate::config::resolve::Resolved;
 use crate::output::{LastRow, RunResult};
 use crate::problem::{Problem, ProblemError, regularizer};
+use crate::quality;
 use crate::run;
 
 /// What is known of a run before its first round.
@@ -105,7 +106,10 @@ impl Prepared {
     pub fn foreseen(&self) -> Vec<String> {
         let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
         let columns = advice::columns_of(&self.problem);
-        noise.into_iter().chain(columns).collect()
+        let shards = self.problem.shards.iter().map(AsRef::as_ref);
+        let whose = "the records, as a simulation may, outside of the claim";
+        let outside = quality::outside_range(shards, whose);
+        noise.into_iter().chain(columns).chain(outside).collect()
     }
 
     /// After which round the run ends.
@@ -181,7 +185,7 @@ impl Prepared {
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
         let test = self.problem.test.as_ref();
         let (objective, model) = (self.problem.objective.as_ref(), simulation.server().model());
-        let quality = test.and_then(|test| quality::measure(objective, model, test, threads));
+        let quality = test.and_then(|test| measure(objective, model, test, threads));
         RunResult {
             resolved: &self.resolved,
             records: &self.records,
@@ -215,7 +219,9 @@ impl Prepared {
         start: Option<f64>,
     ) -> Result<Conclusion, String> {
         let majority = result.majority_accuracy;
-        let found = advice::after(start, &result.metrics, majority, result.diverged());
+        let mut found = advice::after(start, &result.metrics, majority, result.diverged());
+        let quality = result.quality.as_ref();
+        found.extend(quality.and_then(quality::no_better_than_mean));
         result.warnings.extend(found.iter().cloned());
         let mut summary = result.summary();
         summary["data"] = described(&self.problem);

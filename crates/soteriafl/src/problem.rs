@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rand_distr::{Distribution, StandardNormal};
-use soteriafl_core::objective::{Logistic, Network, Objective, Regularizer};
+use soteriafl_core::objective::{
+    CrossEntropy, LinearRegression, Logistic, Network, Objective, Regularizer, TargetLoss,
+};
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteriafl_core::random::{PublicPurpose, PublicSeed};
 use soteriafl_data::{
@@ -20,7 +22,7 @@ use soteriafl_data::{
 };
 
 use crate::config::resolve::{Resolved, Shape};
-use crate::config::{Config, ConfigError, Init, ModelKind, RegularizerKind, ScaleChoice};
+use crate::config::{Config, ConfigError, Init, RegularizerKind, ScaleChoice};
 use crate::model_file;
 use crate::record_shape::RecordShape;
 
@@ -79,6 +81,17 @@ pub enum Model {
         features: usize,
         /// Whether the last feature is the constant.
         intercept: bool,
+        /// Public weights of the two classes.
+        weights: [f32; 2],
+    },
+    /// A linear model of a number.
+    Linear {
+        /// Features, the constant included.
+        features: usize,
+        /// Whether the last feature is the constant.
+        intercept: bool,
+        /// What missing the number costs.
+        loss: TargetLoss,
     },
     /// A network.
     Network(Network),
@@ -122,7 +135,7 @@ impl Problem {
         test = test.map(|test| scaling.apply(test)).transpose()?;
         let standardizing = if preparation.standardize {
             // Without an intercept a centre would be one.
-            let centred = preparation.kind != ModelKind::Logistic || intercept;
+            let centred = !preparation.kind.is_linear() || intercept;
             let found = Scaling::standardizing(&train, centred)?;
             train = found.apply(train)?;
             test = test.map(|test| found.apply(test)).transpose()?;
@@ -187,7 +200,15 @@ impl Problem {
             ),
         };
         let names = self.shape.names.as_deref();
-        model_file::to_bytes(model, &parameters, features, *basis, intercept, names)
+        model_file::to_bytes(
+            model,
+            &parameters,
+            features,
+            *basis,
+            intercept,
+            names,
+            self.shape.targets,
+        )
     }
 
     /// Replaces what `config` still leaves open by what suits these records, and lists what its
@@ -219,14 +240,21 @@ impl Problem {
 
     /// Smoothness of the loss and its regularizer on the worst client, where it is known.
     fn smoothness(&self, config: &Config) -> Option<f64> {
-        let Model::Logistic { features, .. } = self.preparation.model else {
-            return None;
-        };
-        let logistic = Logistic::new(features);
         let shards = self.shards.iter();
-        let largest = shards
-            .filter_map(|shard| logistic.smoothness(shard))
-            .fold(0.0, f64::max);
+        let each: Vec<Option<f64>> = match self.preparation.model {
+            Model::Logistic {
+                features, weights, ..
+            } => {
+                let logistic = Logistic::with_loss(features, CrossEntropy { weights });
+                shards.map(|shard| logistic.smoothness(shard)).collect()
+            }
+            Model::Linear { features, loss, .. } => {
+                let linear = LinearRegression::with_loss(features, loss);
+                shards.map(|shard| linear.smoothness(shard)).collect()
+            }
+            Model::Network(_) => return None,
+        };
+        let largest = each.into_iter().flatten().fold(0.0, f64::max);
         let kind = config.regularizer_for(self.preparation.kind);
         Some(largest + regularizer(kind, config.lambda).smoothness())
     }
@@ -298,7 +326,7 @@ impl Model {
             Init::Zeros => vec![0.0; dimension],
             Init::Normal(deviation) => (0..dimension).map(|_| normal(*deviation)).collect(),
             Init::Glorot => match self {
-                Model::Logistic { features, .. } => {
+                Model::Logistic { features, .. } | Model::Linear { features, .. } => {
                     let deviation = (2.0 / (features + 1) as f64).sqrt();
                     (0..dimension).map(|_| normal(deviation)).collect()
                 }
@@ -329,6 +357,12 @@ impl Model {
             Model::Logistic {
                 features,
                 intercept,
+                ..
+            }
+            | Model::Linear {
+                features,
+                intercept,
+                ..
             } => {
                 let inputs = features - usize::from(*intercept);
                 let mut bias = 0.0;
@@ -421,14 +455,34 @@ impl Model {
             Model::Logistic {
                 intercept: true,
                 ..
+            } | Model::Linear {
+                intercept: true,
+                ..
             }
         )
+    }
+
+    /// What missing a number costs; `None` of a model that answers with classes.
+    pub fn target_loss(&self) -> Option<TargetLoss> {
+        match self {
+            Model::Logistic { .. } => None,
+            Model::Linear { loss, .. } => Some(*loss),
+            Model::Network(network) => network.target_loss(),
+        }
     }
 
     /// The loss behind this model.
     pub fn objective(&self) -> Arc<dyn Objective> {
         match self {
-            Model::Logistic { features, .. } => Arc::new(Logistic::new(*features)),
+            Model::Logistic {
+                features, weights, ..
+            } => {
+                let weights = *weights;
+                Arc::new(Logistic::with_loss(*features, CrossEntropy { weights }))
+            }
+            Model::Linear { features, loss, .. } => {
+                Arc::new(LinearRegression::with_loss(*features, *loss))
+            }
             Model::Network(network) => Arc::new(network.clone()),
         }
     }

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use soteriafl_core::objective::{
-    Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
+    Activation, LinearRegression, Logistic, Network, Objective, Outcome, Records, TargetLoss,
+    Workspace,
 };
 use soteriafl_core::quality::{self, Quality};
 use soteriafl_data::{
-    Constants, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling,
+    Constants, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling, TargetRange,
 };
 
 use crate::config::{Config, ScaleChoice};
@@ -52,6 +53,8 @@ pub struct Trained {
     pub names: Option<Arc<[String]>>,
     /// How many classes it knows.
     pub classes: usize,
+    /// The range of what it predicts, where that is a number.
+    pub targets: Option<TargetRange>,
     /// Whether it reads a constant feature after all others.
     intercept: bool,
 }
@@ -75,6 +78,7 @@ impl Trained {
             .ok_or("its metadata do not describe a model of this program")?;
         let model = match description["kind"].as_str() {
             Some("logistic") => Trained::logistic(&file, size(&description["inputs"])?),
+            Some("linear") => Trained::linear(&file, &description),
             Some("softmax") => Trained::network(&file, "softmax", &description),
             Some("mlp") => Trained::network(&file, "mlp", &description),
             _ => Err(format!("unknown kind of model {}", description["kind"])),
@@ -102,7 +106,21 @@ impl Trained {
             features: unmapped(inputs)?,
             names: None,
             classes: 2,
+            targets: None,
             intercept,
+        })
+    }
+
+    fn linear(file: &SafeTensors<'_>, description: &Value) -> Result<Trained, String> {
+        let target = target(description)?.ok_or("it does not say what it predicts")?;
+        let model = Trained::logistic(file, size(&description["inputs"])?)?;
+        let features = model.parameters.len();
+        Ok(Trained {
+            kind: "linear",
+            objective: Box::new(LinearRegression::with_loss(features, target.1)),
+            classes: 0,
+            targets: Some(target.0),
+            ..model
         })
     }
 
@@ -150,8 +168,13 @@ impl Trained {
             parameters.extend(tensor(file, &format!("{prefix}bias"), &[outputs])?);
         }
         let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
-        let network = Network::new(inputs, &sizes[1..sizes.len() - 1], classes, activation)
-            .map_err(|error| error.to_string())?;
+        let (hidden, target) = (&sizes[1..sizes.len() - 1], target(description)?);
+        let network = match target {
+            Some(_) if classes != 1 => return Err("a number is one output".to_owned()),
+            Some((_, loss)) => Network::regression(inputs, hidden, activation, loss),
+            None => Network::new(inputs, hidden, classes, activation),
+        };
+        let network = network.map_err(|error| error.to_string())?;
         Ok(Trained {
             kind,
             objective: Box::new(network),
@@ -160,6 +183,7 @@ impl Trained {
             features: unmapped(inputs)?,
             names: None,
             classes,
+            targets: target.map(|(range, _)| range),
             intercept: false,
         })
     }
@@ -187,22 +211,37 @@ impl Trained {
 
     /// The probability of every class, record after record.
     pub fn probabilities(&self, data: &Dataset) -> Vec<f64> {
+        let mut found = self.predictions(data);
+        for row in found.chunks_exact_mut(self.objective.outputs().max(1)) {
+            row.iter_mut().for_each(|value| *value = value.exp());
+            // The logarithms were rounded one by one.
+            let sum: f64 = row.iter().sum();
+            row.iter_mut().for_each(|probability| *probability /= sum);
+        }
+        found
+    }
+
+    /// The number that is predicted for every record, in its unit and within its range.
+    pub fn numbers(&self, data: &Dataset, range: TargetRange) -> Vec<f64> {
+        let places = self.predictions(data).into_iter();
+        places
+            .map(|place| range.unscale(place.clamp(-1.0, 1.0)))
+            .collect()
+    }
+
+    /// What the objective predicts, record after record.
+    fn predictions(&self, data: &Dataset) -> Vec<f64> {
         let outputs = self.objective.outputs();
         let mut workspace = Workspace::new();
-        let mut logarithms = vec![0.0; outputs * CHUNK];
+        let mut chunk = vec![0.0; outputs * CHUNK];
         let mut found = Vec::with_capacity(outputs * data.rows());
         let rows: Vec<u32> = (0..data.rows() as u32).collect();
         for rows in rows.chunks(CHUNK) {
-            let logarithms = &mut logarithms[..outputs * rows.len()];
+            let chunk = &mut chunk[..outputs * rows.len()];
             let records = Records { data, rows };
             self.objective
-                .predict(&self.parameters, records, logarithms, &mut workspace);
-            for row in logarithms.chunks_exact(outputs.max(1)) {
-                let row = row.iter().map(|&logarithm| f64::from(logarithm).exp());
-                // The logarithms were rounded one by one.
-                let sum: f64 = row.clone().sum();
-                found.extend(row.map(|probability| probability / sum));
-            }
+                .predict(&self.parameters, records, chunk, &mut workspace);
+            found.extend(chunk.iter().map(|&value| f64::from(value)));
         }
         found
     }
@@ -225,6 +264,22 @@ impl Trained {
         }
         outcomes
     }
+}
+
+/// What a description says about the number that is predicted; `None` of a model of classes.
+fn target(description: &Value) -> Result<Option<(TargetRange, TargetLoss)>, String> {
+    let Some(range) = description.get("target_range") else {
+        return Ok(None);
+    };
+    let wrong = || format!("expected a target range and a loss, found {description}");
+    let ends = (range[0].as_f64().zip(range[1].as_f64())).ok_or_else(wrong)?;
+    let range = TargetRange::new(ends.0, ends.1).map_err(|error| error.to_string())?;
+    let loss = match (&description["loss"], description["loss"]["huber"].as_f64()) {
+        (Value::String(name), _) if name == "squared" => TargetLoss::Squared,
+        (_, Some(bound)) if bound > 0.0 && bound <= 1e6 => TargetLoss::Huber(bound as f32),
+        _ => return Err(wrong()),
+    };
+    Ok(Some((range, loss)))
 }
 
 /// A size in a description; at least one, and small enough to be a parameter's number.

@@ -42,6 +42,7 @@ use soteriafl_core::objective::{Objective, Regularizer};
 use soteriafl_core::protocol::{
     Client, ClientError, ClientId, ClientPlan, Round, Schedule, Server, shift_step,
 };
+use soteriafl_core::quality::{self, Quality};
 use soteriafl_core::random::SecretKey;
 use soteriafl_core::simulate::{
     EvaluationPlan, Metrics, Progress, Simulation, SimulationError, Traffic,
@@ -561,12 +562,16 @@ impl Run {
         )?;
         let model = simulation.server().model().as_ref().clone();
         let last = rounds.last().map(|row: &MeasuredRound| row.metrics);
+        let objective = self.plan.objective.as_ref();
+        let test = test.filter(|_| objective.outputs() > 0);
+        let quality = test.and_then(|test| quality::measure(objective, &model, test, 1));
         match last {
             Some(last) if last.loss.is_finite() && model.iter().all(|x| x.is_finite()) => {
                 Ok(TrainingResult {
                     model,
                     loss: last.loss,
                     test_accuracy: last.test_accuracy,
+                    quality,
                     rounds,
                     traffic,
                 })
@@ -585,6 +590,9 @@ pub struct TrainingResult {
     pub loss: f64,
     /// The share of test records that the model classifies correctly.
     pub test_accuracy: Option<f64>,
+    /// What else is known about the model on the test records; `None` without them, and for an
+    /// objective that predicts nothing but classes.
+    pub quality: Option<Quality>,
     /// What was measured, from the start on.
     pub rounds: Vec<MeasuredRound>,
     /// What was sent, over all clients.

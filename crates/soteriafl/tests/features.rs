@@ -39,6 +39,7 @@ fn every_record_has_length_one_and_the_intercept_is_in_it() {
         }
     }
     let model = Model::Logistic {
+        weights: [1.0; 2],
         features: 6,
         intercept: false,
     };

@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 use soteriafl_core::objective::Outcome;
-use soteriafl_data::{DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source};
+use soteriafl_data::{
+    DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source, Targets,
+};
 
 use super::{Failure, Verbosity, all_cores, print, print_json, table};
 use soteriafl::advice;
@@ -75,15 +77,26 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let (split, data) = load(options, &model, &context, &directories)?;
     let outcomes = model.outcomes(&data);
     if let Some(path) = &options.out {
-        write_predictions(path, &data, &outcomes).map_err(Failure::at(path))?;
+        let written = match data.targets() {
+            Some(targets) => write_numbers(path, &model, &data, targets, &outcomes),
+            None => write_predictions(path, &data, &outcomes),
+        };
+        written.map_err(Failure::at(path))?;
         verbosity.say(format!("wrote {}", path.display()));
     }
     let (loss, accuracy) = averages(&data, &outcomes);
+    let accuracy = (model.targets.is_none()).then_some(accuracy);
     let majority = advice::majority_accuracy([&data], &data);
-    if let Some(warning) = advice::no_better(Some(accuracy), majority) {
+    if let Some(warning) = advice::no_better(accuracy, majority) {
         verbosity.warn(&warning);
     }
     let found = model.quality(&data, all_cores());
+    if let Some(warning) = found
+        .as_ref()
+        .and_then(soteriafl::quality::no_better_than_mean)
+    {
+        verbosity.warn(&warning);
+    }
     if options.json {
         let mut summary = json!({
             "model": options.model,
@@ -108,8 +121,8 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         ("model", format!("{} ({})", model.kind, path.display())),
         ("data", format!("{}, {rows} ({split})", options.data)),
         ("loss", format!("{loss:.5}")),
-        ("accuracy", format!("{accuracy:.4}{baseline}")),
     ];
+    lines.extend(accuracy.map(|share| ("accuracy", format!("{share:.4}{baseline}"))));
     lines.extend(found.map(|found| ("quality", soteriafl::quality::text(&found))));
     print(&table(9, &lines))
 }
@@ -126,6 +139,7 @@ fn load(
         columns: Some(model.features.inputs()),
         feature_names: model.names.clone().or(context.feature_names.clone()),
         label_names: context.label_names.clone(),
+        targets: model.targets,
     };
     let loaded = options.data.load_as(&schema, directories, seed);
     let loaded = loaded.map_err(|error| match error {
@@ -137,7 +151,7 @@ fn load(
         Some(_) => ("train", loaded.train),
         None => ("all", loaded.train),
     };
-    if data.classes() != model.classes {
+    if model.targets.is_none() && data.classes() != model.classes {
         let named = context.label_names.is_some();
         return Err(Failure::Usage {
             message: format!(
@@ -254,6 +268,24 @@ fn write_predictions(path: &Path, data: &Dataset, outcomes: &[Outcome]) -> std::
             "{row},{},{predicted},{}",
             names[label as usize], outcome.loss
         )?;
+    }
+    soteriafl::output::write_whole(path, &text)
+}
+
+/// The same for numbers, in their unit.
+fn write_numbers(
+    path: &Path,
+    model: &Trained,
+    data: &Dataset,
+    targets: &Targets,
+    outcomes: &[Outcome],
+) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    writeln!(text, "row,label,prediction,loss")?;
+    let predicted = model.numbers(data, targets.range());
+    let both = targets.original().iter().zip(predicted).zip(outcomes);
+    for (row, ((truth, predicted), outcome)) in both.enumerate() {
+        writeln!(text, "{row},{truth},{predicted},{}", outcome.loss)?;
     }
     soteriafl::output::write_whole(path, &text)
 }

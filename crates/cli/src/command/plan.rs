@@ -9,6 +9,7 @@ mod show;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use soteriafl_core::objective::{CrossEntropy, MarginLoss};
 use soteriafl_data::{Dataset, FeatureKind, largest_singular_value};
 
 use super::inputs::{self, DataDirectory};
@@ -274,6 +275,11 @@ impl Options {
         if config.source.is_images() {
             return Err("records are images, and synthetic records are not".to_string());
         }
+        if problem.shape.targets.is_some() {
+            return Err(
+                "records have numbers to predict, and synthetic ones have classes".to_string(),
+            );
+        }
         Ok(Form {
             features: problem.shape.features,
             classes: problem.shape.labels.len(),
@@ -289,19 +295,23 @@ impl Options {
         if let Some(given) = self.smoothness {
             return Ok((given, None));
         }
-        if let Model::Network(_) = &problem.preparation.model {
-            return Err(Failure::Usage {
-                message: "the smoothness of a network is not known".to_string(),
-                hint: Some("give a value with --smoothness".to_string()),
-            });
-        }
-        let kind = config.regularizer_for(ModelKind::Logistic);
+        let curvature = match &problem.preparation.model {
+            Model::Logistic { weights, .. } => CrossEntropy { weights: *weights }.curvature(),
+            Model::Linear { loss, .. } => loss.curvature(),
+            Model::Network(_) => {
+                return Err(Failure::Usage {
+                    message: "the smoothness of a network is not known".to_string(),
+                    hint: Some("give a value with --smoothness".to_string()),
+                });
+            }
+        };
+        let kind = config.regularizer_for(problem.preparation.kind);
         let strongest = regularizer(kind, config.lambda).smoothness();
         let shards: Vec<&Dataset> = problem.shards.iter().map(Arc::as_ref).collect();
         let rows: usize = shards.iter().map(|shard| shard.rows()).sum();
-        let mean = largest_singular_value(&shards).powi(2) / (4.0 * rows as f64);
+        let mean = largest_singular_value(&shards).powi(2) * curvature / rows as f64;
         let norms = shards.iter().flat_map(|shard| shard.squared_norms());
-        let each = norms.copied().fold(0.0, f64::max) / 4.0;
+        let each = norms.copied().fold(0.0, f64::max) * curvature;
         let remark = format!(
             "smoothness from the data: L = {:.4} of the mean loss, {:.4} of the worst record, \
              regularizer included; Assumption 1 asks for the latter, the authors' experiments use \

@@ -299,6 +299,7 @@ fn result_table(result: &RunResult<'_>, path: &Path) -> String {
             format!("{accuracy:.4} ({majority:.4} by the most common class)")
         }
         (Some(accuracy), None) => format!("{accuracy:.4}"),
+        (None, _) if result.quality.is_some() => "the model predicts a number".to_string(),
         (None, _) => "no test set".to_string(),
     };
     let quality = result.quality.as_ref().map(soteriafl::quality::text);

@@ -8,6 +8,7 @@ mod experiments;
 mod failures;
 mod golden;
 mod keys;
+mod numbers;
 mod plan;
 mod program;
 mod readme;

@@ -58,6 +58,11 @@ fn place() -> Place {
     };
     place.write("patients.csv", table(0..60));
     place.write("holdout.csv", table(3..20));
+    let prices = (0..60).map(|row| format!("{},{},{}.5\n", row % 7, row % 5, 10 * (row % 90)));
+    place.write(
+        "prices.csv",
+        format!("rooms,floor,price\n{}", prices.collect::<String>()),
+    );
     for name in ["train.svm", "test.svm"] {
         place.write(name, "+1 1:0.5 3:1\n-1 2:0.25 3:1\n".repeat(30));
     }

@@ -63,7 +63,7 @@ impl Partition {
         clients: usize,
         seed: u64,
     ) -> Result<Vec<Vec<u32>>, RecordsError> {
-        check_clients(data.rows(), clients)?;
+        self.check(data, clients)?;
         Ok(match self {
             Partition::Given => return Err(nobody_deals()),
             Partition::Dirichlet { alpha } => dirichlet(data, clients, *alpha, seed),
@@ -98,7 +98,7 @@ impl Partition {
         clients: usize,
         seed: u64,
     ) -> Result<Dataset, RecordsError> {
-        check_clients(data.rows(), clients)?;
+        self.check(data, clients)?;
         if client >= clients {
             return Err(RecordsError::Choice {
                 what: "part",
@@ -117,11 +117,32 @@ impl Partition {
         })
     }
 
+    /// Whether these records can be dealt so.
+    fn check(&self, data: &Dataset, clients: usize) -> Result<(), RecordsError> {
+        check_clients(data.rows(), clients)?;
+        match (self, data.targets()) {
+            (Partition::Dirichlet { .. }, Some(_)) => Err(RecordsError::Choice {
+                what: "partition",
+                value: "dirichlet".to_owned(),
+                reason: "it deals class by class, and these records have numbers; sorted and iid are possible"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// All rows in the order in which sorted and iid cut them.
     fn order(&self, data: &Dataset, seed: u64) -> Vec<u32> {
         let mut order: Vec<u32> = (0..data.rows() as u32).collect();
         if matches!(self, Partition::Sorted) {
-            order.sort_by_key(|&row| data.labels()[row as usize]);
+            match data.targets() {
+                // By their numbers; these are finite.
+                Some(targets) => {
+                    let values = targets.original();
+                    order.sort_by(|&a, &b| values[a as usize].total_cmp(&values[b as usize]));
+                }
+                None => order.sort_by_key(|&row| data.labels()[row as usize]),
+            }
         } else {
             public_random::shuffle(&mut public_random::generator("partition", seed), &mut order);
         }

@@ -40,7 +40,8 @@ pub trait RecordLoss {
     fn dimension(&self) -> usize;
 
     /// Adds the gradient at `model` to `gradient`, which comes as zeros, and returns loss and
-    /// predicted class.
+    /// predicted class. Where records have targets, `label` is 0 and the features know the target
+    /// ([`RowView::target`]).
     fn loss_and_gradient(
         &self,
         model: &[f32],
@@ -56,6 +57,7 @@ pub struct RowView<'a> {
     row: StoredRow<'a>,
     offset: Option<&'a [f32]>,
     squared_norm: f64,
+    target: Option<f32>,
 }
 
 #[derive(Clone, Copy)]
@@ -77,6 +79,7 @@ impl<'a> RowView<'a> {
             },
             offset: data.offset().map(|offset| &offset[..]),
             squared_norm: data.squared_norms()[row],
+            target: data.target_values().get(row).copied(),
         }
     }
 
@@ -113,6 +116,11 @@ impl<'a> RowView<'a> {
                 }
             }
         }
+    }
+
+    /// The record's target in [-1, 1], where records have targets.
+    pub fn target(&self) -> Option<f32> {
+        self.target
     }
 
     /// `|a|^2`.
@@ -155,7 +163,10 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
             };
             gradient.fill(0.0);
             let view = RowView::new(records.data, row as usize);
-            let label = records.data.labels()[row as usize];
+            let label = match view.target {
+                Some(_) => 0,
+                None => records.data.labels()[row as usize],
+            };
             let outcome = self.0.loss_and_gradient(model, view, label, gradient);
             if let Some(outcomes) = outcomes.as_deref_mut() {
                 outcomes[j] = outcome;

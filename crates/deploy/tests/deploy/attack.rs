@@ -31,6 +31,7 @@ pub fn describe(records: usize, settings: &[String]) -> Description {
     }
     let config = Config::read(&document).unwrap();
     let shape = RecordShape {
+        targets: None,
         names: None,
         features: 40,
         labels: vec!["-1".to_string(), "+1".to_string()],

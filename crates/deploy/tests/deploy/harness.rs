@@ -104,6 +104,7 @@ impl Deployment {
             Privacy::settle(&resolved.specification(), dimension, &records, false).unwrap();
         let start = problem.start(&resolved).unwrap();
         let shape = RecordShape {
+            targets: None,
             names: None,
             ..problem.shape.clone()
         };

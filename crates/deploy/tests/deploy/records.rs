@@ -39,6 +39,7 @@ pub fn try_describe(
     }
     let config = Config::read(&document).unwrap();
     let shape = RecordShape {
+        targets: None,
         features,
         names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
         labels: labels.map(str::to_string).to_vec(),

@@ -20,7 +20,8 @@ class Labels:
     """The different labels, in some order, and which of them every row has."""
 
     distinct: NDArray[Any]
-    spellings: list[str]
+    #: The same for the library: numbers as numbers, everything else as text.
+    written: list[str] | list[float]
     codes: NDArray[np.uint32]
 
 
@@ -59,7 +60,7 @@ def split(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def labels(argument: str, y: Any, count: int) -> Labels:
-    """The label of every row, as text: numbers are the same class if they are equal."""
+    """The label of every row: numbers are the same class if they are equal."""
     values = _column(argument, y)
     if values.ndim == 2 and values.shape[1] == 1:
         _warn_column(argument)
@@ -82,7 +83,8 @@ def labels(argument: str, y: Any, count: int) -> Labels:
             f"`{argument}` must hold numbers, truth values or text, found {values.dtype}"
         )
     distinct, codes = np.unique(values, return_inverse=True)
-    return Labels(distinct, [str(label) for label in distinct.tolist()], codes.astype(np.uint32))
+    written = distinct.astype(float).tolist() if kind in "iuf" else distinct.astype(str).tolist()
+    return Labels(distinct, written, codes.astype(np.uint32))
 
 
 def classes_of(labels: Labels, numbers: list[int]) -> NDArray[Any]:

@@ -17,8 +17,8 @@ from . import _soteriafl as native
 from .errors import DataError
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
+    from pandas import DataFrame as _DataFrame
 
 __all__ = ["Privacy", "Run", "Traffic", "load"]
 
@@ -144,19 +144,23 @@ class Run:
         return self._classes
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class of every row, by its name.
+        """The class of every row, by its name; of a regression, the number.
 
         `X` is what :func:`soteriafl.simulate` takes, unscaled. Columns with names must be those of
         training, in their order.
         """
+        if self._native.regression:
+            return self._native.numbers(_records.rows("X", X))
         predicted = self._native.predict(_records.rows("X", X))
         return np.asarray(self.classes[predicted])
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of every class for every row."""
+        if self._native.regression:
+            raise DataError("this model predicts a number, which has no probabilities")
         return self._native.probabilities(_records.rows("X", X))
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> _DataFrame:
         """The rounds as a data frame."""
         import pandas
 

@@ -71,7 +71,8 @@ def simulate(
     X, y
         Records: a numpy array, a scipy sparse matrix, a pandas data frame or an Arrow table of
         numbers, and a label for every row, numbers or text. `y` may be the name of a column of `X`.
-        Without them, `config` names a source: ``{"data.source": "a9a"}``.
+        Where `config` has a ``data.target_range``, labels are numbers to predict.
+        Without `X` and `y`, `config` names a source: ``{"data.source": "a9a"}``.
     clients
         How many clients the records are dealt to (``data.partition`` says how), or for every row
         the client that it belongs to: numbers or names.
@@ -167,7 +168,9 @@ def simulate(
             progress=shown.tell,
             every=shown.every,
         )
-    classes = None if labels is None else _records.classes_of(labels, finished.classes)
+    classes = None
+    if labels is not None and not finished.regression:
+        classes = _records.classes_of(labels, finished.classes)
     run = Run(finished, classes)
     for warning in run.warnings:
         warnings.warn(warning, RunWarning, stacklevel=2)
@@ -177,7 +180,7 @@ def simulate(
 def _labelled(x: str, name: str, X: Any, y: Any) -> tuple[native.Rows, _records.Labels]:
     rows = _records.rows(x, X)
     labels = _records.labels(name, y, rows.count)
-    rows.label(name, labels.spellings, labels.codes)
+    rows.label(name, labels.written, labels.codes)
     return rows, labels
 
 

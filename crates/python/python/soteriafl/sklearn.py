@@ -31,10 +31,10 @@ try:
     from sklearn.utils import check_random_state, get_tags
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "soteriafl.sklearn needs scikit-learn: pip install soteriafl[sklearn]"
-    ) from error
+    ) from _error
 
 from .errors import ConfigError, DataDependentWarning, RunWarning
 from .results import Privacy, Run

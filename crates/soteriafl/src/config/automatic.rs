@@ -49,7 +49,7 @@ impl Config {
     /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
     pub(super) fn budget(&self, shape: &Shape) -> usize {
         let messages = match (shape.model, self.noise_target) {
-            (ModelKind::Logistic, _) => 300.0,
+            (ModelKind::Logistic | ModelKind::Linear, _) => 300.0,
             // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
             // epsilon 1, 500 at 8, 1000 at 16.
             (_, NoiseTarget::Epsilon(epsilon)) => {
@@ -82,11 +82,7 @@ impl Config {
             (Auto::Auto, _) if whole => return values.clamp(1, dimension),
             (Auto::Auto, _) => {
                 let passes = values as f64 / dimension as f64;
-                let enough = if shape.model == ModelKind::Logistic {
-                    10.0
-                } else {
-                    2.8
-                };
+                let enough = if shape.model.is_linear() { 10.0 } else { 2.8 };
                 values / share((enough / passes.powi(2)).clamp(0.05, 1.0), dimension)
             }
         };
@@ -125,7 +121,7 @@ impl Config {
     /// Whether the model gets a constant feature: logistic regression, where the map of records
     /// does not append one.
     pub fn has_intercept(&self, model: ModelKind, map: FeatureKind) -> bool {
-        self.intercept && !(model == ModelKind::Logistic && holds_constant(map))
+        self.intercept && !(model.is_linear() && holds_constant(map))
     }
 
     /// The basis that records of `columns` features are written in.
@@ -140,7 +136,7 @@ impl Config {
         match self.basis {
             Auto::Given(None) => Ok(None),
             Auto::Given(Some(frequencies)) => {
-                if model == ModelKind::Logistic {
+                if model.is_linear() {
                     return Err(ConfigError::with_hint(
                         format!(
                             "`data.basis = \"cosine:{frequencies}\"` needs a softmax or mlp model"
@@ -220,7 +216,7 @@ impl Config {
 
     /// How often the first layer's direction is smoothed.
     pub(super) fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
-        let network = shape.model != ModelKind::Logistic;
+        let network = !shape.model.is_linear();
         let passes = self.smoothing.or(
             if self.preset == Preset::Auto
                 && network
@@ -262,14 +258,11 @@ impl Config {
     ) -> f64 {
         let model = shape.model;
         if self.preset != Preset::Auto {
-            return if model == ModelKind::Logistic {
-                0.5
-            } else {
-                1.0
-            };
+            return if model.is_linear() { 0.5 } else { 1.0 };
         }
         let whole = match model {
             ModelKind::Logistic => 2.0,
+            ModelKind::Linear => self.linear_clip(shape),
             ModelKind::Softmax => 0.2,
             ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
             ModelKind::Mlp => 0.2 * self.clip_growth(),
@@ -284,6 +277,8 @@ impl Config {
     /// The step size.
     pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
         match (self.preset, shape.model) {
+            // The loss of a number is four times as smooth as that of two classes.
+            (_, ModelKind::Linear) if self.plain(shape) => plain::step_rule(floor) / 4.0,
             _ if self.plain(shape) => plain::step_rule(floor),
             // Below the floor an equalised step is a plain one of this size.
             (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
@@ -299,6 +294,7 @@ impl Config {
                 }
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
+            (Preset::Auto, ModelKind::Linear) => self.linear_step(shape),
             // Gradients of networks are as long as they are: the other step is for short ones.
             (Preset::Auto, _) if self.unclipped() => 1.0,
             (Preset::Auto, _) => 12.0,
@@ -320,6 +316,9 @@ impl Config {
     pub(super) fn rounds_rule(&self, shape: &Shape, compressor: &Compressor) -> u32 {
         if self.plain(shape) {
             return plain::ROUNDS;
+        }
+        if self.linear_rule(shape) {
+            return self.linear_rounds(shape);
         }
         let limited = matches!(self.values, Auto::Given(_));
         let values = match (self.preset, compressor.fraction()) {

@@ -19,6 +19,14 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.rows",
         "\"all\", or how many of the first training rows to use",
     ),
+    (
+        "data.holdout",
+        "a number in (0, 1): the share of rows to test on",
+    ),
+    (
+        "data.target_range",
+        "[LOW, HIGH], the public range of the numbers to predict",
+    ),
     ("data.clients", "a positive integer"),
     ("data.partition", "sorted | iid | dirichlet | given"),
     ("data.alpha", "a positive number (dirichlet)"),
@@ -35,7 +43,17 @@ pub const KEYS: &[(&str, &str)] = &[
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),
-    ("model.kind", "auto | logistic | softmax | mlp"),
+    ("model.task", "auto | classification | regression"),
+    ("model.kind", "auto | logistic | softmax | linear | mlp"),
+    ("model.loss", "squared | huber (regression)"),
+    (
+        "model.huber",
+        "auto, or a positive number in the unit of the target",
+    ),
+    (
+        "model.class_weights",
+        "a list of positive numbers up to 1e6, one for each class in its order",
+    ),
     ("model.hidden", "a list of layer sizes"),
     ("model.activation", "auto | sigmoid | tanh | relu"),
     ("model.intercept", "true | false"),

@@ -4,14 +4,14 @@ use std::str::FromStr;
 
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::{FeatureKind, Partition, Source};
+use soteriafl_data::{FeatureKind, Partition, Source, TargetRange};
 use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
-    ShiftChoice, Theory,
+    Init, LossName, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
+    ScaleChoice, ShiftChoice, Task, Theory,
 };
 
 impl Config {
@@ -32,6 +32,10 @@ impl Config {
                 None,
                 word_or("all", None, |value| count(value).map(Some)),
             )?,
+            holdout: d.read("data.holdout", None, |value| {
+                probability(value).filter(|share| *share < 1.0).map(Some)
+            })?,
+            target_range: d.read("data.target_range", None, |value| range(value).map(Some))?,
             clients: d.read("data.clients", Auto::Auto, |value| {
                 count(value).map(Auto::Given)
             })?,
@@ -47,6 +51,15 @@ impl Config {
                 false,
                 choice(&[("records", false), ("equal", true)]),
             )?,
+            task: d.read("model.task", Auto::Auto, auto(choice(TASKS)))?,
+            loss: d.read("model.loss", LossName::Squared, choice(LOSSES))?,
+            huber: d.read("model.huber", Auto::Auto, auto(positive))?,
+            class_weights: d.read("model.class_weights", None, |value| {
+                let weights = value.as_array()?.iter();
+                let weight = |value| positive(value).filter(|weight| *weight <= 1e6);
+                let weights: Vec<f64> = weights.map(weight).collect::<Option<_>>()?;
+                (!weights.is_empty()).then_some(Some(weights))
+            })?,
             model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
             hidden: d.read("model.hidden", vec![64], |value| {
                 value.as_array()?.iter().map(count).collect()
@@ -201,8 +214,15 @@ impl Config {
 pub(super) const MODELS: &[(&str, ModelKind)] = &[
     ("logistic", ModelKind::Logistic),
     ("softmax", ModelKind::Softmax),
+    ("linear", ModelKind::Linear),
     ("mlp", ModelKind::Mlp),
 ];
+pub(super) const TASKS: &[(&str, Task)] = &[
+    ("classification", Task::Classification),
+    ("regression", Task::Regression),
+];
+pub(super) const LOSSES: &[(&str, LossName)] =
+    &[("squared", LossName::Squared), ("huber", LossName::Huber)];
 pub(super) const ACTIVATIONS: &[(&str, Activation)] = &[
     ("sigmoid", Activation::Sigmoid),
     ("tanh", Activation::Tanh),
@@ -313,6 +333,13 @@ fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_integer()?)
         .ok()
         .filter(|count| *count > 0)
+}
+
+fn range(value: &Value) -> Option<TargetRange> {
+    match &value.as_array()?[..] {
+        [low, high] => TargetRange::new(number(low)?, number(high)?).ok(),
+        _ => None,
+    }
 }
 
 fn names(value: &Value) -> Option<Vec<String>> {

@@ -10,7 +10,7 @@ use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
-use soteriafl_data::{Cosine, FeatureKind, Partition, Source};
+use soteriafl_data::{Cosine, FeatureKind, Partition, Source, TargetRange};
 
 use crate::problem::regularizer;
 use crate::specification::{Batches, Clip, Coordinates, Specification};
@@ -20,8 +20,8 @@ use super::document::ConfigError;
 use super::read::{PRESETS, name};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
-    ShiftChoice, Theory,
+    Init, LossName, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
+    ScaleChoice, ShiftChoice, Theory,
 };
 use crate::words::{counted, readable};
 
@@ -34,6 +34,10 @@ pub struct Resolved {
     pub source: Source,
     pub test: Option<Source>,
     pub rows: Option<usize>,
+    /// The share of rows that is tested on.
+    pub holdout: Option<f64>,
+    /// The public range of the numbers to predict; none where there are classes.
+    pub target_range: Option<TargetRange>,
     pub clients: usize,
     pub partition: Partition,
     pub scale: ScaleChoice,
@@ -46,6 +50,10 @@ pub struct Resolved {
     pub standardize: bool,
     pub equal_weights: bool,
     pub model: ModelKind,
+    pub loss: LossName,
+    /// Where Huber's loss becomes linear, in the unit of the target.
+    pub huber: Option<f64>,
+    pub class_weights: Option<Vec<f64>>,
     pub hidden: Vec<usize>,
     pub activation: Activation,
     pub intercept: bool,
@@ -183,23 +191,30 @@ impl Config {
         }
     }
 
-    /// The model family for data with `classes` classes.
+    /// The model family for data with `classes` classes; none where it has numbers to predict.
     ///
     /// # Errors
-    /// When logistic regression meets more than two classes.
+    /// When the model is not for such data.
     pub fn model_for(&self, classes: usize) -> Result<ModelKind, ConfigError> {
+        if self.regression()?.is_some() {
+            return self.regression_model();
+        }
         let model = self.model.or(if classes == 2 {
             ModelKind::Logistic
         } else {
             ModelKind::Mlp
         });
-        if model == ModelKind::Logistic && classes != 2 {
-            return Err(ConfigError::with_hint(
+        match model {
+            ModelKind::Logistic if classes != 2 => Err(ConfigError::with_hint(
                 format!("logistic regression needs two classes, the data has {classes}"),
                 "use model.kind = \"softmax\" or \"mlp\"",
-            ));
+            )),
+            ModelKind::Linear => Err(ConfigError::with_hint(
+                "`model.kind = \"linear\"` predicts numbers, and the data has classes",
+                "give data.target_range = [LOW, HIGH], or use model.kind = \"logistic\" or \"softmax\"",
+            )),
+            model => Ok(model),
         }
-        Ok(model)
     }
 
     /// The regularizer for `model`.
@@ -268,7 +283,9 @@ impl Config {
             .or_else(|| self.sharing_rule(shape.model, clip_scope));
         let shift = self.shift.or(match self.preset {
             // Coordinates that all clients share leave no difference between clients to learn.
-            Preset::Auto if shared || self.plain(shape) => ShiftChoice::Off,
+            Preset::Auto if shared || self.plain(shape) || self.linear_rule(shape) => {
+                ShiftChoice::Off
+            }
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
             _ => ShiftChoice::Off,
         });
@@ -314,7 +331,7 @@ impl Config {
                 }
                 None => {
                     return Err(ConfigError::with_hint(
-                        "`algorithm.step_size = \"theory\"` needs a known smoothness, which only logistic regression has",
+                        "`algorithm.step_size = \"theory\"` needs a known smoothness, which only logistic and linear models have: that of a network has no bound",
                         "give a number",
                     ));
                 }
@@ -335,6 +352,8 @@ impl Config {
             source: self.source.clone(),
             test: self.test.clone(),
             rows: self.rows,
+            holdout: self.holdout,
+            target_range: self.regression()?,
             clients: shape.records.len(),
             partition: self.partition,
             scale: self.scale_choice(),
@@ -343,6 +362,9 @@ impl Config {
             standardize: self.standardizes(),
             equal_weights: self.equal_weights,
             model: shape.model,
+            loss: self.loss,
+            huber: self.huber_bound()?,
+            class_weights: self.class_weights.clone(),
             hidden: self.hidden.clone(),
             activation: self.activation_for(shape.basis.is_some()),
             intercept: self.has_intercept(shape.model, shape.feature_map),
@@ -411,7 +433,7 @@ impl Config {
     fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
-            _ if self.plain(shape) => CompressorName::Identity,
+            _ if self.plain(shape) || self.linear_rule(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
         });

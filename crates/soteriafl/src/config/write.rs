@@ -6,13 +6,13 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_data::{Partition, Source};
 
 use super::read::{
-    ACCOUNTANTS, ACTIVATIONS, COORDINATES, MODELS, NOISES, OUTPUTS, PRESETS, REGULARIZERS,
-    SCHEDULES, name,
+    ACCOUNTANTS, ACTIVATIONS, COORDINATES, LOSSES, MODELS, NOISES, OUTPUTS, PRESETS, REGULARIZERS,
+    SCHEDULES, TASKS, name,
 };
 use super::resolve::{Resolved, StepSizeOrigin};
 use super::{
     EstimatorKind, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
-    ShiftChoice,
+    ShiftChoice, Task,
 };
 
 impl Resolved {
@@ -112,6 +112,13 @@ impl Resolved {
             "rows",
             self.rows.map_or(text("all"), |rows| rows.to_string()),
         ));
+        if let Some(share) = self.holdout {
+            lines.push(("holdout", number(share)));
+        }
+        if let Some(range) = self.target_range {
+            let range = format!("[{}, {}]", number(range.low()), number(range.high()));
+            lines.push(("target_range", range));
+        }
         lines.push(("clients", self.clients.to_string()));
         match self.partition {
             Partition::Dirichlet { alpha } => {
@@ -163,8 +170,19 @@ impl Resolved {
                 lines.push(("hidden", format!("{:?}", self.hidden)));
                 lines.push(("activation", text(name(ACTIVATIONS, self.activation))));
             }
-            ModelKind::Logistic => lines.push(("intercept", self.intercept.to_string())),
+            ModelKind::Logistic | ModelKind::Linear => {
+                lines.push(("intercept", self.intercept.to_string()));
+            }
             ModelKind::Softmax => {}
+        }
+        if self.target_range.is_some() {
+            lines.push(("task", text(name(TASKS, Task::Regression))));
+            lines.push(("loss", text(name(LOSSES, self.loss))));
+            lines.extend(self.huber.map(|bound| ("huber", number(bound))));
+        }
+        if let Some(weights) = &self.class_weights {
+            let weights: Vec<String> = weights.iter().copied().map(number).collect();
+            lines.push(("class_weights", format!("[{}]", weights.join(", "))));
         }
         lines.push(("regularizer", text(name(REGULARIZERS, self.regularizer))));
         if self.regularizer != RegularizerKind::None {

@@ -202,6 +202,15 @@ fn cards(run: &RunFiles) -> String {
 }
 
 fn accuracy_card(run: &RunFiles) -> String {
+    if let Some(rmse) = number_at(run, "/final/rmse") {
+        let by_mean = number_at(run, "/final/mean_rmse").map(four_digits);
+        let lines = [
+            Some(format!("RMSE {}", four_digits(rmse))),
+            by_mean.map(|rmse| format!("{rmse} by the mean")),
+        ];
+        let r2 = number_at(run, "/final/r2").map(four_digits);
+        return card("", "R² on test records", r2, &lines);
+    }
     let last = run.rounds.last().and_then(|row| row.test_accuracy);
     let value = number_at(run, "/final/test_accuracy").or(last);
     let lines = match value {

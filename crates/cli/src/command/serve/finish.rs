@@ -91,8 +91,15 @@ pub(super) fn finish(
     let weights = problem::weights(&plan.resolved, &last.records);
     let ratio = advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
     let majority_accuracy = majority_accuracy(plan);
+    let quality = plan.test.as_deref().and_then(|test| {
+        quality::measure(plan.model.objective().as_ref(), &model, test, all_cores())
+    });
     let finite = model.iter().all(|parameter| parameter.is_finite());
-    let found = shortcomings(&last, majority_accuracy, finite);
+    let mut found = shortcomings(&last, majority_accuracy, finite);
+    let no_better = quality
+        .as_ref()
+        .and_then(soteriafl::quality::no_better_than_mean);
+    found.extend(no_better);
     let foreseen = advice::noise(ratio, model.len()).into_iter();
     let ending = RunResult {
         resolved: &plan.resolved,
@@ -122,9 +129,7 @@ pub(super) fn finish(
             finite,
         }),
         majority_accuracy,
-        quality: plan.test.as_deref().and_then(|test| {
-            quality::measure(plan.model.objective().as_ref(), &model, test, all_cores())
-        }),
+        quality,
         class_names: &plan.shape.labels,
         signal_to_noise: ratio,
         warnings: foreseen
@@ -147,6 +152,7 @@ pub(super) fn finish(
         plan.basis,
         plan.intercept,
         names,
+        plan.shape.targets,
     )
     .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;

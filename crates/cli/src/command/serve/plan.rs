@@ -51,6 +51,14 @@ impl Plan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
+        if config.holdout.is_some() {
+            return Err(ConfigError::with_hint(
+                "`data.holdout` is for simulations: the records of a deployment are the clients', \
+                 and a server holds none of them out",
+                "give the server a test set of its own in data.test, or none",
+            )
+            .into());
+        }
         let directories = options.data.directories();
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
@@ -135,6 +143,7 @@ impl Plan {
             columns: given.map(FeatureList::count),
             feature_names: given.and_then(|list| list.names().map(Into::into)),
             label_names: config.labels.clone().map(Into::into),
+            targets: config.regression()?,
         };
         let test = match &config.test {
             None => None,
@@ -148,9 +157,10 @@ impl Plan {
         let features = given
             .map(FeatureList::count)
             .or(test.as_ref().map(Dataset::columns));
-        let labels = config
-            .labels
-            .clone()
+        // Numbers to predict have no names.
+        let none = schema.targets.map(|_| Vec::new());
+        let labels = none
+            .or(config.labels.clone())
             .or_else(|| Some(test.as_ref()?.label_names().to_vec()));
         let (Some(features), Some(labels)) = (features, labels) else {
             return Err(ConfigError::with_hint(
@@ -167,6 +177,7 @@ impl Plan {
                 .map(<[String]>::to_vec)
                 .or_else(names),
             labels,
+            targets: schema.targets,
         };
         let preparation = Preparation::of(config, &shape)?;
         let records = vec![config.records.unwrap_or(1); config.clients()?];

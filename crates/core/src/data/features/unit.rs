@@ -40,8 +40,7 @@ pub(super) fn apply(data: Dataset) -> Result<Dataset, RecordsError> {
             Features::Sparse(SparseRows::new(columns + 1, starts, indices, values)?)
         }
     };
-    let mapped = Dataset::new(features, data.labels().to_vec(), data.classes())?;
-    mapped.with_label_names(data.label_names())
+    data.with_features(features)
 }
 
 /// Appends `row` and the constant, divided by their length.
