@@ -12,8 +12,10 @@ pub mod join;
 pub mod keys;
 pub mod ledger;
 pub mod plan;
+pub mod predict;
 pub mod report;
 pub mod reproduce;
+pub mod schema;
 pub mod serve;
 mod study;
 pub mod train;
@@ -140,6 +142,7 @@ impl From<DataError> for Failure {
             // again does not help.
             DataError::Records(RecordsError::Choice { .. })
             | DataError::Table(_)
+            | DataError::Columns { .. }
             | DataError::Foreign { .. }
             | DataError::Quantity { .. } => {
                 let hint = error.advice();

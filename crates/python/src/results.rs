@@ -250,5 +250,7 @@ fn read_by(model: &Trained) -> Schema {
         feature_names: model.names.clone(),
         label_names: None,
         targets: model.targets,
+        table: model.schema.clone(),
+        ..Schema::default()
     }
 }

@@ -40,6 +40,8 @@ pub enum Reason {
     WithReplacement,
     /// Features are scaled by constants computed from the records.
     DataDependentScaling,
+    /// The ranges of the table's schema were read from the records.
+    RangesFromRecords,
     /// The step size was computed from the records.
     DataDependentStepSize,
     /// The step size was chosen by what it did on the records.
@@ -53,7 +55,7 @@ pub enum Reason {
 }
 
 /// The words of every reason but the last.
-const WORDS: [(Reason, &str); 9] = [
+const WORDS: [(Reason, &str); 10] = [
     (Reason::NoNoise, "no noise"),
     (Reason::PaperCalibration, "paper calibration"),
     (
@@ -62,6 +64,10 @@ const WORDS: [(Reason, &str); 9] = [
     ),
     (Reason::WithReplacement, "sampling with replacement"),
     (Reason::DataDependentScaling, "data-dependent scaling"),
+    (
+        Reason::RangesFromRecords,
+        "the schema's ranges were read from records",
+    ),
     (Reason::DataDependentStepSize, "data-dependent step size"),
     (Reason::TunedStepSize, "step size tuned on the records"),
     (

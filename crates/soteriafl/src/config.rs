@@ -7,6 +7,7 @@
 
 mod automatic;
 mod document;
+mod linear;
 mod naming;
 mod plain;
 mod read;
@@ -15,11 +16,13 @@ mod regression;
 pub mod resolve;
 mod write;
 
+use std::sync::Arc;
+
 pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::{FeatureKind, Partition, Source, TargetRange};
+use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 
 pub use document::{ConfigError, Document};
 
@@ -207,6 +210,34 @@ impl FeatureList {
     }
 }
 
+/// What says whose record each row of the data is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NaturalClients {
+    /// The column with this name.
+    Column(String),
+    /// The file that it stands in, of a source of several.
+    Files,
+}
+
+impl NaturalClients {
+    /// The column, if it is one.
+    pub fn column(&self) -> Option<&str> {
+        match self {
+            NaturalClients::Column(name) => Some(name),
+            NaturalClients::Files => None,
+        }
+    }
+}
+
+impl std::fmt::Display for NaturalClients {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NaturalClients::Column(name) => write!(formatter, "column:{name}"),
+            NaturalClients::Files => formatter.write_str("files"),
+        }
+    }
+}
+
 /// What a configuration means, `"auto"` still in it.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // The fields are the keys of the file, explained there and in `docs/configuration.md`.
@@ -214,6 +245,10 @@ pub struct Config {
     pub source: Source,
     pub test: Option<Source>,
     pub rows: Option<usize>,
+    /// What the columns of the table mean.
+    pub schema: Option<Arc<TableSchema>>,
+    /// Clients that the data itself names; the partition is not used then.
+    pub natural: Option<NaturalClients>,
     /// The share of rows that is tested on.
     pub holdout: Option<f64>,
     /// The public range of the numbers to predict.
@@ -223,6 +258,8 @@ pub struct Config {
     pub scale: Auto<ScaleChoice>,
     /// The public map of records.
     pub feature_map: Auto<FeatureKind>,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Auto<Option<f64>>,
     /// Frequencies of a cosine basis.
     pub basis: Auto<Option<usize>>,
     pub standardize: Auto<bool>,

@@ -14,9 +14,10 @@
 //! | [`claim`] | what is claimed, or why nothing is |
 //! | [`config`] | the same from a TOML file: what was typed, what it means, what was resolved |
 //! | [`problem`], [`record_shape`] | records, model and objective of a configuration |
+//! | [`schema_text`] | the public schema of a table, as TOML and JSON |
 //! | [`run`] | clients and server of a configured problem |
 //! | [`prepared`] | a configured run from its noise to its end, for every surface |
-//! | [`output`], [`model_file`], [`report`] | the files of a run |
+//! | [`output`], [`model_file`], [`model_card`], [`report`] | the files of a run |
 //! | [`trained`] | a model from its file, applied to records |
 //! | [`advice`] | what a run says about itself before and after |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
@@ -32,6 +33,7 @@ pub mod claim;
 pub mod comparison;
 pub mod config;
 pub mod experiment;
+pub mod model_card;
 pub mod model_file;
 pub mod output;
 pub mod planning;
@@ -42,6 +44,7 @@ pub mod record_shape;
 pub mod report;
 pub mod reproduce;
 pub mod run;
+pub mod schema_text;
 pub mod specification;
 pub mod trained;
 pub mod training;

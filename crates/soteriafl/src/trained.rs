@@ -1,24 +1,26 @@
 //! A trained model from its file, applied to records.
 //!
-//! A model file holds weights, shapes and names of features, not how features were scaled: that is
-//! in the run's `config.toml`, or, where constants were computed from records, in its
-//! `summary.json`. Nothing in a model file is trusted: shapes are compared with its description,
+//! A model file holds weights and shapes, names of features and classes, the schema of a table and how
+//! features were scaled. Nothing in a model file is trusted: shapes are compared with its description,
 //! numbers must be finite.
 
 use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
+use soteriafl_core::moments::Whitening;
 use soteriafl_core::objective::{
     Activation, LinearRegression, Logistic, Network, Objective, Outcome, Records, TargetLoss,
     Workspace,
 };
 use soteriafl_core::quality::{self, Quality};
 use soteriafl_data::{
-    Constants, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling, TargetRange,
+    Constants, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling, TableSchema,
+    TargetRange,
 };
 
 use crate::config::{Config, ScaleChoice};
+use crate::schema_text;
 
 /// Records handled at a time.
 const CHUNK: usize = 1024;
@@ -49,10 +51,18 @@ pub struct Trained {
     inputs: usize,
     /// The public map that records go through before.
     pub features: FeatureMap,
+    /// The map that released second moments gave, after it.
+    whitening: Option<Whitening>,
     /// What the inputs are called, if the file says so.
     pub names: Option<Arc<[String]>>,
     /// How many classes it knows.
     pub classes: usize,
+    /// What they are called, if the file says so.
+    pub class_names: Option<Arc<[String]>>,
+    /// What the columns of a table mean, if it was trained on one.
+    pub schema: Option<Arc<TableSchema>>,
+    /// How features are scaled before they are mapped and read, as the file says.
+    pub scaling: Scaling,
     /// The range of what it predicts, where that is a number.
     pub targets: Option<TargetRange>,
     /// Whether it reads a constant feature after all others.
@@ -85,8 +95,16 @@ impl Trained {
         }?;
         let features = features(&description["map"], model.inputs)?;
         Ok(Trained {
-            names: names(&description["features"], features.inputs())?,
+            names: list_of(
+                &description["features"],
+                features.inputs(),
+                "names of features",
+            )?,
+            class_names: list_of(&description["classes"], model.classes, "classes")?,
+            schema: schema(&description["schema"])?,
+            scaling: scaling(&description["scale"], features.inputs())?,
             features,
+            whitening: whitening(&file, &description["map"], model.inputs)?,
             ..model
         })
     }
@@ -104,7 +122,11 @@ impl Trained {
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
+            class_names: None,
+            schema: None,
+            scaling: Scaling::identity(),
             classes: 2,
             targets: None,
             intercept,
@@ -140,7 +162,7 @@ impl Trained {
             _ => return Err(format!("unknown activation {}", description["activation"])),
         };
         let mut sizes: Vec<usize> = Vec::new();
-        let mut parameters = Vec::new();
+        let (mut parameters, mut without_biases) = (Vec::new(), false);
         for (number, layer) in layers.iter().enumerate() {
             let (inputs, outputs) = (size(&layer[0])?, size(&layer[1])?);
             match sizes.last() {
@@ -165,13 +187,21 @@ impl Trained {
                     .flat_map(|c| (0..outputs).map(move |r| r * inputs + c))
                     .map(|at| weights[at]),
             );
-            parameters.extend(tensor(file, &format!("{prefix}bias"), &[outputs])?);
+            let bias = format!("{prefix}bias");
+            // Where a map appends a constant, softmax has none.
+            without_biases = layers.len() == 1
+                && !description["map"].is_null()
+                && !file.names().contains(&bias.as_str());
+            if !without_biases {
+                parameters.extend(tensor(file, &bias, &[outputs])?);
+            }
         }
         let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
         let (hidden, target) = (&sizes[1..sizes.len() - 1], target(description)?);
         let network = match target {
             Some(_) if classes != 1 => return Err("a number is one output".to_owned()),
             Some((_, loss)) => Network::regression(inputs, hidden, activation, loss),
+            None if without_biases => Network::softmax_without_biases(inputs, classes),
             None => Network::new(inputs, hidden, classes, activation),
         };
         let network = network.map_err(|error| error.to_string())?;
@@ -181,14 +211,18 @@ impl Trained {
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
+            class_names: None,
+            schema: None,
+            scaling: Scaling::identity(),
             classes,
             targets: target.map(|(range, _)| range),
             intercept: false,
         })
     }
 
-    /// Records as the model reads them: scaled as in training, through the public map, and with the
+    /// Records as the model reads them: scaled as in training, through the maps of the run, and with the
     /// constant feature where it has one, whose scale is part of the model's bias.
     ///
     /// # Errors
@@ -202,7 +236,10 @@ impl Trained {
             }
         };
         let scaling = Scaling::constants(first(scaling.center()), first(scaling.factor()))?;
-        let data = self.features.apply(scaling.apply(data)?)?;
+        let mut data = self.features.apply(scaling.apply(data)?)?;
+        if let Some(whitening) = &self.whitening {
+            data = whitening.apply(&data)?;
+        }
         Ok(match self.intercept {
             true => data.with_intercept(),
             false => data,
@@ -308,24 +345,67 @@ fn features(value: &Value, inputs: usize) -> Result<FeatureMap, String> {
     }
 }
 
+/// The whitening of a description's map, if it has one.
+fn whitening(
+    file: &SafeTensors<'_>,
+    map: &Value,
+    inputs: usize,
+) -> Result<Option<Whitening>, String> {
+    if map["whitened"] != true {
+        return Ok(None);
+    }
+    let matrix = tensor(file, "whitening", &[inputs, inputs])?;
+    Ok(Whitening::from_matrix(inputs, matrix))
+}
+
 /// Records as they are.
 fn unmapped(inputs: usize) -> Result<FeatureMap, String> {
     FeatureMap::new(FeatureKind::None, inputs).map_err(|error| error.to_string())
 }
 
-/// The names of features in a description, one for each; `None` if it has none.
-fn names(value: &Value, inputs: usize) -> Result<Option<Arc<[String]>>, String> {
+/// A list of names in a description, one for each of `count`; `None` if it has none.
+fn list_of(value: &Value, count: usize, what: &str) -> Result<Option<Arc<[String]>>, String> {
     if value.is_null() {
         return Ok(None);
     }
-    let list = value.as_array().filter(|list| list.len() == inputs);
+    let list = value.as_array().filter(|list| list.len() == count);
     let texts = list.and_then(|list| {
         let texts = list.iter().map(|name| name.as_str().map(str::to_owned));
         texts.collect::<Option<Arc<[String]>>>()
     });
     texts
         .map(Some)
-        .ok_or_else(|| format!("expected {inputs} names of features in its description"))
+        .ok_or_else(|| format!("expected {count} {what} in its description"))
+}
+
+/// The schema in a description; `None` if it has none.
+fn schema(value: &Value) -> Result<Option<Arc<TableSchema>>, String> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    match schema_text::from_json(value) {
+        Ok(schema) => Ok(Some(Arc::new(schema))),
+        Err(error) => Err(format!("its schema: {error}")),
+    }
+}
+
+/// The scaling in a description, for so many features; none at all if it says nothing.
+fn scaling(value: &Value, features: usize) -> Result<Scaling, String> {
+    if value.is_null() {
+        return Ok(Scaling::identity());
+    }
+    let constants = |key: &str| {
+        let numbers = value[key].as_array()?.iter().map(Value::as_f64);
+        match numbers.collect::<Option<Vec<f64>>>()?.as_slice() {
+            [number] => Some(Constants::Same(*number)),
+            numbers if numbers.len() == features => Some(Constants::PerFeature(numbers.into())),
+            _ => None,
+        }
+    };
+    let (Some(center), Some(factor)) = (constants("center"), constants("factor")) else {
+        return Err("its scale is not one number, or one for each feature".to_owned());
+    };
+    Scaling::constants(center, factor).map_err(|error| format!("its scale: {error}"))
 }
 
 /// A tensor: its name, its shape and its numbers in row-major order.

@@ -150,6 +150,7 @@ impl Training {
             objective: Arc::new(objective),
             shards: shards.into_iter().map(Arc::new).collect(),
             run: Specification {
+                moments: None,
                 estimator: Estimator::Gd,
                 batch: None,
                 batches: Batches::Poisson,
@@ -167,6 +168,7 @@ impl Training {
                 amplification: true,
                 noise: NoiseName::Float,
                 step_size_origin: StepSizeOrigin::Public,
+                ranges_from_records: false,
                 step_size: 1.0,
                 schedule: Schedule::Constant,
                 momentum: 0.0,

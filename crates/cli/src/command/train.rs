@@ -208,6 +208,9 @@ fn announce(prepared: &Prepared, verbosity: Verbosity) {
         counted(resolved.rounds, "round"),
         compressor_text(resolved.compressor, dimension),
     ));
+    for choice in resolved.choices(&prepared.records, dimension) {
+        verbosity.say(choice);
+    }
     if resolved.output == Output::Random {
         verbosity.say(format!(
             "the result is the model of a random round: of round {} of {}, where the run ends \
@@ -228,6 +231,16 @@ fn announce(prepared: &Prepared, verbosity: Verbosity) {
              without them, such as data.center=0.5 and data.factor=2 for pixels (they lie \
              between 0 and 1), or data.scale=none and data.standardize=false",
         );
+    }
+    if resolved.specification().ranges_from_records && resolved.noise_target != NoiseTarget::None {
+        verbosity.warn(
+            "no epsilon can be claimed, because the ranges and values of the schema were read from \
+             records: look at every column, and once each says what you would know without these \
+             records, write ranges = \"public\" in it",
+        );
+    }
+    for adjustment in &problem.adjustments {
+        verbosity.say(adjustment.to_string());
     }
     if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
         verbosity.say(format!("privacy: {START_IS_PUBLIC}"));

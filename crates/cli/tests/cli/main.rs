@@ -12,6 +12,7 @@ mod numbers;
 mod plan;
 mod program;
 mod readme;
+mod tables;
 mod train;
 mod training;
 mod variants;

@@ -284,7 +284,7 @@ fn networks_train_on_a_table() {
             description,
             json!({
                 "kind": "mlp", "layers": [[2, 5], [5, 4], [4, 3]], "activation": activation,
-                "features": ["length", "width"],
+                "features": ["length", "width"], "classes": ["iris", "lily", "rose"],
             })
         );
     }

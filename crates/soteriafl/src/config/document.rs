@@ -12,12 +12,16 @@ use crate::words::readable;
 pub const KEYS: &[(&str, &str)] = &[
     (
         "data.source",
-        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES | clients | memory",
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | npy:PATH | npz:PATH | synthetic:ROWSxFEATURES | clients | memory",
     ),
     ("data.test", "a data source for the test set"),
     (
         "data.rows",
         "\"all\", or how many of the first training rows to use",
+    ),
+    (
+        "data.schema",
+        "a file with the public schema of the table (or write it under [schema])",
     ),
     (
         "data.holdout",
@@ -28,7 +32,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "[LOW, HIGH], the public range of the numbers to predict",
     ),
     ("data.clients", "a positive integer"),
-    ("data.partition", "sorted | iid | dirichlet | given"),
+    (
+        "data.partition",
+        "sorted | iid | dirichlet | column:NAME | files | given",
+    ),
     ("data.alpha", "a positive number (dirichlet)"),
     (
         "data.scale",
@@ -39,10 +46,19 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.factor",
         "a positive number, with scale = \"constant\"",
     ),
-    ("data.features", "auto | none | unit"),
+    ("data.features", "auto | none | unit | roots"),
+    ("data.whiten", "auto | none, or a number in (0, 1)"),
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),
+    ("schema.ranges", "public | \"read from records\""),
+    ("schema.task", "classification | regression"),
+    ("schema.numbers", "linear | root"),
+    ("schema.missing", "a list of the fields that say nothing"),
+    (
+        "schema.columns",
+        "a list of columns, { name = ..., kind = ... } each",
+    ),
     ("model.task", "auto | classification | regression"),
     ("model.kind", "auto | logistic | softmax | linear | mlp"),
     ("model.loss", "squared | huber (regression)"),
@@ -321,6 +337,16 @@ impl Document {
         }
         self.entries.insert(key, (value, place));
         Ok(())
+    }
+
+    /// The keys of a section with their values.
+    pub fn section(&self, name: &str) -> toml::Table {
+        let entries = self.entries.iter();
+        let inside = entries.filter_map(|(key, (value, _))| {
+            let (section, key) = key.split_once('.')?;
+            (section == name).then(|| (key.to_string(), value.clone()))
+        });
+        inside.collect()
     }
 
     /// Takes a key out, and says whether it was there.

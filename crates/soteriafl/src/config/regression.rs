@@ -10,7 +10,7 @@
 
 use soteriafl_accountant::largest_mu;
 use soteriafl_core::objective::TargetLoss;
-use soteriafl_data::TargetRange;
+use soteriafl_data::{FeatureKind, TargetRange};
 
 use super::document::ConfigError;
 use super::resolve::Shape;
@@ -89,16 +89,16 @@ impl Config {
     }
 
     /// Whether the rule of this module chooses.
-    pub(super) fn linear_rule(&self, shape: &Shape) -> bool {
+    pub(super) fn number_rule(&self, shape: &Shape) -> bool {
         self.preset == Preset::Auto && shape.model == ModelKind::Linear && !self.plain(shape)
     }
 
-    pub(super) fn linear_clip(&self, shape: &Shape) -> f64 {
-        CLIP * (shape.dimension as f64).sqrt()
+    pub(super) fn number_clip(&self, shape: &Shape) -> f64 {
+        CLIP * squared_length(shape).sqrt()
     }
 
     /// The path over records of length 1, and in how many rounds it is gone.
-    fn linear_path(&self, shape: &Shape) -> (f64, f64) {
+    fn number_path(&self, shape: &Shape) -> (f64, f64) {
         let smallest = shape.records.iter().copied().min().unwrap_or(1) as f64;
         let clients = shape.records.len() as f64;
         let mu = match self.noise_target {
@@ -114,13 +114,21 @@ impl Config {
         (path, rounds)
     }
 
-    pub(super) fn linear_rounds(&self, shape: &Shape) -> u32 {
-        self.linear_path(shape).1 as u32
+    pub(super) fn number_rounds(&self, shape: &Shape) -> u32 {
+        self.number_path(shape).1 as u32
     }
 
-    pub(super) fn linear_step(&self, shape: &Shape) -> f64 {
-        let (path, rounds) = self.linear_path(shape);
-        (path / rounds).min(LONGEST_STEP) / shape.dimension as f64
+    pub(super) fn number_step(&self, shape: &Shape) -> f64 {
+        let (path, rounds) = self.number_path(shape);
+        (path / rounds).min(LONGEST_STEP) / squared_length(shape)
+    }
+}
+
+/// The squared length of a record: 1 after a map to unit length, else that of features of about 1.
+fn squared_length(shape: &Shape) -> f64 {
+    match shape.feature_map {
+        FeatureKind::None => shape.dimension as f64,
+        _ => 1.0,
     }
 }
 

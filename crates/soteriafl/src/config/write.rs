@@ -14,6 +14,7 @@ use super::{
     EstimatorKind, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
     ShiftChoice, Task,
 };
+use crate::schema_text;
 
 impl Resolved {
     /// The file `config.toml` of a simulated run. Reading it back gives the same run.
@@ -68,6 +69,9 @@ impl Resolved {
             }
         };
         section("data", self.data_lines());
+        if let Some(schema) = &self.schema {
+            section("schema", schema_text::lines(schema));
+        }
         section("model", self.model_lines());
         section("algorithm", self.algorithm_lines());
         section("privacy", self.privacy_lines());
@@ -121,6 +125,13 @@ impl Resolved {
         }
         lines.push(("clients", self.clients.to_string()));
         match self.partition {
+            _ if self.natural.is_some() => {
+                let natural = self
+                    .natural
+                    .iter()
+                    .map(|natural| text(&natural.to_string()));
+                lines.extend(natural.map(|natural| ("partition", natural)));
+            }
             Partition::Dirichlet { alpha } => {
                 lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))])
             }
@@ -142,6 +153,7 @@ impl Resolved {
             }
         }
         lines.push(("features", text(&self.feature_map.to_string())));
+        lines.push(("whiten", self.whiten.map_or(text("none"), number)));
         lines.push((
             "basis",
             text(&self.basis.map_or("none".to_string(), |frequencies| {

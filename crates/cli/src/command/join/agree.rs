@@ -111,6 +111,12 @@ impl Agreed {
                 some_of(names)
             ));
         }
+        // A person at a terminal may hear what stands in the records; a log may be sent elsewhere.
+        if !crate::logs::for_machines() {
+            for adjustment in &records.adjustments {
+                verbosity.say(adjustment.to_string());
+            }
+        }
         let rows = records.data.rows();
         let description = Description::parse(outline.text(), rows).map_err(unusable)?;
         let before = joined(options, share, outline, known)?;

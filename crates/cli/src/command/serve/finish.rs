@@ -15,7 +15,7 @@ use super::plan::Plan;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::claim::{Claim, Reason};
-use soteriafl::model_file;
+use soteriafl::model_file::{self, About};
 use soteriafl::output::{Deployed, RunDirectory, RunResult};
 use soteriafl::problem;
 use soteriafl::words::readable;
@@ -144,17 +144,17 @@ pub(super) fn finish(
             summary["seconds"][part] = serde_json::Value::Null;
         }
     }
-    let names = plan.shape.names.as_deref();
-    let bytes = model_file::to_bytes(
-        &plan.model,
-        &model,
-        &plan.features,
-        plan.basis,
-        plan.intercept,
-        names,
-        plan.shape.targets,
-    )
-    .map_err(Failure::Failed)?;
+    let about = About {
+        shape: &plan.shape,
+        scaling: &plan.scaling,
+    };
+    let map = model_file::RecordMap {
+        features: &plan.features,
+        whitening: None,
+        basis: plan.basis,
+    };
+    let bytes = model_file::to_bytes(&plan.model, &model, map, plan.intercept, about)
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     for warning in &found {
         verbosity.warn(warning);

@@ -5,8 +5,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use soteriafl_core::random::SecretKey;
+use soteriafl_data::schema::Target;
 use soteriafl_data::{
-    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Schema, Source,
+    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Scaling, Schema, Source,
+    TableSchema,
 };
 
 use super::super::{Failure, Verbosity, inputs};
@@ -28,6 +30,7 @@ pub(super) struct Plan {
     pub(super) shape: RecordShape,
     pub(super) model: Model,
     pub(super) test: Option<Arc<Dataset>>,
+    pub(super) scaling: Scaling,
     pub(super) features: FeatureMap,
     pub(super) basis: Option<Cosine>,
     pub(super) intercept: f64,
@@ -51,6 +54,8 @@ impl Plan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
+        // Second moments are released in simulations only.
+        config.whiten = Auto::Given(config.whiten.or(None));
         if config.holdout.is_some() {
             return Err(ConfigError::with_hint(
                 "`data.holdout` is for simulations: the records of a deployment are the clients', \
@@ -123,6 +128,7 @@ impl Plan {
             shape: problem.shape,
             model: problem.preparation.model,
             test: problem.test.map(Arc::new),
+            scaling: problem.scaling,
             features: problem.preparation.features,
             basis: problem.preparation.basis,
             intercept: problem.intercept,
@@ -143,7 +149,9 @@ impl Plan {
             columns: given.map(FeatureList::count),
             feature_names: given.and_then(|list| list.names().map(Into::into)),
             label_names: config.labels.clone().map(Into::into),
+            table: config.schema.clone(),
             targets: config.regression()?,
+            ..Schema::default()
         };
         let test = match &config.test {
             None => None,
@@ -153,31 +161,9 @@ impl Plan {
                 Some(loaded.test.unwrap_or(loaded.train))
             }
         };
-        let names = || Some(test.as_ref()?.feature_names()?.to_vec());
-        let features = given
-            .map(FeatureList::count)
-            .or(test.as_ref().map(Dataset::columns));
-        // Numbers to predict have no names.
-        let none = schema.targets.map(|_| Vec::new());
-        let labels = none
-            .or(config.labels.clone())
-            .or_else(|| Some(test.as_ref()?.label_names().to_vec()));
-        let (Some(features), Some(labels)) = (features, labels) else {
-            return Err(ConfigError::with_hint(
-                "`deployment.records` says that the server owns no records, but not what they \
-                 look like",
-                "give deployment.features and deployment.labels, or a test set in data.test",
-            )
-            .into());
-        };
-        let shape = RecordShape {
-            features,
-            names: given
-                .and_then(FeatureList::names)
-                .map(<[String]>::to_vec)
-                .or_else(names),
-            labels,
-            targets: schema.targets,
+        let shape = match &config.schema {
+            Some(schema) => shape_of_table(config, schema)?,
+            None => shape_of_numbers(config, test.as_ref())?,
         };
         let preparation = Preparation::of(config, &shape)?;
         let records = vec![config.records.unwrap_or(1); config.clients()?];
@@ -190,14 +176,17 @@ impl Plan {
         } = preparation;
         // What was found in the test set is written down: another one cannot change what was
         // agreed.
-        let count = FeatureList::Count(shape.features);
-        resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
-        resolved.labels = Some(shape.labels.clone());
+        if config.schema.is_none() {
+            let count = FeatureList::Count(shape.features);
+            resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
+            resolved.labels = Some(shape.labels.clone());
+        }
         let mut plan = Self {
             resolved,
             shape,
             model,
             test: None,
+            scaling: Scaling::identity(),
             features: map,
             basis,
             intercept: 0.0,
@@ -210,6 +199,7 @@ impl Plan {
         let (shape, resolved) = (plan.shape.clone(), &plan.resolved);
         let outline = Description::new(resolved, shape, &plan.model, &start, None, [0; 16])?;
         let scaling = outline.scaling()?;
+        plan.scaling = scaling.clone();
         if outline.intercept() {
             plan.intercept = constant_feature(&scaling, plan.shape.features + 1);
         }
@@ -289,6 +279,58 @@ impl Plan {
             _ => Ok(description),
         }
     }
+}
+
+/// What records look like that are read through a schema.
+fn shape_of_table(config: &Config, schema: &Arc<TableSchema>) -> Result<RecordShape, ConfigError> {
+    if config.features.is_some() || config.labels.is_some() {
+        return Err(ConfigError::with_hint(
+            "the schema says what records look like, and so do `deployment.features` and \
+             `deployment.labels`",
+            "leave those two out",
+        ));
+    }
+    let labels = match schema.target() {
+        Target::Classes(classes) => classes.to_vec(),
+        // Numbers to predict have no names.
+        Target::Quantity { .. } => Vec::new(),
+    };
+    Ok(RecordShape {
+        features: schema.features().len(),
+        names: Some(schema.features().to_vec()),
+        schema: Some(Arc::clone(schema)),
+        labels,
+        targets: config.regression()?,
+    })
+}
+
+/// What records of numbers look like, by the configuration or by the test set.
+fn shape_of_numbers(config: &Config, test: Option<&Dataset>) -> Result<RecordShape, ConfigError> {
+    let given = config.features.as_ref();
+    let names = || Some(test?.feature_names()?.to_vec());
+    let features = given.map(FeatureList::count).or(test.map(Dataset::columns));
+    let targets = config.regression()?;
+    // Numbers to predict have no names.
+    let none = targets.map(|_| Vec::new());
+    let labels = none.or(config.labels.clone());
+    let labels = labels.or_else(|| Some(test?.label_names().to_vec()));
+    let (Some(features), Some(labels)) = (features, labels) else {
+        return Err(ConfigError::with_hint(
+            "`deployment.records` says that the server owns no records, but not what they look like",
+            "give the table's [schema], or deployment.features and deployment.labels, or a test \
+             set in data.test",
+        ));
+    };
+    Ok(RecordShape {
+        features,
+        names: given
+            .and_then(FeatureList::names)
+            .map(<[String]>::to_vec)
+            .or_else(names),
+        schema: None,
+        labels,
+        targets,
+    })
 }
 
 /// What a coordinator should hear whose delta is larger than that of some client: its epsilon is
