@@ -297,13 +297,10 @@ impl Trained {
         let mut outcomes = vec![Outcome::default(); data.rows()];
         let rows: Vec<u32> = (0..data.rows() as u32).collect();
         for (rows, outcomes) in rows.chunks(CHUNK).zip(outcomes.chunks_mut(CHUNK)) {
-            self.objective.factors(
-                &self.parameters,
-                Records { data, rows },
-                Some(outcomes),
-                None,
-                &mut workspace,
-            );
+            let (records, model) = (Records { data, rows }, &self.parameters);
+            self.objective
+                .factors(model, records, Some(outcomes), None, &mut workspace)
+                .expect("models of a file compute here and do not fail");
         }
         outcomes
     }

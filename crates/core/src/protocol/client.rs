@@ -19,7 +19,7 @@ use crate::data::Dataset;
 use crate::data::prefetch::BatchPrefetch;
 use crate::estimator::{Clipping, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg};
 use crate::linalg::memory::{prefetch_places, thread_buffer};
-use crate::objective::{Coordinates, Workspace};
+use crate::objective::{Coordinates, ObjectiveError, Workspace};
 use crate::privacy::{GaussianMechanism, Noise, RawEstimate, Released, RoundNoise};
 use crate::random::{ClientKeys, IndexSeed, Purpose, SecretKey, SecretRng, unit};
 use crate::sampling::Sampling;
@@ -197,16 +197,19 @@ impl Client {
     /// `round` with the same coins, model and memory, without any noise and without a message:
     /// `coins` is all that is kept of the round's secrets. Returns whether the client took part in
     /// the round.
+    ///
+    /// # Errors
+    /// When the objective fails; the memory is then as it was.
     pub fn replay_round(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
         coins: &SecretKey,
         scratch: &mut RoundScratch,
-    ) -> bool {
+    ) -> Result<bool, ObjectiveError> {
         if self.skips(round, coins) {
             self.skip_round(round, model);
-            return false;
+            return Ok(false);
         }
         let mut sampled = coins.stream(round, Purpose::Sampling);
         let records = self.data.rows();
@@ -215,8 +218,8 @@ impl Client {
         let RoundScratch {
             rows, estimator, ..
         } = scratch;
-        self.estimate(round, model, Coordinates::Selected(&[]), rows, estimator);
-        true
+        self.estimate(round, model, Coordinates::Selected(&[]), rows, estimator)?;
+        Ok(true)
     }
 
     /// Whether this client sends nothing in the round, by its participation coin.
@@ -257,12 +260,17 @@ impl Client {
     /// Every call draws the same randomness for the same round: asking twice with two different
     /// models would release twice under one noise, so a driver must never do it
     /// (the deployed client refuses).
+    ///
+    /// # Errors
+    /// When the objective fails, which only one that computes
+    /// [elsewhere](crate::objective::Elsewhere) does. Then there is no message, nothing has been
+    /// released, the client is as it was, and the round can be asked for again.
     pub fn message<'s>(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
         scratch: &'s mut RoundScratch,
-    ) -> Message<'s> {
+    ) -> Result<Message<'s>, ObjectiveError> {
         let RoundScratch {
             rows,
             estimator,
@@ -274,10 +282,10 @@ impl Client {
             // No record is read.
             self.skip_round(round, model);
             wire::put_absence(&self.plan.compressor, round, bytes);
-            return Message {
+            return Ok(Message {
                 bytes,
                 update: None,
-            };
+            });
         }
         let mut noise = self.keys.stream(round, Purpose::Noise);
         // Also where coordinates are shared, so that noise always begins at the second block.
@@ -289,7 +297,7 @@ impl Client {
         };
         self.plan.compressor.select(seed, selection);
         let coordinates = selection.coordinates();
-        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator);
+        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator)?;
         if !self.shift.is_empty() {
             released.subtract(&self.shift, coordinates);
         }
@@ -298,10 +306,10 @@ impl Client {
         let mut coins = self.keys.stream(round, Purpose::Rounding);
         compressor.encode(&released, selection, &mut coins, bytes, update);
         estimator.recycle(released.into_buffer());
-        Message {
+        Ok(Message {
             bytes,
             update: Some(update),
-        }
+        })
     }
 
     /// The server has added the message that `update` decodes: moves the shift.
@@ -320,7 +328,7 @@ impl Client {
         noise: &mut SecretRng,
         rows: &mut Vec<u32>,
         scratch: &mut Scratch,
-    ) -> Released {
+    ) -> Result<Released, ObjectiveError> {
         let mut coins = self.keys.stream(round, Purpose::Sampling);
         self.sampling.draw(self.data.rows(), &mut coins, rows);
         let noise = self.draw_noise(coordinates, noise, rows, &mut scratch.workspace);
@@ -329,7 +337,7 @@ impl Client {
             Some(_) => Coordinates::All,
             None => coordinates,
         };
-        let mut sum = self.estimate(round, model, computed, rows, scratch);
+        let mut sum = self.estimate(round, model, computed, rows, scratch)?;
         let (plan, workspace) = (&self.plan, &mut scratch.workspace);
         if let Some(clip) = plan.estimate_clip {
             let regularizer = plan.regularizer.as_ref();
@@ -343,7 +351,7 @@ impl Client {
             released.add_public(&gradient);
             workspace.put(gradient);
         }
-        released
+        Ok(released)
     }
 
     /// The noise of the round, before any value of a record is used. While it is drawn, the memory
@@ -376,7 +384,7 @@ impl Client {
         coordinates: Coordinates<'_>,
         rows: &[u32],
         scratch: &mut Scratch,
-    ) -> RawEstimate {
+    ) -> Result<RawEstimate, ObjectiveError> {
         let plan = &self.plan;
         let input = RoundInput {
             objective: plan.objective.as_ref(),
@@ -393,7 +401,7 @@ impl Client {
         let mut sum = self
             .mechanism
             .empty_estimate(count, batch, all, &mut scratch.workspace);
-        self.estimator.estimate(input, scratch, &mut sum);
-        sum
+        self.estimator.estimate(input, scratch, &mut sum)?;
+        Ok(sum)
     }
 }

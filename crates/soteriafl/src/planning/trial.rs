@@ -377,9 +377,10 @@ pub(super) fn end_of(run: &Resolved, problem: &Problem, sigma: f64) -> Result<Me
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut end = None;
-    simulation.run(threads, &plan, |progress, _| {
+    let ended = simulation.run(threads, &plan, |progress, _| {
         end = progress.metrics.or(end);
         ControlFlow::Continue(())
     });
+    ended.map_err(|error| error.to_string())?;
     end.ok_or_else(|| "a trial was not evaluated".to_string())
 }
