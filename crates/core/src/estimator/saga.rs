@@ -140,7 +140,7 @@ impl Table {
         };
         for rows in input.batch.chunks(chunk) {
             self.load(input, rows, scratch, sum)?;
-            add_differences(input, rows, difference_clip, scratch, sum);
+            add_differences(input, rows, difference_clip, 1.0, scratch, sum);
             if !repeats {
                 self.remember(input, rows, scratch, sum);
             }
