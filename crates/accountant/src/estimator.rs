@@ -10,6 +10,17 @@
 //!
 //! `m` records, expected batch `b`, sampling rate `q = b/m`, clip `G`. A row is proved in
 //! `docs/privacy.md`; it holds under both adjacencies and whatever the estimator's hidden state is.
+//!
+//! Where `K` records belong to one person, `j` of their `K` coins fall with binomial probability,
+//! and the rows add up (`docs/privacy.md`, persons):
+//!
+//! | estimator | `j` of `K` sampled | masked vectors |
+//! | --- | --- | --- |
+//! | GD | `K G/m` (always) | 1, 1 |
+//! | SGD | `j G/b` | `K`, `2 K` |
+//! | SVRG, SAGA, difference clipped to `C_A` | `j C_A/b + K G/m` | `2 K`, `4 K` |
+//! | SVRG, SAGA, gradients clipped only | `j (2-q) G/b + (K-j) G/m` | `2 K`, `4 K` |
+//!
 //! A new estimator is a variant of both enums here and a row in `Estimator::shifts` and
 //! `Estimator::masked_vectors`.
 
@@ -131,16 +142,17 @@ impl Estimator {
         self.kind().has_two_terms()
     }
 
-    /// How far one record moves the estimate: the row of the table above.
+    /// How far the `person` records of one person move the estimate: the row of the table above.
     pub(crate) fn shifts(
         self,
         clip: f64,
         records: f64,
         batch: f64,
+        person: u32,
     ) -> Result<ShiftMixture, EventError> {
         let all = clip / records;
         if self == Self::Gd {
-            return ShiftMixture::certain(all);
+            return ShiftMixture::certain(f64::from(person) * all);
         }
         check_positive("the batch", batch)?;
         let rate = batch / records;
@@ -163,18 +175,38 @@ impl Estimator {
                 }
             }
         };
-        ShiftMixture::new(&shifts, &[1.0 - rate, rate])
+        if person == 1 {
+            return ShiftMixture::new(&shifts, &[1.0 - rate, rate]);
+        }
+        let sums = (0..=person)
+            .map(|heads| f64::from(heads) * shifts[1] + f64::from(person - heads) * shifts[0]);
+        ShiftMixture::new(&sums.collect::<Vec<_>>(), &binomial(person, rate))
     }
 
-    /// How many record vectors one draw of the coordinates masks together, under zero-out and under
-    /// replace-one.
-    pub(crate) fn masked_vectors(self) -> (u32, u32) {
+    /// How many vectors of a person with `person` records one draw of the coordinates masks
+    /// together, under zero-out and under replace-one. Without coins all records are one vector.
+    pub(crate) fn masked_vectors(self, person: u32) -> (u32, u32) {
         match self {
             Self::Gd => (1, 1),
-            Self::Sgd | Self::Recursive(_) => (1, 2),
-            Self::Svrg { .. } | Self::Saga { .. } => (2, 4),
+            Self::Sgd | Self::Recursive(_) => (person, 2 * person),
+            Self::Svrg { .. } | Self::Saga { .. } => (2 * person, 4 * person),
         }
     }
+}
+
+/// The law of the number of heads among `coins` coins, by convolution: sums of positive numbers,
+/// so each probability is right up to `coins` roundings.
+fn binomial(coins: u32, rate: f64) -> Vec<f64> {
+    let mut law = vec![1.0];
+    for _ in 0..coins {
+        let mut next = vec![0.0; law.len() + 1];
+        for (heads, &probability) in law.iter().enumerate() {
+            next[heads] += (1.0 - rate) * probability;
+            next[heads + 1] += rate * probability;
+        }
+        law = next;
+    }
+    law
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub mod estimator;
 mod gaussian;
 pub mod mechanism;
 mod mixture;
+#[doc(hidden)]
+pub mod mutation;
 mod normal;
 mod odometer;
 pub mod paper;

@@ -28,6 +28,8 @@ mod svrg;
 use std::ops::Range;
 use std::sync::Arc;
 
+use soteriafl_accountant::mutation::{Mutation, active};
+
 use crate::data::Dataset;
 use crate::linalg::memory::thread_buffer;
 use crate::linalg::vectorised;
@@ -311,6 +313,9 @@ impl Factored {
         }
         self.weights.clear();
         self.weights.resize(rows.len(), 1.0);
+        if active(Mutation::ClippedAfterTheSum) {
+            return Ok(());
+        }
         let Some(clip) = input.clip() else {
             return Ok(());
         };
@@ -398,6 +403,7 @@ fn add_differences(
         batch,
         reference,
     } = scratch;
+    let bound = bound.filter(|_| !active(Mutation::DifferencesUnclipped));
     if let Some(bound) = bound {
         let len = input.objective.factor_len();
         norms.resize(rows.len(), 0.0);

@@ -27,6 +27,7 @@ pub use limits::{
 use soteriafl::accounting::{self, Privacy, PrivacyError};
 use soteriafl::claim::{Claim, Reason};
 use soteriafl::config::{NoiseName, NoiseTarget};
+use soteriafl::specification::Specification;
 use soteriafl::words::readable;
 pub use spent::{Counted, Spent};
 
@@ -55,6 +56,9 @@ pub struct Priced {
     /// Which data sets are neighbours. Stored as a yes or no, as from the first version on.
     #[serde(rename = "zero_out", with = "stored_adjacency")]
     pub adjacency: Adjacency,
+    /// How many records of one person are meant.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub records_per_person: u32,
     /// What the whole run was said to cost when it was joined; `None` where nobody can say. Whether
     /// it is known is what counts later, not the number: see [`Priced::cost`].
     pub epsilon: Option<f64>,
@@ -75,10 +79,20 @@ impl Default for Priced {
             rounds: 0,
             delta: 0.0,
             adjacency: Adjacency::ReplaceOne,
+            records_per_person: 1,
             epsilon: None,
             claim: Claim::Withheld(Reason::Other(String::new())),
         }
     }
+}
+
+/// Before there were persons, every record was one.
+fn one() -> u32 {
+    1
+}
+
+fn is_one(records: &u32) -> bool {
+    *records == 1
 }
 
 /// An adjacency in a ledger: whether neighbours differ by a record set to zero.
@@ -186,6 +200,9 @@ impl Priced {
         } else if (self.delta, self.adjacency) != (other.delta, other.adjacency) {
             let (one, other) = ((self.delta, self.adjacency), (other.delta, other.adjacency));
             differ("delta and adjacency", &one, &other)
+        } else if self.records_per_person != other.records_per_person {
+            let (one, other) = (self.records_per_person, other.records_per_person);
+            differ("records of a person", &one, &other)
         } else {
             None
         }
@@ -378,12 +395,28 @@ fn at(epsilon: f64, delta: f64) -> String {
 /// # Errors
 /// When the run has no noise level.
 pub fn price(description: &Description, records: usize) -> Result<Priced, Refusal> {
+    price_of_persons(description, records, 1)
+}
+
+/// The price of a run for a client who speaks of persons with up to so many records, if the run
+/// speaks of fewer. The noise is the run's: it is set by what the run says of persons.
+///
+/// # Errors
+/// As [`price`].
+pub fn price_of_persons(
+    description: &Description,
+    records: usize,
+    records_per_person: u32,
+) -> Result<Priced, Refusal> {
     let run = &description.resolved.specification();
     let dimension = description.dimension();
     let privacy = Privacy::settle(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
-    let release = accounting::mechanism(run, dimension, records)
-        .release()
+    let run = &Specification {
+        records_per_person: run.records_per_person.max(records_per_person),
+        ..run.clone()
+    };
+    let release = accounting::release(run, dimension, records)
         .ok()
         .filter(|_| sigma > 0.0 && sigma.is_finite());
     let (shifts, probabilities) = release.as_ref().map_or_else(Default::default, |release| {
@@ -407,6 +440,7 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         rounds: u64::from(run.rounds),
         delta: run.delta,
         adjacency: run.adjacency,
+        records_per_person: run.records_per_person,
         epsilon: privacy.epsilon.filter(|_| secret),
         claim: match privacy.claim {
             Claim::Proved if !secret => Claim::Withheld(Reason::TestSeed),

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_accountant::{
-    AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
-    Release, ShiftMixture, largest_mu,
+    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Odometer,
+    Question, Release, ShiftMixture, largest_mu,
 };
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::moments::SLACK;
@@ -263,8 +263,7 @@ fn settle_one(
         }
         _ => None,
     };
-    let mechanism = mechanism(run, dimension, records);
-    let question = question(run, &mechanism, records)?;
+    let question = question(run, dimension, records)?;
     let (sigma, cost) = match run.target {
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
@@ -304,13 +303,13 @@ fn settle_one(
 
 fn question(
     run: &Specification,
-    mechanism: &Mechanism,
+    dimension: usize,
     records: usize,
 ) -> Result<Question, PrivacyError> {
     let rounds = u64::from(run.rounds);
-    let question = mechanism
-        .question(rounds, run.delta, run.adjacency)
-        .map_err(AccountError::from)?;
+    let release = release(run, dimension, records).map_err(AccountError::from)?;
+    let question = Question::new(release, rounds, run.delta, run.adjacency)
+        .noise_levels(run.estimator.noise_levels());
     let method = match run.accountant {
         AccountantName::Rdp => Method::Rdp,
         AccountantName::Pld | AccountantName::Paper => Method::Pld,
@@ -350,7 +349,9 @@ pub fn moments(
         Adjacency::ReplaceOne => (2.0, std::f64::consts::SQRT_2),
         Adjacency::ZeroOut => (1.0, 1.0),
     };
-    let moved = moved * (1.0 + SLACK) / records as f64;
+    // All records of a person move it together.
+    let person = (run.records_per_person as usize).min(records.max(1));
+    let moved = person as f64 * moved * (1.0 + SLACK) / records as f64;
     let shifts = ShiftMixture::certain(moved / distance).map_err(AccountError::from)?;
     Ok(Some(MomentsRelease {
         release: Release {
@@ -464,8 +465,7 @@ impl Spending {
             .iter()
             .filter(|(_, settled)| settled.cost.is_some())
             .map(|(size, settled)| {
-                let mechanism = mechanism(run, dimension, *size);
-                Ok(question(run, &mechanism, *size)?.odometer(settled.sigma, checkpoints)?)
+                Ok(question(run, dimension, *size)?.odometer(settled.sigma, checkpoints)?)
             })
             .collect::<Result<Vec<_>, PrivacyError>>()?;
         Ok(if odometers.is_empty() {
@@ -489,6 +489,18 @@ fn broken_premises(run: &Specification, records: &[usize]) -> Vec<String> {
     let sigma = formula.sigma(epsilon, run.delta);
     let violated = formula.violated_conditions(sigma, epsilon, run.delta);
     violated.iter().map(ToString::to_string).collect()
+}
+
+/// What one message of a client reveals of one person.
+///
+/// # Errors
+/// When no bound is proved for what the client does.
+pub fn release(
+    run: &Specification,
+    dimension: usize,
+    records: usize,
+) -> Result<Release, EventError> {
+    mechanism(run, dimension, records).release_of_person(run.records_per_person)
 }
 
 /// What one client does, in the accountant's words.

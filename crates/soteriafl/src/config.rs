@@ -320,6 +320,8 @@ pub struct Config {
     pub noise_target: NoiseTarget,
     pub delta: f64,
     pub adjacency: Adjacency,
+    /// How many records of one person the claim covers at each client.
+    pub records_per_person: u32,
     pub clip: Auto<Option<f64>>,
     pub clip_scope: Auto<ClipScope>,
     pub with_replacement: bool,

@@ -13,6 +13,7 @@
 //! not told by bounds for the worst problem: see [`trial`].
 
 pub mod outlook;
+pub mod persons;
 pub mod trial;
 
 use soteriafl_accountant::EstimatorKind;

@@ -47,6 +47,9 @@ pub struct Specification {
     pub delta: f64,
     /// Which data sets are neighbours.
     pub adjacency: Adjacency,
+    /// How many records of one person the claim covers at each client: neighbours differ in all of
+    /// them.
+    pub records_per_person: u32,
     /// Who computes noise and cost.
     pub accountant: AccountantName,
     /// Whether the paper's formula is that of its theorem for direct compression.
@@ -173,11 +176,25 @@ pub enum StepSizeOrigin {
     Records,
 }
 
+/// Which data sets are neighbours, in words: the adjacency, and whose records are exchanged where it
+/// is more than one.
+pub fn neighbours(adjacency: Adjacency, records_per_person: u32) -> String {
+    match records_per_person {
+        1 => adjacency.to_string(),
+        most => format!("{adjacency} of persons with up to {most} records"),
+    }
+}
+
 impl Specification {
     /// Whether random-k amplification may be counted. Shared coordinates are known beforehand:
     /// nothing is hidden (A12).
     pub fn may_amplify(&self) -> bool {
         self.amplification && self.coordinates == Coordinates::Own
+    }
+
+    /// Which data sets are neighbours, in words.
+    pub fn neighbours(&self) -> String {
+        neighbours(self.adjacency, self.records_per_person)
     }
 
     /// Whether each record's share of a message is bounded, and its coins are Poisson.

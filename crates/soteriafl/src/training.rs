@@ -163,6 +163,7 @@ impl Training {
                 target: NoiseTarget::None,
                 delta: 1e-5,
                 adjacency: Adjacency::ReplaceOne,
+                records_per_person: 1,
                 accountant: AccountantName::Pld,
                 direct_theorem: false,
                 amplification: true,
@@ -256,6 +257,14 @@ impl Training {
     pub fn private(mut self, target: Target) -> Self {
         self.run.target = target.noise;
         (self.run.delta, self.run.adjacency) = (target.delta, target.adjacency);
+        self
+    }
+
+    /// Speaks of persons instead of records: of each, a client has so many at most. The library does
+    /// not know who is who; that no client has more is for the caller to see to.
+    #[must_use]
+    pub fn records_per_person(mut self, most: u32) -> Self {
+        self.run.records_per_person = most;
         self
     }
 

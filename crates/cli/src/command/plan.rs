@@ -104,6 +104,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         verbosity.say(remark);
     }
     let rows = inquiry.rows(options.gap)?;
+    // The numbers of a problem that is not the configuration's have no run to price.
+    let persons = match options.omega {
+        None => inquiry.persons()?,
+        Some(_) => Vec::new(),
+    };
     let trial = form.clone().and_then(|form| Trial::run(&inquiry, form));
     let advice = match &trial {
         Ok(trial) => trial.advice(),
@@ -130,6 +135,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         inquiry: &inquiry,
         is_a_run: options.is_configured() && !options.changes_the_problem(),
         rows: &rows,
+        persons: &persons,
         tables: inquiry.numbers.tables(),
         trial: trial.as_ref().ok(),
         advice: &advice,

@@ -359,7 +359,7 @@ fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {
             "{} at delta {}, {} (proved, for secret seeds)",
             readable(round_up(epsilon, 4)),
             readable(resolved.delta),
-            resolved.adjacency,
+            resolved.specification().neighbours(),
         ),
         None => format!("no claim: {}", privacy.claim),
     }

@@ -13,6 +13,8 @@ pub use plan::{ClientError, ClientPlan, EstimatorPlan, suits_secure_noise};
 
 use std::sync::Arc;
 
+use soteriafl_accountant::mutation::{Mutation, active};
+
 use super::{ClientId, Round};
 use crate::compress::{Selection, Update};
 use crate::data::Dataset;
@@ -301,14 +303,23 @@ impl Client {
                 update: None,
             });
         }
-        let mut noise = self.keys.stream(round, Purpose::Noise);
+        let noise_of = if active(Mutation::NoiseReused) {
+            0
+        } else {
+            round
+        };
+        let mut noise = self.keys.stream(noise_of, Purpose::Noise);
         // Also where coordinates are shared, so that noise always begins at the second block.
         let own_seed = IndexSeed::draw(&mut noise);
-        let seed = if self.plan.shared_coordinates {
+        let mut seed = if self.plan.shared_coordinates {
             self.plan.public_seed.coordinates(round)
         } else {
             own_seed
         };
+        if active(Mutation::CoordinatesFromRecords) {
+            let norms = self.data.squared_norms().iter();
+            seed.0[0] ^= norms.fold(0, |mixed, norm| mixed ^ norm.to_bits().to_le_bytes()[6]);
+        }
         self.plan.compressor.select(seed, selection);
         let coordinates = selection.coordinates();
         let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator)?;
@@ -343,7 +354,12 @@ impl Client {
         rows: &mut Vec<u32>,
         scratch: &mut Scratch,
     ) -> Result<Released, ObjectiveError> {
-        let mut coins = self.keys.stream(round, Purpose::Sampling);
+        let coins_of = if active(Mutation::CoinsReused) {
+            0
+        } else {
+            round
+        };
+        let mut coins = self.keys.stream(coins_of, Purpose::Sampling);
         self.sampling.draw(self.data.rows(), &mut coins, rows);
         let increment = self.increment(round, model);
         let mechanism = self.mechanism(increment);
@@ -428,12 +444,21 @@ impl Client {
             increment,
         };
         let records = self.data.rows();
-        let (batch, all) = (self.sampling.divisor(records), records as f64);
+        let (mut batch, all) = (self.sampling.divisor(records), records as f64);
+        if active(Mutation::RealisedDivisor) {
+            batch = rows.len().max(1) as f64;
+        }
         let count = coordinates.count(plan.objective.dimension());
         let mut sum =
             self.mechanism(increment)
                 .empty_estimate(count, batch, all, &mut scratch.workspace);
         self.estimator.estimate(input, scratch, &mut sum)?;
+        if let (true, Clipping::Record(clip)) =
+            (active(Mutation::ClippedAfterTheSum), self.clipping)
+        {
+            let workspace = &mut scratch.workspace;
+            sum = sum.clip_whole(clip, None, model, Coordinates::All, workspace);
+        }
         Ok(sum)
     }
 }

@@ -34,6 +34,8 @@ pub struct Spent {
     pub delta: f64,
     /// Under zero-out if all runs are, else under replace-one.
     pub adjacency: Adjacency,
+    /// For persons with up to so many records: the fewest that any of the runs speaks of.
+    pub records_per_person: u32,
     /// How it was added up.
     pub method: &'static str,
     /// Over how many runs.
@@ -108,6 +110,12 @@ impl<'a> Counted<'a> {
         runs.all(|run| run.price.is_known())
     }
 
+    /// A run that speaks of more records of a person bounds what fewer cost.
+    fn records_per_person(&self) -> u32 {
+        let each = self.runs.iter().map(|run| run.price.records_per_person);
+        each.min().unwrap_or(1)
+    }
+
     /// What all of these runs cost at `delta`.
     ///
     /// # Errors
@@ -127,6 +135,7 @@ impl<'a> Counted<'a> {
             epsilon,
             delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person(),
             method,
             runs: self.runs.len(),
         })

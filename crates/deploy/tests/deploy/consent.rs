@@ -326,6 +326,7 @@ pub fn calibrated(
         rounds,
         delta,
         adjacency,
+        records_per_person: 1,
         epsilon: Some(cost.epsilon),
         claim: soteriafl::Claim::Proved,
     })

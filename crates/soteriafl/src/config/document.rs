@@ -143,6 +143,10 @@ pub const KEYS: &[(&str, &str)] = &[
     ("privacy.sigma", "a number >= 0"),
     ("privacy.delta", "a number in (0, 1)"),
     ("privacy.adjacency", "replace-one | zero-out"),
+    (
+        "privacy.records_per_person",
+        "how many records one person has at a client at most (an integer from 1 to 1000)",
+    ),
     ("privacy.clip", "auto, or a positive number"),
     ("privacy.clip_scope", "auto | record | selected | estimate"),
     ("privacy.sampling", "poisson | with-replacement"),

@@ -190,6 +190,11 @@ impl Config {
                 probability(value).filter(|delta| *delta < 1.0)
             })?,
             adjacency: d.read("privacy.adjacency", Adjacency::ReplaceOne, word)?,
+            records_per_person: d.read("privacy.records_per_person", 1, |value| {
+                u32::try_from(count(value)?)
+                    .ok()
+                    .filter(|most| *most <= MOST_OF_PERSON)
+            })?,
             clip: d.read(
                 "privacy.clip",
                 Auto::Auto,
@@ -391,6 +396,9 @@ fn not_negative(value: &Value) -> Option<f64> {
 fn probability(value: &Value) -> Option<f64> {
     positive(value).filter(|number| *number <= 1.0)
 }
+
+/// The most records of one person that the accountant composes.
+const MOST_OF_PERSON: u32 = 1000;
 
 fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_integer()?)

@@ -90,6 +90,7 @@ pub struct Resolved {
     pub noise_target: NoiseTarget,
     pub delta: f64,
     pub adjacency: Adjacency,
+    pub records_per_person: u32,
     pub clip: f64,
     /// Whether it is applied: always with noise, without it only if it was asked for.
     pub clipped: bool,
@@ -145,6 +146,7 @@ impl Resolved {
             target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person,
             accountant: self.accountant,
             direct_theorem: matches!(
                 self.preset,
@@ -470,6 +472,7 @@ impl Config {
             noise_target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person,
             clip,
             clipped,
             clip_scope,

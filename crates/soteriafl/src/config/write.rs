@@ -291,6 +291,9 @@ impl Resolved {
             ("delta", number(self.delta)),
             ("adjacency", text(self.adjacency.word())),
         ]);
+        if self.records_per_person > 1 {
+            lines.push(("records_per_person", self.records_per_person.to_string()));
+        }
         if self.clipped {
             lines.push(("clip", number(self.clip)));
             lines.push(("clip_scope", text(self.clip_scope.word())));

@@ -7,6 +7,7 @@ use soteriafl_core::theory::{Problem as Numbers, Tables};
 
 use soteriafl::config::AccountantName;
 use soteriafl::planning::outlook::Outlook;
+use soteriafl::planning::persons::PersonRow;
 use soteriafl::planning::trial::{Advice, Trial};
 use soteriafl::planning::{Inquiry, Row};
 use soteriafl::report::Table;
@@ -19,6 +20,7 @@ pub(super) struct Shown<'a> {
     /// Whether rows are runs of the configuration, so that their settings mean something.
     pub(super) is_a_run: bool,
     pub(super) rows: &'a [Row],
+    pub(super) persons: &'a [PersonRow],
     pub(super) tables: Tables,
     pub(super) trial: Option<&'a Trial>,
     pub(super) advice: &'a Advice,
@@ -61,6 +63,7 @@ impl Shown<'_> {
             "amplification": if terms.amplification { "auto" } else { "off" },
             "accountant": accountant(terms.accountant),
             "algorithms": algorithms, "table_1": first, "table_2": second,
+            "persons": persons_json(self.persons),
             "trial": self.trial.map(trial_json),
             "outlook": self.outlook.map(outlook_json),
             "recommended": self.advice.name,
@@ -81,6 +84,7 @@ impl Shown<'_> {
                 out += &format!("{}: no exact sigma: {missing}\n", row.name);
             }
         }
+        out += &persons_text(self.persons);
         out += &self.papers_tables();
         out += "\nConditions of the theorems that do not hold\n";
         let broken: Vec<String> = self
@@ -377,4 +381,37 @@ fn soteria(estimator: EstimatorKind) -> &'static str {
 fn table(columns: &[&str], rows: Vec<Vec<String>>) -> String {
     let columns = columns.iter().map(ToString::to_string).collect();
     Table { columns, rows }.to_text()
+}
+
+fn persons_json(rows: &[PersonRow]) -> Value {
+    let row = |row: &PersonRow| {
+        json!({
+            "records_per_person": row.records_per_person,
+            "sigma": row.sigma,
+            "epsilon_of_single_noise": row.epsilon,
+        })
+    };
+    rows.iter().map(row).collect()
+}
+
+/// What persons with several records cost the configuration itself.
+fn persons_text(rows: &[PersonRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let shown = |value: f64| readable(round_up(value, 4));
+    let row = |row: &PersonRow| {
+        vec![
+            row.records_per_person.to_string(),
+            shown(row.sigma),
+            row.epsilon.map_or("unknown".to_string(), shown),
+        ]
+    };
+    let columns =
+        "records of a person|sigma for the target|epsilon with the sigma of the first row";
+    let table = Table::new(columns, rows.iter().map(row));
+    format!(
+        "\nPersons (privacy.records_per_person), for the configuration itself\n{}",
+        table.to_text()
+    )
 }

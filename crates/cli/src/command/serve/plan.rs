@@ -99,7 +99,13 @@ impl Plan {
         let weights = problem::weights(&self.resolved, &self.records);
         let ratio = advice::signal_to_noise(&self.resolved, dimension, &sigmas, &weights);
         let noise = advice::noise(ratio, dimension);
-        Ok(noise.into_iter().chain(self.columns()).collect())
+        let claim = accounting::claim(&run);
+        let persons = advice::persons(run.records_per_person, &claim);
+        Ok(noise
+            .into_iter()
+            .chain(persons)
+            .chain(self.columns())
+            .collect())
     }
 
     /// Whether the columns of the server's own test set are far out of scale.
