@@ -4,7 +4,7 @@
 //! | estimator | not sampled (1-q) | sampled (q) | masked vectors: zero-out, replace-one |
 //! | --- | --- | --- | --- |
 //! | GD | - | `G/m` (always) | 1, 1 |
-//! | SGD | 0 | `G/b` | 1, 2 |
+//! | SGD; recursive, in units of a round's public scale | 0 | `G/b` | 1, 2 |
 //! | SVRG, SAGA, difference clipped to `C_A` | `G/m` | `C_A/b + G/m` | 2, 4 |
 //! | SVRG, SAGA, gradients clipped only | `G/m` | `(2-q) G/b` | 2, 4 |
 //!
@@ -15,6 +15,7 @@
 
 use crate::error::{EventError, check_positive, check_range};
 use crate::mixture::ShiftMixture;
+use crate::recursion::{NoiseLevels, Recursion};
 use crate::words::words;
 
 /// Which gradient estimator: the choice without its parameters, as configuration and theory need
@@ -29,6 +30,8 @@ pub enum EstimatorKind {
     Svrg,
     /// Minibatch of differences to a table of last visits, plus the table's mean.
     Saga,
+    /// Increments that the server adds up.
+    Recursive,
 }
 
 words!(
@@ -38,7 +41,25 @@ words!(
     Sgd = "sgd",
     Svrg = "svrg",
     Saga = "saga",
+    Recursive = "recursive",
 );
+
+impl EstimatorKind {
+    /// Whether an estimate is a clipped difference plus a mean over all records.
+    #[must_use]
+    pub fn has_two_terms(self) -> bool {
+        matches!(self, Self::Svrg | Self::Saga)
+    }
+
+    /// How many gradients of a record an estimate asks for.
+    #[must_use]
+    pub fn gradients(self) -> u32 {
+        match self {
+            Self::Gd | Self::Sgd => 1,
+            Self::Svrg | Self::Saga | Self::Recursive => 2,
+        }
+    }
+}
 
 /// A gradient estimator with the parameters that its privacy depends on.
 ///
@@ -61,10 +82,15 @@ pub enum Estimator {
         /// The bound `C_A`.
         difference_clip: Option<f64>,
     },
+    /// Increments that the server adds up. Their noise follows their clip, so that a message costs
+    /// what one of SGD does.
+    Recursive(Recursion),
 }
 
 impl Estimator {
-    /// The estimator of this kind; GD and SGD have no differences and no use for their clip.
+    /// The estimator of this kind, with what is usual for the rest: the recursive one has the
+    /// momentum of DP-SRM ([`Recursion::momentum`]), whose cost does not depend on the difference
+    /// clip. GD and SGD have no differences and no use for their clip.
     #[must_use]
     pub fn new(kind: EstimatorKind, difference_clip: Option<f64>) -> Self {
         match kind {
@@ -72,6 +98,9 @@ impl Estimator {
             EstimatorKind::Sgd => Self::Sgd,
             EstimatorKind::Svrg => Self::Svrg { difference_clip },
             EstimatorKind::Saga => Self::Saga { difference_clip },
+            EstimatorKind::Recursive => {
+                Self::Recursive(Recursion::momentum(difference_clip.unwrap_or(1.0)))
+            }
         }
     }
 
@@ -83,13 +112,23 @@ impl Estimator {
             Self::Sgd => EstimatorKind::Sgd,
             Self::Svrg { .. } => EstimatorKind::Svrg,
             Self::Saga { .. } => EstimatorKind::Saga,
+            Self::Recursive(_) => EstimatorKind::Recursive,
+        }
+    }
+
+    /// The two levels of noise of a run, where there are two.
+    #[must_use]
+    pub fn noise_levels(self) -> Option<NoiseLevels> {
+        match self {
+            Self::Recursive(recursion) => recursion.noise_levels(),
+            _ => None,
         }
     }
 
     /// Whether an estimate is a clipped difference plus a mean over all records.
     #[must_use]
     pub fn has_two_terms(self) -> bool {
-        matches!(self, Self::Svrg { .. } | Self::Saga { .. })
+        self.kind().has_two_terms()
     }
 
     /// How far one record moves the estimate: the row of the table above.
@@ -109,6 +148,10 @@ impl Estimator {
         let sampled = clip / batch;
         let shifts = match self {
             Self::Gd | Self::Sgd => [0.0, sampled],
+            Self::Recursive(recursion) => {
+                recursion.check()?;
+                [0.0, sampled]
+            }
             Self::Svrg { difference_clip } | Self::Saga { difference_clip } => {
                 match difference_clip {
                     Some(bound) => {
@@ -128,7 +171,7 @@ impl Estimator {
     pub(crate) fn masked_vectors(self) -> (u32, u32) {
         match self {
             Self::Gd => (1, 1),
-            Self::Sgd => (1, 2),
+            Self::Sgd | Self::Recursive(_) => (1, 2),
             Self::Svrg { .. } | Self::Saga { .. } => (2, 4),
         }
     }
@@ -147,7 +190,7 @@ mod tests {
         let error = "adam".parse::<EstimatorKind>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no estimator is called `adam`; there are gd, sgd, svrg, saga"
+            "no estimator is called `adam`; there are gd, sgd, svrg, saga, recursive"
         );
     }
 }

@@ -74,7 +74,7 @@ impl Mechanism {
         }
         let refused = match self.clip_scope {
             ClipScope::Estimate => Some("a clip of the whole estimate does not bound one record"),
-            ClipScope::Selected if self.estimator.has_two_terms() => {
+            ClipScope::Selected if !matches!(self.estimator, Estimator::Gd | Estimator::Sgd) => {
                 Some("clipping only the selected coordinates is proved for gd and sgd alone")
             }
             ClipScope::Selected | ClipScope::Record => None,
@@ -144,6 +144,7 @@ impl RandomK {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recursion::Recursion;
 
     fn mechanism(estimator: Estimator) -> Mechanism {
         Mechanism {
@@ -154,6 +155,10 @@ mod tests {
             clip_scope: ClipScope::Record,
             rand_k: Some(0.05),
         }
+    }
+
+    fn recursive() -> Estimator {
+        Estimator::Recursive(Recursion::momentum(0.3))
     }
 
     #[test]
@@ -169,6 +174,7 @@ mod tests {
             (Estimator::Sgd, vec![(0.0, 0.95), (0.04, 0.05)], (1, 2)),
             (svrg, vec![(0.002, 0.95), (0.012, 0.05)], (2, 4)),
             (saga, vec![(0.002, 0.95), (1.95 * 0.04, 0.05)], (2, 4)),
+            (recursive(), vec![(0.0, 0.95), (0.04, 0.05)], (1, 2)),
         ];
         for (estimator, parts, (zero_out, replace_one)) in cases {
             let release = mechanism(estimator).release().unwrap();
@@ -200,11 +206,14 @@ mod tests {
             selected.clip_scope = ClipScope::Selected;
             assert_eq!(selected.release().unwrap().random_k, None);
         }
-        let mut saga = mechanism(Estimator::Saga {
+        let saga = Estimator::Saga {
             difference_clip: Some(1.0),
-        });
-        saga.clip_scope = ClipScope::Selected;
-        assert!(matches!(saga.release(), Err(EventError::Unproved(_))));
+        };
+        for estimator in [saga, recursive()] {
+            let mut selected = mechanism(estimator);
+            selected.clip_scope = ClipScope::Selected;
+            assert!(matches!(selected.release(), Err(EventError::Unproved(_))));
+        }
         let mut whole = mechanism(Estimator::Sgd);
         whole.rand_k = None;
         assert_eq!(whole.release().unwrap().random_k, None);
@@ -234,6 +243,10 @@ mod tests {
                 estimator: Estimator::Svrg {
                     difference_clip: Some(f64::NAN),
                 },
+                ..base
+            },
+            Mechanism {
+                estimator: Estimator::Recursive(Recursion::momentum(f64::NAN)),
                 ..base
             },
         ];

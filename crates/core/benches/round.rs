@@ -86,6 +86,8 @@ impl Problem {
             step_size: 0.1,
             schedule: Schedule::Constant,
             momentum: 0.0,
+            recursion: None,
+            step_cap: None,
             smoothing: None,
             equalizing: None,
             shift_step: Some(step),

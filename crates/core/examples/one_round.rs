@@ -36,6 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         step_size: 0.5,
         schedule: Schedule::Constant,
         momentum: 0.0,
+        recursion: None,
+        step_cap: None,
         smoothing: None,
         equalizing: None,
         shift_step: plan.shift_step,

@@ -7,6 +7,7 @@
 //! | SGD | `1/b sum_{j in B} g_j` |
 //! | SVRG | `1/b sum_{j in B} D(g_j - h_j) + 1/m sum_j h_j`, `h_j` at the snapshot |
 //! | SAGA | the same, `h_j` from the table of last visits |
+//! | recursive | `1/b sum_{j in B} D(g_j - a h_j)`, `h_j` at the model before, or as SGD |
 //!
 //! `g_j` and `h_j` are record gradients, each clipped to `G` once; `D` clips the difference to
 //! `C_A`. Every record's share is bounded one by one, which is what the accountant relies on: under
@@ -20,6 +21,7 @@
 //! **Cost.** One or two passes over the batch; on the coordinates that travel only, except for
 //! SVRG's snapshots and SAGA's table mean, which are kept on all coordinates.
 
+mod recursive;
 mod saga;
 mod svrg;
 
@@ -32,6 +34,7 @@ use crate::linalg::vectorised;
 use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
 use crate::privacy::{Contribution, RawEstimate, Term};
 
+pub use recursive::{Increment, Recursive};
 pub use saga::Saga;
 pub use svrg::Svrg;
 
@@ -71,6 +74,8 @@ pub struct RoundInput<'a> {
     pub clipping: Clipping,
     /// The shared snapshot coin of this round (SVRG).
     pub snapshot: bool,
+    /// Whether an increment is asked for, and how it is clipped (recursive estimates).
+    pub increment: Option<Increment>,
 }
 
 impl<'a> RoundInput<'a> {
@@ -106,6 +111,12 @@ pub trait Estimator: Send {
 
     /// A round in which the client takes no part: only public state is updated.
     fn skip_round(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
+
+    /// How far `model` is from the last one that the client has seen (recursive estimates): public,
+    /// as both models are.
+    fn distance(&self, _model: &[f32]) -> f64 {
+        0.0
+    }
 
     /// Bytes of state kept between rounds.
     fn state_bytes(&self) -> usize {
@@ -185,6 +196,20 @@ impl Scratch {
         let (norms, workspace) = (&mut self.norms, &mut self.workspace);
         self.batch
             .compute(input, input.model, rows, single, norms, workspace);
+    }
+
+    /// Computes the clipped gradients of `rows` at another model into `reference`.
+    fn compute_reference(
+        &mut self,
+        input: RoundInput<'_>,
+        model: &[f32],
+        rows: &[u32],
+        sum: &RawEstimate,
+    ) {
+        let single = sum.needs_single_records();
+        let (norms, workspace) = (&mut self.norms, &mut self.workspace);
+        self.reference
+            .compute(input, model, rows, single, norms, workspace);
     }
 }
 
@@ -310,12 +335,13 @@ fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
     }
 }
 
-/// Adds `1/b sum_j D(g_j - h_j)` over `rows`, where `g_j` and `h_j` stand in the scratch as `batch`
-/// and `reference`, and `D` clips to `bound`.
+/// Adds `unit/b sum_j D(g_j - h_j)` over `rows`, where `g_j` and `h_j` stand in the scratch as
+/// `batch` and `reference`, and `D` clips to `bound`. Without a bound the unit is 1.
 fn add_differences(
     input: RoundInput<'_>,
     rows: &[u32],
     bound: Option<f64>,
+    unit: f32,
     scratch: &mut Scratch,
     sum: &mut RawEstimate,
 ) {
@@ -346,6 +372,9 @@ fn add_differences(
         }
         scales.resize(rows.len(), 0.0);
         clip_weights(bound, norms, scales);
+        if unit != 1.0 {
+            scales.iter_mut().for_each(|scale| *scale *= unit);
+        }
     }
     let contribution = Contribution {
         references: Some(reference.all()),

@@ -237,6 +237,12 @@ impl Released {
         }
     }
 
+    /// Multiplies by a public number.
+    pub fn scale(&mut self, factor: f64) {
+        let factor = factor as f32;
+        self.values.iter_mut().for_each(|value| *value *= factor);
+    }
+
     /// Adds a vector that holds no data, such as the regularizer's gradient.
     pub fn add_public(&mut self, vector: &[f32]) {
         self.values

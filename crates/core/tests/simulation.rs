@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::*;
+use soteriafl_accountant::{IncrementClip, Recursion};
 use soteriafl_core::compress::{Compressor, CompressorKind};
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
@@ -43,7 +44,9 @@ fn setting(clients: usize, estimator: EstimatorPlan, noise: Noise, hidden: bool)
     plan.estimator = estimator;
     plan.clipping = Clipping::Record(0.5);
     plan.noise = noise;
-    plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    if estimator.recursion().is_none() {
+        plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    }
     let mut server = server_plan(&plan, clients, ROUNDS);
     let total: usize = data.iter().map(|data| data.rows()).sum();
     server.weights = data
@@ -137,6 +140,12 @@ const SVRG: EstimatorPlan = EstimatorPlan::Svrg {
     snapshot_probability: 0.3,
     difference_clip: Some(0.2),
 };
+const RECURSIVE: EstimatorPlan = EstimatorPlan::Recursive(Recursion {
+    keep: 1.0,
+    period: Some(4),
+    increments: IncrementClip::Smooth(0.5),
+    noise_ratio: 2.0,
+});
 
 /// Models, traffic and metrics of every round, and the model that the same clients and server give
 /// by hand.
@@ -150,6 +159,8 @@ fn threads_change_nothing() {
             (SVRG, Noise::Float, true),
             (SAGA, Noise::Float, true),
             (SAGA, Noise::Secure, false),
+            (RECURSIVE, Noise::Float, true),
+            (RECURSIVE, Noise::Secure, false),
         ] {
             let setting = setting(clients, estimator, noise, hidden);
             let alone = rows(&setting, 1, 1, Some(&test));
@@ -233,7 +244,7 @@ fn evaluation_comes_when_due_and_changes_nothing() {
 /// to the same end.
 #[test]
 fn interruption_leaves_a_consistent_state() {
-    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
+    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA, RECURSIVE] {
         let setting = setting(BLOCK + 3, estimator, Noise::Float, false);
         let whole = rows(&setting, 2, 2, None);
         for stop in [0, 1, 4] {

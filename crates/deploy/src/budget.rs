@@ -15,7 +15,7 @@ mod spent;
 
 use serde::{Deserialize, Serialize};
 use soteriafl_accountant::{
-    AccountError, Adjacency, Method, Question, RandomK, Release, ShiftMixture,
+    AccountError, Adjacency, Method, NoiseLevels, Question, RandomK, Release, ShiftMixture,
 };
 
 use super::description::Description;
@@ -41,6 +41,11 @@ pub struct Priced {
     pub probabilities: Vec<f64>,
     /// The noise.
     pub sigma: f64,
+    /// Where some messages have more noise: rounds of a period, whose first message has `sigma`, and
+    /// the ratio of the others' noise to it. A version of the program that does not know this
+    /// counts too much, since the ratio is above 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_levels: Option<(Option<u32>, f64)>,
     /// Random-k: `k/d`, and how many record vectors are masked together (zero-out, replace-one).
     pub masked: Option<(f64, u32, u32)>,
     /// Messages of the whole run.
@@ -65,6 +70,7 @@ impl Default for Priced {
             shifts: Vec::new(),
             probabilities: Vec::new(),
             sigma: 0.0,
+            noise_levels: None,
             masked: None,
             rounds: 0,
             delta: 0.0,
@@ -107,7 +113,8 @@ impl Priced {
         let Some(release) = self.release()? else {
             return Ok(None);
         };
-        let question = Question::new(release, self.rounds, delta, adjacency);
+        let question =
+            Question::new(release, self.rounds, delta, adjacency).noise_levels(self.levels()?);
         let mut least = f64::INFINITY;
         // Both are bounds, so the smaller one holds. The first is nearly always the smaller; the
         // second answers where the first cannot.
@@ -124,6 +131,16 @@ impl Priced {
     /// Whether there is a claim, hence a cost.
     pub fn is_known(&self) -> bool {
         matches!(self.release(), Ok(Some(_)))
+    }
+
+    /// The two levels of noise, where there are two.
+    fn levels(&self) -> Result<Option<NoiseLevels>, Refusal> {
+        match self.noise_levels {
+            Some((_, ratio)) if !(ratio >= 1.0 && ratio.is_finite()) => {
+                Err(Refusal::Ledger(format!("its ratio of noise is {ratio}")))
+            }
+            levels => Ok(levels.map(|(period, ratio)| NoiseLevels { period, ratio })),
+        }
     }
 
     /// One message as the accountant sees it; `None` where there is no claim.
@@ -159,6 +176,8 @@ impl Priced {
             differ("shifts", &self.shifts, &other.shifts)
         } else if self.probabilities != other.probabilities {
             differ("probabilities", &self.probabilities, &other.probabilities)
+        } else if self.noise_levels != other.noise_levels {
+            differ("noise levels", &self.noise_levels, &other.noise_levels)
         } else if self.masked != other.masked {
             differ("masks", &self.masked, &other.masked)
         } else if (self.records, self.rounds) != (other.records, other.rounds) {
@@ -380,6 +399,10 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         shifts,
         probabilities,
         sigma,
+        noise_levels: run
+            .estimator
+            .noise_levels()
+            .map(|levels| (levels.period, levels.ratio)),
         masked,
         rounds: u64::from(run.rounds),
         delta: run.delta,

@@ -20,7 +20,9 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::moments::SLACK;
 
 use crate::claim::{Claim, Reason};
-use crate::specification::{AccountantName, Clip, NoiseTarget, Specification, StepSizeOrigin};
+use crate::specification::{
+    AccountantName, Aggregation, Clip, NoiseTarget, Specification, StepSizeOrigin,
+};
 
 /// Noise and cost of a run, client by client.
 #[derive(Clone, Debug)]
@@ -110,7 +112,7 @@ impl Privacy {
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
         let privacy = Self {
-            sigmas: clients.sigmas(records),
+            sigmas: shared(run, records, clients.sigmas(records)),
             claim: claim_despite(&obstacles),
             epsilon: exact.filter(|_| claimed),
             epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
@@ -257,7 +259,7 @@ fn settle_one(
 ) -> Result<Settled, PrivacyError> {
     let paper_sigma = match run.target {
         NoiseTarget::Epsilon(epsilon) => {
-            Some(paper_formula(run, records).sigma(epsilon, run.delta))
+            paper_formula(run, records).map(|formula| formula.sigma(epsilon, run.delta))
         }
         _ => None,
     };
@@ -359,6 +361,38 @@ pub fn moments(
     }))
 }
 
+/// Where only averages are seen, clients share the noise that the average needs for any one of
+/// them, `max_i w_i sigma_i`: each adds a part of the same size in the average. Noise that was fixed
+/// stays as it is.
+fn shared(run: &Specification, records: &[usize], sigmas: Vec<f64>) -> Vec<f64> {
+    let (Aggregation::Trusted { equal_weights }, NoiseTarget::Epsilon(_)) =
+        (run.aggregation, run.target)
+    else {
+        return sigmas;
+    };
+    let weights = weights(equal_weights, records);
+    let needed = weights
+        .iter()
+        .zip(&sigmas)
+        .map(|(weight, sigma)| weight * sigma);
+    let needed = needed.fold(0.0, f64::max);
+    let clients = (records.len() as f64).sqrt();
+    weights
+        .iter()
+        .map(|weight| needed / (weight * clients))
+        .collect()
+}
+
+/// What clients count for in the average.
+pub fn weights(equal: bool, records: &[usize]) -> Vec<f64> {
+    let total: usize = records.iter().sum();
+    let weight = |&rows: &usize| match equal {
+        true => 1.0 / records.len() as f64,
+        false => rows as f64 / total as f64,
+    };
+    records.iter().map(weight).collect()
+}
+
 /// The ratio of the series of sizes for which noise is computed where there are many.
 const RATIO: f64 = 1.05;
 
@@ -449,7 +483,9 @@ fn broken_premises(run: &Specification, records: &[usize]) -> Vec<String> {
         return Vec::new();
     };
     let smallest = records.iter().copied().min().unwrap_or(1);
-    let formula = paper_formula(run, smallest);
+    let Some(formula) = paper_formula(run, smallest) else {
+        return Vec::new();
+    };
     let sigma = formula.sigma(epsilon, run.delta);
     let violated = formula.violated_conditions(sigma, epsilon, run.delta);
     violated.iter().map(ToString::to_string).collect()
@@ -499,6 +535,10 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
         ),
         (run.clip.is_some_and(whole), Reason::WholeEstimates),
         (run.draws_with_replacement(), Reason::WithReplacement),
+        (
+            run.aggregation != Aggregation::Open,
+            Reason::TrustedAggregation,
+        ),
         (data_dependent_scaling, Reason::DataDependentScaling),
         (run.ranges_from_records, Reason::RangesFromRecords),
         (
@@ -511,18 +551,20 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
     apply.map(|(_, reason)| reason).collect()
 }
 
-fn paper_formula(run: &Specification, records: usize) -> PaperFormula {
+/// The paper's noise; it says nothing about recursive estimates.
+fn paper_formula(run: &Specification, records: usize) -> Option<PaperFormula> {
     let clip = run.clip.map_or(1.0, |clip| clip.bound);
     let theorem = match run.estimator {
         Estimator::Gd | Estimator::Sgd if run.direct_theorem => PaperTheorem::Direct { clip },
         Estimator::Gd | Estimator::Sgd => PaperTheorem::sgd(clip),
         Estimator::Svrg { .. } | Estimator::Saga { .. } => PaperTheorem::variance_reduced(clip),
+        Estimator::Recursive(_) => return None,
     };
     let batch = run.batch.unwrap_or(records as f64);
-    PaperFormula {
+    Some(PaperFormula {
         theorem,
         records: records as u64,
         batch,
         rounds: u64::from(run.rounds),
-    }
+    })
 }

@@ -55,7 +55,7 @@ pub use soteriafl_core as core;
 pub use soteriafl_data as data;
 
 pub use claim::{Claim, Reason};
-pub use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
+pub use soteriafl_accountant::{Adjacency, ClipScope, Estimator, IncrementClip, Recursion};
 pub use soteriafl_core::compress::CompressorKind;
 pub use soteriafl_core::data::Dataset;
 pub use training::{Run, Target, Training, TrainingError, TrainingResult};

@@ -349,17 +349,7 @@ pub fn needs_dense_rows(source: &Source, scaling: &Scaling) -> bool {
 
 /// Client weights in the objective for clients of these sizes, summing to one.
 pub fn weights(resolved: &Resolved, records: &[usize]) -> Vec<f64> {
-    let total: usize = records.iter().sum();
-    records
-        .iter()
-        .map(|&rows| {
-            if resolved.equal_weights {
-                1.0 / records.len() as f64
-            } else {
-                rows as f64 / total as f64
-            }
-        })
-        .collect()
+    accounting::weights(resolved.equal_weights, records)
 }
 
 /// Value of the constant feature, the last of `columns`, after scaling.

@@ -53,6 +53,8 @@ pub struct Specification {
     pub direct_theorem: bool,
     /// Whether random-k amplification may be counted where it is proved.
     pub amplification: bool,
+    /// Who sees the messages.
+    pub aggregation: Aggregation,
     /// How noise is drawn.
     pub noise: NoiseName,
     /// Where the step size comes from.
@@ -65,6 +67,8 @@ pub struct Specification {
     pub schedule: Schedule,
     /// The server's momentum.
     pub momentum: f64,
+    /// The longest step of the server, as a norm.
+    pub step_cap: Option<f64>,
     /// The public term of the objective.
     pub regularizer: Regularizer,
     /// Whether clients add it, as in the paper, instead of the server.
@@ -134,6 +138,19 @@ pub enum AccountantName {
     Rdp,
     /// The paper's formula: no claim.
     Paper,
+}
+
+/// Who sees the messages of single clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregation {
+    /// Everybody: each client hides its own records.
+    Open,
+    /// Nobody: whoever adds them up is trusted, and clients share the noise that hides the average.
+    /// Only simulated, and nothing is claimed.
+    Trusted {
+        /// Whether clients count alike, instead of by their records.
+        equal_weights: bool,
+    },
 }
 
 /// Which noise is drawn.
@@ -212,6 +229,7 @@ impl Specification {
                 Estimator::Saga { difference_clip } => EstimatorPlan::Saga {
                     difference_clip: clipped(difference_clip),
                 },
+                Estimator::Recursive(recursion) => EstimatorPlan::Recursive(recursion),
             },
             clipping,
             estimate_clip,
@@ -257,6 +275,8 @@ impl Specification {
             step_size: self.step_size,
             schedule: self.schedule,
             momentum: self.momentum,
+            recursion: clients.estimator.recursion(),
+            step_cap: self.step_cap,
             shift_step: clients.shift_step,
             regularizer: public.filter(|regularizer| *regularizer != Regularizer::None),
             smoothing: None,

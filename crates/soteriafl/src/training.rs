@@ -49,8 +49,8 @@ use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
 use crate::accounting::{Privacy, PrivacyError};
 use crate::claim::Claim;
 use crate::specification::{
-    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output, Specification,
-    StepSizeOrigin,
+    AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
+    Specification, StepSizeOrigin,
 };
 
 /// What the noise must achieve.
@@ -161,12 +161,14 @@ impl Training {
                 accountant: AccountantName::Pld,
                 direct_theorem: false,
                 amplification: true,
+                aggregation: Aggregation::Open,
                 noise: NoiseName::Float,
                 step_size_origin: StepSizeOrigin::Public,
                 ranges_from_records: false,
                 step_size: 1.0,
                 schedule: Schedule::Constant,
                 momentum: 0.0,
+                step_cap: None,
                 regularizer: Regularizer::None,
                 regularizer_at_client: false,
                 rounds: 100,
@@ -304,6 +306,13 @@ impl Training {
         self
     }
 
+    /// The longest step of the server, as a norm; any unless given.
+    #[must_use]
+    pub fn step_cap(mut self, longest: f64) -> Self {
+        self.run.step_cap = Some(longest);
+        self
+    }
+
     /// A public term of the objective; the server adds its gradient, exactly and for free.
     #[must_use]
     pub fn regularizer(mut self, regularizer: Regularizer) -> Self {
@@ -393,7 +402,8 @@ impl Training {
         if self.shards.is_empty() {
             return Err(TrainingError::NoClients);
         }
-        let draws = run.estimator != Estimator::Gd;
+        // Recursive estimates may be of all records.
+        let draws = !matches!(run.estimator, Estimator::Gd | Estimator::Recursive(_));
         match run.batch {
             None if draws => return Err(TrainingError::NoBatch(run.estimator.kind().word())),
             Some(batch) => {
@@ -436,6 +446,16 @@ impl Training {
             momentum,
             (0.0..1.0).contains(&momentum),
         )?;
+        let recursive = matches!(run.estimator, Estimator::Recursive(_));
+        let expected = "0 with recursive estimates, whose server has one of its own";
+        check(
+            "the momentum",
+            expected,
+            momentum,
+            !recursive || momentum == 0.0,
+        )?;
+        let cap = run.step_cap.unwrap_or(1.0);
+        check("the longest step", "above 0", cap, cap > 0.0)?;
         let shift = run.shift.unwrap_or(0.0);
         check("the shift step", "at least 0", shift, shift >= 0.0)
     }

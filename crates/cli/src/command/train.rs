@@ -301,6 +301,9 @@ fn without_noise(resolved: &Resolved) -> String {
     if resolved.momentum > 0.0 {
         let _ = write!(line, ", momentum {}", resolved.momentum);
     }
+    if let Some(recursion) = &resolved.recursion {
+        let _ = write!(line, ", keeping {} of the velocity", recursion.keep);
+    }
     line
 }
 

@@ -40,7 +40,7 @@ impl Estimator for Saga {
         let repeats = !input.batch.is_sorted_by(|one, next| one < next);
         for rows in input.batch.chunks(CHUNK) {
             table.load(input, rows, scratch, sum);
-            add_differences(input, rows, self.difference_clip, scratch, sum);
+            add_differences(input, rows, self.difference_clip, 1.0, scratch, sum);
             if !repeats {
                 table.remember(input, rows, scratch, sum);
             }

@@ -47,7 +47,7 @@ impl Estimator for Svrg {
         for rows in input.batch.chunks(CHUNK) {
             scratch.compute_batch(input, rows, sum);
             snapshot.load(input, rows, scratch, sum);
-            add_differences(input, rows, self.difference_clip, scratch, sum);
+            add_differences(input, rows, self.difference_clip, 1.0, scratch, sum);
         }
         if let Some(mean) = &snapshot.mean {
             sum.add_mean(mean, input.coordinates);

@@ -17,7 +17,9 @@ use super::{ClientId, Round};
 use crate::compress::{Selection, Update};
 use crate::data::Dataset;
 use crate::data::prefetch::BatchPrefetch;
-use crate::estimator::{Clipping, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg};
+use crate::estimator::{
+    Clipping, Estimator, Increment, Minibatch, Recursive, RoundInput, Saga, Scratch, Svrg,
+};
 use crate::linalg::memory::{prefetch_places, thread_buffer};
 use crate::objective::{Coordinates, Workspace};
 use crate::privacy::{GaussianMechanism, Noise, RawEstimate, Released, RoundNoise};
@@ -32,6 +34,8 @@ pub struct Client {
     data: Arc<Dataset>,
     keys: ClientKeys,
     mechanism: GaussianMechanism,
+    /// The mechanism of increments, where they have noise of their own.
+    increments: Option<GaussianMechanism>,
     sampling: Sampling,
     estimator: Box<dyn Estimator>,
     clipping: Clipping,
@@ -107,7 +111,13 @@ impl Client {
         } else {
             plan.compressor.values()
         };
-        let mechanism = GaussianMechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        let with_noise = |sigma| GaussianMechanism::new(plan.noise, sigma, &terms, coordinates);
+        let mechanism = with_noise(sigma)?;
+        let recursion = plan.estimator.recursion();
+        let increments = match recursion.and_then(|recursion| recursion.noise_levels()) {
+            Some(levels) => Some(with_noise(sigma * levels.ratio)?),
+            None => None,
+        };
         // SAGA subtracts from its mean what it has added, which is exact as long as nothing
         // saturates.
         if matches!(plan.estimator, EstimatorPlan::Saga { .. })
@@ -124,6 +134,7 @@ impl Client {
             EstimatorPlan::Minibatch => Box::new(Minibatch),
             EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
             EstimatorPlan::Saga { .. } => Box::new(Saga::new(difference_clip)),
+            EstimatorPlan::Recursive(recursion) => Box::new(Recursive::new(&recursion)),
         };
         let shift = if plan.shift_step.is_some() {
             vec![0.0; dimension]
@@ -136,6 +147,7 @@ impl Client {
             data,
             keys: key.into(),
             mechanism,
+            increments,
             sampling,
             estimator,
             clipping,
@@ -215,7 +227,9 @@ impl Client {
         let RoundScratch {
             rows, estimator, ..
         } = scratch;
-        self.estimate(round, model, Coordinates::Selected(&[]), rows, estimator);
+        let increment = self.increment(round, model);
+        let nowhere = Coordinates::Selected(&[]);
+        self.estimate(round, model, nowhere, increment, rows, estimator);
         true
     }
 
@@ -323,19 +337,24 @@ impl Client {
     ) -> Released {
         let mut coins = self.keys.stream(round, Purpose::Sampling);
         self.sampling.draw(self.data.rows(), &mut coins, rows);
-        let noise = self.draw_noise(coordinates, noise, rows, &mut scratch.workspace);
+        let increment = self.increment(round, model);
+        let mechanism = self.mechanism(increment);
+        let noise = self.draw_noise(mechanism, coordinates, noise, rows, &mut scratch.workspace);
         // Clipping the whole estimate needs all of its coordinates.
         let computed = match self.plan.estimate_clip {
             Some(_) => Coordinates::All,
             None => coordinates,
         };
-        let mut sum = self.estimate(round, model, computed, rows, scratch);
+        let mut sum = self.estimate(round, model, computed, increment, rows, scratch);
         let (plan, workspace) = (&self.plan, &mut scratch.workspace);
         if let Some(clip) = plan.estimate_clip {
             let regularizer = plan.regularizer.as_ref();
             sum = sum.clip_whole(clip, regularizer, model, coordinates, workspace);
         }
-        let mut released = self.mechanism.release(sum, noise, workspace);
+        let mut released = self.mechanism(increment).release(sum, noise, workspace);
+        if let Some(increment) = increment {
+            released.scale(increment.scale);
+        }
         if let (Some(regularizer), None) = (&plan.regularizer, plan.estimate_clip) {
             let count = coordinates.count(plan.objective.dimension());
             let mut gradient = workspace.take_zeroed(count);
@@ -346,10 +365,23 @@ impl Client {
         released
     }
 
+    /// What the round asks for beside a plain estimate: a function of public models.
+    fn increment(&self, round: Round, model: &[f32]) -> Option<Increment> {
+        self.plan
+            .increment(round, || self.estimator.distance(model))
+    }
+
+    /// Which noise the round has.
+    fn mechanism(&self, increment: Option<Increment>) -> &GaussianMechanism {
+        let own = self.increments.as_ref().filter(|_| increment.is_some());
+        own.unwrap_or(&self.mechanism)
+    }
+
     /// The noise of the round, before any value of a record is used. While it is drawn, the memory
     /// of what is read next, the batch's rows and the selected places of the shift, is asked for.
     fn draw_noise(
         &self,
+        mechanism: &GaussianMechanism,
         coordinates: Coordinates<'_>,
         noise: &mut SecretRng,
         rows: &[u32],
@@ -357,9 +389,7 @@ impl Client {
     ) -> RoundNoise {
         let count = coordinates.count(self.plan.objective.dimension());
         let mut prefetch = BatchPrefetch::new(&self.data, rows);
-        let noise = self
-            .mechanism
-            .draw(count, noise, workspace, |left| prefetch.part(left));
+        let noise = mechanism.draw(count, noise, workspace, |left| prefetch.part(left));
         // What is left: everything, where noise is not drawn in steps.
         prefetch.part(1);
         if let (Coordinates::Selected(chosen), false) = (coordinates, self.shift.is_empty()) {
@@ -374,6 +404,7 @@ impl Client {
         round: Round,
         model: &Arc<Vec<f32>>,
         coordinates: Coordinates<'_>,
+        increment: Option<Increment>,
         rows: &[u32],
         scratch: &mut Scratch,
     ) -> RawEstimate {
@@ -386,13 +417,14 @@ impl Client {
             coordinates,
             clipping: self.clipping,
             snapshot: plan.snapshot_coin(round),
+            increment,
         };
         let records = self.data.rows();
         let (batch, all) = (self.sampling.divisor(records), records as f64);
         let count = coordinates.count(plan.objective.dimension());
-        let mut sum = self
-            .mechanism
-            .empty_estimate(count, batch, all, &mut scratch.workspace);
+        let mut sum =
+            self.mechanism(increment)
+                .empty_estimate(count, batch, all, &mut scratch.workspace);
         self.estimator.estimate(input, scratch, &mut sum);
         sum
     }

@@ -109,6 +109,8 @@ pub fn server_plan(plan: &ClientPlan, clients: usize, rounds: Round) -> ServerPl
         step_size: 0.3,
         schedule: Schedule::Constant,
         momentum: 0.0,
+        recursion: plan.estimator.recursion(),
+        step_cap: None,
         smoothing: None,
         equalizing: None,
         shift_step: plan.shift_step,

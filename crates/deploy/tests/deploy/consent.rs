@@ -320,6 +320,7 @@ pub fn calibrated(
         records: mechanism.records,
         shifts,
         probabilities,
+        noise_levels: None,
         sigma: cost.sigma,
         masked: masked.map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one)),
         rounds,

@@ -85,12 +85,15 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     (
         "algorithm.preset",
-        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | dp-gd | dp-sgd | rrpsgd",
+        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | distributed-dp-srm | ldp-spider | diff2 | dp-gd | dp-sgd | dp-srm | rrpsgd",
     ),
-    ("algorithm.estimator", "auto | gd | sgd | svrg | saga"),
+    (
+        "algorithm.estimator",
+        "auto | gd | sgd | svrg | saga | recursive",
+    ),
     (
         "algorithm.batch",
-        "auto, or the expected number of records per round",
+        "auto | all, or the expected number of records per round",
     ),
     ("algorithm.snapshot_probability", "auto, or a probability"),
     (
@@ -116,6 +119,15 @@ pub const KEYS: &[(&str, &str)] = &[
         "auto | constant | cosine | inverse-sqrt",
     ),
     ("algorithm.momentum", "auto, or a number in [0, 1)"),
+    ("algorithm.keep", "auto, or a number in [0, 1]"),
+    (
+        "algorithm.restart",
+        "auto | first, or a positive number of rounds",
+    ),
+    (
+        "algorithm.step_cap",
+        "none, or a positive number (the longest step)",
+    ),
     (
         "algorithm.smoothing",
         "auto, or how often (an integer from 0 to 64)",
@@ -138,6 +150,12 @@ pub const KEYS: &[(&str, &str)] = &[
         "privacy.difference_clip",
         "auto | none, or a positive number",
     ),
+    (
+        "privacy.difference_scale",
+        "auto | none, or a positive number",
+    ),
+    ("privacy.trusted_aggregation", "auto | true | false"),
+    ("privacy.noise_ratio", "auto, or a number >= 1"),
     ("privacy.accountant", "pld | rdp | paper"),
     ("privacy.amplification", "auto | off"),
     ("privacy.noise", "auto | float | secure"),

@@ -180,7 +180,7 @@ impl Job {
             EstimatorKind::Svrg => {
                 2.0 * per_client + resolved.snapshot_probability * records as f64
             }
-            EstimatorKind::Saga => 2.0 * per_client,
+            EstimatorKind::Saga | EstimatorKind::Recursive => 2.0 * per_client,
         };
         let scale = self.setting.problem.objective.dimension() as u64;
         (

@@ -16,7 +16,7 @@ use soteriafl_data::{DataDirectories, Dataset, Partition};
 
 use super::{Inquiry, UNSOUND};
 use crate::config::resolve::{Resolved, StepSizeOrigin};
-use crate::config::{Config, Document, EstimatorKind, NoiseName};
+use crate::config::{Config, Document, NoiseName};
 use crate::experiment::Statistic;
 use crate::problem::{Problem, regularizer};
 use crate::reproduce::tables::plus_minus;
@@ -274,10 +274,7 @@ pub(super) fn records_each(
     let work: f64 = candidates
         .iter()
         .map(|(_, run, _)| {
-            let passes = match run.estimator {
-                EstimatorKind::Gd | EstimatorKind::Sgd => 1.0,
-                EstimatorKind::Svrg | EstimatorKind::Saga => 2.0,
-            };
+            let passes = f64::from(run.estimator.gradients());
             let batch = run.batch.unwrap_or(each as f64).max(1.0);
             f64::from(run.rounds) * passes * batch * clients as f64 * dimension as f64
         })

@@ -369,6 +369,8 @@ fn soteria(estimator: EstimatorKind) -> &'static str {
         EstimatorKind::Sgd => "SoteriaFL-SGD",
         EstimatorKind::Svrg => "SoteriaFL-SVRG",
         EstimatorKind::Saga => "SoteriaFL-SAGA",
+        // Not among the algorithms that are compared.
+        EstimatorKind::Recursive => "recursive",
     }
 }
 
