@@ -33,7 +33,9 @@ use soteriafl_accountant::mutation::{Mutation, active};
 use crate::data::Dataset;
 use crate::linalg::memory::thread_buffer;
 use crate::linalg::vectorised;
-use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
+use crate::objective::{
+    ClipBound, Coordinates, Gradients, Objective, ObjectiveError, Records, Workspace,
+};
 use crate::privacy::{Contribution, RawEstimate, Term};
 
 pub use recursive::{Increment, Recursive};
@@ -91,6 +93,22 @@ impl<'a> RoundInput<'a> {
         }
     }
 
+    /// The bound on every record's gradient, if there is one.
+    fn clip(&self) -> Option<ClipBound<'a>> {
+        let (norm, over) = match self.clipping {
+            Clipping::None => return None,
+            Clipping::Record(norm) => (norm, Coordinates::All),
+            Clipping::Selected(norm) => (norm, self.coordinates),
+        };
+        Some(ClipBound { norm, over })
+    }
+
+    /// How many records are handled at a time.
+    fn chunk(&self) -> usize {
+        let elsewhere = self.objective.elsewhere();
+        elsewhere.map_or(CHUNK, |elsewhere| elsewhere.most_records().max(1))
+    }
+
     /// What gradients of some records add to a sum, as they are.
     fn contribution<'b>(&self, rows: &'b [u32], gradients: &'b Factored) -> Contribution<'b>
     where
@@ -109,7 +127,15 @@ impl<'a> RoundInput<'a> {
 /// A local gradient estimator with its state.
 pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate);
+    ///
+    /// # Errors
+    /// When the objective fails. The estimator's state is then as it was, and the sum of no use.
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError>;
 
     /// A round in which the client takes no part: only public state is updated.
     fn skip_round(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
@@ -148,9 +174,24 @@ pub trait Estimator: Send {
 pub struct Minibatch;
 
 impl Estimator for Minibatch {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
-        for rows in input.batch.chunks(CHUNK) {
-            scratch.compute_batch(input, rows, sum);
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        if let Some(elsewhere) = input.objective.elsewhere() {
+            let (model, coordinates, clip) = (input.model, input.coordinates, input.clip());
+            let records = input.records(input.batch);
+            let added = sum.add_whole(Term::Batch, |scale, sum| {
+                elsewhere.add_clipped(model, records, clip, coordinates, scale, sum)
+            });
+            if let Some(added) = added {
+                return added;
+            }
+        }
+        for rows in input.batch.chunks(input.chunk()) {
+            scratch.compute_batch(input, rows, sum)?;
             let contribution = input.contribution(rows, &scratch.batch);
             let coordinates = input.coordinates;
             sum.add(
@@ -160,6 +201,7 @@ impl Estimator for Minibatch {
                 &mut scratch.workspace,
             );
         }
+        Ok(())
     }
 }
 
@@ -193,11 +235,16 @@ impl Scratch {
     }
 
     /// Computes the clipped gradients of `rows` at the current model into `batch`.
-    fn compute_batch(&mut self, input: RoundInput<'_>, rows: &[u32], sum: &RawEstimate) {
+    fn compute_batch(
+        &mut self,
+        input: RoundInput<'_>,
+        rows: &[u32],
+        sum: &RawEstimate,
+    ) -> Result<(), ObjectiveError> {
         let single = sum.needs_single_records();
         let (norms, workspace) = (&mut self.norms, &mut self.workspace);
         self.batch
-            .compute(input, input.model, rows, single, norms, workspace);
+            .compute(input, input.model, rows, single, norms, workspace)
     }
 
     /// Computes the clipped gradients of `rows` at another model into `reference`.
@@ -207,11 +254,11 @@ impl Scratch {
         model: &[f32],
         rows: &[u32],
         sum: &RawEstimate,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let single = sum.needs_single_records();
         let (norms, workspace) = (&mut self.norms, &mut self.workspace);
         self.reference
-            .compute(input, model, rows, single, norms, workspace);
+            .compute(input, model, rows, single, norms, workspace)
     }
 }
 
@@ -254,7 +301,7 @@ impl Factored {
         single: bool,
         norms: &mut Vec<f64>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let len = input.objective.factor_len();
         self.factors.resize(rows.len() * len, 0.0);
         let step = if single { 1 } else { rows.len().max(1) };
@@ -262,17 +309,15 @@ impl Factored {
             let records = input.records(rows);
             input
                 .objective
-                .factors(model, records, None, Some(factors), workspace);
+                .factors(model, records, None, Some(factors), workspace)?;
         }
         self.weights.clear();
         self.weights.resize(rows.len(), 1.0);
         if active(Mutation::ClippedAfterTheSum) {
-            return;
+            return Ok(());
         }
-        let (bound, coordinates) = match input.clipping {
-            Clipping::None => return,
-            Clipping::Record(bound) => (bound, Coordinates::All),
-            Clipping::Selected(bound) => (bound, input.coordinates),
+        let Some(clip) = input.clip() else {
+            return Ok(());
         };
         norms.resize(rows.len(), 0.0);
         for (start, rows) in rows.chunks(step).enumerate() {
@@ -282,7 +327,7 @@ impl Factored {
             let norms = &mut norms[at..at + rows.len()];
             input
                 .objective
-                .squared_norms(records, gradients, coordinates, norms, workspace);
+                .squared_norms(records, gradients, clip.over, norms, workspace);
         }
         if single {
             // Products with such numbers could round by more than the slack under the clip allows.
@@ -292,8 +337,9 @@ impl Factored {
                 }
             }
         }
-        clip_weights(bound, norms, &mut self.weights);
+        clip_weights(clip.norm, norms, &mut self.weights);
         self.clear_unweighted();
+        Ok(())
     }
 
     /// Sets the factors of records of weight zero to zero: they may not be finite.

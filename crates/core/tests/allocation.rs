@@ -87,7 +87,9 @@ fn allocations(setting: &Setting) -> u64 {
                 update,
                 ..
             } = sender;
-            let message = client.message(server.round(), server.model(), scratch);
+            let message = client
+                .message(server.round(), server.model(), scratch)
+                .unwrap();
             if message.update.is_some() {
                 let decoded = server.decode(i as u32, message.bytes, update);
                 assert_eq!(decoded, Ok(true));

@@ -308,7 +308,8 @@ fn question(
 ) -> Result<Question, PrivacyError> {
     let rounds = u64::from(run.rounds);
     let release = release(run, dimension, records).map_err(AccountError::from)?;
-    let question = Question::new(release, rounds, run.delta, run.adjacency);
+    let question = Question::new(release, rounds, run.delta, run.adjacency)
+        .noise_levels(run.estimator.noise_levels());
     let method = match run.accountant {
         AccountantName::Rdp => Method::Rdp,
         AccountantName::Pld | AccountantName::Paper => Method::Pld,

@@ -8,6 +8,7 @@
 mod aggregation;
 mod automatic;
 mod document;
+mod images;
 mod linear;
 mod naming;
 mod plain;

@@ -161,7 +161,7 @@ impl Prepared {
         };
         let mut reached = Reached::before(known);
         let mut written = Ok(());
-        simulation.run(threads, &plan, |now, _| {
+        let ended = simulation.run(threads, &plan, |now, _| {
             (reached.round, reached.traffic) = (now.round, now.traffic);
             reached.evaluated = now.metrics.is_some();
             if let Some(metrics) = now.metrics {
@@ -179,6 +179,7 @@ impl Prepared {
             }
             observe(&reached)
         });
+        ended.expect("models of a configuration compute here and do not fail");
         written.map(|()| reached)
     }
 

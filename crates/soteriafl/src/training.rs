@@ -44,7 +44,9 @@ use soteriafl_core::protocol::{
 };
 use soteriafl_core::quality::{self, Quality};
 use soteriafl_core::random::SecretKey;
-use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
+use soteriafl_core::simulate::{
+    EvaluationPlan, Metrics, Progress, Simulation, SimulationError, Traffic,
+};
 
 use crate::accounting::{Privacy, PrivacyError};
 use crate::claim::Claim;
@@ -116,6 +118,9 @@ pub enum TrainingError {
     /// A client cannot run it.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The objective failed.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
     /// The computation left the range of numbers.
     #[error("the run diverged after {0} rounds: try a smaller step size or shift")]
     Diverged(Round),
@@ -540,6 +545,19 @@ impl Run {
         &self,
         test: impl Into<Option<&'a Dataset>>,
     ) -> Result<TrainingResult, TrainingError> {
+        self.simulate_while(test, |_| ControlFlow::Continue(()))
+    }
+
+    /// The same, calling `observe` at the start and after every round. Where it breaks, the run
+    /// ends, and the result is what there is.
+    ///
+    /// # Errors
+    /// As [`simulate`](Self::simulate).
+    pub fn simulate_while<'a>(
+        &self,
+        test: impl Into<Option<&'a Dataset>>,
+        mut observe: impl FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<TrainingResult, TrainingError> {
         let test = test.into();
         if let Some(test) = test {
             let fits = self.plan.objective.check(test);
@@ -570,9 +588,9 @@ impl Run {
                         epsilon: spent.map(|spent| spent.after(u64::from(progress.round))),
                     });
                 }
-                ControlFlow::Continue(())
+                observe(&progress)
             },
-        );
+        )?;
         let model = simulation.server().model().as_ref().clone();
         let last = rounds.last().map(|row: &MeasuredRound| row.metrics);
         let objective = self.plan.objective.as_ref();

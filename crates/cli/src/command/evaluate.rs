@@ -240,7 +240,7 @@ impl Context {
         let client_column = config.natural.as_ref().and_then(NaturalClients::column);
         let client_column = client_column.map(str::to_owned);
         let named = labels.is_some();
-        let public = public_scaling(&config)?.map(|scaling| Context {
+        let public = public_scaling(&config, model.features.kind())?.map(|scaling| Context {
             scaling,
             feature_names: names.map(Into::into),
             label_names: labels,

@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 use soteriafl_accountant::Recursion;
 
-use super::{CHUNK, Estimator, Minibatch, RoundInput, Scratch, add_differences};
+use super::{Estimator, Minibatch, RoundInput, Scratch, add_differences};
 use crate::linalg::bytes::{append_floats, floats};
-use crate::objective::Objective;
+use crate::objective::{Objective, ObjectiveError};
 use crate::privacy::RawEstimate;
 
 /// The clip of an increment and the unit it is counted in.
@@ -52,16 +52,21 @@ impl Recursive {
 }
 
 impl Estimator for Recursive {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
         match input.increment {
-            None => Minibatch.estimate(input, scratch, sum),
+            None => Minibatch.estimate(input, scratch, sum)?,
             Some(increment) => {
                 // Whoever missed the last model compares with this one: a server that keeps it back
                 // gets less information, not more.
                 let previous = self.previous.as_ref().unwrap_or(input.model);
-                for rows in input.batch.chunks(CHUNK) {
-                    scratch.compute_batch(input, rows, sum);
-                    scratch.compute_reference(input, previous, rows, sum);
+                for rows in input.batch.chunks(input.chunk()) {
+                    scratch.compute_batch(input, rows, sum)?;
+                    scratch.compute_reference(input, previous, rows, sum)?;
                     for weight in &mut scratch.reference.weights {
                         *weight *= self.keep;
                     }
@@ -71,6 +76,7 @@ impl Estimator for Recursive {
             }
         }
         self.skip_round(input.model, input.snapshot);
+        Ok(())
     }
 
     fn skip_round(&mut self, model: &Arc<Vec<f32>>, _snapshot: bool) {

@@ -23,7 +23,7 @@ use crate::estimator::{
     Clipping, Estimator, Increment, Minibatch, Recursive, RoundInput, Saga, Scratch, Svrg,
 };
 use crate::linalg::memory::{prefetch_places, thread_buffer};
-use crate::objective::{Coordinates, Workspace};
+use crate::objective::{Coordinates, ObjectiveError, Workspace};
 use crate::privacy::{GaussianMechanism, Noise, RawEstimate, Released, RoundNoise};
 use crate::random::{ClientKeys, IndexSeed, Purpose, SecretKey, SecretRng, unit};
 use crate::sampling::Sampling;
@@ -211,16 +211,19 @@ impl Client {
     /// `round` with the same coins, model and memory, without any noise and without a message:
     /// `coins` is all that is kept of the round's secrets. Returns whether the client took part in
     /// the round.
+    ///
+    /// # Errors
+    /// When the objective fails; the memory is then as it was.
     pub fn replay_round(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
         coins: &SecretKey,
         scratch: &mut RoundScratch,
-    ) -> bool {
+    ) -> Result<bool, ObjectiveError> {
         if self.skips(round, coins) {
             self.skip_round(round, model);
-            return false;
+            return Ok(false);
         }
         let mut sampled = coins.stream(round, Purpose::Sampling);
         let records = self.data.rows();
@@ -231,8 +234,8 @@ impl Client {
         } = scratch;
         let increment = self.increment(round, model);
         let nowhere = Coordinates::Selected(&[]);
-        self.estimate(round, model, nowhere, increment, rows, estimator);
-        true
+        self.estimate(round, model, nowhere, increment, rows, estimator)?;
+        Ok(true)
     }
 
     /// Whether this client sends nothing in the round, by its participation coin.
@@ -273,12 +276,17 @@ impl Client {
     /// Every call draws the same randomness for the same round: asking twice with two different
     /// models would release twice under one noise, so a driver must never do it
     /// (the deployed client refuses).
+    ///
+    /// # Errors
+    /// When the objective fails, which only one that computes
+    /// [elsewhere](crate::objective::Elsewhere) does. Then there is no message, nothing has been
+    /// released, the client is as it was, and the round can be asked for again.
     pub fn message<'s>(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
         scratch: &'s mut RoundScratch,
-    ) -> Message<'s> {
+    ) -> Result<Message<'s>, ObjectiveError> {
         let RoundScratch {
             rows,
             estimator,
@@ -290,10 +298,10 @@ impl Client {
             // No record is read.
             self.skip_round(round, model);
             wire::put_absence(&self.plan.compressor, round, bytes);
-            return Message {
+            return Ok(Message {
                 bytes,
                 update: None,
-            };
+            });
         }
         let noise_of = if active(Mutation::NoiseReused) {
             0
@@ -314,7 +322,7 @@ impl Client {
         }
         self.plan.compressor.select(seed, selection);
         let coordinates = selection.coordinates();
-        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator);
+        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator)?;
         if !self.shift.is_empty() {
             released.subtract(&self.shift, coordinates);
         }
@@ -323,10 +331,10 @@ impl Client {
         let mut coins = self.keys.stream(round, Purpose::Rounding);
         compressor.encode(&released, selection, &mut coins, bytes, update);
         estimator.recycle(released.into_buffer());
-        Message {
+        Ok(Message {
             bytes,
             update: Some(update),
-        }
+        })
     }
 
     /// The server has added the message that `update` decodes: moves the shift.
@@ -345,7 +353,7 @@ impl Client {
         noise: &mut SecretRng,
         rows: &mut Vec<u32>,
         scratch: &mut Scratch,
-    ) -> Released {
+    ) -> Result<Released, ObjectiveError> {
         let coins_of = if active(Mutation::CoinsReused) {
             0
         } else {
@@ -361,7 +369,7 @@ impl Client {
             Some(_) => Coordinates::All,
             None => coordinates,
         };
-        let mut sum = self.estimate(round, model, computed, increment, rows, scratch);
+        let mut sum = self.estimate(round, model, computed, increment, rows, scratch)?;
         let (plan, workspace) = (&self.plan, &mut scratch.workspace);
         if let Some(clip) = plan.estimate_clip {
             let regularizer = plan.regularizer.as_ref();
@@ -378,7 +386,7 @@ impl Client {
             released.add_public(&gradient);
             workspace.put(gradient);
         }
-        released
+        Ok(released)
     }
 
     /// What the round asks for beside a plain estimate: a function of public models.
@@ -423,7 +431,7 @@ impl Client {
         increment: Option<Increment>,
         rows: &[u32],
         scratch: &mut Scratch,
-    ) -> RawEstimate {
+    ) -> Result<RawEstimate, ObjectiveError> {
         let plan = &self.plan;
         let input = RoundInput {
             objective: plan.objective.as_ref(),
@@ -444,13 +452,13 @@ impl Client {
         let mut sum =
             self.mechanism(increment)
                 .empty_estimate(count, batch, all, &mut scratch.workspace);
-        self.estimator.estimate(input, scratch, &mut sum);
+        self.estimator.estimate(input, scratch, &mut sum)?;
         if let (true, Clipping::Record(clip)) =
             (active(Mutation::ClippedAfterTheSum), self.clipping)
         {
             let workspace = &mut scratch.workspace;
             sum = sum.clip_whole(clip, None, model, Coordinates::All, workspace);
         }
-        sum
+        Ok(sum)
     }
 }

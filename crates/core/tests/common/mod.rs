@@ -139,7 +139,10 @@ impl Sender {
 
     /// Whether the client takes part; the message is then in `bytes` and `update`.
     pub fn send(&mut self, round: Round, model: &Arc<Vec<f32>>) -> bool {
-        let message = self.client.message(round, model, &mut self.scratch);
+        let message = self
+            .client
+            .message(round, model, &mut self.scratch)
+            .unwrap();
         self.bytes.clear();
         self.bytes.extend_from_slice(message.bytes);
         if let Some(update) = message.update {

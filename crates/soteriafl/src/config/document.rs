@@ -46,7 +46,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.factor",
         "a positive number, with scale = \"constant\"",
     ),
-    ("data.features", "auto | none | unit | roots"),
+    (
+        "data.features",
+        "auto | none | unit | roots | fourier:NUMBER | scattering",
+    ),
     ("data.whiten", "auto | none, or a number in (0, 1)"),
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),

@@ -227,22 +227,26 @@ impl Config {
         }
     }
 
-    /// The model family for data with `classes` classes; none where it has numbers to predict.
+    /// The model family for data with `classes` classes and `inputs` features; no classes where it has numbers to predict.
     ///
     /// # Errors
     /// When the model is not for such data.
-    pub fn model_for(&self, classes: usize) -> Result<ModelKind, ConfigError> {
+    pub fn model_for(&self, classes: usize, inputs: usize) -> Result<ModelKind, ConfigError> {
         if self.regression()?.is_some() {
             return self.regression_model();
         }
-        let model = self.model.or(if classes == 2 {
-            ModelKind::Logistic
-        } else if self.is_ordinary() {
-            // A network's noise grows with its parameters, a linear model's does not.
-            ModelKind::Softmax
-        } else {
-            ModelKind::Mlp
-        });
+        let model = self
+            .model
+            .or(if self.preset == Preset::Auto && self.scatters(inputs) {
+                ModelKind::Softmax
+            } else if classes == 2 {
+                ModelKind::Logistic
+            } else if self.is_ordinary() {
+                // A network's noise grows with its parameters, a linear model's does not.
+                ModelKind::Softmax
+            } else {
+                ModelKind::Mlp
+            });
         match model {
             ModelKind::Logistic if classes != 2 => Err(ConfigError::with_hint(
                 format!("logistic regression needs two classes, the data has {classes}"),
@@ -267,13 +271,15 @@ impl Config {
             })
     }
 
-    /// The scaling for this source.
-    pub fn scale_choice(&self) -> ScaleChoice {
-        self.scale.or(if self.source.is_images() {
-            ScaleChoice::Standard
-        } else {
-            ScaleChoice::None
-        })
+    /// The scaling for this source. Scattering looks at how pixels differ, whatever their unit.
+    pub fn scale_choice(&self, map: FeatureKind) -> ScaleChoice {
+        self.scale.or(
+            if self.source.is_images() && map != FeatureKind::Scattering {
+                ScaleChoice::Standard
+            } else {
+                ScaleChoice::None
+            },
+        )
     }
 
     /// Chooses everything that is left to choose, and lists what the user should know.
@@ -366,9 +372,20 @@ impl Config {
         } else {
             StepSizeOrigin::Public
         };
+        let rounds = match self
+            .rounds
+            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
+        {
+            Theory::Given(rounds) => rounds,
+            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
+            Theory::Theory => problem
+                .rounds(estimator, b, snapshot_probability, 1.0)
+                .ceil()
+                .clamp(1.0, 1e7) as u32,
+        };
         let (step_size, step_size_origin) = match self
             .step_size
-            .or_else(|| Theory::Given(self.step_rule(shape, equalize)))
+            .or_else(|| Theory::Given(self.step_rule(shape, equalize, f64::from(rounds))))
         {
             Theory::Given(step) => (step, origin),
             Theory::Theory => match shape.smoothness {
@@ -390,17 +407,6 @@ impl Config {
                 }
             },
         };
-        let rounds = match self
-            .rounds
-            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
-        {
-            Theory::Given(rounds) => rounds,
-            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
-            Theory::Theory => problem
-                .rounds(estimator, b, snapshot_probability, 1.0)
-                .ceil()
-                .clamp(1.0, 1e7) as u32,
-        };
         let resolved = Resolved {
             source: self.source.clone(),
             test: self.test.clone(),
@@ -411,7 +417,7 @@ impl Config {
             target_range: self.regression()?,
             clients: shape.records.len(),
             partition: self.partition,
-            scale: self.scale_choice(),
+            scale: self.scale_choice(shape.feature_map),
             feature_map: shape.feature_map,
             whiten: shape.whiten,
             basis: shape.basis.map(|basis| basis.frequencies()),

@@ -6,6 +6,7 @@ use soteriafl_core::protocol::shift_step;
 use soteriafl_core::theory::{Problem as Numbers, Tables};
 
 use soteriafl::config::AccountantName;
+use soteriafl::planning::outlook::Outlook;
 use soteriafl::planning::persons::PersonRow;
 use soteriafl::planning::trial::{Advice, Trial};
 use soteriafl::planning::{Inquiry, Row};
@@ -23,6 +24,7 @@ pub(super) struct Shown<'a> {
     pub(super) tables: Tables,
     pub(super) trial: Option<&'a Trial>,
     pub(super) advice: &'a Advice,
+    pub(super) outlook: Option<&'a Outlook>,
 }
 
 impl Shown<'_> {
@@ -63,6 +65,7 @@ impl Shown<'_> {
             "algorithms": algorithms, "table_1": first, "table_2": second,
             "persons": persons_json(self.persons),
             "trial": self.trial.map(trial_json),
+            "outlook": self.outlook.map(outlook_json),
             "recommended": self.advice.name,
             "reason": self.advice.reason,
             "remarks": self.inquiry.remarks,
@@ -108,6 +111,9 @@ impl Shown<'_> {
             ),
             None => format!("\nNothing is recommended: {reason}.\n"),
         };
+        if let Some(outlook) = self.outlook {
+            out += &expected(outlook);
+        }
         out
     }
 
@@ -283,6 +289,61 @@ fn tried(trial: &Trial) -> String {
         out += &format!("{name}: not tried: {reason}\n");
     }
     out
+}
+
+fn outlook_json(outlook: &Outlook) -> Value {
+    let rows: Vec<Value> = outlook
+        .rows
+        .iter()
+        .map(|row| {
+            let share = outlook.share(row);
+            json!({
+                "what": row.what, "clients": row.clients, "samples": row.records,
+                "epsilon": row.epsilon, "sigma": row.sigma,
+                "signal_to_noise": row.signal_to_noise,
+                "test_accuracy": statistic_json(&row.accuracy),
+                "share": share, "model": Outlook::word(share),
+            })
+        })
+        .collect();
+    json!({
+        "rows": rows, "majority_accuracy": outlook.majority,
+        "accuracy_without_noise": outlook.without_noise, "sentence": outlook.sentence(),
+    })
+}
+
+/// What can be expected, as a table.
+fn expected(outlook: &Outlook) -> String {
+    let rows = outlook.rows.iter().map(|row| {
+        let share = outlook.share(row);
+        vec![
+            row.what.clone(),
+            row.clients.to_string(),
+            row.records.to_string(),
+            readable(row.epsilon),
+            noise(Some(row.sigma)),
+            format!("{:.3}", row.signal_to_noise),
+            plus_minus(&row.accuracy),
+            format!("{:.0}%", 100.0 * share),
+            Outlook::word(share).to_string(),
+        ]
+    });
+    let heads = [
+        "problem",
+        "clients",
+        "records each",
+        "epsilon",
+        "sigma",
+        "signal/noise",
+        "test accuracy",
+        "of what can be won",
+        "model",
+    ];
+    format!(
+        "\nWhat to expect of it\n{}{}\n",
+        table(&heads, rows.collect()),
+        outlook.sentence()
+    )
 }
 
 fn is_amplified(row: &Row) -> bool {

@@ -11,7 +11,7 @@ use soteriafl_data::{
     TableSchema,
 };
 
-use super::super::{Failure, Verbosity, inputs};
+use super::super::{Failure, Verbosity, all_cores, inputs};
 use super::Options;
 use soteriafl::accounting;
 use soteriafl::advice;
@@ -215,7 +215,7 @@ impl Plan {
             }
             test = scaling.apply(test)?;
             if plan.features.kind() != FeatureKind::None {
-                test = plan.features.apply(test)?;
+                test = plan.features.apply_by(test, all_cores())?;
             }
             if let Some(basis) = basis {
                 test = basis.apply(test)?;
