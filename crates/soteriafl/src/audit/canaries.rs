@@ -293,7 +293,9 @@ mod tests {
         };
         let mut factors = vec![0.0; 30];
         let model = vec![0.75; dimension];
-        objective.factors(&model, records, None, Some(&mut factors), &mut workspace);
+        objective
+            .factors(&model, records, None, Some(&mut factors), &mut workspace)
+            .unwrap();
         let weights: Vec<f32> = (0..30).map(|j| 0.5 + j as f32 / 30.0).collect();
         let gradients = Gradients {
             factors: &factors,
