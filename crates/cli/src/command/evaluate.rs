@@ -1,4 +1,5 @@
-//! `soteria evaluate`: loss and accuracy of a trained model on any data.
+//! `soteria evaluate`: loss and quality of a trained model on any data: accuracy, confusion, AUC and
+//! calibration of classes, R2, RMSE and MAE of numbers.
 //!
 //! A model file holds weights, shapes and names of features, not how features were scaled: that is
 //! in the run's `config.toml`. Constants computed from records are computed again from the run's
@@ -25,10 +26,11 @@ use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::trained::{Trained, public_scaling};
 use soteriafl::words::counted;
 
-/// Loss and accuracy of a trained model on any data
+/// Loss and quality of a trained model on any data
 ///
-/// The loss is the mean cross-entropy, without regularizer. A source with a test set is evaluated
-/// on it, any other on all of its rows.
+/// Of classes: accuracy, recall and precision, AUC, log loss, calibration. Of numbers: R2, RMSE and
+/// MAE in their unit. The loss is the mean that was trained on, without regularizer and weights of
+/// classes. A source with a test set is evaluated on it, any other on all of its rows.
 ///
 /// A model file does not say how features were scaled. With --config the scaling of that run is
 /// applied: given and published constants as they are, others computed again from the run's
