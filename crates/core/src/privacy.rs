@@ -106,6 +106,14 @@ impl GaussianMechanism {
         }
     }
 
+    /// How far a grid may move a record of the first term on so many coordinates; nothing without a grid.
+    pub(crate) fn truncation_bound(&self, coordinates: usize) -> f64 {
+        match &self.kind {
+            Kind::Secure { grids, .. } => grids.batch.truncation_bound(coordinates),
+            _ => 0.0,
+        }
+    }
+
     /// The noise's standard deviation per coordinate.
     pub fn sigma(&self) -> f64 {
         self.sigma

@@ -136,6 +136,12 @@ impl Simulation {
         self
     }
 
+    /// The same with traffic that there was before the first round.
+    #[must_use]
+    pub fn sent_before(self, traffic: Traffic) -> Self {
+        Self { traffic, ..self }
+    }
+
     /// Runs to the last round, or until `observe` breaks. `observe` is called at the start and
     /// after every round.
     pub fn run(

@@ -317,6 +317,11 @@ impl Description {
 
 /// Refuses what only simulations have, with the reason.
 fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
+    if resolved.whiten.is_some() {
+        return Err(DescriptionError::Simulated(
+            "a release of second moments (`data.whiten`)",
+        ));
+    }
     if resolved.holdout.is_some() {
         return Err(DescriptionError::Simulated(
             "`data.holdout`: the records are the clients', who train on all that they bring",

@@ -13,9 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_accountant::{
-    AccountError, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
+    AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
+    Release, ShiftMixture, largest_mu,
 };
 use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::moments::SLACK;
 
 use crate::claim::{Claim, Reason};
 use crate::specification::{AccountantName, Clip, NoiseTarget, Specification, StepSizeOrigin};
@@ -54,6 +56,9 @@ pub enum PrivacyError {
     /// The accountant refuses.
     #[error("privacy: {0}")]
     Account(#[from] AccountError),
+    /// Second moments cannot be released.
+    #[error("{0}")]
+    Moments(String),
 }
 
 impl Privacy {
@@ -257,7 +262,7 @@ fn settle_one(
         _ => None,
     };
     let mechanism = mechanism(run, dimension, records);
-    let question = question(run, &mechanism)?;
+    let question = question(run, &mechanism, records)?;
     let (sigma, cost) = match run.target {
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
@@ -295,7 +300,11 @@ fn settle_one(
     })
 }
 
-fn question(run: &Specification, mechanism: &Mechanism) -> Result<Question, PrivacyError> {
+fn question(
+    run: &Specification,
+    mechanism: &Mechanism,
+    records: usize,
+) -> Result<Question, PrivacyError> {
     let rounds = u64::from(run.rounds);
     let question = mechanism
         .question(rounds, run.delta, run.adjacency)
@@ -304,7 +313,50 @@ fn question(run: &Specification, mechanism: &Mechanism) -> Result<Question, Priv
         AccountantName::Rdp => Method::Rdp,
         AccountantName::Pld | AccountantName::Paper => Method::Pld,
     };
-    Ok(question.by(method).amplification(run.may_amplify()))
+    let question = question.by(method).amplification(run.may_amplify());
+    match moments(run, records)? {
+        // Before the first round: what follows may depend on it, the noise of either does not.
+        Some(moments) => Ok(question.after(&moments.release, moments.sigma, 1)?),
+        None => Ok(question),
+    }
+}
+
+/// A client's release of second moments, before the first round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MomentsRelease {
+    /// What one record does to it.
+    pub release: Release,
+    /// Standard deviation of its noise.
+    pub sigma: f64,
+}
+
+/// The release of second moments of a client with so many records, if the run has one: noise for its
+/// share of the `mu^2` that the target allows. Of vectors of length one with angles of at most 90 degrees, replacing one
+/// moves their mean by `sqrt(2)/m`, leaving one out by `1/m` (`docs/privacy.md`, Proposition 6a).
+///
+/// # Errors
+/// When the accountant refuses the numbers.
+pub fn moments(
+    run: &Specification,
+    records: usize,
+) -> Result<Option<MomentsRelease>, PrivacyError> {
+    let (Some(share), NoiseTarget::Epsilon(epsilon)) = (run.moments, run.target) else {
+        return Ok(None);
+    };
+    // The accountant counts the distance of neighbours as so many shifts.
+    let (distance, moved) = match run.adjacency {
+        Adjacency::ReplaceOne => (2.0, std::f64::consts::SQRT_2),
+        Adjacency::ZeroOut => (1.0, 1.0),
+    };
+    let moved = moved * (1.0 + SLACK) / records as f64;
+    let shifts = ShiftMixture::certain(moved / distance).map_err(AccountError::from)?;
+    Ok(Some(MomentsRelease {
+        release: Release {
+            shifts,
+            random_k: None,
+        },
+        sigma: moved / (share.sqrt() * largest_mu(epsilon, run.delta)),
+    }))
 }
 
 /// The ratio of the series of sizes for which noise is computed where there are many.
@@ -379,7 +431,7 @@ impl Spending {
             .filter(|(_, settled)| settled.cost.is_some())
             .map(|(size, settled)| {
                 let mechanism = mechanism(run, dimension, *size);
-                Ok(question(run, &mechanism)?.odometer(settled.sigma, checkpoints)?)
+                Ok(question(run, &mechanism, *size)?.odometer(settled.sigma, checkpoints)?)
             })
             .collect::<Result<Vec<_>, PrivacyError>>()?;
         Ok(if odometers.is_empty() {

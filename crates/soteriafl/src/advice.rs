@@ -39,7 +39,8 @@ const LARGEST_COLUMN: f64 = 5.0;
 /// sqrt((1 + omega) sum_i w_i^2 sigma_i^2)`; over all rounds and coordinates its length is about
 /// the root of the sum of squares. Momentum multiplies both alike. For full gradients and equal
 /// clients without a schedule this is `m mu sqrt(n) / (2 sqrt(d))` with `mu` of the Gaussian
-/// mechanism: neither rounds, step nor clip matter. None without noise.
+/// mechanism: neither rounds, step nor clip matter. For a linear model on records of length one the
+/// noise is that of a logit, without `sqrt(d)`. None without noise.
 pub fn signal_to_noise(
     resolved: &Resolved,
     dimension: usize,
@@ -66,7 +67,12 @@ pub fn signal_to_noise(
         .zip(weights)
         .map(|(sigma, weight)| (sigma * weight).powi(2))
         .sum();
-    let noise = (squares * (1.0 + compressor.omega()) * averaged * dimension as f64).sqrt();
+    // What a linear model says of a record of length one has the noise of one coordinate.
+    let felt = match resolved.is_linear_on_unit_records() {
+        true => 1,
+        false => dimension,
+    };
+    let noise = (squares * (1.0 + compressor.omega()) * averaged * felt as f64).sqrt();
     Some(clip * way / noise).filter(|ratio| ratio.is_finite())
 }
 
@@ -123,19 +129,23 @@ pub fn columns<'a>(
     })
 }
 
-/// [`columns`] of the training records, which a simulation may look at.
+/// Whose records [`columns_of`] has looked at.
+pub const LOOKED_AT: &str = "the records, as a simulation may, outside of the claim";
+
+/// [`columns`] of the training records, which a simulation may look at, as they were before a public
+/// map.
 pub fn columns_of(problem: &Problem) -> Option<String> {
     let preparation = &problem.preparation;
-    if problem.standardizing.is_some()
-        || preparation.basis.is_some()
-        || preparation.features.kind() != FeatureKind::None
-    {
+    if preparation.features.kind() != FeatureKind::None {
+        return problem.out_of_scale.clone();
+    }
+    if problem.standardizing.is_some() || preparation.basis.is_some() {
         return None;
     }
     columns(
         problem.shards.iter().map(AsRef::as_ref),
         problem.preparation.model.intercept(),
-        "the records, as a simulation may, outside of the claim",
+        LOOKED_AT,
     )
 }
 

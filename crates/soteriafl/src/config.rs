@@ -7,6 +7,7 @@
 
 mod automatic;
 mod document;
+mod linear;
 mod naming;
 mod plain;
 mod read;
@@ -223,6 +224,8 @@ pub struct Config {
     pub scale: Auto<ScaleChoice>,
     /// The public map of records.
     pub feature_map: Auto<FeatureKind>,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Auto<Option<f64>>,
     /// Frequencies of a cosine basis.
     pub basis: Auto<Option<usize>>,
     pub standardize: Auto<bool>,

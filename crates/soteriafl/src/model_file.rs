@@ -4,32 +4,49 @@
 //! the records have them, the names of features as JSON (one entry, so that its order cannot vary):
 //! whoever applies the model can see which column each weight is for. Where records go through a
 //! public map before the model reads them (`data.features`), `map` says which: then names are of
-//! what goes into the map, and weights for what comes out of it.
+//! what goes into the map, and weights for what comes out of it. Where it is `whitened`, the tensor
+//! `whitening` holds `P`, and a record `x` that comes out of the map becomes `P x / |P x|`.
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
 use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap, TargetRange};
+use soteriafl_core::moments::Whitening;
 use soteriafl_core::objective::{Network, TargetLoss};
 
 use crate::problem::Model;
 
+/// What becomes of scaled records before the model reads them.
+#[derive(Clone, Copy)]
+pub struct RecordMap<'a> {
+    /// The public map.
+    pub features: &'a FeatureMap,
+    /// The map that released second moments gave, after it.
+    pub whitening: Option<&'a Whitening>,
+    /// The basis that records are written in.
+    pub basis: Option<Cosine>,
+}
+
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
 /// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
 /// composed with it, so that the file's model reads scaled features as they are. `names` is what
-/// these are called, and `features` the public map that they go through.
+/// these are called.
 ///
 /// # Errors
 /// When the model cannot be encoded.
 pub fn to_bytes(
     model: &Model,
     parameters: &[f32],
-    features: &FeatureMap,
-    basis: Option<Cosine>,
+    map: RecordMap<'_>,
     intercept: f64,
     names: Option<&[String]>,
     targets: Option<TargetRange>,
 ) -> Result<Vec<u8>, String> {
+    let RecordMap {
+        features,
+        whitening,
+        basis,
+    } = map;
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     let mut description = match model {
         Model::Logistic {
@@ -78,7 +95,9 @@ pub fn to_bytes(
                     layer.output_major(parameters),
                 ));
                 let biases = parameters[layer.biases.clone()].to_vec();
-                tensors.push((format!("{prefix}bias"), vec![layer.outputs], biases));
+                if !biases.is_empty() {
+                    tensors.push((format!("{prefix}bias"), vec![layer.outputs], biases));
+                }
             }
             let shapes: Vec<_> = layers
                 .iter()
@@ -104,6 +123,12 @@ pub fn to_bytes(
             "kind": features.kind().to_string(),
             "inputs": features.inputs(),
         });
+        if let Some(whitening) = whitening {
+            let columns = whitening.columns();
+            description["map"]["whitened"] = json!(true);
+            let matrix = whitening.matrix().to_vec();
+            tensors.push(("whitening".into(), vec![columns, columns], matrix));
+        }
     }
     let bytes: Vec<Vec<u8>> = tensors
         .iter()

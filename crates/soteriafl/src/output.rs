@@ -14,7 +14,7 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::quality::Quality;
 use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
-use crate::accounting::Privacy;
+use crate::accounting::{self, Privacy};
 use crate::config::resolve::Resolved;
 use crate::config::{NoiseName, NoiseTarget, Output};
 use crate::quality;
@@ -527,6 +527,7 @@ impl RunResult<'_> {
                 "majority_accuracy": self.majority_accuracy,
             },
             "warnings": self.warnings,
+            "choices": self.resolved.choices(self.records, self.dimension),
             "traffic": {
                 "paper_bits": self.traffic.paper_bits,
                 "uplink_bytes": self.traffic.uplink_bytes,
@@ -540,6 +541,12 @@ impl RunResult<'_> {
         });
         if let Some(found) = &self.quality {
             quality::describe(found, self.class_names, &mut summary["final"]);
+        }
+        let smallest = self.records.iter().copied().min().unwrap_or(1);
+        if let Some(share) = resolved.whiten
+            && let Ok(Some(moments)) = accounting::moments(&resolved.specification(), smallest)
+        {
+            summary["privacy"]["moments"] = json!({ "share": share, "sigma": moments.sigma });
         }
         if !self.privacy.broken_premises.is_empty() {
             summary["privacy"]["broken_premises"] = json!(self.privacy.broken_premises);

@@ -5,6 +5,7 @@
 //! configuration over the same records gives the same bytes. What differs is around it: where the
 //! configuration comes from, where the table of rounds is written, and what is shown meanwhile.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -66,10 +67,11 @@ pub struct Conclusion {
 }
 
 impl Prepared {
-    /// Calibrates every client's noise for `resolved`, which was resolved for `problem`.
+    /// Calibrates every client's noise for `resolved`, which was resolved for `problem`, and whitens
+    /// its records where the run says so.
     ///
     /// # Errors
-    /// When the accountant does not vouch for it.
+    /// When the accountant does not vouch for it, or second moments cannot be released.
     pub fn settle(resolved: Resolved, problem: Problem) -> Result<Self, PrivacyError> {
         let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
         let dimension = problem.objective.dimension();
@@ -81,6 +83,11 @@ impl Prepared {
             problem.data_dependent(),
         )?;
         let calibration = start.elapsed();
+        let whitened = problem.whitened(&resolved);
+        let problem = match whitened.map_err(|error| PrivacyError::Moments(error.to_string()))? {
+            Cow::Owned(whitened) => whitened,
+            Cow::Borrowed(_) => problem,
+        };
         let weights = problem.weights(&resolved);
         let sigmas = &privacy.sigmas;
         Ok(Self {

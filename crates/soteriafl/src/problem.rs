@@ -11,16 +11,19 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rand_distr::{Distribution, StandardNormal};
+use soteriafl_core::moments::{self, Whitening};
 use soteriafl_core::objective::{
     CrossEntropy, LinearRegression, Logistic, Network, Objective, Regularizer, TargetLoss,
 };
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
-use soteriafl_core::random::{PublicPurpose, PublicSeed};
+use soteriafl_core::random::{PublicPurpose, PublicSeed, SecretKey};
 use soteriafl_data::{
     Constants, Cosine, DataDirectories, DataError, Dataset, FeatureKind, RecordsError, Scale,
     Scaling, Source,
 };
 
+use crate::accounting;
+use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Init, RegularizerKind, ScaleChoice};
 use crate::model_file;
@@ -51,6 +54,7 @@ impl From<RecordsError> for ProblemError {
 }
 
 /// Data and model, ready to run.
+#[derive(Clone)]
 pub struct Problem {
     /// Every client's records.
     pub shards: Vec<Arc<Dataset>>,
@@ -62,6 +66,10 @@ pub struct Problem {
     pub scaling: Scaling,
     /// How scaled features were standardised by their records; the saved model knows nothing of it.
     pub standardizing: Option<Scaling>,
+    /// Whether columns were far out of scale before the public map, in a sentence.
+    pub out_of_scale: Option<String>,
+    /// How records were whitened by released second moments.
+    pub whitening: Option<Whitening>,
     /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
     /// Features and classes of the records as they were read.
@@ -143,8 +151,10 @@ impl Problem {
         } else {
             None
         };
+        let mut out_of_scale = None;
         // With an intercept of its own the records have one column more, and the map is none.
         if preparation.features.kind() != FeatureKind::None {
+            out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
             train = preparation.features.apply(train)?;
             test = test
                 .map(|test| preparation.features.apply(test))
@@ -161,12 +171,56 @@ impl Problem {
             objective: preparation.model.objective(),
             scaling,
             standardizing,
+            out_of_scale,
+            whitening: None,
             intercept: if intercept { value } else { 0.0 },
             shape,
             preparation,
             digest: OnceLock::new(),
             prepared_by_records,
         })
+    }
+
+    /// The same with every record whitened, if the run says so: each client releases its second moments
+    /// under noise of its own, and all records go through the map that their average gives.
+    ///
+    /// # Errors
+    /// When the noise of the release cannot be set or drawn.
+    pub fn whitened(&self, resolved: &Resolved) -> Result<Cow<'_, Self>, ProblemError> {
+        if resolved.whiten.is_none() || self.whitening.is_some() {
+            return Ok(Cow::Borrowed(self));
+        }
+        let run = resolved.specification();
+        let unfit =
+            |error: &dyn std::fmt::Display| ProblemError::Model(format!("`data.whiten`: {error}"));
+        let columns = self.preparation.features.outputs();
+        let mut average = vec![0.0; moments::entries(columns)];
+        let mut variance = 0.0;
+        let clients = self.shards.iter().zip(self.weights(resolved)).enumerate();
+        for (id, (shard, weight)) in clients {
+            let noised = accounting::moments(&run, shard.rows()).map_err(|error| unfit(&error))?;
+            let sigma = noised.map_or(0.0, |noised| noised.sigma);
+            let key = SecretKey::simulated(resolved.seed, id as u32);
+            let released = moments::release(shard, sigma, run.noise_kind(), &key)
+                .map_err(|error| unfit(&error))?;
+            for (sum, &value) in average.iter_mut().zip(released.values()) {
+                *sum += weight * f64::from(value);
+            }
+            variance += (weight * sigma).powi(2);
+        }
+        let map = Whitening::new(&average, columns, variance.sqrt());
+        let mapped = |data: &Dataset| map.apply(data);
+        let shards = self.shards.iter().map(|shard| mapped(shard).map(Arc::new));
+        let digest = OnceLock::new();
+        // What the records are does not change with what is made of them.
+        let _ = digest.set(self.digest().to_string());
+        Ok(Cow::Owned(Self {
+            shards: shards.collect::<Result<_, _>>()?,
+            test: self.test.as_ref().map(mapped).transpose()?,
+            whitening: Some(map),
+            digest,
+            ..self.clone()
+        }))
     }
 
     /// What the records are, whatever their files are called: 64 hexadecimal digits, computed once.
@@ -200,11 +254,15 @@ impl Problem {
             ),
         };
         let names = self.shape.names.as_deref();
+        let map = model_file::RecordMap {
+            features,
+            whitening: self.whitening.as_ref(),
+            basis: *basis,
+        };
         model_file::to_bytes(
             model,
             &parameters,
-            features,
-            *basis,
+            map,
             intercept,
             names,
             self.shape.targets,
@@ -255,7 +313,7 @@ impl Problem {
             Model::Network(_) => return None,
         };
         let largest = each.into_iter().flatten().fold(0.0, f64::max);
-        let kind = config.regularizer_for(self.preparation.kind);
+        let kind = config.regularizer_for(self.preparation.kind, self.preparation.features.kind());
         Some(largest + regularizer(kind, config.lambda).smoothness())
     }
 

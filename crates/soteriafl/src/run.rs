@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use soteriafl_core::moments;
 use soteriafl_core::objective::Objective;
 use soteriafl_core::protocol::{Client, ClientPlan, Server, ServerPlan};
 use soteriafl_core::random::SecretKey;
-use soteriafl_core::simulate::Simulation;
+use soteriafl_core::simulate::{Simulation, Traffic};
+use soteriafl_core::wire;
 
 use crate::config::resolve::Resolved;
 use crate::config::{EstimatorKind, ShiftChoice};
@@ -86,6 +88,23 @@ pub fn server_plan(
     }
 }
 
+/// What clients sent and received before the first round: second moments and their average.
+fn moments_traffic(problem: &Problem) -> Traffic {
+    let Some(whitening) = &problem.whitening else {
+        return Traffic::default();
+    };
+    let (clients, values) = (
+        problem.shards.len() as u64,
+        moments::entries(whitening.columns()) as u64,
+    );
+    let bytes = clients * (wire::HEADER_LEN as u64 + 4 * values);
+    Traffic {
+        paper_bits: 64 * clients * values,
+        uplink_bytes: bytes,
+        downlink_bytes: bytes,
+    }
+}
+
 /// A simulation with one noise level per client.
 ///
 /// # Errors
@@ -96,6 +115,11 @@ pub fn simulation(
     sigmas: &[f64],
 ) -> Result<Simulation, ProblemError> {
     check_memory(resolved, problem)?;
+    if resolved.whiten.is_some() != problem.whitening.is_some() {
+        return Err(ProblemError::Model(
+            "the records were not whitened as the run says".to_string(),
+        ));
+    }
     let plan = Arc::new(client_plan(resolved, problem)?);
     let server = server(resolved, problem, &plan)?;
     let clients = problem
@@ -118,5 +142,7 @@ pub fn simulation(
         })
         .collect::<Result<Vec<_>, _>>()?;
     let last = resolved.specification().last_round();
-    Ok(Simulation::new(server, clients).ending_after(last))
+    Ok(Simulation::new(server, clients)
+        .ending_after(last)
+        .sent_before(moments_traffic(problem)))
 }

@@ -38,6 +38,9 @@ pub struct Specification {
     pub coordinates: Coordinates,
     /// Shift step; `None`: direct compression.
     pub shift: Option<f64>,
+    /// The share of the budget (of `mu^2`) that a release of second moments before the first round gets;
+    /// `None`: there is none.
+    pub moments: Option<f64>,
     /// What the noise is set by.
     pub target: NoiseTarget,
     /// The probability that the bound may miss.
@@ -212,14 +215,19 @@ impl Specification {
             estimate_clip,
             regularizer: self.regularizer_at_client.then_some(self.regularizer),
             shift_step: self.shift,
-            noise: match (self.target, self.noise) {
-                (NoiseTarget::None, _) => Noise::None,
-                (_, NoiseName::Float) => Noise::Float,
-                (_, NoiseName::Secure) => Noise::Secure,
-            },
+            noise: self.noise_kind(),
             shared_coordinates: self.coordinates == Coordinates::Shared,
             public_seed: PublicSeed(self.seed),
         })
+    }
+
+    /// Which noise a client draws.
+    pub fn noise_kind(&self) -> Noise {
+        match (self.target, self.noise) {
+            (NoiseTarget::None, _) => Noise::None,
+            (_, NoiseName::Float) => Noise::Float,
+            (_, NoiseName::Secure) => Noise::Secure,
+        }
     }
 
     /// How a client draws its batch.

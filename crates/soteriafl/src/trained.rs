@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
+use soteriafl_core::moments::Whitening;
 use soteriafl_core::objective::{
     Activation, LinearRegression, Logistic, Network, Objective, Outcome, Records, TargetLoss,
     Workspace,
@@ -49,6 +50,8 @@ pub struct Trained {
     inputs: usize,
     /// The public map that records go through before.
     pub features: FeatureMap,
+    /// The map that released second moments gave, after it.
+    whitening: Option<Whitening>,
     /// What the inputs are called, if the file says so.
     pub names: Option<Arc<[String]>>,
     /// How many classes it knows.
@@ -87,6 +90,7 @@ impl Trained {
         Ok(Trained {
             names: names(&description["features"], features.inputs())?,
             features,
+            whitening: whitening(&file, &description["map"], model.inputs)?,
             ..model
         })
     }
@@ -104,6 +108,7 @@ impl Trained {
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
             classes: 2,
             targets: None,
@@ -140,7 +145,7 @@ impl Trained {
             _ => return Err(format!("unknown activation {}", description["activation"])),
         };
         let mut sizes: Vec<usize> = Vec::new();
-        let mut parameters = Vec::new();
+        let (mut parameters, mut without_biases) = (Vec::new(), false);
         for (number, layer) in layers.iter().enumerate() {
             let (inputs, outputs) = (size(&layer[0])?, size(&layer[1])?);
             match sizes.last() {
@@ -165,13 +170,21 @@ impl Trained {
                     .flat_map(|c| (0..outputs).map(move |r| r * inputs + c))
                     .map(|at| weights[at]),
             );
-            parameters.extend(tensor(file, &format!("{prefix}bias"), &[outputs])?);
+            let bias = format!("{prefix}bias");
+            // Where a map appends a constant, softmax has none.
+            without_biases = layers.len() == 1
+                && !description["map"].is_null()
+                && !file.names().contains(&bias.as_str());
+            if !without_biases {
+                parameters.extend(tensor(file, &bias, &[outputs])?);
+            }
         }
         let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
         let (hidden, target) = (&sizes[1..sizes.len() - 1], target(description)?);
         let network = match target {
             Some(_) if classes != 1 => return Err("a number is one output".to_owned()),
             Some((_, loss)) => Network::regression(inputs, hidden, activation, loss),
+            None if without_biases => Network::softmax_without_biases(inputs, classes),
             None => Network::new(inputs, hidden, classes, activation),
         };
         let network = network.map_err(|error| error.to_string())?;
@@ -181,6 +194,7 @@ impl Trained {
             parameters,
             inputs,
             features: unmapped(inputs)?,
+            whitening: None,
             names: None,
             classes,
             targets: target.map(|(range, _)| range),
@@ -188,7 +202,7 @@ impl Trained {
         })
     }
 
-    /// Records as the model reads them: scaled as in training, through the public map, and with the
+    /// Records as the model reads them: scaled as in training, through the maps of the run, and with the
     /// constant feature where it has one, whose scale is part of the model's bias.
     ///
     /// # Errors
@@ -202,7 +216,10 @@ impl Trained {
             }
         };
         let scaling = Scaling::constants(first(scaling.center()), first(scaling.factor()))?;
-        let data = self.features.apply(scaling.apply(data)?)?;
+        let mut data = self.features.apply(scaling.apply(data)?)?;
+        if let Some(whitening) = &self.whitening {
+            data = whitening.apply(&data)?;
+        }
         Ok(match self.intercept {
             true => data.with_intercept(),
             false => data,
@@ -309,6 +326,19 @@ fn features(value: &Value, inputs: usize) -> Result<FeatureMap, String> {
             "its map makes {outputs} numbers of a record, but {inputs} are read"
         )),
     }
+}
+
+/// The whitening of a description's map, if it has one.
+fn whitening(
+    file: &SafeTensors<'_>,
+    map: &Value,
+    inputs: usize,
+) -> Result<Option<Whitening>, String> {
+    if map["whitened"] != true {
+        return Ok(None);
+    }
+    let matrix = tensor(file, "whitening", &[inputs, inputs])?;
+    Ok(Whitening::from_matrix(inputs, matrix))
 }
 
 /// Records as they are.

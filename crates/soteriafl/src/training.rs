@@ -145,6 +145,7 @@ impl Training {
             objective: Arc::new(objective),
             shards: shards.into_iter().map(Arc::new).collect(),
             run: Specification {
+                moments: None,
                 estimator: Estimator::Gd,
                 batch: None,
                 batches: Batches::Poisson,

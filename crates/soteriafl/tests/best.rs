@@ -35,6 +35,7 @@ fn mnist(settings: &[&str]) -> Result<Resolved, ConfigError> {
         smoothness: None,
         image: basis.is_none(),
         feature_map: FeatureKind::None,
+        whiten: None,
         basis,
         whole: 50_890,
     };
@@ -51,6 +52,7 @@ fn smoothing_needs_square_images() {
         smoothness: None,
         image: false,
         feature_map: FeatureKind::None,
+        whiten: None,
         basis: None,
         whole: 709,
     };
@@ -78,6 +80,7 @@ fn references_are_renewed_in_time_or_differences_are_large() {
         smoothness: None,
         image: false,
         feature_map: FeatureKind::None,
+        whiten: None,
         basis: None,
         whole: 124,
     };

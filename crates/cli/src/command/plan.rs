@@ -204,6 +204,7 @@ impl Options {
             smoothness: None,
             image: false,
             feature_map: FeatureKind::None,
+            whiten: None,
             basis: None,
             whole: dimension,
         };
@@ -305,7 +306,10 @@ impl Options {
                 });
             }
         };
-        let kind = config.regularizer_for(problem.preparation.kind);
+        let kind = config.regularizer_for(
+            problem.preparation.kind,
+            problem.preparation.features.kind(),
+        );
         let strongest = regularizer(kind, config.lambda).smoothness();
         let shards: Vec<&Dataset> = problem.shards.iter().map(Arc::as_ref).collect();
         let rows: usize = shards.iter().map(|shard| shard.rows()).sum();

@@ -208,6 +208,9 @@ fn announce(prepared: &Prepared, verbosity: Verbosity) {
         counted(resolved.rounds, "round"),
         compressor_text(resolved.compressor, dimension),
     ));
+    for choice in resolved.choices(&prepared.records, dimension) {
+        verbosity.say(choice);
+    }
     if resolved.output == Output::Random {
         verbosity.say(format!(
             "the result is the model of a random round: of round {} of {}, where the run ends \

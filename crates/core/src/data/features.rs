@@ -6,10 +6,18 @@
 //! | --- | --- | --- |
 //! | `none` | `x` | `d` |
 //! | `unit` | `(x, 1/2)` divided by its length | `d + 1` |
+//! | `roots` | `(x, r(x), 1/2)` divided by its length | `2d + 1` |
+//!
+//! with `r(x) = 2 sqrt((1 + x)/2) - sqrt(2) - (2 - sqrt(2)) x` of each feature, cut off at -1 and 1 before: what the
+//! square root of a range from -1 says beyond the line through its values at 0 and 1.
 //!
 //! **Why unit length.** The gradient of a logistic or softmax loss is the record times an error of bounded length, so
 //! that with `|x| = 1` one bound holds for all records, and a clip can be chosen from it without looking at any. The
 //! constant `1/2` is the intercept, and keeps a record of zeros from being divided by nothing.
+//!
+//! **Why roots.** Counts, amounts and frequencies crowd at the low end of their public range, where the root spreads
+//! them; a linear model then tells little from nothing. For indicators (0 and 1) `r` is zero, so that they cost nothing,
+//! and rows that are sparse stay so.
 //!
 //! **Guarantee.** What a record becomes depends on that record alone, to the bit: not on its place, on threads, nor on
 //! who lies beside it. So neighbouring data sets stay neighbouring, and a map costs no privacy. Rows that are sparse stay
@@ -24,6 +32,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Dataset, RecordsError};
+use unit::Roots;
 
 /// Which public map is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +43,13 @@ pub enum FeatureKind {
     None,
     /// A constant appended, then unit length.
     Unit,
+    /// Every feature's root and a constant appended, then unit length.
+    Roots,
 }
 
 impl FeatureKind {
     /// What can be written, for messages.
-    pub const EXPECTED: &'static str = "\"none\" or \"unit\"";
+    pub const EXPECTED: &'static str = "\"none\", \"unit\" or \"roots\"";
 }
 
 impl fmt::Display for FeatureKind {
@@ -46,6 +57,7 @@ impl fmt::Display for FeatureKind {
         match self {
             FeatureKind::None => formatter.write_str("none"),
             FeatureKind::Unit => formatter.write_str("unit"),
+            FeatureKind::Roots => formatter.write_str("roots"),
         }
     }
 }
@@ -57,6 +69,7 @@ impl FromStr for FeatureKind {
         match text {
             "none" => Ok(FeatureKind::None),
             "unit" => Ok(FeatureKind::Unit),
+            "roots" => Ok(FeatureKind::Roots),
             _ => Err(RecordsError::Choice {
                 what: "features",
                 value: text.to_owned(),
@@ -97,6 +110,7 @@ impl FeatureMap {
         match self.kind {
             FeatureKind::None => self.inputs,
             FeatureKind::Unit => self.inputs + 1,
+            FeatureKind::Roots => 2 * self.inputs + 1,
         }
     }
 
@@ -119,7 +133,8 @@ impl FeatureMap {
         }
         match self.kind {
             FeatureKind::None => Ok(data),
-            FeatureKind::Unit => unit::apply(data),
+            FeatureKind::Unit => unit::apply(data, Roots::Without),
+            FeatureKind::Roots => unit::apply(data, Roots::With),
         }
     }
 }
@@ -130,7 +145,7 @@ mod tests {
 
     #[test]
     fn names_read_back_and_others_are_refused() {
-        for name in ["none", "unit"] {
+        for name in ["none", "unit", "roots"] {
             assert_eq!(name.parse::<FeatureKind>().unwrap().to_string(), name);
         }
         for wrong in ["", "Unit", "unit:3", "pixels"] {

@@ -63,7 +63,7 @@ pub struct LayerShape {
     pub outputs: usize,
     /// The weights, `[inputs][outputs]`.
     pub weights: Range<usize>,
-    /// The biases, one per output.
+    /// The biases, one per output; none in a network without them.
     pub biases: Range<usize>,
 }
 
@@ -146,6 +146,8 @@ struct FactorPlace {
     input: Range<usize>,
     /// The back-propagated error.
     error: Range<usize>,
+    /// Square of the constant that biases stand beside: 1, or 0 in a network without them.
+    constant: f64,
 }
 
 impl Network {
@@ -234,6 +236,7 @@ impl Network {
             places.push(FactorPlace {
                 input: factor_len..first_error,
                 error: first_error..first_error + outputs,
+                constant: 1.0,
             });
             factor_len = first_error + outputs;
             layers.push(LayerShape {
@@ -253,6 +256,20 @@ impl Network {
             factor_len,
             layout,
         })
+    }
+
+    /// Softmax regression without biases, for records that hold a constant: the gradient of a record
+    /// of length one is then at most `sqrt(2)` long.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn softmax_without_biases(inputs: usize, classes: usize) -> Result<Self, NetworkError> {
+        // Nothing is hidden, so no activation is applied.
+        let mut network = Self::new(inputs, &[], classes, Activation::Sigmoid)?;
+        let layer = &mut network.layers[0];
+        layer.biases = layer.weights.end..layer.weights.end;
+        network.places[0].constant = 0.0;
+        Ok(network)
     }
 
     /// The layers in order, with the ranges of their parameters.

@@ -214,6 +214,24 @@ impl RawEstimate {
         }
     }
 
+    /// Adds one record's vector to the first term's sum, divided by its divisor. On a grid it is put there by
+    /// itself; in floating point the caller has bounded it.
+    pub(crate) fn add_vector(&mut self, vector: &[f64]) {
+        let divisor = self.divisors[Term::Batch as usize];
+        match &mut self.sum {
+            Sum::Float(sum) => {
+                for (sum, &value) in sum.iter_mut().zip(vector) {
+                    *sum += (value / divisor) as f32;
+                }
+            }
+            Sum::Grid { sum, grids } => {
+                let mut integers = vec![0; sum.len()];
+                grids.batch.quantize(vector, &mut integers);
+                grids.batch.add(&integers, sum);
+            }
+        }
+    }
+
     /// Adds a mean, which is already divided.
     pub(crate) fn add_mean(&mut self, mean: &KeptMean, coordinates: Coordinates<'_>) {
         match (&mut self.sum, &mean.0) {

@@ -433,3 +433,17 @@ fn records_go_through_the_public_map_of_the_run() {
         assert!((norm - 1.0).abs() < 1e-6, "{norm}");
     }
 }
+
+/// Second moments have no message on the wire: a description with them is refused, also one that a
+/// server has written by hand.
+#[test]
+fn second_moments_are_refused() {
+    let text = describe(3, ["-1", "+1"], &["data.features=unit"])
+        .text()
+        .to_string();
+    let asked = text.replace("whiten = \"none\"", "whiten = 0.15");
+    let asked = asked.replace("sigma = 0.5", "epsilon = 1.0");
+    assert_ne!(asked, text);
+    let error = Description::parse(&asked, 4).unwrap_err();
+    assert!(matches!(error, DescriptionError::Simulated(_)), "{error}");
+}

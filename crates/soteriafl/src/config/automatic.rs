@@ -19,9 +19,12 @@ use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
+use super::linear::{WIDEST_ROOTS, is_linear};
 use super::plain;
 use super::resolve::{Resolved, Shape};
-use super::{Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory};
+use super::{
+    AccountantName, Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory,
+};
 use crate::words::readable;
 
 /// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
@@ -41,6 +44,13 @@ const MOMENTUM: f64 = 0.8;
 
 /// Standard deviation of a network's start in a basis, whose features are few, and on others.
 const STARTS: (f64, f64) = (0.1, 0.05);
+
+/// The share of the budget that second moments get.
+const SHARE: f64 = 0.15;
+
+/// Numbers of a record whose second moments are still released when nobody asks for it, and at all.
+const WIDEST_BY_ITSELF: usize = 257;
+const WIDEST_WHITENED: usize = 1024;
 
 /// Units of a hidden layer whose direction is still equalised: eigenvectors cost their third power.
 const WIDEST: usize = 512;
@@ -70,6 +80,9 @@ impl Config {
     /// was seen, so that few values are better spent on few large messages.
     pub(super) fn message_size(&self, shape: &Shape) -> usize {
         let dimension = shape.dimension;
+        if let Some(rule) = self.logit_rule(shape) {
+            return self.linear_message(&rule, dimension);
+        }
         if self.preset != Preset::Auto {
             return share(0.05, dimension);
         }
@@ -90,16 +103,25 @@ impl Config {
     }
 
     /// Whether all clients send the same coordinates.
-    pub(super) fn sharing_rule(&self, model: ModelKind, scope: ClipScope) -> bool {
-        self.preset == Preset::Auto && model == ModelKind::Mlp && scope == ClipScope::Selected
+    pub(super) fn sharing_rule(&self, shape: &Shape, scope: ClipScope) -> bool {
+        let fits = shape.model == ModelKind::Mlp || self.logit_rule(shape).is_some();
+        self.preset == Preset::Auto && fits && scope == ClipScope::Selected
     }
 
-    /// The public map of records.
+    /// The public map of records with so many features.
     ///
     /// # Errors
     /// When another key says something that does not go with it.
-    pub fn features_for(&self, model: ModelKind) -> Result<FeatureKind, ConfigError> {
-        let kind = self.feature_map.or(FeatureKind::None);
+    pub fn features_for(
+        &self,
+        model: ModelKind,
+        features: usize,
+    ) -> Result<FeatureKind, ConfigError> {
+        let kind = self.feature_map.or_else(|| match self.is_ordinary() {
+            true if features <= WIDEST_ROOTS => FeatureKind::Roots,
+            true => FeatureKind::Unit,
+            false => FeatureKind::None,
+        });
         if kind == FeatureKind::None {
             return Ok(kind);
         }
@@ -116,6 +138,44 @@ impl Config {
             format!("`data.features = \"{kind}\"` does not go with `{key}`"),
             format!("leave {key} out, or set data.features = \"none\""),
         ))
+    }
+
+    /// The share of the budget that a release of second moments gets, for a model that reads records of
+    /// `columns` numbers.
+    ///
+    /// # Errors
+    /// When somebody asks for one that has no proof.
+    pub fn whiten_for(
+        &self,
+        model: ModelKind,
+        map: FeatureKind,
+        columns: usize,
+    ) -> Result<Option<f64>, ConfigError> {
+        let missing = if map == FeatureKind::None {
+            Some("records of length one (`data.features`)")
+        } else if !matches!(self.noise_target, NoiseTarget::Epsilon(_)) {
+            Some("a target for its share of the budget (`privacy.epsilon`)")
+        } else if self.accountant == AccountantName::Paper {
+            Some("an accountant with a proof, not `privacy.accountant = \"paper\"`")
+        } else if columns > WIDEST_WHITENED {
+            Some("records of at most 1024 numbers")
+        } else {
+            None
+        };
+        match (self.whiten, missing) {
+            (Auto::Given(None), _) | (Auto::Auto, Some(_)) => Ok(None),
+            (Auto::Given(Some(share)), None) => Ok(Some(share)),
+            (Auto::Given(Some(_)), Some(missing)) => Err(ConfigError::with_hint(
+                format!("`data.whiten` needs {missing}"),
+                "leave it out, or set it to \"none\"",
+            )),
+            (Auto::Auto, None) => Ok(Some(SHARE).filter(|_| {
+                self.preset == Preset::Auto
+                    && is_linear(model)
+                    && self.is_ordinary()
+                    && columns <= WIDEST_BY_ITSELF
+            })),
+        }
     }
 
     /// Whether the model gets a constant feature: logistic regression, where the map of records
@@ -257,10 +317,12 @@ impl Config {
         compressor: &Compressor,
     ) -> f64 {
         let model = shape.model;
+        let rule = self.logit_rule(shape);
         if self.preset != Preset::Auto {
             return if model.is_linear() { 0.5 } else { 1.0 };
         }
         let whole = match model {
+            _ if let Some(rule) = rule => rule.clip,
             ModelKind::Logistic => 2.0,
             ModelKind::Linear => self.number_clip(shape),
             ModelKind::Softmax => 0.2,
@@ -276,6 +338,9 @@ impl Config {
 
     /// The step size.
     pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
+        if let Some(rule) = self.logit_rule(shape) {
+            return rule.step;
+        }
         match (self.preset, shape.model) {
             // The loss of a number is four times as smooth as that of two classes.
             (_, ModelKind::Linear) if self.plain(shape) => plain::step_rule(floor) / 4.0,
@@ -318,6 +383,9 @@ impl Config {
     pub(super) fn rounds_rule(&self, shape: &Shape, compressor: &Compressor) -> u32 {
         if self.plain(shape) {
             return plain::ROUNDS;
+        }
+        if let Some(rule) = self.logit_rule(shape) {
+            return rule.rounds;
         }
         if self.number_rule(shape) {
             return self.number_rounds(shape);

@@ -4,6 +4,7 @@
 //! The names are those of the table of presets, so that whoever reads one finds it there.
 
 use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::data::FeatureKind;
 
 use super::read::PRESETS;
 use super::resolve::Resolved;
@@ -19,13 +20,15 @@ impl Resolved {
             return named;
         }
         // Without a shift the system chooses only full gradients: on coordinates that all clients
-        // share, or, without noise, whole ones.
+        // share, or whole ones, without noise or of linear models on records of length one.
         let shared =
             self.shared_coordinates && matches!(self.compressor, CompressorKind::RandK { .. });
-        let plain =
-            self.noise_target == NoiseTarget::None && self.compressor == CompressorKind::Identity;
-        let chosen =
-            self.preset == Preset::Auto && self.estimator == EstimatorKind::Gd && (shared || plain);
+        let whole = self.compressor == CompressorKind::Identity;
+        let plain = whole && self.noise_target == NoiseTarget::None;
+        let linear = whole && self.feature_map != FeatureKind::None;
+        let chosen = self.preset == Preset::Auto
+            && self.estimator == EstimatorKind::Gd
+            && (shared || plain || linear);
         if chosen { "auto" } else { "custom" }.to_string()
     }
 

@@ -44,6 +44,13 @@ impl Config {
             })?,
             scale: scale(d)?,
             feature_map: d.read("data.features", Auto::Auto, auto(word::<FeatureKind>))?,
+            whiten: d.read(
+                "data.whiten",
+                Auto::Auto,
+                auto(word_or("none", None, |value| {
+                    probability(value).filter(|share| *share < 1.0).map(Some)
+                })),
+            )?,
             basis: d.read("data.basis", Auto::Auto, auto(basis))?,
             standardize: d.read("data.standardize", Auto::Auto, auto(Value::as_bool))?,
             equal_weights: d.read(

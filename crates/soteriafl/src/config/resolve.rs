@@ -43,6 +43,8 @@ pub struct Resolved {
     pub scale: ScaleChoice,
     /// The public map of records.
     pub feature_map: FeatureKind,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Option<f64>,
     /// Frequencies of a cosine basis.
     pub basis: Option<usize>,
     /// Whether columns are standardised by their records, and the saved model reads them as they
@@ -126,6 +128,7 @@ impl Resolved {
                 ShiftChoice::Off => None,
                 ShiftChoice::Step(step) => Some(step),
             },
+            moments: self.whiten,
             target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
@@ -164,6 +167,8 @@ pub struct Shape {
     pub image: bool,
     /// The public map of records.
     pub feature_map: FeatureKind,
+    /// The share of the budget that second moments get.
+    pub whiten: Option<f64>,
     /// The basis that records are written in.
     pub basis: Option<Cosine>,
     /// Parameters that the model would have without the basis; what may travel is measured by them.
@@ -201,6 +206,9 @@ impl Config {
         }
         let model = self.model.or(if classes == 2 {
             ModelKind::Logistic
+        } else if self.is_ordinary() {
+            // A network's noise grows with its parameters, a linear model's does not.
+            ModelKind::Softmax
         } else {
             ModelKind::Mlp
         });
@@ -217,13 +225,15 @@ impl Config {
         }
     }
 
-    /// The regularizer for `model`.
-    pub fn regularizer_for(&self, model: ModelKind) -> RegularizerKind {
-        self.regularizer.or(if model == ModelKind::Logistic {
-            RegularizerKind::Nonconvex
-        } else {
-            RegularizerKind::None
-        })
+    /// The regularizer for `model` on records that went through this map.
+    pub fn regularizer_for(&self, model: ModelKind, map: FeatureKind) -> RegularizerKind {
+        let bounded = self.preset == Preset::Auto && map != FeatureKind::None;
+        self.regularizer
+            .or(if model == ModelKind::Logistic && !bounded {
+                RegularizerKind::Nonconvex
+            } else {
+                RegularizerKind::None
+            })
     }
 
     /// The scaling for this source.
@@ -278,12 +288,17 @@ impl Config {
                 "give a clip, or leave it out",
             ));
         }
+        let rule = self.logit_rule(shape);
         let shared = self
             .shared_coordinates
-            .or_else(|| self.sharing_rule(shape.model, clip_scope));
+            .or_else(|| self.sharing_rule(shape, clip_scope));
         let shift = self.shift.or(match self.preset {
-            // Coordinates that all clients share leave no difference between clients to learn.
+            // Coordinates that all clients share, and whole gradients, leave no difference between
+            // clients to learn.
             Preset::Auto if shared || self.plain(shape) || self.number_rule(shape) => {
+                ShiftChoice::Off
+            }
+            Preset::Auto if rule.is_some() && compressor == CompressorKind::Identity => {
                 ShiftChoice::Off
             }
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
@@ -358,6 +373,7 @@ impl Config {
             partition: self.partition,
             scale: self.scale_choice(),
             feature_map: shape.feature_map,
+            whiten: shape.whiten,
             basis: shape.basis.map(|basis| basis.frequencies()),
             standardize: self.standardizes(),
             equal_weights: self.equal_weights,
@@ -368,7 +384,7 @@ impl Config {
             hidden: self.hidden.clone(),
             activation: self.activation_for(shape.basis.is_some()),
             intercept: self.has_intercept(shape.model, shape.feature_map),
-            regularizer: self.regularizer_for(shape.model),
+            regularizer: self.regularizer_for(shape.model, shape.feature_map),
             lambda: self.lambda,
             regularizer_at_client: self.regularizer_at_client,
             init: self.init.clone().or_else(|| match shape.model {
@@ -382,14 +398,16 @@ impl Config {
             compressor,
             shift,
             step_size,
-            schedule: self
-                .schedule
-                .or(if shared || (self.plain(shape) && equalize > 0.0) {
-                    Schedule::Cosine
-                } else {
-                    Schedule::Constant
-                }),
-            momentum: self.momentum.or(if shared || self.plain(shape) {
+            schedule: self.schedule.or(if rule.is_some() {
+                Schedule::Constant
+            } else if shared || (self.plain(shape) && equalize > 0.0) {
+                Schedule::Cosine
+            } else {
+                Schedule::Constant
+            }),
+            momentum: self.momentum.or(if rule.is_some() {
+                0.0
+            } else if shared || self.plain(shape) {
                 self.momentum_rule(shape)
             } else {
                 0.0
@@ -434,6 +452,7 @@ impl Config {
         let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
             _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
+            Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
             Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
             Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
         });

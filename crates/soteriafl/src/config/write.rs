@@ -142,6 +142,7 @@ impl Resolved {
             }
         }
         lines.push(("features", text(&self.feature_map.to_string())));
+        lines.push(("whiten", self.whiten.map_or(text("none"), number)));
         lines.push((
             "basis",
             text(&self.basis.map_or("none".to_string(), |frequencies| {

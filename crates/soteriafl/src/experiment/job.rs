@@ -206,8 +206,10 @@ impl Job {
         progress: impl Fn(u64),
     ) -> Result<Option<Outcome>, PoolError> {
         let (setting, resolved) = (&self.setting, self.resolved());
-        let problem = &setting.problem;
         let privacy = setting.privacy()?;
+        // Anew for every seed: their noise differs.
+        let whitened = setting.problem.whitened(&resolved);
+        let problem = &*whitened.map_err(|error| setting.failure(&error))?;
         let mut simulation = run::simulation(&resolved, problem, &privacy.sigmas)
             .map_err(|error| setting.failure(&error))?;
         let weights = problem.weights(&resolved);

@@ -330,6 +330,12 @@ fn synthetic(
         format!("data.clients={clients}"),
         format!("data.partition={}", dealing(inquiry.terms.partition)),
         format!("run.seed={seed}"),
+        // What the run's own records go through.
+        format!("data.features={}", inquiry.shape.feature_map),
+        match inquiry.shape.whiten {
+            Some(share) => format!("data.whiten={share:?}"),
+            None => "data.whiten=none".to_string(),
+        },
     ];
     for assignment in assignments {
         document
@@ -356,6 +362,7 @@ fn most_common(test: &Dataset) -> f64 {
 
 /// Where a run ends.
 fn end_of(run: &Resolved, problem: &Problem, sigma: f64) -> Result<Metrics, String> {
+    let problem = &*problem.whitened(run).map_err(|error| error.to_string())?;
     let sigmas = vec![sigma; problem.shards.len()];
     let mut simulation =
         run::simulation(run, problem, &sigmas).map_err(|error| error.to_string())?;

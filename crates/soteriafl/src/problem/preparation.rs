@@ -23,6 +23,8 @@ pub struct Preparation {
     pub standardize: bool,
     /// The public map that scaled features go through.
     pub features: FeatureMap,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Option<f64>,
     /// The basis that features are written in at last.
     pub basis: Option<Cosine>,
     /// Whether noise is secure, which also decides how rows are stored.
@@ -36,21 +38,21 @@ impl Preparation {
     ///
     /// # Errors
     /// When model and records do not go together.
-    pub fn of(config: &Config, records: &RecordShape) -> Result<Self, ProblemError> {
+    pub fn of(config: &Config, shape: &RecordShape) -> Result<Self, ProblemError> {
         let targets = config.regression()?;
-        if targets != records.targets {
+        if targets != shape.targets {
             return Err(ConfigError::conflict(
                 "the records have classes where the configuration predicts numbers, or another range of these",
             )
             .into());
         }
-        let classes = records.labels.len();
+        let classes = shape.labels.len();
         let loss = targets.map(|range| config.target_loss(range)).transpose()?;
         let weights = class_weights(config, classes)?;
         let kind = config.model_for(classes)?;
-        let map = config.features_for(kind)?;
+        let map = config.features_for(kind, shape.features)?;
         let intercept = kind.is_linear() && config.has_intercept(kind, map);
-        let features = FeatureMap::new(map, records.features)?;
+        let features = FeatureMap::new(map, shape.features)?;
         let columns = features.outputs() + usize::from(intercept);
         let basis = match map {
             FeatureKind::None => config.basis_for(kind, columns)?,
@@ -67,11 +69,17 @@ impl Preparation {
         let network = |hidden: &[usize]| {
             let inputs = basis.map_or(columns, |basis| basis.coefficients());
             let activation = config.activation_for(basis.is_some());
+            let of_classes = || match (kind, map) {
+                // The map appends a constant to every record.
+                (ModelKind::Softmax, map) if map != FeatureKind::None => {
+                    Network::softmax_without_biases(inputs, classes)
+                }
+                _ => Network::new(inputs, hidden, classes, activation),
+            };
             let network = match (loss, &weights) {
                 (Some(loss), _) => Network::regression(inputs, hidden, activation, loss),
-                (None, None) => Network::new(inputs, hidden, classes, activation),
-                (None, Some(weights)) => Network::new(inputs, hidden, classes, activation)
-                    .and_then(|network| network.weighted(weights)),
+                (None, None) => of_classes(),
+                (None, Some(weights)) => of_classes().and_then(|network| network.weighted(weights)),
             };
             network
                 .map(Model::Network)
@@ -98,6 +106,7 @@ impl Preparation {
             model,
             scale: config.scale_choice(),
             standardize,
+            whiten: config.whiten_for(kind, map, features.outputs())?,
             features,
             basis,
             secure: config.noise == Auto::Given(NoiseName::Secure),
@@ -115,6 +124,7 @@ impl Preparation {
             smoothness: None,
             image: self.basis.is_none() && self.square,
             feature_map: self.features.kind(),
+            whiten: self.whiten,
             basis: self.basis,
             whole: self.model.whole(self.basis),
         }

@@ -30,6 +30,7 @@ pub(super) fn html(run: &RunFiles) -> String {
         quality::section(run),
         charts::section(run),
         claim::section(run),
+        choices(run),
         setup::section(run),
         provenance(run),
     ];
@@ -131,15 +132,29 @@ fn header(run: &RunFiles) -> String {
     )
 }
 
-/// What a reader must know before the numbers; nothing where there is nothing.
-fn warnings(run: &RunFiles) -> String {
-    let sentences = run.summary.get("warnings").and_then(|list| list.as_array());
-    let items: String = sentences
+/// The sentences of a list in the summary, as items.
+fn sentences(run: &RunFiles, list: &str) -> String {
+    let sentences = run.summary.get(list).and_then(|list| list.as_array());
+    sentences
         .into_iter()
         .flatten()
         .filter_map(|sentence| sentence.as_str())
         .map(|sentence| format!("<li>{}</li>\n", escape(&text::capitalised(sentence))))
-        .collect();
+        .collect()
+}
+
+/// What the system chose, and why; nothing where it chose nothing.
+fn choices(run: &RunFiles) -> String {
+    let items = sentences(run, "choices");
+    if items.is_empty() {
+        return String::new();
+    }
+    format!("<section>\n<h2>What was chosen, and why</h2>\n<ul>\n{items}</ul>\n</section>\n")
+}
+
+/// What a reader must know before the numbers; nothing where there is nothing.
+fn warnings(run: &RunFiles) -> String {
+    let items = sentences(run, "warnings");
     if items.is_empty() {
         return String::new();
     }

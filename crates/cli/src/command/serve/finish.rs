@@ -145,11 +145,15 @@ pub(super) fn finish(
         }
     }
     let names = plan.shape.names.as_deref();
+    let map = model_file::RecordMap {
+        features: &plan.features,
+        whitening: None,
+        basis: plan.basis,
+    };
     let bytes = model_file::to_bytes(
         &plan.model,
         &model,
-        &plan.features,
-        plan.basis,
+        map,
         plan.intercept,
         names,
         plan.shape.targets,

@@ -51,6 +51,8 @@ impl Plan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
+        // Second moments are released in simulations only.
+        config.whiten = Auto::Given(config.whiten.or(None));
         if config.holdout.is_some() {
             return Err(ConfigError::with_hint(
                 "`data.holdout` is for simulations: the records of a deployment are the clients', \

@@ -219,8 +219,9 @@ fn prepare(
             .split_at_mut(layout.start.start - layout.weights.start);
         let packed = &mut packed[..layout.weights.len()];
         let start = &mut rest[..layout.width];
-        start[..layer.outputs].copy_from_slice(&model[layer.biases.clone()]);
-        start[layer.outputs..].fill(0.0);
+        let biases = &model[layer.biases.clone()];
+        start[..biases.len()].copy_from_slice(biases);
+        start[biases.len()..].fill(0.0);
         let widest = match (l, records.data.features()) {
             (0, Features::Sparse(_)) => packed_matrix::SPARSE_PANEL,
             _ => packed_matrix::dense_panel(),
