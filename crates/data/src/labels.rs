@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::reader::quote;
-use super::{DataError, Dataset, Place};
+use super::{DataError, Dataset, Place, TableSchema};
 use soteriafl_core::data::{LARGEST_VALUE, Labels as Truth, TargetRange, Targets};
 
 /// More distinct labels than this are taken for a mistake.
@@ -39,6 +39,12 @@ pub struct Schema {
     pub feature_names: Option<Arc<[String]>>,
     /// The names of all classes in their order; without them, the labels that occur.
     pub label_names: Option<Arc<[String]>>,
+    /// What the columns of a table mean; without it, all but the label are numbers.
+    pub table: Option<Arc<TableSchema>>,
+    /// Whether labels are left alone and may be missing, as where a class is to be predicted.
+    pub unlabelled: bool,
+    /// The column of a table that says whose record each row is.
+    pub client_column: Option<String>,
     /// The public range of targets, where records have numbers to predict; they have no classes
     /// then.
     pub targets: Option<TargetRange>,
@@ -52,7 +58,26 @@ impl Schema {
             feature_names: data.feature_names().map(Into::into),
             label_names: (data.targets().is_none()).then(|| data.label_names().into()),
             targets: data.targets().map(Targets::range),
+            ..Schema::default()
         }
+    }
+}
+
+impl Schema {
+    /// Stands for the labels of so many rows where nobody knows any: the first class, or the low end
+    /// of the range.
+    pub(super) fn unknown(&self, rows: usize) -> Result<Truth, DataError> {
+        if let Some(range) = self.targets {
+            return Ok(Truth::Targets(Targets::new(
+                &vec![range.low(); rows],
+                range,
+            )?));
+        }
+        let nobody = || [String::new()].into();
+        Ok(Truth::Classes {
+            of: vec![0; rows],
+            names: self.label_names.clone().unwrap_or_else(nobody),
+        })
     }
 }
 
@@ -143,6 +168,14 @@ impl Labels {
         match &self.targets {
             Some((_, targets)) => targets.len(),
             None => self.rows.len(),
+        }
+    }
+
+    /// Drops what is known of rows, not what is known of spellings.
+    pub(super) fn forget(&mut self) {
+        self.rows.clear();
+        if let Some((_, targets)) = &mut self.targets {
+            targets.clear();
         }
     }
 

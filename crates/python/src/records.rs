@@ -184,14 +184,22 @@ impl Rows {
             .map_err(|error| errors::records(&argument, error))
     }
 
-    /// The rows without labels, as records of one class.
+    /// The rows without labels, as records to which labels of any kind are given.
     pub fn unlabelled(&self, schema: &Schema, classes: usize) -> PyResult<Dataset> {
         let mut held = self.held()?.take().ok_or_else(errors::taken)?;
         held.labels = None;
         let argument = held.argument.clone();
         let records = held.fitting(schema).and_then(|held| {
             let rows = held.features.rows();
-            Ok(Dataset::new(held.features, vec![0; rows], classes)?)
+            Ok(match schema.targets {
+                // Models look whether they are asked for what they predict, not at its values.
+                Some(range) => {
+                    let any = vec![range.unscale(0.0); rows];
+                    let targets = Truth::Targets(Targets::new(&any, range)?);
+                    Dataset::labelled(held.features, targets)?
+                }
+                None => Dataset::new(held.features, vec![0; rows], classes)?,
+            })
         });
         records.map_err(|error| errors::records(&argument, error))
     }
@@ -283,7 +291,10 @@ fn flat<T: Element + Copy>(
     single: impl Fn(T) -> f32,
 ) -> (usize, Vec<f32>) {
     let values = values.as_array();
-    let flat = values.iter().map(|&value| single(value)).collect();
+    let flat = match values.as_slice() {
+        Some(rows) => rows.iter().map(|&value| single(value)).collect(),
+        None => values.iter().map(|&value| single(value)).collect(),
+    };
     (values.ncols(), flat)
 }
 

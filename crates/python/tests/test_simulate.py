@@ -1,6 +1,8 @@
 """Runs from Python: the bytes of the program, what is accepted, what is refused."""
 
+import csv
 import functools
+import json
 import os
 import pathlib
 import pickle
@@ -28,7 +30,7 @@ def program():
     if given:
         return given
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    command = ["cargo", "build", "-q", "--locked", "-p", "soteriafl-cli"]
+    command = ["cargo", "build", "-q", "--locked", "--workspace", "--bin", "soteria"]
     subprocess.run(command, cwd=ROOT, check=True)
     return str(target / "debug" / "soteria")
 
@@ -139,6 +141,33 @@ class TestBits:
         assert given.summary["samples_per_client"] == [500] * 8
         uneven = sf.simulate(X, y, clients=pd.Series([1] * 3000 + [7] * 1000), progress=False)
         assert uneven.summary["samples_per_client"] == [3000, 1000]
+
+
+def golden():
+    """The fully specified runs of `vectors/runs.csv`, as configurations with their results."""
+    lines = (ROOT / "vectors" / "runs.csv").read_text().splitlines()
+    common = next(line for line in lines if line.startswith("# common: "))
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        settings = {}
+        for setting in f"{common[len('# common: ') :]} {row['settings']}".split():
+            key, value = setting.split("=", 1)
+            try:
+                settings[key] = json.loads(value)
+            except ValueError:
+                settings[key] = value
+        yield pytest.param(settings, row, id=row["name"])
+
+
+@pytest.mark.parametrize(("settings", "row"), list(golden()))
+def test_golden_runs(settings, row):
+    run = sf.simulate(config=settings, progress=False)
+    assert run.traffic.uplink_bytes == int(row["uplink_bytes"])
+    assert run.traffic.downlink_bytes == int(row["downlink_bytes"])
+    assert run.privacy.sigma == pytest.approx(float(row["sigma"]), rel=1e-9)
+    expected = pytest.approx(float(row["epsilon"]), rel=1e-9) if row["epsilon"] else None
+    assert run.summary["privacy"]["epsilon"] == expected
+    # Other processors may round matrix products otherwise.
+    assert run.rounds["loss"][-1] == pytest.approx(float(row["loss"]), rel=1e-4)
 
 
 class TestRecords:

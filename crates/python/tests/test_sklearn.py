@@ -11,13 +11,18 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import soteriafl as sf
-from soteriafl.sklearn import PrivateClassifier, PublicScaler, data_dependent_steps
+from soteriafl.sklearn import (
+    PrivateClassifier,
+    PrivateRegressor,
+    PublicScaler,
+    data_dependent_steps,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::soteriafl.RunWarning")
 
 
 def checks():
-    for estimator in [PrivateClassifier(rounds=5), PublicScaler()]:
+    for estimator in [PrivateClassifier(rounds=5), PrivateRegressor(rounds=5), PublicScaler()]:
         for checked, check in estimator_checks_generator(estimator):
             name = getattr(check, "func", check).__name__
             yield pytest.param(checked, check, id=f"{type(estimator).__name__}-{name}")
@@ -119,3 +124,37 @@ def test_public_scaler():
     assert scaler.fit_transform(X).tolist() == [[0, 0], [1, 1]]
     with pytest.raises(sf.ConfigError, match="one for each of 3 features"):
         scaler.fit(np.zeros((2, 3)))
+
+
+def test_a_regressor_is_a_run():
+    rng = np.random.default_rng(3)
+    X = rng.uniform(0, 10, (6000, 3))
+    y = 15 + 2 * (X[:, 0] - 5) - (X[:, 1] - 5) + rng.normal(0, 0.5, 6000)
+    regressor = PrivateRegressor(
+        epsilon=2, clients=5, feature_range=(0, 10), target_range=(0, 30), random_state=0
+    )
+    regressor.fit(X, y)
+    predicted = regressor.predict(X)
+    assert regressor.score(X, y) > 0.5 and 1.9 < regressor.epsilon_ <= 2
+    assert predicted.min() >= 0 and predicted.max() <= 30
+    # The twin: the file's weights by hand, in the unit of the target.
+    weights = {name: tensor.astype(float) for name, tensor in regressor.run_.model.items()}
+    place = (X / 5 - 1) @ weights["weight"][0] + weights["bias"]
+    assert np.allclose(predicted, 15 + 15 * np.clip(place, -1, 1), atol=1e-4)
+    with pytest.raises(sf.DataError, match="no probabilities"):
+        regressor.run_.predict_proba(X)
+    for bad in [(3, 3), (5, 1), 7]:
+        with pytest.raises(sf.ConfigError, match="range"):
+            PrivateRegressor(target_range=bad).fit(X, y)
+
+
+def test_numbers_from_a_table():
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-1, 1, (2000, 2))
+    y = np.round(10 * X[:, 0])
+    settings = {"data.target_range": [-10, 10], "data.holdout": 0.25}
+    run = sf.simulate(X, y, config=settings, progress=False)
+    assert run.summary["final"]["r2"] > 0.3 and run.test_accuracy is None
+    assert run.predict(X).dtype == float
+    with pytest.raises(sf.DataError, match=r"numbers up to .* to predict, found text"):
+        sf.simulate(X, y.astype(str), config=settings, progress=False)

@@ -1,20 +1,66 @@
 //! The model as `model.safetensors`: readable by every safetensors library, equal models equal bytes.
 //!
-//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and, where
-//! the records have them, the names of features as JSON (one entry, so that its order cannot vary):
-//! whoever applies the model can see which column each weight is for. Where records go through a
+//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and classes
+//! and, where there are some, the names of features, the schema of the table and the scaling as JSON
+//! (one entry, so that its order cannot vary): whoever has the file can apply the model to rows as
+//! they were before anything was made of them. Where records go through a
 //! public map before the model reads them (`data.features`), `map` says which: then names are of
 //! what goes into the map, and weights for what comes out of it. Where it is `whitened`, the tensor
 //! `whitening` holds `P`, and a record `x` that comes out of the map becomes `P x / |P x|`.
 
 use safetensors::tensor::{Dtype, TensorView};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap, TargetRange};
+use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
 use soteriafl_core::moments::Whitening;
 use soteriafl_core::objective::{Network, TargetLoss};
+use soteriafl_data::{Constants, Scaling};
 
 use crate::problem::Model;
+use crate::record_shape::RecordShape;
+use crate::schema_text;
+
+/// What a model's user needs besides the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// What the records are: names of features, the schema of their table, classes.
+    pub shape: &'a RecordShape,
+    /// How features are scaled before they are mapped and read.
+    pub scaling: &'a Scaling,
+}
+
+impl About<'_> {
+    fn describe(&self, description: &mut Value) {
+        let RecordShape {
+            features,
+            names,
+            schema,
+            labels,
+            targets: _,
+        } = self.shape;
+        if !labels.is_empty() {
+            description["classes"] = json!(labels);
+        }
+        if let Some(names) = names {
+            description["features"] = json!(names);
+        }
+        if let Some(schema) = schema {
+            description["schema"] = schema_text::to_json(schema);
+        }
+        // The constant feature has its scale in the bias. A single number is for all features.
+        let first = |constants: &Constants| {
+            let all = constants.as_slice();
+            json!(&all[..all.len().min(*features)])
+        };
+        let changes = |constants: &Constants, neutral: f64| {
+            constants.as_slice().iter().any(|&value| value != neutral)
+        };
+        let (center, factor) = (self.scaling.center(), self.scaling.factor());
+        if changes(center, 0.0) || changes(factor, 1.0) {
+            description["scale"] = json!({ "center": first(center), "factor": first(factor) });
+        }
+    }
+}
 
 /// What becomes of scaled records before the model reads them.
 #[derive(Clone, Copy)]
@@ -29,8 +75,7 @@ pub struct RecordMap<'a> {
 
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
 /// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
-/// composed with it, so that the file's model reads scaled features as they are. `names` is what
-/// these are called.
+/// composed with it, so that the file's model reads scaled features as they are.
 ///
 /// # Errors
 /// When the model cannot be encoded.
@@ -39,8 +84,7 @@ pub fn to_bytes(
     parameters: &[f32],
     map: RecordMap<'_>,
     intercept: f64,
-    names: Option<&[String]>,
-    targets: Option<TargetRange>,
+    about: About<'_>,
 ) -> Result<Vec<u8>, String> {
     let RecordMap {
         features,
@@ -107,7 +151,7 @@ pub fn to_bytes(
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
-    if let (Some(loss), Some(range)) = (model.target_loss(), targets) {
+    if let (Some(loss), Some(range)) = (model.target_loss(), about.shape.targets) {
         // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
         description["target_range"] = json!([range.low(), range.high()]);
         description["loss"] = match loss {
@@ -115,9 +159,7 @@ pub fn to_bytes(
             TargetLoss::Huber(bound) => json!({ "huber": bound }),
         };
     }
-    if let Some(names) = names {
-        description["features"] = json!(names);
-    }
+    about.describe(&mut description);
     if features.kind() != FeatureKind::None {
         description["map"] = json!({
             "kind": features.kind().to_string(),

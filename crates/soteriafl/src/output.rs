@@ -17,6 +17,7 @@ use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 use crate::accounting::{self, Privacy};
 use crate::config::resolve::Resolved;
 use crate::config::{NoiseName, NoiseTarget, Output};
+use crate::model_card;
 use crate::quality;
 use crate::report::{self, RunFiles};
 
@@ -416,6 +417,10 @@ impl RunDirectory {
         let flushed = self.rounds.to.flush();
         flushed.map_err(OutputError::at(path.join("rounds.csv")))?;
         write("model.safetensors", model)?;
+        write(
+            "MODEL_CARD.md",
+            model_card::markdown(summary, model).as_bytes(),
+        )?;
         let text = format!("{summary:#}\n");
         let files = RunFiles::read_with(&path, &text).map_err(|error| {
             OutputError::at(path.join("report.html"))(io::Error::other(error.to_string()))
@@ -541,6 +546,9 @@ impl RunResult<'_> {
         });
         if let Some(found) = &self.quality {
             quality::describe(found, self.class_names, &mut summary["final"]);
+        }
+        if resolved.records_per_person > 1 {
+            summary["privacy"]["records_per_person"] = json!(resolved.records_per_person);
         }
         let smallest = self.records.iter().copied().min().unwrap_or(1);
         if let Some(share) = resolved.whiten

@@ -1,6 +1,8 @@
 //! What is known about records before any is seen.
 
-use soteriafl_data::TargetRange;
+use std::sync::Arc;
+
+use soteriafl_data::{TableSchema, TargetRange};
 
 /// Features and classes, or the range of targets, of the records of a run, as everybody knows them.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +12,8 @@ pub struct RecordShape {
     /// What they are called, in their order, where that is agreed: records whose source has names
     /// must have these.
     pub names: Option<Vec<String>>,
+    /// What the columns of their table mean, where they are read through a schema.
+    pub schema: Option<Arc<TableSchema>>,
     /// Class names, in their order; none where records have numbers to predict.
     pub labels: Vec<String>,
     /// The public range of these numbers.

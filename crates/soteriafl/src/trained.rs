@@ -1,8 +1,7 @@
 //! A trained model from its file, applied to records.
 //!
-//! A model file holds weights, shapes and names of features, not how features were scaled: that is
-//! in the run's `config.toml`, or, where constants were computed from records, in its
-//! `summary.json`. Nothing in a model file is trusted: shapes are compared with its description,
+//! A model file holds weights and shapes, names of features and classes, the schema of a table and how
+//! features were scaled. Nothing in a model file is trusted: shapes are compared with its description,
 //! numbers must be finite.
 
 use std::sync::Arc;
@@ -16,20 +15,22 @@ use soteriafl_core::objective::{
 };
 use soteriafl_core::quality::{self, Quality};
 use soteriafl_data::{
-    Constants, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling, TargetRange,
+    Constants, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling, TableSchema,
+    TargetRange,
 };
 
 use crate::config::{Config, ScaleChoice};
+use crate::schema_text;
 
 /// Records handled at a time.
 const CHUNK: usize = 1024;
 
-/// The scaling of a run, where it does not depend on records.
+/// The scaling of a run whose records go through this map, where it does not depend on records.
 ///
 /// # Errors
 /// When given constants are out of range.
-pub fn public_scaling(config: &Config) -> Result<Option<Scaling>, RecordsError> {
-    Ok(match config.scale_choice() {
+pub fn public_scaling(config: &Config, map: FeatureKind) -> Result<Option<Scaling>, RecordsError> {
+    Ok(match config.scale_choice(map) {
         ScaleChoice::None => Some(Scaling::identity()),
         ScaleChoice::Standard => config.source.public_scaling(),
         ScaleChoice::Constant { center, factor } => Some(Scaling::constants(
@@ -56,6 +57,12 @@ pub struct Trained {
     pub names: Option<Arc<[String]>>,
     /// How many classes it knows.
     pub classes: usize,
+    /// What they are called, if the file says so.
+    pub class_names: Option<Arc<[String]>>,
+    /// What the columns of a table mean, if it was trained on one.
+    pub schema: Option<Arc<TableSchema>>,
+    /// How features are scaled before they are mapped and read, as the file says.
+    pub scaling: Scaling,
     /// The range of what it predicts, where that is a number.
     pub targets: Option<TargetRange>,
     /// Whether it reads a constant feature after all others.
@@ -88,7 +95,14 @@ impl Trained {
         }?;
         let features = features(&description["map"], model.inputs)?;
         Ok(Trained {
-            names: names(&description["features"], features.inputs())?,
+            names: list_of(
+                &description["features"],
+                features.inputs(),
+                "names of features",
+            )?,
+            class_names: list_of(&description["classes"], model.classes, "classes")?,
+            schema: schema(&description["schema"])?,
+            scaling: scaling(&description["scale"], features.inputs())?,
             features,
             whitening: whitening(&file, &description["map"], model.inputs)?,
             ..model
@@ -110,6 +124,9 @@ impl Trained {
             features: unmapped(inputs)?,
             whitening: None,
             names: None,
+            class_names: None,
+            schema: None,
+            scaling: Scaling::identity(),
             classes: 2,
             targets: None,
             intercept,
@@ -196,6 +213,9 @@ impl Trained {
             features: unmapped(inputs)?,
             whitening: None,
             names: None,
+            class_names: None,
+            schema: None,
+            scaling: Scaling::identity(),
             classes,
             targets: target.map(|(range, _)| range),
             intercept: false,
@@ -216,7 +236,10 @@ impl Trained {
             }
         };
         let scaling = Scaling::constants(first(scaling.center()), first(scaling.factor()))?;
-        let mut data = self.features.apply(scaling.apply(data)?)?;
+        let mut data = {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            self.features.apply_by(scaling.apply(data)?, threads)?
+        };
         if let Some(whitening) = &self.whitening {
             data = whitening.apply(&data)?;
         }
@@ -274,13 +297,10 @@ impl Trained {
         let mut outcomes = vec![Outcome::default(); data.rows()];
         let rows: Vec<u32> = (0..data.rows() as u32).collect();
         for (rows, outcomes) in rows.chunks(CHUNK).zip(outcomes.chunks_mut(CHUNK)) {
-            self.objective.factors(
-                &self.parameters,
-                Records { data, rows },
-                Some(outcomes),
-                None,
-                &mut workspace,
-            );
+            let (records, model) = (Records { data, rows }, &self.parameters);
+            self.objective
+                .factors(model, records, Some(outcomes), None, &mut workspace)
+                .expect("models of a file compute here and do not fail");
         }
         outcomes
     }
@@ -346,19 +366,49 @@ fn unmapped(inputs: usize) -> Result<FeatureMap, String> {
     FeatureMap::new(FeatureKind::None, inputs).map_err(|error| error.to_string())
 }
 
-/// The names of features in a description, one for each; `None` if it has none.
-fn names(value: &Value, inputs: usize) -> Result<Option<Arc<[String]>>, String> {
+/// A list of names in a description, one for each of `count`; `None` if it has none.
+fn list_of(value: &Value, count: usize, what: &str) -> Result<Option<Arc<[String]>>, String> {
     if value.is_null() {
         return Ok(None);
     }
-    let list = value.as_array().filter(|list| list.len() == inputs);
+    let list = value.as_array().filter(|list| list.len() == count);
     let texts = list.and_then(|list| {
         let texts = list.iter().map(|name| name.as_str().map(str::to_owned));
         texts.collect::<Option<Arc<[String]>>>()
     });
     texts
         .map(Some)
-        .ok_or_else(|| format!("expected {inputs} names of features in its description"))
+        .ok_or_else(|| format!("expected {count} {what} in its description"))
+}
+
+/// The schema in a description; `None` if it has none.
+fn schema(value: &Value) -> Result<Option<Arc<TableSchema>>, String> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    match schema_text::from_json(value) {
+        Ok(schema) => Ok(Some(Arc::new(schema))),
+        Err(error) => Err(format!("its schema: {error}")),
+    }
+}
+
+/// The scaling in a description, for so many features; none at all if it says nothing.
+fn scaling(value: &Value, features: usize) -> Result<Scaling, String> {
+    if value.is_null() {
+        return Ok(Scaling::identity());
+    }
+    let constants = |key: &str| {
+        let numbers = value[key].as_array()?.iter().map(Value::as_f64);
+        match numbers.collect::<Option<Vec<f64>>>()?.as_slice() {
+            [number] => Some(Constants::Same(*number)),
+            numbers if numbers.len() == features => Some(Constants::PerFeature(numbers.into())),
+            _ => None,
+        }
+    };
+    let (Some(center), Some(factor)) = (constants("center"), constants("factor")) else {
+        return Err("its scale is not one number, or one for each feature".to_owned());
+    };
+    Scaling::constants(center, factor).map_err(|error| format!("its scale: {error}"))
 }
 
 /// A tensor: its name, its shape and its numbers in row-major order.

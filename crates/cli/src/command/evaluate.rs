@@ -1,9 +1,9 @@
 //! `soteria evaluate`: loss and quality of a trained model on any data: accuracy, confusion, AUC and
 //! calibration of classes, R2, RMSE and MAE of numbers.
 //!
-//! A model file holds weights, shapes and names of features, not how features were scaled: that is
-//! in the run's `config.toml`. Constants computed from records are computed again from the run's
-//! training data, exactly as `train` did. Nothing in a model file is trusted: shapes are compared
+//! A model file says how features were scaled. With the run's `config.toml` its scaling is taken
+//! instead: constants computed from records are computed again from the run's training data, exactly
+//! as `train` did. Nothing in a model file is trusted: shapes are compared
 //! with its description, numbers must be finite.
 //!
 //! Where both the model and the data name their features, names and order must be the same: a
@@ -15,13 +15,14 @@ use std::sync::Arc;
 
 use serde_json::json;
 use soteriafl_core::objective::Outcome;
+use soteriafl_data::schema::Target;
 use soteriafl_data::{
-    DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source, Targets,
+    DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source, TableSchema, Targets,
 };
 
 use super::{Failure, Verbosity, all_cores, print, print_json, table};
 use soteriafl::advice;
-use soteriafl::config::{Config, Document, FeatureList};
+use soteriafl::config::{Config, Document, FeatureList, NaturalClients};
 use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::trained::{Trained, public_scaling};
 use soteriafl::words::counted;
@@ -32,10 +33,10 @@ use soteriafl::words::counted;
 /// MAE in their unit. The loss is the mean that was trained on, without regularizer and weights of
 /// classes. A source with a test set is evaluated on it, any other on all of its rows.
 ///
-/// A model file does not say how features were scaled. With --config the scaling of that run is
-/// applied: given and published constants as they are, others computed again from the run's
-/// training data, which must then be there. Its classes keep their order, too. Without --config
-/// features are taken as they are. Columns of a table with a header must have the names and the
+/// The model file says how features were scaled and what the columns of a table mean. With --config
+/// the scaling of that run is applied: given and published constants as they are, others computed
+/// again from the run's training data, which must then be there. Its classes keep their order, too.
+/// Columns of a table with a header must have the names and the
 /// order of training.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -75,7 +76,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let bytes = std::fs::read(path).map_err(Failure::at(path))?;
     let model = Trained::read(&bytes).map_err(Failure::at(path))?;
     let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-    let context = Context::of(options, &directories, verbosity)?;
+    let context = Context::of(options, &model, &directories, verbosity)?;
     let (split, data) = load(options, &model, &context, &directories)?;
     let outcomes = model.outcomes(&data);
     if let Some(path) = &options.out {
@@ -140,8 +141,15 @@ fn load(
     let schema = Schema {
         columns: Some(model.features.inputs()),
         feature_names: model.names.clone().or(context.feature_names.clone()),
-        label_names: context.label_names.clone(),
+        // A table says what its classes are called; elsewhere they are those of the data.
+        label_names: match &model.schema {
+            Some(_) => model.class_names.clone(),
+            None => context.label_names.clone(),
+        },
+        table: model.schema.clone().or(context.schema.clone()),
+        client_column: context.client_column.clone(),
         targets: model.targets,
+        ..Schema::default()
     };
     let loaded = options.data.load_as(&schema, directories, seed);
     let loaded = loaded.map_err(|error| match error {
@@ -179,7 +187,7 @@ fn averages(data: &Dataset, outcomes: &[Outcome]) -> (f64, f64) {
 }
 
 /// Refuses data whose columns are not those that the model was trained on.
-fn other_columns(data: &Source, difference: &OtherName) -> Failure {
+pub(super) fn other_columns(data: &Source, difference: &OtherName) -> Failure {
     Failure::Usage {
         message: format!(
             "{data} does not have the columns that the model was trained on: {}",
@@ -197,35 +205,49 @@ struct Context {
     scaling: Scaling,
     feature_names: Option<Arc<[String]>>,
     label_names: Option<Arc<[String]>>,
+    /// What the columns of the run's table mean.
+    schema: Option<Arc<TableSchema>>,
+    /// The column that dealt the run's rows to clients.
+    client_column: Option<String>,
     seed: u64,
 }
 
 impl Context {
     fn of(
         options: &Options,
+        model: &Trained,
         directories: &DataDirectories,
         verbosity: Verbosity,
     ) -> Result<Context, Failure> {
         let Some(path) = &options.config else {
-            if options.data.is_images() {
-                verbosity
-                    .warn("images are usually scaled: without --config they are taken as they are");
-            }
             return Ok(Context {
-                scaling: Scaling::identity(),
+                scaling: model.scaling.clone(),
                 feature_names: None,
                 label_names: None,
+                schema: None,
+                client_column: None,
                 seed: 0,
             });
         };
         let config = Config::read(&Document::from_file(path)?)?;
         let names = config.features.as_ref().and_then(FeatureList::names);
         let labels: Option<Arc<[String]>> = config.labels.clone().map(Into::into);
+        let schema = config.schema.clone();
+        // A schema says what the classes are, and in which order.
+        let classes = schema.as_ref().and_then(|schema| match schema.target() {
+            Target::Classes(classes) => Some(Arc::clone(classes)),
+            Target::Quantity { .. } => None,
+        });
+        let labels = labels.or(classes);
+        let client_column = config.natural.as_ref().and_then(NaturalClients::column);
+        let client_column = client_column.map(str::to_owned);
         let named = labels.is_some();
-        let public = public_scaling(&config)?.map(|scaling| Context {
+        let public = public_scaling(&config, model.features.kind())?.map(|scaling| Context {
             scaling,
             feature_names: names.map(Into::into),
             label_names: labels,
+            schema: schema.clone(),
+            client_column: client_column.clone(),
             seed: config.seed,
         });
         // The configuration of a deployment, whose records were never here, says what they look
@@ -241,6 +263,8 @@ impl Context {
                 label_names: Some(problem.shape.labels.into()),
                 scaling: problem.scaling,
                 feature_names: problem.shape.names.map(Into::into),
+                schema,
+                client_column,
                 seed: config.seed,
             }),
             // Published and given constants need no records; only the names of the classes are
@@ -293,7 +317,7 @@ fn write_numbers(
 }
 
 /// A name as a field of a table.
-fn field(name: &str) -> String {
+pub(super) fn field(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))
     } else {

@@ -232,6 +232,16 @@ fn announce(prepared: &Prepared, verbosity: Verbosity) {
              between 0 and 1), or data.scale=none and data.standardize=false",
         );
     }
+    if resolved.specification().ranges_from_records && resolved.noise_target != NoiseTarget::None {
+        verbosity.warn(
+            "no epsilon can be claimed, because the ranges and values of the schema were read from \
+             records: look at every column, and once each says what you would know without these \
+             records, write ranges = \"public\" in it",
+        );
+    }
+    for adjustment in &problem.adjustments {
+        verbosity.say(adjustment.to_string());
+    }
     if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
         verbosity.say(format!("privacy: {START_IS_PUBLIC}"));
     }
@@ -291,6 +301,9 @@ fn without_noise(resolved: &Resolved) -> String {
     if resolved.momentum > 0.0 {
         let _ = write!(line, ", momentum {}", resolved.momentum);
     }
+    if let Some(recursion) = &resolved.recursion {
+        let _ = write!(line, ", keeping {} of the velocity", recursion.keep);
+    }
     line
 }
 
@@ -346,7 +359,7 @@ fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {
             "{} at delta {}, {} (proved, for secret seeds)",
             readable(round_up(epsilon, 4)),
             readable(resolved.delta),
-            resolved.adjacency,
+            resolved.specification().neighbours(),
         ),
         None => format!("no claim: {}", privacy.claim),
     }

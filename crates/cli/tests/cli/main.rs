@@ -1,6 +1,7 @@
 //! The whole program from outside: arguments in; files, streams and exit codes out.
 
 mod account;
+mod audit;
 mod data;
 mod digits;
 mod evaluate;
@@ -12,6 +13,7 @@ mod numbers;
 mod plan;
 mod program;
 mod readme;
+mod tables;
 mod train;
 mod training;
 mod variants;

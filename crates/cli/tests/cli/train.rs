@@ -34,6 +34,7 @@ fn a_run_leaves_its_files() {
     assert_eq!(
         names,
         [
+            "MODEL_CARD.md",
             "config.toml",
             "model.safetensors",
             "report.html",
@@ -167,7 +168,7 @@ fn a_run_leaves_its_files() {
     let (model, description) = tensors(&place.path("run/model.safetensors"));
     assert_eq!(
         description,
-        serde_json::json!({ "kind": "logistic", "inputs": 123 })
+        serde_json::json!({ "kind": "logistic", "inputs": 123, "classes": ["-1", "+1"] })
     );
     let shapes: Vec<_> = model
         .iter()

@@ -34,6 +34,7 @@ pub fn describe(records: usize, settings: &[String]) -> Description {
         targets: None,
         names: None,
         features: 40,
+        schema: None,
         labels: vec!["-1".to_string(), "+1".to_string()],
     };
     let preparation = Preparation::of(&config, &shape).unwrap();

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
     from sklearn.pipeline import Pipeline
     from sklearn.utils import check_random_state, get_tags
     from sklearn.utils.multiclass import check_classification_targets
@@ -40,7 +40,7 @@ from .errors import ConfigError, DataDependentWarning, RunWarning
 from .results import Privacy, Run
 from .simulation import simulate
 
-__all__ = ["PrivateClassifier", "PublicScaler", "data_dependent_steps"]
+__all__ = ["PrivateClassifier", "PrivateRegressor", "PublicScaler", "data_dependent_steps"]
 
 #: Steps that are fitted, but to the number of features or to a seed alone.
 _PUBLIC_STEPS = {
@@ -121,7 +121,77 @@ class PublicScaler(TransformerMixin, BaseEstimator):
         return tags
 
 
-class PrivateClassifier(ClassifierMixin, BaseEstimator):
+class _Private(BaseEstimator):
+    """What classifier and regressor have in common."""
+
+    def _train(self, X: Any, y: Any, clients: ArrayLike | None, config: dict[str, Any]) -> None:
+        steps = _steps_before(self)
+        if steps:
+            names = ", ".join(steps)
+            warnings.warn(
+                f"{names}: fitted to the records before the private training, which no accounting "
+                "covers, so nothing is claimed; scale by public constants instead (feature_range, "
+                "PublicScaler)",
+                DataDependentWarning,
+                stacklevel=3,
+            )
+        self.scaler_ = self._public_scaler(X)
+        run = simulate(
+            X if self.scaler_ is None else self.scaler_.transform(X),
+            y,
+            clients=self._clients(len(y)) if clients is None else clients,
+            algorithm=self.algorithm,
+            model=self.model,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            clip=self.clip,
+            rounds=self.rounds,
+            compressor=self.compressor,
+            fraction=self.fraction,
+            config=config,
+            prepared_by_records=bool(steps),
+            seed=self._seed(),
+            threads=self.threads,
+            progress=False,
+        )
+        self.run_: Run = run
+        self.privacy_: Privacy = run.privacy
+        self.epsilon_: float | None = self.privacy_.epsilon
+        self.n_iter_: int = int(run.summary["rounds"])
+
+    def _features(self, X: Any) -> Any:
+        check_is_fitted(self, "run_")
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        return X if self.scaler_ is None else self.scaler_.transform(X)
+
+    def _public_scaler(self, X: Any) -> PublicScaler | None:
+        if self.feature_range is None:
+            return None
+        low, high = _pair("feature_range", self.feature_range)
+        return PublicScaler.from_ranges(low, high).fit(X)
+
+    def _clients(self, rows: int) -> int:
+        if self.clients > rows:
+            warnings.warn(
+                f"{rows} records cannot be dealt to {self.clients} clients: each gets one",
+                RunWarning,
+                stacklevel=4,
+            )
+        return int(min(self.clients, rows))
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, (int, np.integer)):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+
+class PrivateClassifier(ClassifierMixin, _Private):
     """A classifier whose training is private and federated: :func:`soteriafl.simulate` in
     scikit-learn's clothes.
 
@@ -201,90 +271,115 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 "Classifier can't train when only one class is present: y has 1 class, "
                 f"{self.classes_[0]!r}"
             )
-        steps = _steps_before(self)
-        if steps:
-            names = ", ".join(steps)
-            warnings.warn(
-                f"{names}: fitted to the records before the private training, which no accounting "
-                "covers, so nothing is claimed; scale by public constants instead (feature_range, "
-                "PublicScaler)",
-                DataDependentWarning,
-                stacklevel=2,
-            )
-        self.scaler_ = self._public_scaler(X)
-        run = simulate(
-            X if self.scaler_ is None else self.scaler_.transform(X),
-            y,
-            clients=self._clients(len(y)) if clients is None else clients,
-            algorithm=self.algorithm,
-            model=self.model,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            clip=self.clip,
-            rounds=self.rounds,
-            compressor=self.compressor,
-            fraction=self.fraction,
-            config=self.config,
-            prepared_by_records=bool(steps),
-            seed=self._seed(),
-            threads=self.threads,
-            progress=False,
-        )
-        self.run_: Run = run
-        self.privacy_: Privacy = run.privacy
-        self.epsilon_: float | None = self.privacy_.epsilon
-        self.n_iter_: int = int(run.summary["rounds"])
+        self._train(X, y, clients, dict(self.config or {}))
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of every row."""
-        check_is_fitted(self, "run_")
-        return np.asarray(self.run_.predict(self._features(X)), dtype=self.classes_.dtype)
+        X = self._features(X)
+        return np.asarray(self.run_.predict(X), dtype=self.classes_.dtype)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`."""
-        check_is_fitted(self, "run_")
         X = self._features(X)
         found = self.run_.predict_proba(X)
         every = np.zeros((len(found), len(self.classes_)))
         every[:, np.searchsorted(self.classes_, self.run_.classes)] = found
         return every
 
-    def _features(self, X: Any) -> Any:
-        check_is_fitted(self, "run_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        return X if self.scaler_ is None else self.scaler_.transform(X)
-
-    def _public_scaler(self, X: Any) -> PublicScaler | None:
-        if self.feature_range is None:
-            return None
-        try:
-            low, high = self.feature_range
-        except (TypeError, ValueError):
-            raise ConfigError("`feature_range` must be a pair: lowest and highest values") from None
-        return PublicScaler.from_ranges(low, high).fit(X)
-
-    def _clients(self, rows: int) -> int:
-        if self.clients > rows:
-            warnings.warn(
-                f"{rows} records cannot be dealt to {self.clients} clients: each gets one",
-                RunWarning,
-                stacklevel=3,
-            )
-        return min(self.clients, rows)
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, (int, np.integer)):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.non_deterministic = self.random_state is None
         # With few records there is more noise than signal, as there must be.
         tags.classifier_tags.poor_score = True
         return tags
+
+
+class PrivateRegressor(RegressorMixin, _Private):
+    """A regressor whose training is private and federated: a linear model or a network of a number.
+
+    >>> import numpy as np
+    >>> from soteriafl.sklearn import PrivateRegressor
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (8000, 3))
+    >>> y = 20 + 5 * X[:, 0] - 3 * X[:, 1]
+    >>> regressor = PrivateRegressor(epsilon=2, target_range=(10, 30), random_state=0).fit(X, y)
+    >>> regressor.score(X, y) > 0.5, regressor.epsilon_ <= 2
+    (True, True)
+
+    Parameters
+    ----------
+    target_range
+        The public lowest and highest value of what is predicted; never the records' own minimum and
+        maximum. Predictions lie within it, and targets beyond it count as its end.
+    feature_range, epsilon, delta, clients, algorithm, model, clip, rounds, compressor, fraction, \
+config, random_state, threads
+        As of :class:`PrivateClassifier`; `model` is "linear" or "mlp".
+
+    Attributes
+    ----------
+    n_features_in_, feature_names_in_, privacy_, epsilon_, scaler_, run_
+        As of :class:`PrivateClassifier`.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = 1.0,
+        delta: float = 1e-5,
+        clients: int = 10,
+        target_range: tuple[float, float] = (-1.0, 1.0),
+        feature_range: tuple[ArrayLike, ArrayLike] | None = None,
+        algorithm: str = "auto",
+        model: str = "auto",
+        clip: float | Literal["auto"] = "auto",
+        rounds: int | Literal["auto"] = "auto",
+        compressor: str = "auto",
+        fraction: float | Literal["auto"] = "auto",
+        config: Mapping[str, Any] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clients = clients
+        self.target_range = target_range
+        self.feature_range = feature_range
+        self.algorithm = algorithm
+        self.model = model
+        self.clip = clip
+        self.rounds = rounds
+        self.compressor = compressor
+        self.fraction = fraction
+        self.config = config
+        self.random_state = random_state
+        self.threads = threads
+
+    def fit(self, X: Any, y: Any, clients: ArrayLike | None = None) -> Self:
+        """Trains on clients' records; `clients` may say which client every row belongs to."""
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=True
+        )
+        low, high = _pair("target_range", self.target_range)
+        config = {"data.target_range": [float(low), float(high)], **(self.config or {})}
+        self._train(X, np.asarray(y, np.float64), clients, config)
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The number of every row, within `target_range`."""
+        X = self._features(X)
+        return np.asarray(self.run_.predict(X), np.float64)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+def _pair(name: str, value: Any) -> tuple[Any, Any]:
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        raise ConfigError(f"`{name}` must be a pair: lowest and highest value") from None
+    return low, high
 
 
 def data_dependent_steps(pipeline: Pipeline) -> list[str]:

@@ -100,6 +100,7 @@ impl Config {
         let applies = self.preset == Preset::Auto
             && is_linear(shape.model)
             && shape.feature_map != FeatureKind::None
+            && !self.of_scattering(shape)
             && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorKind::Gd));
         let signal = self.signal(shape).filter(|_| applies)?;
         let clip = match self.clip {

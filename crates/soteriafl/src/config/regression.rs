@@ -148,7 +148,7 @@ mod tests {
             regression.regression().unwrap(),
             TargetRange::new(0.0, 10.0).ok()
         );
-        assert_eq!(regression.model_for(0).unwrap(), ModelKind::Linear);
+        assert_eq!(regression.model_for(0, 4).unwrap(), ModelKind::Linear);
         assert_eq!(config("").regression().unwrap(), None);
         for wrong in [
             "[model]\ntask = \"regression\"\n",
@@ -161,8 +161,12 @@ mod tests {
             );
         }
         let softmax = config("[data]\ntarget_range = [0, 1]\n[model]\nkind = \"softmax\"\n");
-        assert!(softmax.model_for(0).is_err());
-        assert!(config("[model]\nkind = \"linear\"\n").model_for(2).is_err());
+        assert!(softmax.model_for(0, 4).is_err());
+        assert!(
+            config("[model]\nkind = \"linear\"\n")
+                .model_for(2, 4)
+                .is_err()
+        );
     }
 
     #[test]

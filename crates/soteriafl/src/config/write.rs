@@ -14,6 +14,7 @@ use super::{
     EstimatorKind, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
     ShiftChoice, Task,
 };
+use crate::schema_text;
 
 impl Resolved {
     /// The file `config.toml` of a simulated run. Reading it back gives the same run.
@@ -68,6 +69,9 @@ impl Resolved {
             }
         };
         section("data", self.data_lines());
+        if let Some(schema) = &self.schema {
+            section("schema", schema_text::lines(schema));
+        }
         section("model", self.model_lines());
         section("algorithm", self.algorithm_lines());
         section("privacy", self.privacy_lines());
@@ -121,6 +125,13 @@ impl Resolved {
         }
         lines.push(("clients", self.clients.to_string()));
         match self.partition {
+            _ if self.natural.is_some() => {
+                let natural = self
+                    .natural
+                    .iter()
+                    .map(|natural| text(&natural.to_string()));
+                lines.extend(natural.map(|natural| ("partition", natural)));
+            }
             Partition::Dirichlet { alpha } => {
                 lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))])
             }
@@ -214,9 +225,12 @@ impl Resolved {
             ("preset", text(name(PRESETS, self.preset))),
             ("estimator", text(self.estimator.word())),
         ];
-        if let Some(batch) = self.batch {
-            lines.push(("batch", number(batch)));
+        match self.batch {
+            Some(batch) => lines.push(("batch", number(batch))),
+            None if self.estimator != EstimatorKind::Gd => lines.push(("batch", text("all"))),
+            None => {}
         }
+        lines.extend(self.recursion_lines());
         if self.estimator == EstimatorKind::Svrg {
             lines.push(("snapshot_probability", number(self.snapshot_probability)));
         }
@@ -256,6 +270,9 @@ impl Resolved {
         }
         lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
         lines.push(("momentum", number(self.momentum)));
+        if let Some(cap) = self.step_cap {
+            lines.push(("step_cap", number(cap)));
+        }
         lines.push(("smoothing", self.smoothing.to_string()));
         lines.push(("equalize", number(self.equalize)));
         lines.push(("rounds", self.rounds.to_string()));
@@ -274,6 +291,9 @@ impl Resolved {
             ("delta", number(self.delta)),
             ("adjacency", text(self.adjacency.word())),
         ]);
+        if self.records_per_person > 1 {
+            lines.push(("records_per_person", self.records_per_person.to_string()));
+        }
         if self.clipped {
             lines.push(("clip", number(self.clip)));
             lines.push(("clip_scope", text(self.clip_scope.word())));
@@ -288,8 +308,8 @@ impl Resolved {
                 "poisson"
             }),
         ));
-        let two_terms = matches!(self.estimator, EstimatorKind::Svrg | EstimatorKind::Saga);
-        if two_terms && self.clipped {
+        lines.extend(self.increment_lines());
+        if self.estimator.has_two_terms() && self.clipped {
             lines.push((
                 "difference_clip",
                 self.difference_clip.map_or(text("none"), number),
@@ -302,6 +322,9 @@ impl Resolved {
             "amplification",
             text(if self.amplification { "auto" } else { "off" }),
         ));
+        if self.trusted_aggregation {
+            lines.push(("trusted_aggregation", true.to_string()));
+        }
         lines.push(("noise", text(name(NOISES, self.noise))));
         lines
     }
@@ -312,11 +335,11 @@ fn list(values: &[String]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-fn text(value: &str) -> String {
+pub(super) fn text(value: &str) -> String {
     toml::Value::String(value.to_string()).to_string()
 }
 
 /// The shortest text that reads back as the same number, always recognisable as a float.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     toml::Value::Float(value).to_string()
 }

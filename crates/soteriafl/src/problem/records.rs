@@ -2,11 +2,12 @@
 
 use soteriafl_core::random::{PublicPurpose, PublicSeed, below};
 use soteriafl_data::{
-    DataDirectories, DataError, Dataset, Partition, RecordsError, Schema, Source, Targets,
+    Adjustment, DataDirectories, DataError, Dataset, Grouping, Partition, RecordsError, Schema,
+    Source, Targets,
 };
 
 use super::ProblemError;
-use crate::config::{Config, ConfigError};
+use crate::config::{Auto, Config, ConfigError, NaturalClients};
 use crate::record_shape::RecordShape;
 use crate::words::counted;
 
@@ -18,6 +19,8 @@ pub struct Records {
     /// Every client's rows of `train`.
     pub(super) dealt: Vec<Vec<u32>>,
     pub(super) shape: RecordShape,
+    /// What the schema of a table did not know, for its owner's eyes.
+    pub(super) adjustments: Vec<Adjustment>,
     /// Whether whoever gave them has prepared them by numbers computed from them.
     pub(super) prepared_by_records: bool,
 }
@@ -28,8 +31,11 @@ impl Records {
     /// # Errors
     /// When data or numbers of clients do not fit.
     pub fn read(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
+        let natural = config.natural.as_ref();
         let schema = Schema {
             targets: config.regression()?,
+            table: config.schema.clone(),
+            client_column: natural.and_then(NaturalClients::column).map(str::to_owned),
             ..Schema::default()
         };
         let (source, seed) = (&config.source, config.seed);
@@ -37,7 +43,14 @@ impl Records {
             None => source.load_as(&schema, directories, seed)?,
             Some(test) => source.load_with_test(test, &schema, directories, seed)?,
         };
-        Self::deal(config, loaded.train, loaded.test, None)
+        let clients = match natural {
+            Some(natural) => Some(clients_of(config, natural, loaded.clients)?),
+            None => None,
+        };
+        Ok(Self {
+            adjustments: loaded.adjustments,
+            ..Self::deal(config, loaded.train, loaded.test, clients)?
+        })
     }
 
     /// Records that a program has in memory, and, if it says so, which rows of `train` each client
@@ -86,7 +99,8 @@ impl Records {
         mut test: Option<Dataset>,
         clients: Option<Vec<Vec<u32>>>,
     ) -> Result<Self, ProblemError> {
-        if clients.is_some() != (config.partition == Partition::Given) {
+        let named = config.natural.is_some() || config.partition == Partition::Given;
+        if clients.is_some() != named {
             return Err(ConfigError::conflict(
                 "`data.partition = \"given\"` goes with records of which a program says which \
                  client has which, and no other partition does",
@@ -133,12 +147,14 @@ impl Records {
             shape: RecordShape {
                 features: train.columns(),
                 names: train.feature_names().map(<[String]>::to_vec),
+                schema: config.schema.clone(),
                 labels: train.label_names().to_vec(),
                 targets: train.targets().map(Targets::range),
             },
             train,
             test,
             dealt,
+            adjustments: Vec::new(),
             prepared_by_records: false,
         })
     }
@@ -178,6 +194,37 @@ fn check_dealt(clients: &[Vec<u32>], rows: usize) -> Result<(), DataError> {
         Some(row) => wrong(format!("row {row} belongs to nobody")),
         None => Ok(()),
     }
+}
+
+/// Every client's rows, where the data says whose they are.
+fn clients_of(
+    config: &Config,
+    natural: &NaturalClients,
+    clients: Option<Grouping>,
+) -> Result<Vec<Vec<u32>>, ConfigError> {
+    let Some(clients) = clients else {
+        return Err(ConfigError::conflict(format!(
+            "`data.partition = \"{natural}\"`: {} does not say whose record each row is",
+            config.source
+        )));
+    };
+    let dealt = clients.rows();
+    let expected = match config.clients {
+        Auto::Given(_) => config.clients()?,
+        // Presets with a single client keep their word.
+        Auto::Auto if config.clients()? == 1 => 1,
+        Auto::Auto => dealt.len(),
+    };
+    if expected != dealt.len() {
+        return Err(ConfigError::with_hint(
+            format!(
+                "`data.clients` is {expected}, but the data names {} (`data.partition = \"{natural}\"`)",
+                counted(dealt.len(), "client")
+            ),
+            "leave `data.clients` out, or choose another partition",
+        ));
+    }
+    Ok(dealt)
 }
 
 /// Why rows are not held out where there is a test set.

@@ -15,7 +15,7 @@ use super::plan::Plan;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::claim::{Claim, Reason};
-use soteriafl::model_file;
+use soteriafl::model_file::{self, About};
 use soteriafl::output::{Deployed, RunDirectory, RunResult};
 use soteriafl::problem;
 use soteriafl::words::readable;
@@ -100,7 +100,8 @@ pub(super) fn finish(
         .as_ref()
         .and_then(soteriafl::quality::no_better_than_mean);
     found.extend(no_better);
-    let foreseen = advice::noise(ratio, model.len()).into_iter();
+    let persons = advice::persons(plan.resolved.records_per_person, &privacy.claim);
+    let foreseen = advice::noise(ratio, model.len()).into_iter().chain(persons);
     let ending = RunResult {
         resolved: &plan.resolved,
         records: &last.records,
@@ -144,21 +145,17 @@ pub(super) fn finish(
             summary["seconds"][part] = serde_json::Value::Null;
         }
     }
-    let names = plan.shape.names.as_deref();
+    let about = About {
+        shape: &plan.shape,
+        scaling: &plan.scaling,
+    };
     let map = model_file::RecordMap {
         features: &plan.features,
         whitening: None,
         basis: plan.basis,
     };
-    let bytes = model_file::to_bytes(
-        &plan.model,
-        &model,
-        map,
-        plan.intercept,
-        names,
-        plan.shape.targets,
-    )
-    .map_err(Failure::Failed)?;
+    let bytes = model_file::to_bytes(&plan.model, &model, map, plan.intercept, about)
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     for warning in &found {
         verbosity.warn(warning);
@@ -204,7 +201,7 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
             "{} at delta {}, {} (each client by its own ledger)",
             readable(soteriafl_accountant::round_up(epsilon, 4)),
             readable(ending.resolved.delta),
-            ending.resolved.adjacency
+            ending.resolved.specification().neighbours()
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };
