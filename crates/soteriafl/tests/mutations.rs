@@ -253,7 +253,9 @@ fn messages(estimator: EstimatorPlan, kind: CompressorKind, target: f32) -> Tran
         .map(|round| {
             let mut model = vec![0.0; COLUMNS];
             model[0] = 4.0 * levels[round % levels.len()];
-            let message = client.message(round as u32, &Arc::new(model), &mut scratch);
+            let message = client
+                .message(round as u32, &Arc::new(model), &mut scratch)
+                .unwrap();
             let update = message.update.unwrap();
             let chosen = match update.coordinates() {
                 Coordinates::All => None,
