@@ -307,7 +307,7 @@ pub fn needs_dense_rows(source: &Source, scaling: &Scaling) -> bool {
 
 /// Client weights in the objective for clients of these sizes, summing to one.
 pub fn weights(resolved: &Resolved, records: &[usize]) -> Vec<f64> {
-    accounting::weights(resolved.equal_weights, records)
+    crate::accounting::weights(resolved.equal_weights, records)
 }
 
 /// Value of the constant feature, the last of `columns`, after scaling.

@@ -11,7 +11,9 @@
 use std::sync::Arc;
 
 use soteriafl_core::data::{Dataset, DenseRows, Features};
-use soteriafl_core::objective::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use soteriafl_core::objective::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace,
+};
 
 /// Which coordinates belong to whom.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -194,7 +196,7 @@ impl Objective for Canaries {
         outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         _workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let Features::Dense(rows) = records.data.features() else {
             unreachable!("canaries are dense rows");
         };
@@ -206,6 +208,7 @@ impl Objective for Canaries {
                 *factor = model[0] * rows.row(row as usize)[0];
             }
         }
+        Ok(())
     }
 
     fn squared_norms(
@@ -290,7 +293,9 @@ mod tests {
         };
         let mut factors = vec![0.0; 30];
         let model = vec![0.75; dimension];
-        objective.factors(&model, records, None, Some(&mut factors), &mut workspace);
+        objective
+            .factors(&model, records, None, Some(&mut factors), &mut workspace)
+            .unwrap();
         let weights: Vec<f32> = (0..30).map(|j| 0.5 + j as f32 / 30.0).collect();
         let gradients = Gradients {
             factors: &factors,

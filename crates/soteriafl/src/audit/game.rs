@@ -169,7 +169,9 @@ impl Game {
         let mut reader = Reader::new(self);
         for (round, &(steer, shifts)) in self.rounds.iter().enumerate() {
             let model = &self.models[steer as usize];
-            let message = client.message(round as Round, model, scratch);
+            let message = client
+                .message(round as Round, model, scratch)
+                .map_err(|error| AuditError::Client(error.to_string()))?;
             // A client that takes no part says nothing, and remembers nothing.
             let Some(update) = message.update else {
                 continue;
