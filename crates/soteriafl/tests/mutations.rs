@@ -20,8 +20,8 @@ use soteriafl::core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch,
 use soteriafl::core::random::{PublicSeed, Purpose, SecretKey};
 use soteriafl::core::sampling::{Coins, Sampling};
 use soteriafl::specification::{
-    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output, Specification,
-    StepSizeOrigin,
+    AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
+    Specification, StepSizeOrigin,
 };
 
 /// Who notices.
@@ -128,6 +128,8 @@ fn run() -> Specification {
         regularizer_at_client: false,
         moments: None,
         ranges_from_records: false,
+        aggregation: Aggregation::Open,
+        step_cap: None,
         rounds: 8,
         output: Output::Last,
         seed: 0,
@@ -251,7 +253,9 @@ fn messages(estimator: EstimatorPlan, kind: CompressorKind, target: f32) -> Tran
         .map(|round| {
             let mut model = vec![0.0; COLUMNS];
             model[0] = 4.0 * levels[round % levels.len()];
-            let message = client.message(round as u32, &Arc::new(model), &mut scratch);
+            let message = client
+                .message(round as u32, &Arc::new(model), &mut scratch)
+                .unwrap();
             let update = message.update.unwrap();
             let chosen = match update.coordinates() {
                 Coordinates::All => None,

@@ -6,8 +6,8 @@ use soteriafl_core::objective::Regularizer;
 use soteriafl_core::protocol::Schedule;
 
 use crate::specification::{
-    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output, Specification,
-    StepSizeOrigin,
+    AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
+    Specification, StepSizeOrigin,
 };
 
 /// Full gradients, nothing compressed, ten rounds.
@@ -41,6 +41,8 @@ pub(crate) fn run() -> Specification {
         regularizer_at_client: false,
         moments: None,
         ranges_from_records: false,
+        aggregation: Aggregation::Open,
+        step_cap: None,
         rounds: 10,
         output: Output::Last,
         seed: 0,

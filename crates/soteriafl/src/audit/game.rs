@@ -71,6 +71,10 @@ impl Game {
         let Some(clip) = run.clip else {
             return Err(AuditError::NoClaim("nothing is clipped".to_string()));
         };
+        if matches!(run.estimator, Estimator::Recursive(_)) {
+            let reason = "the audit has no attack on recursive estimators";
+            return Err(AuditError::Client(reason.to_string()));
+        }
         let copies = (run.records_per_person as usize).clamp(1, records.max(1));
         let fraction = match run.compressor {
             CompressorKind::RandK { k } => k as f64 / dimension as f64,
@@ -230,7 +234,7 @@ impl Strategy {
             Estimator::Svrg { difference_clip } | Estimator::Saga { difference_clip } => {
                 difference_clip.unwrap_or(2.0 * clip)
             }
-            Estimator::Gd | Estimator::Sgd => 0.0,
+            Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => 0.0,
         };
         // The longest reference gradient that leaves room for a whole difference.
         let low = (clip - difference).max(-clip);
@@ -254,7 +258,7 @@ impl Strategy {
         (0..rounds)
             .map(|round| match self.estimator {
                 // To and fro, so that noise that is used again would cancel.
-                Estimator::Gd | Estimator::Sgd => {
+                Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => {
                     let (steer, sign) = match round % 2 {
                         0 => (Steer::High, 1.0),
                         _ => (Steer::Back, -1.0),
