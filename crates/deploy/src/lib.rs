@@ -22,7 +22,7 @@
 //! | --- | --- |
 //! | [`description`], [`schema_pin`], [`records`] | what is agreed: the run, the shape of records |
 //! | [`coordinator`], [`averaging`], [`message_bounds`], [`calibration_cache`] | the server |
-//! | [`participant`], [`budget`] | the client and its privacy ledger |
+//! | [`agreement`], [`participant`], [`budget`] | the client: whether it takes part, how, and its privacy ledger |
 //! | [`store`], [`sqlite`] | what is durable, and how |
 //! | [`net`], [`accept`] | TLS, connections, gRPC |
 //! | [`dashboard`], [`log_quota`] | what people and machines see of a server |
@@ -34,6 +34,7 @@
 //! durable when, and why nothing is lost.
 
 pub mod accept;
+pub mod agreement;
 pub mod averaging;
 pub mod budget;
 pub mod calibration_cache;
