@@ -10,7 +10,9 @@
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use soteriafl_data::{Constants, Cosine, Partition, RecordsError, Scaling, Schema, Source};
+use soteriafl_data::{
+    Constants, Cosine, FeatureMap, Partition, RecordsError, Scaling, Schema, Source,
+};
 
 use super::{Hash, digest, hex, unhex};
 use soteriafl::config::resolve::{Resolved, StepSizeOrigin};
@@ -270,6 +272,14 @@ impl Description {
             }
             _ => Ok(Scaling::identity()),
         }
+    }
+
+    /// The public map that scaled records go through.
+    ///
+    /// # Errors
+    /// When it is not for them.
+    pub fn features(&self) -> Result<FeatureMap, RecordsError> {
+        FeatureMap::new(self.resolved.feature_map, self.shape.features)
     }
 
     /// The basis that scaled records are written in.

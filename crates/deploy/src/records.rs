@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use soteriafl_data::{
-    DataDirectories, DataError, Dataset, Features, GUESSED, OtherName, RecordsError, Share, Source,
+    DataDirectories, DataError, Dataset, FeatureKind, Features, GUESSED, OtherName, RecordsError,
+    Share, Source,
 };
 
 use super::Hash;
@@ -119,6 +120,10 @@ pub fn load(
         let partition = Dealing::partition(run.partition, description.test_seed.is_some());
         let dealt = partition.part(&whole, part, parts, run.seed);
         whole = dealt.map_err(unfit)?;
+    }
+    let features = description.features().map_err(unfit)?;
+    if features.kind() != FeatureKind::None {
+        whole = features.apply(whole).map_err(unfit)?;
     }
     if let Some(basis) = description.basis().map_err(unfit)? {
         whole = basis.apply(whole).map_err(unfit)?;

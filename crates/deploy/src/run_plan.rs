@@ -13,7 +13,10 @@ use soteriafl::problem::{self, Model, Preparation, Problem, ProblemError, consta
 use soteriafl::record_shape::RecordShape;
 use soteriafl::words::{counted, readable};
 use soteriafl_core::random::{EntropyError, SecretKey};
-use soteriafl_data::{Cosine, DataDirectories, DataError, Dataset, RecordsError, Schema, Source};
+use soteriafl_data::{
+    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Schema,
+    Source,
+};
 
 use super::budget::{Deltas, MOST_READ};
 use super::description::{Description, DescriptionError};
@@ -83,6 +86,8 @@ pub struct RunPlan {
     pub model: Model,
     /// The server's own test set, prepared.
     pub test: Option<Arc<Dataset>>,
+    /// The public map of records.
+    pub features: FeatureMap,
     /// The basis that features are written in.
     pub basis: Option<Cosine>,
     /// The constant feature.
@@ -152,7 +157,8 @@ impl RunPlan {
 
     /// Whether the columns of the server's own test set are far out of scale.
     pub fn columns(&self) -> Option<String> {
-        let test = self.test.as_deref().filter(|_| self.basis.is_none())?;
+        let as_read = self.basis.is_none() && self.features.kind() == FeatureKind::None;
+        let test = self.test.as_deref().filter(|_| as_read)?;
         let constant = self.model.intercept();
         advice::columns([test], constant, "the server's own test set")
     }
@@ -175,6 +181,7 @@ impl RunPlan {
             shape: problem.shape,
             model: problem.preparation.model,
             test: problem.test.map(Arc::new),
+            features: problem.preparation.features,
             basis: problem.preparation.basis,
             intercept: problem.intercept,
             records: problem.shards.iter().map(|shard| shard.rows()).collect(),
@@ -230,7 +237,12 @@ impl RunPlan {
         let preparation = Preparation::of(config, &shape)?;
         let records = vec![config.records.unwrap_or(1); config.clients()?];
         let (mut resolved, warnings) = config.resolve(&preparation.shape(records.clone()))?;
-        let Preparation { model, basis, .. } = preparation;
+        let Preparation {
+            model,
+            features: map,
+            basis,
+            ..
+        } = preparation;
         // What was found in the test set is written down: another one cannot change what was
         // agreed.
         let count = FeatureList::Count(shape.features);
@@ -241,6 +253,7 @@ impl RunPlan {
             shape,
             model,
             test: None,
+            features: map,
             basis,
             intercept: 0.0,
             smallest: records.first().copied().unwrap_or(1),
@@ -260,6 +273,9 @@ impl RunPlan {
                 test = test.with_intercept();
             }
             test = scaling.apply(test)?;
+            if plan.features.kind() != FeatureKind::None {
+                test = plan.features.apply(test)?;
+            }
             if let Some(basis) = basis {
                 test = basis.apply(test)?;
             }

@@ -12,7 +12,7 @@
 //! The same sentences go to the terminal, to `summary.json` and to the report.
 
 use soteriafl_core::compress::Compressor;
-use soteriafl_core::data::{Dataset, squared_columns};
+use soteriafl_core::data::{Dataset, FeatureKind, squared_columns};
 use soteriafl_core::simulate::Metrics;
 
 use crate::config::resolve::Resolved;
@@ -125,7 +125,11 @@ pub fn columns<'a>(
 
 /// [`columns`] of the training records, which a simulation may look at.
 pub fn columns_of(problem: &Problem) -> Option<String> {
-    if problem.standardizing.is_some() || problem.preparation.basis.is_some() {
+    let preparation = &problem.preparation;
+    if problem.standardizing.is_some()
+        || preparation.basis.is_some()
+        || preparation.features.kind() != FeatureKind::None
+    {
         return None;
     }
     columns(

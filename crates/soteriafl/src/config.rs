@@ -18,7 +18,7 @@ pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::{Partition, Source};
+use soteriafl_data::{FeatureKind, Partition, Source};
 
 pub use document::{ConfigError, Document};
 
@@ -189,6 +189,8 @@ pub struct Config {
     pub clients: Auto<usize>,
     pub partition: Partition,
     pub scale: Auto<ScaleChoice>,
+    /// The public map of records.
+    pub feature_map: Auto<FeatureKind>,
     /// Frequencies of a cosine basis.
     pub basis: Auto<Option<usize>>,
     pub standardize: Auto<bool>,

@@ -2,12 +2,14 @@
 //!
 //! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and, where
 //! the records have them, the names of features as JSON (one entry, so that its order cannot vary):
-//! whoever applies the model can see which column each weight is for.
+//! whoever applies the model can see which column each weight is for. Where records go through a
+//! public map before the model reads them (`data.features`), `map` says which: then names are of
+//! what goes into the map, and weights for what comes out of it.
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
-use soteriafl_core::data::Cosine;
+use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
 use soteriafl_core::objective::Network;
 
 use crate::problem::Model;
@@ -15,13 +17,14 @@ use crate::problem::Model;
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
 /// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
 /// composed with it, so that the file's model reads scaled features as they are. `names` is what
-/// these are called.
+/// these are called, and `features` the public map that they go through.
 ///
 /// # Errors
 /// When the model cannot be encoded.
 pub fn to_bytes(
     model: &Model,
     parameters: &[f32],
+    features: &FeatureMap,
     basis: Option<Cosine>,
     intercept: f64,
     names: Option<&[String]>,
@@ -76,6 +79,12 @@ pub fn to_bytes(
     };
     if let Some(names) = names {
         description["features"] = json!(names);
+    }
+    if features.kind() != FeatureKind::None {
+        description["map"] = json!({
+            "kind": features.kind().to_string(),
+            "inputs": features.inputs(),
+        });
     }
     let bytes: Vec<Vec<u8>> = tensors
         .iter()

@@ -15,7 +15,8 @@ use soteriafl_core::objective::{Logistic, Network, Objective, Regularizer};
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteriafl_core::random::{PublicPurpose, PublicSeed};
 use soteriafl_data::{
-    Constants, Cosine, DataDirectories, DataError, Dataset, RecordsError, Scale, Scaling, Source,
+    Constants, Cosine, DataDirectories, DataError, Dataset, FeatureKind, RecordsError, Scale,
+    Scaling, Source,
 };
 
 use crate::config::resolve::{Resolved, Shape};
@@ -127,6 +128,13 @@ impl Problem {
         } else {
             None
         };
+        // With an intercept of its own the records have one column more, and the map is none.
+        if preparation.features.kind() != FeatureKind::None {
+            train = preparation.features.apply(train)?;
+            test = test
+                .map(|test| preparation.features.apply(test))
+                .transpose()?;
+        }
         if let Some(basis) = preparation.basis {
             train = basis.apply(train)?;
             test = test.map(|test| basis.apply(test)).transpose()?;
@@ -161,7 +169,12 @@ impl Problem {
     /// # Errors
     /// When it cannot be encoded.
     pub fn model_file(&self, parameters: &[f32]) -> Result<Vec<u8>, String> {
-        let Preparation { model, basis, .. } = &self.preparation;
+        let Preparation {
+            model,
+            features,
+            basis,
+            ..
+        } = &self.preparation;
         let (parameters, intercept) = match &self.standardizing {
             None => (Cow::Borrowed(parameters), self.intercept),
             Some(standardizing) => (
@@ -171,7 +184,7 @@ impl Problem {
             ),
         };
         let names = self.shape.names.as_deref();
-        model_file::to_bytes(model, &parameters, *basis, intercept, names)
+        model_file::to_bytes(model, &parameters, features, *basis, intercept, names)
     }
 
     /// Replaces what `config` still leaves open by what suits these records, and lists what its

@@ -12,7 +12,7 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
 use soteriafl_core::simulate::EvaluationPlan;
-use soteriafl_data::DataDirectories;
+use soteriafl_data::{DataDirectories, FeatureKind};
 
 fn config(settings: &[&str]) -> Config {
     let mut document = Document::default();
@@ -34,6 +34,7 @@ fn mnist(settings: &[&str]) -> Result<Resolved, ConfigError> {
         model: ModelKind::Mlp,
         smoothness: None,
         image: basis.is_none(),
+        feature_map: FeatureKind::None,
         basis,
         whole: 50_890,
     };
@@ -49,6 +50,7 @@ fn smoothing_needs_square_images() {
         model: ModelKind::Mlp,
         smoothness: None,
         image: false,
+        feature_map: FeatureKind::None,
         basis: None,
         whole: 709,
     };
@@ -75,6 +77,7 @@ fn references_are_renewed_in_time_or_differences_are_large() {
         model: ModelKind::Logistic,
         smoothness: None,
         image: false,
+        feature_map: FeatureKind::None,
         basis: None,
         whole: 124,
     };

@@ -18,7 +18,8 @@ use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
 use soteriafl_data::{
-    Constants, DataDirectories, DataError, Dataset, OtherName, Scaling, Schema, Source,
+    Constants, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, OtherName, Scaling,
+    Schema, Source,
 };
 
 use super::{Failure, Verbosity, print, print_json, table};
@@ -115,7 +116,7 @@ fn load(
 ) -> Result<(&'static str, Dataset), Failure> {
     let seed = options.seed.unwrap_or(context.seed);
     let schema = Schema {
-        columns: Some(model.inputs),
+        columns: Some(model.features.inputs()),
         feature_names: model.names.clone().or(context.feature_names.clone()),
         label_names: context.label_names.clone(),
     };
@@ -142,7 +143,7 @@ fn load(
             hint: (!named).then(|| "give the run's --config, which names its classes".to_owned()),
         });
     }
-    let mut data = context.scale(data)?;
+    let mut data = model.features.apply(context.scale(data)?)?;
     if model.intercept {
         data = data.with_intercept();
     }
@@ -273,6 +274,8 @@ struct Trained {
     objective: Box<dyn Objective>,
     parameters: Vec<f32>,
     inputs: usize,
+    /// The public map that records go through before.
+    features: FeatureMap,
     /// What the inputs are called, if the file says so.
     names: Option<Arc<[String]>>,
     classes: usize,
@@ -298,8 +301,10 @@ impl Trained {
             Some("mlp") => Trained::network(&file, "mlp", &description),
             _ => Err(format!("unknown kind of model {}", description["kind"])),
         }?;
+        let features = features(&description["map"], model.inputs)?;
         Ok(Trained {
-            names: names(&description["features"], model.inputs)?,
+            names: names(&description["features"], features.inputs())?,
+            features,
             ..model
         })
     }
@@ -316,6 +321,7 @@ impl Trained {
             objective,
             parameters,
             inputs,
+            features: unmapped(inputs)?,
             names: None,
             classes: 2,
             intercept,
@@ -373,6 +379,7 @@ impl Trained {
             objective: Box::new(network),
             parameters,
             inputs,
+            features: unmapped(inputs)?,
             names: None,
             classes,
             intercept: false,
@@ -404,6 +411,28 @@ fn size(value: &Value) -> Result<usize, String> {
         .filter(|size| (1..=u64::from(u32::MAX)).contains(size));
     size.map(|size| size as usize)
         .ok_or_else(|| format!("expected a size in its description, found {value}"))
+}
+
+/// The map in a description, whose results a model of `inputs` numbers reads.
+fn features(value: &Value, inputs: usize) -> Result<FeatureMap, String> {
+    if value.is_null() {
+        return unmapped(inputs);
+    }
+    let kind = value["kind"].as_str().unwrap_or_default();
+    let kind: FeatureKind = kind.parse().map_err(|error| format!("its map: {error}"))?;
+    let map = FeatureMap::new(kind, size(&value["inputs"])?)
+        .map_err(|error| format!("its map: {error}"))?;
+    match map.outputs() {
+        outputs if outputs == inputs => Ok(map),
+        outputs => Err(format!(
+            "its map makes {outputs} numbers of a record, but {inputs} are read"
+        )),
+    }
+}
+
+/// Records as they are.
+fn unmapped(inputs: usize) -> Result<FeatureMap, String> {
+    FeatureMap::new(FeatureKind::None, inputs).map_err(|error| error.to_string())
 }
 
 /// The names of features in a description, one for each; `None` if it has none.

@@ -9,7 +9,7 @@ mod show;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use soteriafl_data::{Dataset, largest_singular_value};
+use soteriafl_data::{Dataset, FeatureKind, largest_singular_value};
 
 use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity, print, print_json};
@@ -202,6 +202,7 @@ impl Options {
             model: ModelKind::Logistic,
             smoothness: None,
             image: false,
+            feature_map: FeatureKind::None,
             basis: None,
             whole: dimension,
         };

@@ -30,7 +30,7 @@ fn near(value: &Value, expected: &Value) {
 #[test]
 fn a_run_is_found_again() {
     let place = Place::new();
-    let runs: [(&str, &str, &[&str]); 7] = [
+    let runs: [(&str, &str, &[&str]); 9] = [
         ("logistic", "synthetic:60x4", &[]),
         (
             "bare",
@@ -52,6 +52,17 @@ fn a_run_is_found_again() {
                 "model.activation=tanh",
                 "data.scale=standard",
             ],
+        ),
+        // Weights read what comes out of a map of records.
+        (
+            "unit",
+            "synthetic:60x4",
+            &["data.features=unit", "data.center=0.1", "data.factor=3"],
+        ),
+        (
+            "units",
+            "synthetic:60x4x3",
+            &["data.features=unit", "model.kind=softmax"],
         ),
         // The file's first layer is composed with the basis, and reads features.
         (
@@ -93,6 +104,12 @@ fn a_run_is_found_again() {
         );
         near(&train["loss"], &summary["final"]["loss"]);
     }
+    // The model file names the map.
+    let alone = evaluate(&place, "units", "synthetic:60x4x3", &["--seed", "4"]);
+    assert_eq!(
+        alone["accuracy"],
+        place.json("units/summary.json")["final"]["test_accuracy"]
+    );
     // Where nothing was scaled, the configuration is not needed, only the seed.
     let alone = evaluate(&place, "logistic", "synthetic:60x4", &["--seed", "4"]);
     assert_eq!(

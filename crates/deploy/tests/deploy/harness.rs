@@ -103,12 +103,9 @@ impl Deployment {
         let privacy =
             Privacy::settle(&resolved.specification(), dimension, &records, false).unwrap();
         let start = problem.start(&resolved).unwrap();
-        let shard = &problem.shards[0];
-        let intercept = problem.intercept != 0.0;
         let shape = RecordShape {
             names: None,
-            features: shard.columns() - usize::from(intercept),
-            labels: shard.label_names().to_vec(),
+            ..problem.shape.clone()
         };
         let seed = (!secret).then_some(resolved.seed);
         let nonce = [7; 16];

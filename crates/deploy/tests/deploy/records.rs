@@ -381,3 +381,25 @@ fn what_is_trained_on_has_a_digest_of_its_own() {
         seen.push(found);
     }
 }
+
+/// A client maps its own records as the description says, and as a simulation does.
+#[test]
+fn records_go_through_the_public_map_of_the_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    std::fs::write(&path, ROWS).unwrap();
+    let labels = ["-1", "+1"];
+    let scaled = ["data.center=0.5", "data.factor=2"];
+    let mapped = describe(3, labels, &[&scaled[..], &["data.features=unit"]].concat());
+    assert!(!mapped.intercept() && mapped.dimension() == 4);
+    let again = Description::parse(mapped.text(), 4).unwrap();
+    assert_eq!(again.text(), mapped.text());
+    let bare = read(&path, "", &describe(3, labels, &scaled)).data;
+    let data = read(&path, "", &again).data;
+    let expected = mapped.features().unwrap().apply((*bare).clone()).unwrap();
+    assert_eq!(data.columns(), 4);
+    for (row, norm) in data.squared_norms().iter().enumerate() {
+        assert_eq!(data.full_row(row), expected.full_row(row));
+        assert!((norm - 1.0).abs() < 1e-6, "{norm}");
+    }
+}

@@ -15,7 +15,7 @@
 //! ([smoothing](soteriafl_core::protocol::Smoothing)) takes off the noise is pure gain.
 
 use soteriafl_core::compress::{Compressor, CompressorKind};
-use soteriafl_core::data::Cosine;
+use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
@@ -96,6 +96,36 @@ impl Config {
     /// Whether all clients send the same coordinates.
     pub(super) fn sharing_rule(&self, model: ModelKind, scope: ClipScope) -> bool {
         self.preset == Preset::Auto && model == ModelKind::Mlp && scope == ClipScope::Selected
+    }
+
+    /// The public map of records.
+    ///
+    /// # Errors
+    /// When another key says something that does not go with it.
+    pub fn features_for(&self, model: ModelKind) -> Result<FeatureKind, ConfigError> {
+        let kind = self.feature_map.or(FeatureKind::None);
+        if kind == FeatureKind::None {
+            return Ok(kind);
+        }
+        let key = if self.standardize == Auto::Given(true) {
+            "data.standardize"
+        } else if matches!(self.basis, Auto::Given(Some(_))) {
+            "data.basis"
+        } else if model == ModelKind::Mlp && self.smoothing.or(0) > 0 {
+            "algorithm.smoothing"
+        } else {
+            return Ok(kind);
+        };
+        Err(ConfigError::with_hint(
+            format!("`data.features = \"{kind}\"` does not go with `{key}`"),
+            format!("leave {key} out, or set data.features = \"none\""),
+        ))
+    }
+
+    /// Whether the model gets a constant feature: logistic regression, where the map of records
+    /// does not append one.
+    pub fn has_intercept(&self, model: ModelKind, map: FeatureKind) -> bool {
+        self.intercept && !(model == ModelKind::Logistic && holds_constant(map))
     }
 
     /// The basis that records of `columns` features are written in.
@@ -327,6 +357,11 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Whether a map appends a constant to every record, which is an intercept by itself: all that change records do.
+pub(super) fn holds_constant(map: FeatureKind) -> bool {
+    map != FeatureKind::None
 }
 
 /// A share of the coordinates, rounded down, at least one.

@@ -12,6 +12,8 @@
 //! Whoever gives a clip, a compressor, a size of messages or another estimator studies that, and
 //! gets the rules of runs with noise; what is given always holds.
 
+use soteriafl_core::data::FeatureKind;
+
 use super::resolve::Shape;
 use super::{Auto, Config, EstimatorKind, Init, NoiseTarget, Preset};
 
@@ -40,6 +42,10 @@ impl Config {
         self.standardize.or(self.unclipped()
             && self.scale == Auto::Auto
             && !self.source.is_images()
+            && matches!(
+                self.feature_map,
+                Auto::Auto | Auto::Given(FeatureKind::None)
+            )
             && !own_start)
     }
 

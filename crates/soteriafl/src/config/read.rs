@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::{Partition, Source};
+use soteriafl_data::{FeatureKind, Partition, Source};
 use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
@@ -39,6 +39,7 @@ impl Config {
                 Partition::from_name(value.as_str()?, alpha).ok()
             })?,
             scale: scale(d)?,
+            feature_map: d.read("data.features", Auto::Auto, auto(word::<FeatureKind>))?,
             basis: d.read("data.basis", Auto::Auto, auto(basis))?,
             standardize: d.read("data.standardize", Auto::Auto, auto(Value::as_bool))?,
             equal_weights: d.read(

@@ -10,12 +10,12 @@ use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
-use soteriafl_data::{Cosine, Partition, Source};
+use soteriafl_data::{Cosine, FeatureKind, Partition, Source};
 
 use crate::problem::regularizer;
 use crate::specification::{Batches, Clip, Coordinates, Specification};
 
-use super::automatic::share;
+use super::automatic::{holds_constant, share};
 use super::document::ConfigError;
 use super::read::{PRESETS, name};
 use super::{
@@ -37,6 +37,8 @@ pub struct Resolved {
     pub clients: usize,
     pub partition: Partition,
     pub scale: ScaleChoice,
+    /// The public map of records.
+    pub feature_map: FeatureKind,
     /// Frequencies of a cosine basis.
     pub basis: Option<usize>,
     /// Whether columns are standardised by their records, and the saved model reads them as they
@@ -152,6 +154,8 @@ pub struct Shape {
     pub smoothness: Option<f64>,
     /// Whether the model reads as many features as a square image has pixels.
     pub image: bool,
+    /// The public map of records.
+    pub feature_map: FeatureKind,
     /// The basis that records are written in.
     pub basis: Option<Cosine>,
     /// Parameters that the model would have without the basis; what may travel is measured by them.
@@ -334,13 +338,14 @@ impl Config {
             clients: shape.records.len(),
             partition: self.partition,
             scale: self.scale_choice(),
+            feature_map: shape.feature_map,
             basis: shape.basis.map(|basis| basis.frequencies()),
             standardize: self.standardizes(),
             equal_weights: self.equal_weights,
             model: shape.model,
             hidden: self.hidden.clone(),
             activation: self.activation_for(shape.basis.is_some()),
-            intercept: self.intercept,
+            intercept: self.has_intercept(shape.model, shape.feature_map),
             regularizer: self.regularizer_for(shape.model),
             lambda: self.lambda,
             regularizer_at_client: self.regularizer_at_client,
@@ -513,6 +518,11 @@ impl Config {
         }
         if resolved.model != ModelKind::Logistic {
             unused(&["model.intercept"], "networks have biases");
+        } else if holds_constant(resolved.feature_map) {
+            unused(
+                &["model.intercept"],
+                "`data.features` appends a constant to every record",
+            );
         }
         if resolved.noise_target != NoiseTarget::None && resolved.delta > 1.0 / smallest as f64 {
             warnings.push(format!(

@@ -126,6 +126,7 @@ impl Resolved {
                 ]);
             }
         }
+        lines.push(("features", text(&self.feature_map.to_string())));
         lines.push((
             "basis",
             text(&self.basis.map_or("none".to_string(), |frequencies| {

@@ -2,7 +2,7 @@
 //! shape: by whoever has the records, and by a server or a client that has only agreed on it.
 
 use soteriafl_core::objective::Network;
-use soteriafl_data::Cosine;
+use soteriafl_data::{Cosine, FeatureKind, FeatureMap};
 
 use super::{Model, ProblemError, image_side};
 use crate::config::resolve::Shape;
@@ -20,6 +20,8 @@ pub struct Preparation {
     pub scale: ScaleChoice,
     /// Whether scaled features are standardised by their records.
     pub standardize: bool,
+    /// The public map that scaled features go through.
+    pub features: FeatureMap,
     /// The basis that features are written in at last.
     pub basis: Option<Cosine>,
     /// Whether noise is secure, which also decides how rows are stored.
@@ -36,9 +38,14 @@ impl Preparation {
     pub fn of(config: &Config, records: &RecordShape) -> Result<Self, ProblemError> {
         let classes = records.labels.len();
         let kind = config.model_for(classes)?;
-        let intercept = kind == ModelKind::Logistic && config.intercept;
-        let columns = records.features + usize::from(intercept);
-        let basis = config.basis_for(kind, columns)?;
+        let map = config.features_for(kind)?;
+        let intercept = kind == ModelKind::Logistic && config.has_intercept(kind, map);
+        let features = FeatureMap::new(map, records.features)?;
+        let columns = features.outputs() + usize::from(intercept);
+        let basis = match map {
+            FeatureKind::None => config.basis_for(kind, columns)?,
+            _ => None,
+        };
         let standardize = config.standardizes();
         if standardize && basis.is_some() {
             return Err(ConfigError::with_hint(
@@ -67,9 +74,10 @@ impl Preparation {
             model,
             scale: config.scale_choice(),
             standardize,
+            features,
             basis,
             secure: config.noise == Auto::Given(NoiseName::Secure),
-            square: image_side(columns).is_some(),
+            square: map == FeatureKind::None && image_side(columns).is_some(),
         })
     }
 
@@ -82,6 +90,7 @@ impl Preparation {
             model: self.kind,
             smoothness: None,
             image: self.basis.is_none() && self.square,
+            feature_map: self.features.kind(),
             basis: self.basis,
             whole: self.model.whole(self.basis),
         }

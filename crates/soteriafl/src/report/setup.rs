@@ -280,6 +280,7 @@ fn own_records_facts(run: &RunFiles, settings: &Settings) -> Facts {
         ),
         ("The server's test set", Some(test)),
         ("Scaling", get("scale")),
+        ("Map of records", get("features")),
         ("Basis", get("basis")),
         ("Weighting", get("weighting")),
     ]
@@ -326,6 +327,7 @@ fn data_facts(run: &RunFiles, settings: &Settings) -> Facts {
             },
         ),
         ("Scaling", get("scale")),
+        ("Map of records", get("features")),
         ("Basis", get("basis")),
         ("Weighting", get("weighting")),
     ]

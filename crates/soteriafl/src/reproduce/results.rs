@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use soteriafl_accountant::Adjacency;
+use soteriafl_data::FeatureKind;
 
 use super::published::{self, ALGORITHMS, Algorithm, Band, DELTA, FIGURES, Setup};
 use super::settings::{self, Mode};
@@ -370,6 +371,7 @@ fn clipped_by_record(
         model: ModelKind::Logistic,
         smoothness: None,
         image: false,
+        feature_map: FeatureKind::None,
         basis: None,
         whole: dimension,
     };

@@ -135,8 +135,15 @@ pub(super) fn finish(
         }
     }
     let names = plan.shape.names.as_deref();
-    let bytes = model_file::to_bytes(&plan.model, &model, plan.basis, plan.intercept, names)
-        .map_err(Failure::Failed)?;
+    let bytes = model_file::to_bytes(
+        &plan.model,
+        &model,
+        &plan.features,
+        plan.basis,
+        plan.intercept,
+        names,
+    )
+    .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     for warning in &found {
         verbosity.warn(warning);
