@@ -20,6 +20,7 @@
 //! passes over, and a client that is behind its last answer (a restored copy) answers with its
 //! position alone and is asked again from there.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -48,6 +49,26 @@ pub enum ExchangeError {
     /// The other side speaks of another run.
     #[error("the {0} is about another run")]
     OtherRun(&'static str),
+    /// One peer speaks for two clients.
+    #[error("peer {peer} answers as client {client}, and has answered as client {known}")]
+    OtherClient {
+        /// The transport's name of it.
+        peer: u64,
+        /// The first client.
+        known: ClientId,
+        /// The other one.
+        client: ClientId,
+    },
+    /// Two peers speak for one client.
+    #[error("peers {known} and {peer} both answer as client {client}: give each its own number")]
+    Twice {
+        /// Which client.
+        client: ClientId,
+        /// The peer that was first.
+        known: u64,
+        /// The other one.
+        peer: u64,
+    },
     /// The server refuses.
     #[error(transparent)]
     Server(#[from] CoordinatorError),
@@ -254,6 +275,8 @@ pub struct Questions<S> {
     run: Bytes,
     /// What each client answered last, in this process.
     positions: Vec<Option<Position>>,
+    /// Who answers as which client: the transport's name of it, in this process.
+    peers: BTreeMap<u64, ClientId>,
 }
 
 impl<S: ServerStore> Questions<S> {
@@ -262,6 +285,7 @@ impl<S: ServerStore> Questions<S> {
         Self {
             run: Bytes::copy_from_slice(&coordinator.description().run_id()),
             positions: vec![None; coordinator.members().len()],
+            peers: BTreeMap::new(),
             coordinator,
         }
     }
@@ -353,12 +377,28 @@ impl<S: ServerStore> Questions<S> {
         Ok(told)
     }
 
-    /// Hears an answer; `now` is the time since the process began. Rounds close as soon as everybody
-    /// has answered, and by [`Coordinator::tick`].
+    /// Which client answers from there, if any has.
+    pub fn client_of(&self, peer: u64) -> Option<ClientId> {
+        self.peers.get(&peer).copied()
+    }
+
+    /// A peer is gone: another one may answer as its client.
+    pub fn forget(&mut self, peer: u64) {
+        self.peers.remove(&peer);
+    }
+
+    /// Hears the answer of a peer, as the transport knows it; `now` is the time since the process
+    /// began. Rounds close as soon as everybody has answered, and by [`Coordinator::tick`].
     ///
     /// # Errors
-    /// When it is no answer of this run's clients; the run goes on.
-    pub fn hear(&mut self, answer: Bytes, now: Duration) -> Result<Heard, ExchangeError> {
+    /// When it is no answer of this run's clients, or the peer or the client is another one's; the
+    /// run goes on.
+    pub fn hear(
+        &mut self,
+        peer: u64,
+        answer: Bytes,
+        now: Duration,
+    ) -> Result<Heard, ExchangeError> {
         let Answer::TakesPart {
             run,
             client,
@@ -372,8 +412,10 @@ impl<S: ServerStore> Questions<S> {
         if run != self.run {
             return Err(ExchangeError::OtherRun("answer"));
         }
+        self.check_peer(peer, client)?;
         let coordinator = &mut self.coordinator;
         coordinator.join(client, records, now)?;
+        self.peers.insert(peer, client);
         let Some(position) = position.filter(|_| coordinator.begun()) else {
             return Ok(Heard::Joined(client));
         };
@@ -391,6 +433,27 @@ impl<S: ServerStore> Questions<S> {
             }
             None if before.is_none() => Ok(Heard::Joined(client)),
             None => Ok(Heard::Behind(client)),
+        }
+    }
+
+    /// One peer is one client, and one client is one peer.
+    fn check_peer(&self, peer: u64, client: ClientId) -> Result<(), ExchangeError> {
+        if let Some(&known) = self.peers.get(&peer)
+            && known != client
+        {
+            return Err(ExchangeError::OtherClient {
+                peer,
+                known,
+                client,
+            });
+        }
+        match self.peers.iter().find(|(_, of)| **of == client) {
+            Some((&known, _)) if known != peer => Err(ExchangeError::Twice {
+                client,
+                known,
+                peer,
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -25,7 +25,7 @@
 //! | [`agreement`], [`participant`], [`budget`] | the client: whether it takes part, how, and its privacy ledger |
 //! | [`store`], [`sqlite`] | what is durable, and how |
 //! | [`net`], [`accept`] | TLS, connections, gRPC |
-//! | [`exchange`] | the same as questions and answers, for other transports |
+//! | [`exchange`], [`node`] | the same as questions and answers, for other transports |
 //! | [`dashboard`], [`log_quota`] | what people and machines see of a server |
 //!
 //! [`Coordinator`](coordinator::Coordinator) and [`Participant`](participant::Participant) wrap the
@@ -48,6 +48,7 @@ pub mod log_quota;
 pub mod memory;
 pub mod message_bounds;
 pub mod net;
+pub mod node;
 pub mod participant;
 pub mod records;
 pub mod run_plan;

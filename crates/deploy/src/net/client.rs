@@ -300,7 +300,7 @@ pub async fn follow<S: ClientStore>(
         }
         let open = progress.open;
         let opened = matches!(progress.event, Some(Event::Opened(_)));
-        let step = || {
+        let mut step = || {
             apply(participant, progress.event.as_ref())?;
             audience.advanced(participant);
             // Closed rounds are only applied: a message for them would be spent for
