@@ -205,6 +205,17 @@ pub fn answer<S: ClientStore>(
             return Err(ExchangeError::OtherRun("question"));
         }
         open = open.max(Some(progress.open));
+        if let Some(Event::Snapshot(snapshot)) = &progress.event {
+            let position = participant.position();
+            if position.have.is_some_and(|have| snapshot.round <= have) {
+                continue;
+            }
+            // It was started anew since its last answer, and must live through every round.
+            if position.every_round && snapshot.round > 0 {
+                gap = true;
+                continue;
+            }
+        }
         match apply(participant, progress.event.as_ref()) {
             Ok(()) => {}
             Err(ParticipantError::Gap { .. }) => gap = true,
@@ -414,9 +425,11 @@ impl<S: ServerStore> Questions<S> {
         }
         self.check_peer(peer, client)?;
         let coordinator = &mut self.coordinator;
+        // An answer from before the beginning has no position.
+        let begun = coordinator.begun();
         coordinator.join(client, records, now)?;
         self.peers.insert(peer, client);
-        let Some(position) = position.filter(|_| coordinator.begun()) else {
+        let Some(position) = position.filter(|_| begun) else {
             return Ok(Heard::Joined(client));
         };
         // Refused before it is noted, so that a false position asks nothing of the next question.

@@ -65,7 +65,9 @@ fn answer(deployment: &Deployment, client: usize, question: &[u8]) -> Vec<u8> {
 
 /// A number below `below`, from a sequence that is the same in every run of the tests.
 fn draw(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1);
     (*state >> 33) % below
 }
 
@@ -132,7 +134,11 @@ fn lost_repeated_and_late_messages_give_the_simulated_bits() {
             let rounds = deployment.resolved.rounds;
             for (client, store) in deployment.client_stores.iter_mut().enumerate() {
                 let runs = store.runs().unwrap();
-                assert_eq!(runs[0].messages, u64::from(rounds), "client {client} has paid once a round");
+                assert_eq!(
+                    runs[0].messages,
+                    u64::from(rounds),
+                    "client {client} has paid once a round"
+                );
             }
         }
     }
@@ -149,7 +155,10 @@ fn one_peer_is_one_client_and_the_other_way_round() {
         Heard::Joined(0)
     );
     let error = server.hear(7, second.into(), NOW).unwrap_err();
-    assert!(matches!(error, ExchangeError::OtherClient { .. }), "{error}");
+    assert!(
+        matches!(error, ExchangeError::OtherClient { .. }),
+        "{error}"
+    );
     let error = server.hear(8, first.clone().into(), NOW).unwrap_err();
     assert!(matches!(error, ExchangeError::Twice { .. }), "{error}");
     // The first peer is gone, and its client comes back by another way.
@@ -201,7 +210,12 @@ impl Consent for Silent {
     }
 }
 
-fn node(deployment: &Deployment, client: usize, state: &std::path::Path, limit: Option<f64>) -> Node {
+fn node(
+    deployment: &Deployment,
+    client: usize,
+    state: &std::path::Path,
+    limit: Option<f64>,
+) -> Node {
     let part = format!("synthetic:61x6:{client}/3");
     let terms = Terms {
         client: client as u32,
@@ -248,7 +262,11 @@ fn nodes_that_remember_only_their_directory_give_the_simulated_bits() {
             }
         }
         assert!(shown.0 >= 3, "every client was shown the cost");
-        assert_eq!(bits(server.coordinator().model().unwrap()), expected, "{keep}");
+        assert_eq!(
+            bits(server.coordinator().model().unwrap()),
+            expected,
+            "{keep}"
+        );
         drop(kept);
         for client in 0..3 {
             let path = states.path().join(client.to_string());
@@ -262,12 +280,14 @@ fn nodes_that_remember_only_their_directory_give_the_simulated_bits() {
 #[test]
 fn a_run_above_the_limit_is_refused_and_binds_nothing() {
     // No test seed: the noise is secret, and there is a price.
-    let overrides = ["privacy.noise=secure", "privacy.epsilon=3", "privacy.delta=1e-4"];
+    let overrides = ["privacy.noise=secure"];
     let deployment = Deployment::with_secrets(&overrides, true);
     let states = tempfile::tempdir().unwrap();
     let mut refusing = node(&deployment, 0, states.path(), Some(0.5));
     let question = server_question(&deployment);
-    let error = refusing.answer(&question, &mut Silent::default()).unwrap_err();
+    let error = refusing
+        .answer(&question, &mut Silent::default())
+        .unwrap_err();
     assert!(
         matches!(&error, NodeError::Agreement(AgreementError::Refused(_))),
         "{error}"

@@ -132,7 +132,7 @@ pub struct AcknowledgeRequest {
 pub struct AcknowledgeReply {}
 /// The same protocol over a transport that carries a question to a client and its answer back
 /// (docs/protocol.md): no streams, no calls of clients, perhaps a new process for every message.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Question {
     /// As in DescribeReply; empty once the client has made a message.
     #[prost(string, tag = "1")]
