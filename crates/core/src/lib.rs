@@ -34,12 +34,14 @@
 //! | [`wire`] | messages as bytes |
 //! | [`protocol`] | client and server |
 //! | [`simulate`] | all clients in one process |
+//! | [`quality`] | how good a model is on records that it was not trained on |
 //! | [`random`] | secret and public randomness, as two types |
 //! | [`theory`] | the paper's own choices of batch, step size, rounds |
 //! | [`linalg`] | the arithmetic underneath |
 //!
 //! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
-//! simulate, protocol, wire, compress, estimator, privacy, objective, data, sampling, random, linalg.
+//! simulate, quality, protocol, wire, compress, estimator, privacy, objective, data, sampling, random,
+//! linalg.
 //!
 //! The crate `soteriafl-data` reads records, `soteriafl-accountant` computes what a sigma costs and
 //! which sigma meets a target; the library `soteriafl` combines them: a run with calibrated noise in
@@ -52,6 +54,7 @@ pub mod linalg;
 pub mod objective;
 pub mod privacy;
 pub mod protocol;
+pub mod quality;
 pub mod random;
 pub mod sampling;
 pub mod simulate;

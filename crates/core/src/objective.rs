@@ -126,6 +126,26 @@ pub trait Objective: Send + Sync {
         workspace: &mut Workspace,
     );
 
+    /// How many numbers [`predict`](Self::predict) writes per record; 0 where an objective has no
+    /// more to say than the class of an [`Outcome`].
+    fn outputs(&self) -> usize {
+        0
+    }
+
+    /// Writes what the model says about each record, `outputs` numbers: the natural logarithm of
+    /// every class's probability, in the order of classes. Logarithms keep apart what rounds to a
+    /// probability of 1.
+    fn predict(
+        &self,
+        model: &[f32],
+        records: Records<'_>,
+        predictions: &mut [f32],
+        workspace: &mut Workspace,
+    ) {
+        let _ = (model, records, workspace);
+        assert!(predictions.is_empty(), "no outputs per record");
+    }
+
     /// Writes `|g_j|^2`, restricted to `coordinates`, one per record. Over all coordinates the
     /// relative error is below `2^-40` given the factors (sums of squares in `f64`); over selected
     /// ones it is that of `f32`.

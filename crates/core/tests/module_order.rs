@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "theory",
     "simulate",
+    "quality",
     "protocol",
     "wire",
     "compress",

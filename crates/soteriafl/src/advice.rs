@@ -183,15 +183,19 @@ pub fn after(
             short(end.loss)
         ));
     }
-    if let (Some(accuracy), Some(majority)) = (end.test_accuracy, majority)
-        && accuracy <= majority
-    {
-        warnings.push(format!(
+    warnings.extend(no_better(end.test_accuracy, majority));
+    warnings
+}
+
+/// A warning where a model is right no more often than the most common class.
+pub fn no_better(accuracy: Option<f64>, majority: Option<f64>) -> Option<String> {
+    let (accuracy, majority) = (accuracy?, majority?);
+    (accuracy <= majority).then(|| {
+        format!(
             "the model does not beat always answering the most common class: {accuracy:.4} of the \
              test records are right, {majority:.4} would be without a model"
-        ));
-    }
-    warnings
+        )
+    })
 }
 
 /// Four digits or so of a number that may be of any size.

@@ -34,6 +34,7 @@ pub mod model_file;
 pub mod output;
 pub mod planning;
 pub mod problem;
+pub mod quality;
 pub mod record_shape;
 pub mod report;
 pub mod reproduce;

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use soteriafl_core::compress::CompressorKind;
+use soteriafl_core::quality::Quality;
 use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
 use crate::accounting::Privacy;
 use crate::config::resolve::Resolved;
 use crate::config::{NoiseName, NoiseTarget, Output};
+use crate::quality;
 use crate::report::{self, RunFiles};
 
 pub use deployed::{Deployed, TestSet};
@@ -415,6 +417,10 @@ pub struct RunResult<'a> {
     pub deployed: Option<Deployed<'a>>,
     /// What always answering the most common class would reach on the test set.
     pub majority_accuracy: Option<f64>,
+    /// What else was found about the model on the test set.
+    pub quality: Option<Quality>,
+    /// What the classes are called, in their order.
+    pub class_names: &'a [String],
     /// The longest way of the signal over the length of the noise ([`advice`](crate::advice)).
     pub signal_to_noise: Option<f64>,
     /// What a reader must know before anything else, in sentences.
@@ -482,6 +488,9 @@ impl RunResult<'_> {
                 "evaluation": self.clock.evaluation.as_secs_f64(),
             },
         });
+        if let Some(found) = &self.quality {
+            quality::describe(found, self.class_names, &mut summary["final"]);
+        }
         if !self.privacy.broken_premises.is_empty() {
             summary["privacy"]["broken_premises"] = json!(self.privacy.broken_premises);
         }

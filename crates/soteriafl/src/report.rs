@@ -19,6 +19,7 @@ mod figure;
 mod files;
 mod page;
 mod png;
+mod quality;
 mod setup;
 mod study_page;
 mod svg;

@@ -17,12 +17,14 @@ use serde_json::{Value, json};
 use soteriafl_core::objective::{
     Activation, Logistic, Network, Objective, Outcome, Records, Workspace,
 };
+use soteriafl_core::quality;
 use soteriafl_data::{
     Constants, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, OtherName, Scaling,
     Schema, Source,
 };
 
-use super::{Failure, Verbosity, print, print_json, table};
+use super::{Failure, Verbosity, all_cores, print, print_json, table};
+use soteriafl::advice;
 use soteriafl::config::{Config, Document, FeatureList, ScaleChoice};
 use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::words::counted;
@@ -86,8 +88,14 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         verbosity.say(format!("wrote {}", path.display()));
     }
     let (loss, accuracy) = averages(&data, &outcomes);
+    let majority = advice::majority_accuracy([&data], &data);
+    if let Some(warning) = advice::no_better(Some(accuracy), majority) {
+        verbosity.warn(&warning);
+    }
+    let objective = model.objective.as_ref();
+    let found = quality::measure(objective, &model.parameters, &data, all_cores());
     if options.json {
-        return print_json(&json!({
+        let mut summary = json!({
             "model": options.model,
             "kind": model.kind,
             "data": options.data.to_string(),
@@ -95,15 +103,24 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             "rows": data.rows(),
             "loss": loss.is_finite().then_some(loss),
             "accuracy": accuracy,
-        }));
+            "majority_accuracy": majority,
+        });
+        if let Some(found) = &found {
+            soteriafl::quality::describe(found, data.label_names(), &mut summary);
+        }
+        return print_json(&summary);
     }
     let rows = counted(data.rows(), "row");
-    let lines = [
+    let baseline = majority.map_or(String::new(), |majority| {
+        format!(" ({majority:.4} by the most common class)")
+    });
+    let mut lines = vec![
         ("model", format!("{} ({})", model.kind, path.display())),
         ("data", format!("{}, {rows} ({split})", options.data)),
         ("loss", format!("{loss:.5}")),
-        ("accuracy", format!("{accuracy:.4}")),
+        ("accuracy", format!("{accuracy:.4}{baseline}")),
     ];
+    lines.extend(found.map(|found| ("quality", soteriafl::quality::text(&found))));
     print(&table(9, &lines))
 }
 

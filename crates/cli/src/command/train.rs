@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::HumanBytes;
+use soteriafl_core::quality;
 use soteriafl_core::simulate::{EvaluationPlan, Simulation};
 
 use super::inputs::{self, DataDirectory};
@@ -99,7 +100,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         &interrupted,
     )?;
     progress.finish();
-    let mut result = prepared.result(&simulation, &progress, began);
+    let mut result = prepared.result(&simulation, &progress, threads, began);
     result.warnings = foreseen;
     prepared.conclude(options, result, &simulation, directory, &path, verbosity)
 }
@@ -228,10 +229,13 @@ impl Prepared {
         &self,
         simulation: &Simulation,
         progress: &Progress,
+        threads: usize,
         began: Instant,
     ) -> RunResult<'_> {
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
         let test = self.problem.test.as_ref();
+        let (objective, model) = (self.problem.objective.as_ref(), simulation.server().model());
+        let quality = test.and_then(|test| quality::measure(objective, model, test, threads));
         RunResult {
             resolved: &self.resolved,
             records: &self.records,
@@ -246,6 +250,8 @@ impl Prepared {
             interrupted: progress.rounds < self.last_round(),
             deployed: None,
             majority_accuracy: test.and_then(|test| advice::majority_accuracy(shards, test)),
+            quality,
+            class_names: &self.problem.shape.labels,
             signal_to_noise: self.signal_to_noise,
             warnings: Vec::new(),
         }
@@ -435,10 +441,14 @@ fn without_noise(resolved: &Resolved) -> String {
 /// The result for people.
 fn result_table(result: &RunResult<'_>, path: &Path) -> String {
     let (metrics, training) = (&result.metrics, result.clock.training.as_secs_f64());
-    let accuracy = match metrics.test_accuracy {
-        Some(accuracy) => format!("{accuracy:.4}"),
-        None => "no test set".to_string(),
+    let accuracy = match (metrics.test_accuracy, result.majority_accuracy) {
+        (Some(accuracy), Some(majority)) => {
+            format!("{accuracy:.4} ({majority:.4} by the most common class)")
+        }
+        (Some(accuracy), None) => format!("{accuracy:.4}"),
+        (None, _) => "no test set".to_string(),
     };
+    let quality = result.quality.as_ref().map(soteriafl::quality::text);
     let loss = match metrics.loss {
         loss if loss < 1e7 => format!("{loss:.5}"),
         loss => format!("{loss:.4e}"),
@@ -458,23 +468,19 @@ fn result_table(result: &RunResult<'_>, path: &Path) -> String {
         "{:.2} s, of it training {training:.2} s ({rate:.0} rounds/s)",
         result.total_seconds
     );
-    table(
-        14,
-        &[
-            (
-                "algorithm",
-                result.resolved.algorithm_text(result.dimension),
-            ),
-            ("test accuracy", accuracy),
-            ("training loss", loss),
-            ("utility", format!("{:.3e}", result.utility)),
-            ("epsilon", epsilon_text(result.resolved, result.privacy)),
-            ("sent up", sent_up),
-            ("sent down", down.to_string()),
-            ("time", time),
-            ("report", path.join("report.html").display().to_string()),
-        ],
-    )
+    let algorithm = result.resolved.algorithm_text(result.dimension);
+    let mut lines = vec![("algorithm", algorithm), ("test accuracy", accuracy)];
+    lines.extend(quality.map(|text| ("quality", text)));
+    lines.extend([
+        ("training loss", loss),
+        ("utility", format!("{:.3e}", result.utility)),
+        ("epsilon", epsilon_text(result.resolved, result.privacy)),
+        ("sent up", sent_up),
+        ("sent down", down.to_string()),
+        ("time", time),
+        ("report", path.join("report.html").display().to_string()),
+    ]);
+    table(14, &lines)
 }
 
 fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {

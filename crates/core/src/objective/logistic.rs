@@ -110,6 +110,44 @@ impl Objective for Logistic {
         workspace.put(own);
     }
 
+    fn outputs(&self) -> usize {
+        2
+    }
+
+    fn predict(
+        &self,
+        model: &[f32],
+        records: Records<'_>,
+        predictions: &mut [f32],
+        workspace: &mut Workspace,
+    ) {
+        self.check(records.data);
+        assert_eq!(model.len(), self.features, "one number per parameter");
+        assert_eq!(
+            predictions.len(),
+            2 * records.len(),
+            "two classes per record"
+        );
+        let mut margins = workspace.take(records.len());
+        let offset = records.data.offset();
+        let constant = offset.map_or(0.0, |offset| linalg::dot(offset, model));
+        vectorised(
+            #[inline(always)]
+            || {
+                let blocks = records.rows.chunks(BLOCK).zip(margins.chunks_mut(BLOCK));
+                for (rows, margins) in blocks {
+                    let data = records.data;
+                    predict(model, constant, Records { data, rows }, margins);
+                }
+                for (both, &margin) in predictions.chunks_exact_mut(2).zip(&margins) {
+                    both[0] = -vector_math::softplus(margin);
+                    both[1] = -vector_math::softplus(-margin);
+                }
+            },
+        );
+        workspace.put(margins);
+    }
+
     fn squared_norms(
         &self,
         records: Records<'_>,

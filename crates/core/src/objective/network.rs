@@ -267,7 +267,31 @@ impl Objective for Network {
     ) {
         self.check(records.data);
         assert_eq!(model.len(), self.dimension(), "one number per parameter");
-        pass::run(self, model, records, outcomes, factors, workspace);
+        pass::run(self, model, records, outcomes, factors, None, workspace);
+    }
+
+    fn outputs(&self) -> usize {
+        self.layers[self.layers.len() - 1].outputs
+    }
+
+    fn predict(
+        &self,
+        model: &[f32],
+        records: Records<'_>,
+        predictions: &mut [f32],
+        workspace: &mut Workspace,
+    ) {
+        self.check(records.data);
+        assert_eq!(model.len(), self.dimension(), "one number per parameter");
+        pass::run(
+            self,
+            model,
+            records,
+            None,
+            None,
+            Some(predictions),
+            workspace,
+        );
     }
 
     fn squared_norms(

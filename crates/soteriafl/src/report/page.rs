@@ -9,7 +9,7 @@ use super::claim::Claim;
 use super::files::RunFiles;
 use super::setup::{Settings, number_at, numbers_at, text_at, title};
 use super::text::{self, append, escape, script_json};
-use super::{charts, claim, setup};
+use super::{charts, claim, quality, setup};
 
 const STYLE: &str = include_str!("../../assets/report.css");
 const SCRIPT: &str = include_str!("../../assets/report.js");
@@ -27,6 +27,7 @@ pub(super) fn html(run: &RunFiles) -> String {
         header(run),
         warnings(run),
         cards(run),
+        quality::section(run),
         charts::section(run),
         claim::section(run),
         setup::section(run),

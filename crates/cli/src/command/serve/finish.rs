@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use soteriafl_core::protocol::Round;
+use soteriafl_core::quality;
 use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
-use super::super::{Failure, Verbosity, print};
+use super::super::{Failure, Verbosity, all_cores, print};
 use super::Options;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
@@ -121,6 +122,10 @@ pub(super) fn finish(
             finite,
         }),
         majority_accuracy,
+        quality: plan.test.as_deref().and_then(|test| {
+            quality::measure(plan.model.objective().as_ref(), &model, test, all_cores())
+        }),
+        class_names: &plan.shape.labels,
         signal_to_noise: ratio,
         warnings: foreseen
             .chain(plan.columns())
@@ -193,13 +198,15 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };
-    let lines = [
-        (
-            "algorithm",
-            ending.resolved.algorithm_text(ending.dimension),
-        ),
+    let algorithm = ending.resolved.algorithm_text(ending.dimension);
+    let mut lines = vec![
+        ("algorithm", algorithm),
         ("rounds", ending.rounds.to_string()),
         ("test accuracy", accuracy),
+    ];
+    let quality = ending.quality.as_ref().map(soteriafl::quality::text);
+    lines.extend(quality.map(|text| ("quality", text)));
+    lines.extend([
         ("test loss", loss),
         ("epsilon", epsilon),
         (
@@ -212,7 +219,7 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
         ),
         ("time", format!("{:.2} s", ending.total_seconds)),
         ("report", out.join("report.html").display().to_string()),
-    ];
+    ]);
     lines
         .iter()
         .map(|(name, value)| format!("{name:>14}  {value}\n"))

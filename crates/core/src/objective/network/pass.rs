@@ -84,16 +84,26 @@ impl PassLayout {
     }
 }
 
-/// See [`Objective::factors`](super::super::Objective::factors).
+/// See [`Objective::factors`](super::super::Objective::factors), and
+/// [`Objective::predict`](super::super::Objective::predict) where predictions are asked for, alone.
 pub(super) fn run(
     network: &Network,
     model: &[f32],
     records: Records<'_>,
     mut outcomes: Option<&mut [Outcome]>,
     mut factors: Option<&mut [f32]>,
+    mut predictions: Option<&mut [f32]>,
     workspace: &mut Workspace,
 ) {
     let count = records.len();
+    let outputs = network.layers[network.layers.len() - 1].outputs;
+    if let Some(predictions) = predictions.as_deref() {
+        assert_eq!(
+            predictions.len(),
+            count * outputs,
+            "outputs of every record"
+        );
+    }
     if let Some(outcomes) = outcomes.as_deref() {
         assert_eq!(outcomes.len(), count, "one outcome per record");
     }
@@ -137,6 +147,11 @@ pub(super) fn run(
             .as_deref_mut()
             .map(|outcomes| &mut outcomes[place.clone()]);
         let logits = &mut block[layout.layers[layout.layers.len() - 1].values.clone()];
+        if let Some(predictions) = predictions.as_deref_mut() {
+            let predictions = &mut predictions[place.start * outputs..place.end * outputs];
+            log_probabilities(logits, outputs, predictions);
+            continue;
+        }
         softmax(network, records, logits, outcomes);
         if let Some(factors) = factors.as_deref_mut() {
             backpropagate(network, prepared, rows.len(), block);
@@ -379,6 +394,23 @@ fn softmax(
             }
         },
     );
+}
+
+/// `z_c - log sum_c' exp(z_c')` of every record and class.
+fn log_probabilities(logits: &[f32], classes: usize, predictions: &mut [f32]) {
+    let records = logits.chunks_exact(padded(classes));
+    for (predictions, logits) in predictions.chunks_exact_mut(classes).zip(records) {
+        let logits = &logits[..classes];
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let largest = f64::from(largest);
+        let exponentials = logits
+            .iter()
+            .map(|&logit| libm::exp(f64::from(logit) - largest));
+        let sum = libm::log(exponentials.sum::<f64>());
+        for (prediction, &logit) in predictions.iter_mut().zip(logits) {
+            *prediction = (f64::from(logit) - largest - sum) as f32;
+        }
+    }
 }
 
 fn backpropagate(network: &Network, prepared: &[f32], count: usize, block: &mut [f32]) {
