@@ -25,7 +25,7 @@ use super::store::{ClientStore, StoreError};
 pub enum NodeError {
     /// The client does not take part.
     #[error(transparent)]
-    Agreement(#[from] AgreementError),
+    Agreement(Box<AgreementError>),
     /// The question is not understood, or one side cannot go on.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
@@ -38,6 +38,12 @@ pub enum NodeError {
     /// The state knows nothing of this run.
     #[error("the server goes on with a run that this state has never joined")]
     Unknown,
+}
+
+impl From<AgreementError> for NodeError {
+    fn from(error: AgreementError) -> Self {
+        Self::Agreement(Box::new(error))
+    }
 }
 
 /// A client that is asked.
