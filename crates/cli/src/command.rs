@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share.
 
 pub mod account;
+pub mod audit;
 pub mod bench;
 pub mod compare;
 pub mod completions;
@@ -12,8 +13,10 @@ pub mod join;
 pub mod keys;
 pub mod ledger;
 pub mod plan;
+pub mod predict;
 pub mod report;
 pub mod reproduce;
+pub mod schema;
 pub mod serve;
 mod study;
 pub mod train;
@@ -140,6 +143,7 @@ impl From<DataError> for Failure {
             // again does not help.
             DataError::Records(RecordsError::Choice { .. })
             | DataError::Table(_)
+            | DataError::Columns { .. }
             | DataError::Foreign { .. }
             | DataError::Quantity { .. } => {
                 let hint = error.advice();

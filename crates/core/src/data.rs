@@ -1,4 +1,4 @@
-//! The records: rows of features with class labels, and what is done to them before training.
+//! The records: rows of features with a class or a number each, and what is done to them before training.
 //!
 //! A [`Dataset`] holds rows as they came, dense or sparse, so that 32,561 records with 14 nonzero
 //! features of 123 cost what those 14 cost. Centring keeps it so: a constant that is added to every
@@ -26,6 +26,7 @@ mod error;
 mod features;
 pub(crate) mod identity;
 pub(crate) mod indicators;
+mod labels;
 pub(crate) mod packed;
 mod partition;
 pub(crate) mod prefetch;
@@ -40,6 +41,7 @@ pub use cosine::Cosine;
 pub use dataset::Dataset;
 pub use error::RecordsError;
 pub use features::{FeatureKind, FeatureMap};
+pub use labels::{Labels, TargetRange, Targets};
 pub use partition::Partition;
 pub use rows::{DenseRows, Features, LARGEST_VALUE, MOST_FEATURES, SparseRows};
 pub use scale::{Constants, Scale, Scaling, squared_columns};

@@ -29,6 +29,7 @@
 //! | [`objective`] | losses with factored per-record gradients, the public regularizer |
 //! | [`sampling`] | which records a round uses |
 //! | [`estimator`] | GD, SGD, SVRG and SAGA with every record clipped |
+//! | [`moments`] | second moments, released once, and the map of records that they give |
 //! | [`privacy`] | the Gaussian mechanism, with floating-point or exact integer noise |
 //! | [`compress`] | unbiased compressors, participation included |
 //! | [`wire`] | messages as bytes |
@@ -40,8 +41,8 @@
 //! | [`linalg`] | the arithmetic underneath |
 //!
 //! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
-//! simulate, quality, protocol, wire, compress, estimator, privacy, objective, data, sampling, random,
-//! linalg.
+//! simulate, quality, protocol, wire, compress, estimator, moments, privacy, objective, data, sampling,
+//! random, linalg.
 //!
 //! The crate `soteriafl-data` reads records, `soteriafl-accountant` computes what a sigma costs and
 //! which sigma meets a target; the library `soteriafl` combines them: a run with calibrated noise in
@@ -51,6 +52,7 @@ pub mod compress;
 pub mod data;
 pub mod estimator;
 pub mod linalg;
+pub mod moments;
 pub mod objective;
 pub mod privacy;
 pub mod protocol;

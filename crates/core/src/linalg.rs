@@ -16,6 +16,7 @@
 //! calls.
 
 pub(crate) mod bytes;
+pub(crate) mod eigen;
 pub(crate) mod kernels;
 pub(crate) mod memory;
 pub(crate) mod packed_matrix;

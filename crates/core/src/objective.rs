@@ -22,13 +22,17 @@
 //! **Place in the paper.** `f_{i,j}` of equation (1); the regularizer is kept apart
 //! ([`regularizer`]) because it holds no data.
 
+pub mod elsewhere;
 pub mod explicit;
-pub mod logistic;
+pub mod linear;
+pub mod margin_loss;
 pub mod network;
 pub mod regularizer;
 
+pub use elsewhere::{ClipBound, Elsewhere, ObjectiveError};
 pub use explicit::{Explicit, RecordLoss, RowView};
-pub use logistic::Logistic;
+pub use linear::{Linear, LinearRegression, Logistic};
+pub use margin_loss::{CrossEntropy, MarginLoss, TargetLoss};
 pub use network::{Activation, LayerShape, Network, NetworkError};
 pub use regularizer::Regularizer;
 
@@ -90,7 +94,7 @@ pub struct Gradients<'a> {
 pub struct Outcome {
     /// The record's loss.
     pub loss: f32,
-    /// The predicted class.
+    /// The predicted class; 0 where records have targets.
     pub class: u32,
 }
 
@@ -117,6 +121,10 @@ pub trait Objective: Send + Sync {
 
     /// Forward and, where `factors` is given, backward pass. Writes one [`Outcome`] per record into
     /// `outcomes` and `factor_len` numbers per record into `factors`.
+    ///
+    /// # Errors
+    /// Where numbers are computed [`elsewhere`](Self::elsewhere), and only there: when they cannot
+    /// be.
     fn factors(
         &self,
         model: &[f32],
@@ -124,17 +132,22 @@ pub trait Objective: Send + Sync {
         outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    );
+    ) -> Result<(), ObjectiveError>;
+
+    /// The objective as one whose numbers are computed elsewhere, if they are.
+    fn elsewhere(&self) -> Option<&dyn Elsewhere> {
+        None
+    }
 
     /// How many numbers [`predict`](Self::predict) writes per record; 0 where an objective has no
-    /// more to say than the class of an [`Outcome`].
+    /// more to say than the class of an [`Outcome`], or computes [`elsewhere`](Self::elsewhere).
     fn outputs(&self) -> usize {
         0
     }
 
     /// Writes what the model says about each record, `outputs` numbers: the natural logarithm of
-    /// every class's probability, in the order of classes. Logarithms keep apart what rounds to a
-    /// probability of 1.
+    /// every class's probability, in the order of classes (logarithms keep apart what rounds to a
+    /// probability of 1); or of records with targets, the place of the target in its range.
     fn predict(
         &self,
         model: &[f32],
@@ -182,15 +195,25 @@ pub trait Objective: Send + Sync {
 
 /// Checks records against the columns and classes that a model has.
 pub(crate) fn check_shape(data: &Dataset, columns: usize, classes: usize) -> Result<(), String> {
-    let (found, held) = (data.columns(), data.classes());
-    if found != columns {
-        return Err(format!(
-            "the model reads {columns} columns, the records have {found}"
-        ));
+    check_columns(data, columns)?;
+    if data.targets().is_some() {
+        return Err("the model answers with a class, the records have numbers".to_owned());
     }
+    let held = data.classes();
     if held > classes {
         return Err(format!(
             "the model knows {classes} classes, the records have {held}"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks records against the columns that a model reads.
+pub(crate) fn check_columns(data: &Dataset, columns: usize) -> Result<(), String> {
+    let found = data.columns();
+    if found != columns {
+        return Err(format!(
+            "the model reads {columns} columns, the records have {found}"
         ));
     }
     Ok(())

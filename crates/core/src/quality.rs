@@ -12,9 +12,11 @@
 
 mod classification;
 mod ranking;
+mod regression;
 
 pub use classification::{CALIBRATION_BINS, CalibrationBin, Classification};
 pub use ranking::{Roc, auc, roc};
+pub use regression::{GRID, Regression};
 
 use crate::data::Dataset;
 use crate::objective::{Objective, Outcome, Records, Workspace};
@@ -27,9 +29,11 @@ const BLOCK: usize = 1024;
 pub enum Quality {
     /// Of a model that answers with classes.
     Classes(Classification),
+    /// Of a model that predicts a number.
+    Targets(Regression),
 }
 
-/// Measures `model` on `data`; `None` without records.
+/// Measures `model` on `data`; `None` without records, and where an objective predicts no target.
 ///
 /// # Panics
 /// If records and model do not fit; see [`Objective::check`].
@@ -43,6 +47,11 @@ pub fn measure(
         return None;
     }
     let said = Said::by(objective, model, data, threads);
+    if let Some(targets) = data.targets() {
+        // An objective of one's own may predict nothing.
+        let predicted = (said.outputs == 1).then_some(&said.predictions[..])?;
+        return Some(Quality::Targets(Regression::new(targets, predicted)));
+    }
     let scores = (said.outputs > 0).then_some(&said.predictions[..]);
     let classes = data.classes().max(said.outputs);
     let found = Classification::new(data.labels(), &said.answers, scores, classes);
@@ -100,7 +109,9 @@ fn ask(
         let records = Records { data, rows };
         let first = block * BLOCK;
         let outcomes = &mut outcomes[..rows.len()];
-        objective.factors(model, records, Some(outcomes), None, &mut workspace);
+        objective
+            .factors(model, records, Some(outcomes), None, &mut workspace)
+            .expect("objectives with outputs compute here");
         for (answer, outcome) in answers[first..].iter_mut().zip(&*outcomes) {
             *answer = outcome.class;
         }

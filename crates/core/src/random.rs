@@ -47,6 +47,8 @@ pub enum Purpose {
     Rounding = 3,
     /// Whether the client takes part in this round.
     Participation = 4,
+    /// Gaussian noise of the release of second moments, before the first round.
+    Moments = 5,
 }
 
 /// A client's secret: the root of its noise, coins and coordinates. Prints nothing, and is wiped
@@ -125,7 +127,7 @@ impl ClientKeys {
     pub fn stream(&self, round: u32, purpose: Purpose) -> SecretRng {
         let key = match purpose {
             Purpose::Participation | Purpose::Sampling => &self.coins,
-            Purpose::Noise | Purpose::Rounding => &self.noise,
+            Purpose::Noise | Purpose::Rounding | Purpose::Moments => &self.noise,
         };
         key.stream(round, purpose)
     }
@@ -158,6 +160,8 @@ pub enum PublicPurpose {
     Coordinates = 3,
     /// Which model a run returns.
     Iterate = 4,
+    /// Which rows are tested on instead of trained on.
+    Holdout = 6,
 }
 
 /// The run's public seed.
@@ -399,6 +403,7 @@ mod tests {
             (Purpose::Noise, false),
             (Purpose::Sampling, true),
             (Purpose::Rounding, false),
+            (Purpose::Moments, false),
             (Purpose::Participation, true),
         ] {
             let first = |mut stream: SecretRng| stream.next_u64();

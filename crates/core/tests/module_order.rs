@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 14] = [
     "theory",
     "simulate",
     "quality",
@@ -11,6 +11,7 @@ const ORDER: [&str; 13] = [
     "wire",
     "compress",
     "estimator",
+    "moments",
     "privacy",
     "objective",
     "data",

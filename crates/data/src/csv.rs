@@ -10,12 +10,18 @@
 //! them at once (`faults.rs`).
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::faults::{Faults, Kind};
 use super::labels::{Labels, Schema};
 use super::reader::{Input, feature_value, quote};
+use super::schema::{Cell, Groups, read_tables};
+use super::source::Loaded;
 use super::{DataError, Dataset, DenseRows, Features, OtherName, Place};
+
+mod lines;
+
+pub(super) use lines::Lines;
 
 /// How a table is laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +30,8 @@ pub struct Format {
     pub label: LabelColumn,
     /// Whether the first line names the columns; without it, its content decides.
     pub header: Option<bool>,
-    /// What stands between the fields.
-    pub separator: u8,
+    /// What stands between the fields; without it, the first lines show it.
+    pub separator: Option<u8>,
 }
 
 /// Which column holds the labels.
@@ -44,202 +50,146 @@ impl Default for Format {
         Format {
             label: LabelColumn::Last,
             header: None,
-            separator: b',',
+            separator: None,
         }
     }
 }
 
-/// Reads a file, plain or gzip.
+/// Reads a file, plain or packed.
 pub fn read(path: &Path, format: &Format, schema: &Schema) -> Result<Dataset, DataError> {
-    parse(Input::open(path)?, format, schema)
+    Ok(load(path, format, schema)?.train)
 }
 
-/// Reads from anything that gives bytes, plain or gzip; `name` stands in error messages.
+/// Reads from anything that gives bytes, plain or packed; `name` stands in error messages.
 pub fn read_from(
     reader: impl Read,
     name: &Path,
     format: &Format,
     schema: &Schema,
 ) -> Result<Dataset, DataError> {
-    parse(Input::new(name, reader)?, format, schema)
+    let input = Input::new(name, reader)?;
+    Ok(load_all([Ok(input)].into_iter(), format, schema)?.0.train)
 }
 
-fn parse(input: Input<'_>, format: &Format, schema: &Schema) -> Result<Dataset, DataError> {
-    let path = input.path().to_owned();
-    let mut lines = Lines::new(input, format);
-    let empty = || DataError::Empty {
-        place: Place::file(&path),
-    };
-    if !lines.advance()? {
-        return Err(empty());
-    }
-    let layout = Layout::new(&lines, format, schema)?;
-    let mut faults = Faults::new(&path, layout.header.then(|| layout.names.clone()));
-    let mut labels = Labels::new(false, schema);
-    let mut values = Vec::new();
-    let mut more = !layout.header || lines.advance()?;
-    while more {
-        faults.count_row();
-        layout.push_row(&lines, &mut labels, &mut values, &mut faults);
-        more = lines.advance()?;
-    }
-    if !faults.is_empty() {
-        return Err(DataError::Table(Box::new(faults)));
-    }
-    if labels.rows() == 0 {
-        return Err(empty());
-    }
-    let (labels, classes) = labels.finish(&path)?;
-    let features = Features::Dense(DenseRows::new(layout.names.len() - 1, values)?);
-    let data = Dataset::new(features, labels, classes.len())?.with_label_names(classes)?;
-    match layout.header {
-        true => Ok(data.with_feature_names(layout.feature_names())?),
-        false => Ok(data),
+/// Reads a file with all that is known of its rows.
+pub(super) fn load(path: &Path, format: &Format, schema: &Schema) -> Result<Loaded, DataError> {
+    Ok(load_all([Input::open(path)].into_iter(), format, schema)?.0)
+}
+
+/// Reads files as one table, and says how many rows each has.
+pub(super) fn load_all<'a>(
+    inputs: impl Iterator<Item = Result<Input<'a>, DataError>>,
+    format: &Format,
+    schema: &Schema,
+) -> Result<(Loaded, Vec<usize>), DataError> {
+    match &schema.table {
+        Some(table) => {
+            let (rows, counts) = read_tables(inputs, format, table, schema)?;
+            Ok((rows.into(), counts))
+        }
+        None => parse(inputs, format, schema),
     }
 }
 
-/// The rows of a table, one at a time.
-struct Lines<'a> {
-    input: Input<'a>,
-    separator: u8,
-    line: Vec<u8>,
-    number: u64,
-    /// The fields of the line, without quotes and the blanks around them.
-    fields: Fields,
-    /// Where the line cannot be split into fields, and what was expected there.
-    broken: Option<(usize, &'static str)>,
+/// Gives every line of a file, its header included, to `take`, field by field.
+pub(super) fn for_each_row(
+    path: &Path,
+    format: &Format,
+    take: &mut dyn FnMut(&[&[u8]]),
+) -> Result<(), DataError> {
+    let mut lines = Lines::new(Input::open(path)?, format.separator);
+    while lines.advance()? {
+        let mut faults = Faults::new(path, None);
+        if lines.add_broken(&mut faults) {
+            return Err(DataError::Table(Box::new(faults)));
+        }
+        take(&lines.fields().collect::<Vec<_>>());
+    }
+    Ok(())
 }
 
-impl<'a> Lines<'a> {
-    fn new(input: Input<'a>, format: &Format) -> Self {
-        Lines {
-            input,
-            separator: format.separator,
-            line: Vec::new(),
-            number: 0,
-            fields: Fields::default(),
-            broken: None,
+/// Reads tables whose features are numbers; all have the columns of the first.
+fn parse<'a>(
+    inputs: impl Iterator<Item = Result<Input<'a>, DataError>>,
+    format: &Format,
+    schema: &Schema,
+) -> Result<(Loaded, Vec<usize>), DataError> {
+    let mut schema = schema.clone();
+    let mut rows = Rows::new(&schema);
+    let (mut counts, mut first, mut last) = (Vec::new(), None, PathBuf::new());
+    for input in inputs {
+        let mut lines = Lines::new(input?, format.separator);
+        let path = lines.input.path().to_owned();
+        let empty = || DataError::Empty {
+            place: Place::file(&path),
+        };
+        if !lines.advance()? {
+            return Err(empty());
         }
-    }
-
-    /// Goes on to the next line with anything on it; false at the end.
-    fn advance(&mut self) -> Result<bool, DataError> {
-        loop {
-            if !self.input.next_line(self.number + 1, &mut self.line)? {
-                return Ok(false);
-            }
-            self.number += 1;
-            if self.text().is_empty() {
-                continue;
-            }
-            let mut fields = std::mem::take(&mut self.fields);
-            self.broken = fields.split(self.text(), self.separator).err();
-            self.fields = fields;
-            return Ok(true);
+        let layout = Layout::new(&lines, format, &schema)?;
+        rows.faults = Faults::new(&path, layout.header.then(|| layout.names.clone()));
+        let before = rows.count;
+        let mut more = !layout.header || lines.advance()?;
+        while more {
+            rows.faults.count_row();
+            layout.push_row(&lines, &mut rows);
+            more = lines.advance()?;
         }
-    }
-
-    /// The line without what is not part of a row.
-    fn text(&self) -> &[u8] {
-        let mut line = &self.line[..];
-        if self.number == 1 {
-            line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+        if !rows.faults.is_empty() {
+            return Err(DataError::Table(Box::new(rows.faults)));
         }
-        line.strip_suffix(b"\r").unwrap_or(line)
+        if rows.count == before {
+            return Err(empty());
+        }
+        counts.push(rows.count - before);
+        schema.columns = Some(layout.features());
+        if schema.feature_names.is_none() && layout.header {
+            schema.feature_names = Some(layout.feature_names().into());
+        }
+        first.get_or_insert(layout);
+        last = path;
     }
-
-    /// The field that cannot be read, as it stands in the line.
-    fn broken_field(&self) -> String {
-        quote(self.fields.last(self.text(), self.separator))
-    }
-
-    /// The error for a table whose first line does not fit what was asked for.
-    fn unfit(&self, expected: impl Into<String>, found: String) -> DataError {
-        let mut faults = Faults::new(self.input.path(), None);
-        faults.add(self.number, None, Kind::Layout, expected, || found);
-        DataError::Table(Box::new(faults))
-    }
+    let layout = first.ok_or_else(|| DataError::Empty {
+        place: Place::file(&last),
+    })?;
+    Ok((rows.finish(&last, &layout, &schema)?, counts))
 }
 
-/// The fields of a line, one after the other.
-#[derive(Default)]
-struct Fields {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-    /// Where in the line the last field begins.
-    last: usize,
+/// What is kept of rows.
+struct Rows {
+    faults: Faults,
+    labels: Labels,
+    values: Vec<f32>,
+    clients: Groups,
+    count: usize,
 }
 
-impl Fields {
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .map(|(start, &end)| &self.bytes[start..end])
-    }
-
-    /// The last field as it stands in the line, up to the next separator.
-    fn last<'a>(&self, line: &'a [u8], separator: u8) -> &'a [u8] {
-        let rest = &line[self.last..];
-        let end = rest.iter().position(|&byte| byte == separator);
-        &rest[..end.unwrap_or(rest.len())]
-    }
-
-    /// Splits a line; on error, the number of the field, from 0, and what was expected in it.
-    fn split(&mut self, line: &[u8], separator: u8) -> Result<(), (usize, &'static str)> {
-        self.bytes.clear();
-        self.ends.clear();
-        self.last = 0;
-        // A separator is none, even if it is a tab.
-        let is_blank = |byte: &&u8| **byte != separator && byte.is_ascii_whitespace();
-        loop {
-            let rest = &line[self.last..];
-            let blanks = rest.iter().take_while(is_blank).count();
-            let length = if rest.get(blanks) == Some(&b'"') {
-                let end = blanks + self.quoted(&rest[blanks..])?;
-                end + rest[end..].iter().take_while(is_blank).count()
-            } else {
-                let end = rest.iter().position(|&byte| byte == separator);
-                let end = end.unwrap_or(rest.len());
-                self.bytes.extend_from_slice(rest[..end].trim_ascii());
-                end
-            };
-            match rest.get(length) {
-                Some(&byte) if byte != separator => {
-                    return Err((self.ends.len(), "a separator after a closing quote"));
-                }
-                next => {
-                    self.ends.push(self.bytes.len());
-                    if next.is_none() {
-                        return Ok(());
-                    }
-                    self.last += length + 1;
-                }
-            }
+impl Rows {
+    fn new(schema: &Schema) -> Rows {
+        Rows {
+            faults: Faults::new(Path::new(""), None),
+            labels: Labels::new(false, schema),
+            values: Vec::new(),
+            clients: Groups::default(),
+            count: 0,
         }
     }
 
-    /// Adds the field that begins with a quote; how long it is, quotes included.
-    fn quoted(&mut self, text: &[u8]) -> Result<usize, (usize, &'static str)> {
-        let mut place = 1;
-        loop {
-            match (text.get(place), text.get(place + 1)) {
-                (Some(b'"'), Some(b'"')) => {
-                    self.bytes.push(b'"');
-                    place += 2;
-                }
-                (Some(b'"'), _) => return Ok(place + 1),
-                (Some(&byte), _) => {
-                    self.bytes.push(byte);
-                    place += 1;
-                }
-                (None, _) => return Err((self.ends.len(), "a closing quote in the same line")),
-            }
+    /// All of them, in the columns of `layout`.
+    fn finish(self, path: &Path, layout: &Layout, schema: &Schema) -> Result<Loaded, DataError> {
+        let labels = match schema.unlabelled {
+            true => schema.unknown(self.count)?,
+            false => self.labels.finish(path)?,
+        };
+        let features = Features::Dense(DenseRows::new(layout.features(), self.values)?);
+        let mut data = Dataset::labelled(features, labels)?;
+        if layout.header {
+            data = data.with_feature_names(layout.feature_names())?;
         }
+        Ok(Loaded {
+            clients: layout.client.map(|_| self.clients.finish()),
+            ..Loaded::new(data, None)
+        })
     }
 }
 
@@ -247,20 +197,22 @@ impl Fields {
 struct Layout {
     /// The fields of the first line: what the columns are called, if it is a header.
     names: Vec<String>,
-    label: usize,
+    /// Which column is the label; none where nobody needs one and it is not there.
+    label: Option<usize>,
+    /// Which column says whose record each row is.
+    client: Option<usize>,
     header: bool,
+    /// Whether nobody looks at labels.
+    unlabelled: bool,
 }
 
 impl Layout {
     fn new(lines: &Lines<'_>, format: &Format, schema: &Schema) -> Result<Layout, DataError> {
-        if let Some((field, expected)) = lines.broken {
-            let mut faults = Faults::new(lines.input.path(), None);
-            let found = || lines.broken_field();
-            faults.add(lines.number, Some(field), Kind::Quote, expected, found);
+        let mut faults = Faults::new(lines.input.path(), None);
+        if lines.add_broken(&mut faults) {
             return Err(DataError::Table(Box::new(faults)));
         }
-        let first = &lines.fields;
-        let columns = first.len();
+        let columns = lines.len();
         if columns < 2 {
             let expected = "at least two columns, features and a label";
             let found = match other_separator(lines.text()) {
@@ -269,22 +221,31 @@ impl Layout {
             };
             return Err(lines.unfit(expected, found));
         }
-        let label = label_column(lines, &format.label)?;
+        let client = schema.client_column.as_deref();
+        let client = client.and_then(|name| lines.fields().position(|f| f == name.as_bytes()));
+        let taken = usize::from(client.is_some());
+        let only_features = schema.columns == Some(columns - taken);
+        let label = match schema.unlabelled && only_features {
+            true => None,
+            false => Some(label_column(lines, &format.label, client)?),
+        };
         let is_number = |field: &[u8]| number(field).is_some();
         let named = matches!(format.label, LabelColumn::Name(_));
         let features = || {
-            let fields = first.iter().enumerate();
-            fields.filter_map(|(place, field)| (place != label).then_some(field))
+            let fields = lines.fields().enumerate();
+            fields.filter_map(|(place, field)| {
+                (Some(place) != label && Some(place) != client).then_some(field)
+            })
         };
         let header = format
             .header
-            .unwrap_or_else(|| named || !features().any(is_number));
-        let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
-        let names = first.iter().map(text).collect();
+            .unwrap_or_else(|| named || client.is_some() || !features().any(is_number));
         let layout = Layout {
-            names,
+            names: lines.texts(),
             label,
+            client,
             header,
+            unlabelled: schema.unlabelled,
         };
         // Names say more than their number, so they are compared first.
         if let (Some(expected), true) = (&schema.feature_names, header)
@@ -294,42 +255,62 @@ impl Layout {
             let place = Place::line(lines.input.path(), lines.number);
             return Err(DataError::Names { place, difference });
         }
-        if let Some(known) = schema.columns.filter(|&known| known != columns - 1) {
+        if layout.features() == 0 {
+            return Err(lines.unfit("at least one feature", format!("{columns} columns")));
+        }
+        if let Some(known) = schema.columns.filter(|&known| known != layout.features()) {
             let expected = format!("{known} features, as in training, and a label");
             return Err(lines.unfit(expected, format!("{columns} columns")));
         }
         Ok(layout)
     }
 
+    fn is_feature(&self, place: usize) -> bool {
+        Some(place) != self.label && Some(place) != self.client
+    }
+
+    /// How many features there are.
+    fn features(&self) -> usize {
+        (0..self.names.len())
+            .filter(|&place| self.is_feature(place))
+            .count()
+    }
+
     /// What the features are called, if the first line is a header.
     fn feature_names(&self) -> Vec<String> {
         let names = self.names.iter().enumerate();
-        let features = names.filter(|&(place, _)| place != self.label);
+        let features = names.filter(|&(place, _)| self.is_feature(place));
         features.map(|(_, name)| name.clone()).collect()
     }
 
     /// Adds a row, or what is wrong with it. Nothing is stored any more once anything was wrong.
-    fn push_row(
-        &self,
-        lines: &Lines<'_>,
-        labels: &mut Labels,
-        values: &mut Vec<f32>,
-        faults: &mut Faults,
-    ) {
+    fn push_row(&self, lines: &Lines<'_>, rows: &mut Rows) {
         let line = lines.number;
-        if let Some((field, expected)) = lines.broken {
-            let found = || lines.broken_field();
-            faults.add(line, Some(field), Kind::Quote, expected, found);
+        let Rows {
+            faults,
+            labels,
+            values,
+            clients,
+            count,
+        } = rows;
+        *count += 1;
+        if lines.add_broken(faults) {
             return;
         }
-        if lines.fields.len() != self.names.len() {
+        if lines.len() != self.names.len() {
             let expected = format!("{} columns, as in the first line", self.names.len());
-            let found = || lines.fields.len().to_string();
+            let found = || lines.len().to_string();
             faults.add(line, None, Kind::Columns, expected, found);
             return;
         }
-        for (place, field) in lines.fields.iter().enumerate() {
-            let checked = if place == self.label {
+        for (place, field) in lines.fields().enumerate() {
+            let checked = if Some(place) == self.client {
+                let named = clients.push(Cell::Text(field));
+                let expected = || (Kind::Nothing, "the name of a client".to_owned());
+                named.then_some(()).ok_or_else(expected)
+            } else if Some(place) == self.label && self.unlabelled {
+                Ok(())
+            } else if Some(place) == self.label {
                 let pushed = labels.push(field);
                 pushed.map_err(|refused| (Kind::Label, refused.expected))
             } else {
@@ -352,10 +333,15 @@ impl Layout {
 }
 
 /// Which column holds the labels, counted from 0.
-fn label_column(lines: &Lines<'_>, label: &LabelColumn) -> Result<usize, DataError> {
-    let first = &lines.fields;
-    let columns = first.len();
+fn label_column(
+    lines: &Lines<'_>,
+    label: &LabelColumn,
+    client: Option<usize>,
+) -> Result<usize, DataError> {
+    let columns = lines.len();
     match label {
+        // The last one that could be it.
+        LabelColumn::Last if client == Some(columns - 1) => Ok(columns - 2),
         LabelColumn::Last => Ok(columns - 1),
         LabelColumn::Number(number) if (1..=columns).contains(number) => Ok(number - 1),
         LabelColumn::Number(number) => {
@@ -363,13 +349,13 @@ fn label_column(lines: &Lines<'_>, label: &LabelColumn) -> Result<usize, DataErr
             Err(lines.unfit(expected, format!("{columns} columns")))
         }
         LabelColumn::Name(name) => {
-            let fields = first.iter().enumerate();
+            let fields = lines.fields().enumerate();
             let mut named = fields.filter(|(_, field)| *field == name.as_bytes());
             match (named.next(), named.next()) {
                 (Some((label, _)), None) => Ok(label),
                 _ => {
                     let expected = format!("a header with one column \"{name}\"");
-                    let found = first.iter().collect::<Vec<_>>().join(&b", "[..]);
+                    let found = lines.fields().collect::<Vec<_>>().join(&b", "[..]);
                     Err(lines.unfit(expected, quote(&found)))
                 }
             }
@@ -453,15 +439,14 @@ mod tests {
             1
         );
         let semicolons = Format {
-            separator: b';',
+            separator: Some(b';'),
             ..Format::default()
         };
-        assert_eq!(
-            read_text("\u{feff}a;b;c\r\n1;2;0\r\n", &semicolons)
-                .unwrap()
-                .full_row(0),
-            [1.0, 2.0]
-        );
+        // Said or found.
+        for format in [semicolons, Format::default()] {
+            let data = read_text("\u{feff}a;b;c\r\n1;2;0\r\n", &format).unwrap();
+            assert_eq!(data.full_row(0), [1.0, 2.0]);
+        }
     }
 
     #[test]
@@ -604,7 +589,11 @@ mod tests {
         let text = advice("1,2,a\n1,x,b\n").unwrap();
         assert!(!text.contains("?header=yes") && text.contains("write text as numbers"));
         for (text, option) in [("a;b;c\n1;2;3\n", ";"), ("a\tb\n1\t2\n", "tab")] {
-            let error = read_text(text, &Format::default()).unwrap_err().to_string();
+            let commas = Format {
+                separator: Some(b','),
+                ..Format::default()
+            };
+            let error = read_text(text, &commas).unwrap_err().to_string();
             assert!(
                 error.ends_with(&format!("(perhaps with ?separator={option})")),
                 "{error}"
@@ -652,7 +641,7 @@ mod tests {
         // Old line ends would make one line of the whole file.
         assert!(rows("1,2,a\r3,4,b\r").is_err());
         let tabs = Format {
-            separator: b'\t',
+            separator: Some(b'\t'),
             ..Format::default()
         };
         let data = read_text("1\t2\ta\n\"3\"\t4\t\"b\"\n", &tabs).unwrap();

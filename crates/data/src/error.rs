@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::faults::Faults;
 use super::foreign::Foreign;
 use super::names::OtherName;
+use super::schema::ColumnFault;
 
 /// A position in a file, as a person would look it up: line and column count from one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +97,14 @@ pub enum DataError {
         /// The first that differs.
         difference: OtherName,
     },
+    /// A table whose columns are not those of its schema.
+    #[error("{path}: {}", list_faults(faults), path = path.display())]
+    Columns {
+        /// The file.
+        path: PathBuf,
+        /// All that is wrong with its columns.
+        faults: Vec<ColumnFault>,
+    },
     /// A table with faults, all of them.
     #[error("{0}")]
     Table(Box<Faults>),
@@ -153,6 +162,16 @@ impl DataError {
     pub fn lines(&self, values: bool) -> Vec<String> {
         match self {
             DataError::Table(faults) => faults.lines(values),
+            DataError::Columns { path, faults } => {
+                let text = |fault: &ColumnFault| match values {
+                    true => fault.to_string(),
+                    false => fault.without_names(),
+                };
+                let lines = faults.iter().map(text);
+                lines
+                    .map(|line| format!("{}: {line}", path.display()))
+                    .collect()
+            }
             DataError::Format {
                 place, expected, ..
             } if !values => vec![format!(
@@ -179,16 +198,26 @@ impl DataError {
     pub fn advice(&self) -> Option<String> {
         match self {
             DataError::Table(faults) => faults.advice(),
+            DataError::Columns { faults, .. } => {
+                let mut advice: Vec<&str> = faults.iter().map(ColumnFault::advice).collect();
+                advice.dedup();
+                Some(advice.join("; "))
+            }
             DataError::Foreign { kind, .. } => Some(kind.advice().to_owned()),
             DataError::Quantity { .. } => Some(
-                "models predict classes: sort the numbers into a few (such as low, middle, high), \
-                 or choose another column by ?label=NAME; numbers that do name classes are taken as \
-                 text (c25)"
+                "to predict the number itself give its public range, data.target_range = [LOW, HIGH]; \
+                 for classes sort the numbers into a few (such as low, middle, high), or choose \
+                 another column by ?label=NAME; numbers that do name classes are taken as text (c25)"
                     .to_owned(),
             ),
             _ => None,
         }
     }
+}
+
+fn list_faults(faults: &[ColumnFault]) -> String {
+    let texts: Vec<String> = faults.iter().map(ColumnFault::to_string).collect();
+    texts.join("; ")
 }
 
 fn list(paths: &[PathBuf]) -> String {

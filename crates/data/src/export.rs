@@ -62,10 +62,10 @@ fn write_libsvm(data: &Dataset, output: &mut impl Write) -> io::Result<()> {
         .iter()
         .all(|name| name.parse().is_ok_and(f64::is_finite));
     let mut failed = Ok(());
-    for (row, &label) in data.labels().iter().enumerate() {
-        match numeric {
-            true => write!(output, "{}", data.label_names()[label as usize])?,
-            false => write!(output, "{label}")?,
+    for row in 0..data.rows() {
+        match data.targets() {
+            None if !numeric => write!(output, "{}", data.labels()[row])?,
+            _ => output.write_all(label(data, row).as_bytes())?,
         }
         let mut entry = |column: usize, value: f32| {
             if value != 0.0 && failed.is_ok() {
@@ -90,14 +90,22 @@ fn write_csv(data: &Dataset, output: &mut impl Write) -> io::Result<()> {
     let mut table = ::csv::Writer::from_writer(output);
     let names = (1..=data.columns()).map(|column| format!("x{column}"));
     table.write_record(names.chain(["label".to_owned()]))?;
-    for (row, &label) in data.labels().iter().enumerate() {
+    for row in 0..data.rows() {
         for value in full_row(data, row) {
             table.write_field(value.to_string())?;
         }
-        table.write_field(&data.label_names()[label as usize])?;
+        table.write_field(label(data, row))?;
         table.write_record(None::<&[u8]>)?;
     }
     table.flush()
+}
+
+/// What is true of a row, as it came.
+fn label(data: &Dataset, row: usize) -> String {
+    match data.targets() {
+        Some(targets) => targets.original()[row].to_string(),
+        None => data.label_names()[data.labels()[row] as usize].clone(),
+    }
 }
 
 fn full_row(data: &Dataset, row: usize) -> Vec<f32> {

@@ -38,6 +38,14 @@ pub(super) enum Kind {
     TooLarge,
     /// A label that cannot be taken.
     Label,
+    /// A gap that the schema does not provide for.
+    Gap,
+    /// A category that the schema does not know.
+    Unknown,
+    /// What is neither yes nor no.
+    Truth,
+    /// What is no date.
+    Date,
 }
 
 impl Kind {
@@ -51,7 +59,8 @@ impl Kind {
             Kind::Text => "text",
             Kind::NotFinite => "infinity or nan",
             Kind::TooLarge => "a larger one",
-            Kind::Label => "something else",
+            Kind::Label | Kind::Unknown | Kind::Truth | Kind::Date => "something else",
+            Kind::Gap => "a gap",
         }
     }
 
@@ -64,19 +73,35 @@ impl Kind {
                  needs quotes around it)"
             }
             Kind::Quote => "close every quote in its line, and double quotes inside of quotes",
-            Kind::Nothing => "fill in what is missing, or leave those rows or columns out",
+            Kind::Nothing => {
+                "fill in what is missing, leave those rows or columns out, or describe the table \
+                 by a schema, which `soteria schema draft` proposes"
+            }
             Kind::Text => {
-                "write text as numbers (for instance a column of 0 and 1 for each of its values, \
-                 decimals with a point), \
-                 or leave the column out"
+                "write text as numbers (decimals with a point), leave the column out, or describe \
+                 the table by a schema, which `soteria schema draft` proposes"
             }
             Kind::NotFinite | Kind::TooLarge => {
                 "replace what is infinite, nan or beyond 2^64, or leave those rows out"
             }
             Kind::Label => {
                 "the labels stand in the last column unless the source says which, as in \
-                 csv:FILE?label=NAME"
+                 csv:FILE?label=NAME, or a schema does, with all their classes"
             }
+            Kind::Gap => {
+                "say in the schema what a gap becomes: gap = \"indicator\" (the middle of the range \
+                 or no category, and a feature that says so), or gap = \"neutral\" without that \
+                 feature"
+            }
+            Kind::Unknown => {
+                "add the value to the column's `values`, or say unknown = \"neutral\" or \
+                 \"indicator\""
+            }
+            Kind::Truth => {
+                "write yes or no (also true and false, 1 and 0), or name the two words: \
+                 values = [\"M\", \"F\"] has the second one for yes"
+            }
+            Kind::Date => "write dates as 2024-12-31, 2024/12/31 or 31.12.2024",
         })
     }
 }
@@ -112,7 +137,7 @@ impl Faults {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }
 

@@ -92,9 +92,8 @@ impl Foreign {
                  as csv:FILE.csv"
             }
             Foreign::Npy | Foreign::Npz => {
-                "write features and labels as one table, for instance \
-                 numpy.savetxt(\"FILE.csv\", numpy.column_stack([x, y]), delimiter=\",\"), and \
-                 name that as csv:FILE.csv"
+                "name it as npy:FILE (a row for each record, the label in the last column) or npz:FILE \
+                 (arrays x and y)"
             }
             Foreign::Hdf5 | Foreign::Sqlite | Foreign::Pickle => {
                 "write features and labels as one table in CSV and name that as csv:FILE"

@@ -85,9 +85,8 @@ fn assemble(
                 found: format!("{} in row {row}", quote(text.as_bytes())),
             })?;
     }
-    let (labels, names) = collected.finish(labels.path())?;
-    let data = Dataset::new(pixels.features(images.path())?, labels, names.len())?;
-    Ok(data.with_label_names(names)?)
+    let labels = collected.finish(labels.path())?;
+    Ok(Dataset::labelled(pixels.features(images.path())?, labels)?)
 }
 
 /// The element types of the format.

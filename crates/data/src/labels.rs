@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DataError, Dataset, Place};
+use super::reader::quote;
+use super::{DataError, Dataset, Place, TableSchema};
+use soteriafl_core::data::{LARGEST_VALUE, Labels as Truth, TargetRange, Targets};
 
 /// More distinct labels than this are taken for a mistake.
 const MOST_CLASSES: usize = 1 << 16;
@@ -37,6 +39,15 @@ pub struct Schema {
     pub feature_names: Option<Arc<[String]>>,
     /// The names of all classes in their order; without them, the labels that occur.
     pub label_names: Option<Arc<[String]>>,
+    /// What the columns of a table mean; without it, all but the label are numbers.
+    pub table: Option<Arc<TableSchema>>,
+    /// Whether labels are left alone and may be missing, as where a class is to be predicted.
+    pub unlabelled: bool,
+    /// The column of a table that says whose record each row is.
+    pub client_column: Option<String>,
+    /// The public range of targets, where records have numbers to predict; they have no classes
+    /// then.
+    pub targets: Option<TargetRange>,
 }
 
 impl Schema {
@@ -45,8 +56,28 @@ impl Schema {
         Schema {
             columns: Some(data.columns()),
             feature_names: data.feature_names().map(Into::into),
-            label_names: Some(data.label_names().into()),
+            label_names: (data.targets().is_none()).then(|| data.label_names().into()),
+            targets: data.targets().map(Targets::range),
+            ..Schema::default()
         }
+    }
+}
+
+impl Schema {
+    /// Stands for the labels of so many rows where nobody knows any: the first class, or the low end
+    /// of the range.
+    pub(super) fn unknown(&self, rows: usize) -> Result<Truth, DataError> {
+        if let Some(range) = self.targets {
+            return Ok(Truth::Targets(Targets::new(
+                &vec![range.low(); rows],
+                range,
+            )?));
+        }
+        let nobody = || [String::new()].into();
+        Ok(Truth::Classes {
+            of: vec![0; rows],
+            names: self.label_names.clone().unwrap_or_else(nobody),
+        })
     }
 }
 
@@ -58,8 +89,35 @@ pub(super) struct Labels {
     spellings: Vec<String>,
     schema: Option<Arc<[String]>>,
     rows: Vec<u32>,
+    /// The numbers, and their range, where they are what is predicted.
+    targets: Option<(TargetRange, Vec<f64>)>,
     /// More different numbers than classes can be: they are only counted from here on.
     too_many: bool,
+}
+
+/// Classes of labels that a program has in memory, by the rules of files: `spellings` are the
+/// different labels, `rows` the number of every row's; `name` stands for the file in errors.
+///
+/// # Errors
+/// When there is no label, one is not known to `schema`, or they look like a quantity.
+pub fn classes_of(
+    spellings: &[String],
+    rows: &[u32],
+    schema: &Schema,
+    name: &Path,
+) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
+    let mut labels = Labels::new(false, schema);
+    let mut classes = Vec::with_capacity(spellings.len());
+    for spelling in spellings {
+        let wrong = |refused: Refused| DataError::Format {
+            place: Place::file(name),
+            expected: refused.expected,
+            found: quote(spelling.as_bytes()),
+        };
+        classes.push(labels.enter(spelling.as_bytes()).map_err(wrong)?);
+    }
+    labels.rows = rows.iter().map(|&row| classes[row as usize]).collect();
+    labels.classes(name)
 }
 
 /// Why a label is refused; the reader adds the place.
@@ -76,11 +134,21 @@ impl Labels {
             spellings: Vec::new(),
             schema: schema.label_names.clone(),
             rows: Vec::new(),
+            targets: schema.targets.map(|range| (range, Vec::new())),
             too_many: false,
         }
     }
 
     pub(super) fn push(&mut self, text: &[u8]) -> Result<(), Refused> {
+        if let Some((_, targets)) = &mut self.targets {
+            let number = std::str::from_utf8(text).ok().and_then(number);
+            let most = f64::from(LARGEST_VALUE);
+            let number = number.filter(|number| number.abs() <= most);
+            targets.push(number.ok_or_else(|| Refused {
+                expected: "a target that is a finite number up to 2^64".to_owned(),
+            })?);
+            return Ok(());
+        }
         let class = match self.known.get(text) {
             Some(&class) => class,
             None if self.too_many => 0,
@@ -97,14 +165,34 @@ impl Labels {
     }
 
     pub(super) fn rows(&self) -> usize {
-        self.rows.len()
+        match &self.targets {
+            Some((_, targets)) => targets.len(),
+            None => self.rows.len(),
+        }
     }
 
-    /// The class of every row, and what the classes are called; `path` stands in the error.
+    /// Drops what is known of rows, not what is known of spellings.
+    pub(super) fn forget(&mut self) {
+        self.rows.clear();
+        if let Some((_, targets)) = &mut self.targets {
+            targets.clear();
+        }
+    }
+
+    /// What is true of every row; `path` stands in the error.
     ///
     /// # Errors
     /// When the labels are numbers that look like a quantity.
-    pub(super) fn finish(self, path: &Path) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
+    pub(super) fn finish(self, path: &Path) -> Result<Truth, DataError> {
+        if let Some((range, targets)) = self.targets {
+            return Ok(Truth::Targets(Targets::new(&targets, range)?));
+        }
+        let (of, names) = self.classes(path)?;
+        Ok(Truth::Classes { of, names })
+    }
+
+    /// The class of every row, and what the classes are called.
+    fn classes(self, path: &Path) -> Result<(Vec<u32>, Arc<[String]>), DataError> {
         if let Some(names) = self.schema {
             return Ok((self.rows, names));
         }
@@ -240,7 +328,7 @@ mod tests {
         for label in labels {
             collected.push(label.as_bytes()).ok()?;
         }
-        let (rows, names) = collected.finish(Path::new("labels")).ok()?;
+        let (rows, names) = collected.classes(Path::new("labels")).ok()?;
         Some((rows, names.to_vec()))
     }
 
@@ -294,11 +382,60 @@ mod tests {
         assert!(labels.push(b"one too many").is_err());
     }
 
+    #[test]
+    fn numbers_are_targets_where_a_range_says_so() {
+        let schema = Schema {
+            targets: TargetRange::new(0.0, 10.0).ok(),
+            ..Schema::default()
+        };
+        let mut labels = Labels::new(false, &schema);
+        for text in ["2.5", "-0", "1e1", "40"] {
+            assert!(labels.push(text.as_bytes()).is_ok(), "{text}");
+        }
+        for text in ["", "nan", "inf", "1e30", "five", "\u{fffd}"] {
+            assert!(labels.push(text.as_bytes()).is_err(), "{text}");
+        }
+        assert_eq!(labels.rows(), 4);
+        let Ok(Truth::Targets(targets)) = labels.finish(Path::new("prices.csv")) else {
+            panic!("these are targets");
+        };
+        assert_eq!(targets.values(), [-0.5, -1.0, 1.0, 1.0]);
+        assert_eq!(targets.original(), [2.5, 0.0, 10.0, 40.0]);
+    }
+
     /// Whether `rows` labels that `label` gives are taken as classes.
     fn taken(rows: usize, label: impl Fn(usize) -> String) -> bool {
         let labels: Vec<String> = (0..rows).map(label).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         classes(&labels, &Schema::default()).is_some()
+    }
+
+    #[test]
+    fn labels_in_memory_are_classes_as_in_files() {
+        let text = |labels: &[&str]| labels.iter().map(|&l| l.to_owned()).collect::<Vec<_>>();
+        let of = |labels: &[&str], rows: &[u32], schema: &Schema| {
+            classes_of(&text(labels), rows, schema, Path::new("y"))
+        };
+        // In the order of values, equal values one class, whatever order they come in.
+        let (rows, names) = of(&["10", "9", "9.0"], &[0, 1, 2, 0], &Schema::default()).unwrap();
+        assert_eq!(
+            (&rows[..], &names[..]),
+            (&[1, 0, 0, 1][..], &text(&["9", "10"])[..])
+        );
+        let schema = Schema {
+            label_names: Some(names),
+            ..Schema::default()
+        };
+        assert_eq!(of(&["10"], &[0, 0], &schema).unwrap().0, [1, 1]);
+        let error = of(&["11"], &[0], &schema).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "y: expected one of the known classes (9, 10), found \"11\""
+        );
+        let prices: Vec<String> = (0..300).map(|row| format!("{row}.5")).collect();
+        let rows: Vec<u32> = (0..300).collect();
+        let error = classes_of(&prices, &rows, &Schema::default(), Path::new("y")).unwrap_err();
+        assert!(matches!(error, DataError::Quantity { distinct: 300, .. }));
     }
 
     #[test]
@@ -323,9 +460,8 @@ mod tests {
         assert!(taken(331, |row| format!("c{}", 25 + row * 9 % 322)));
         let names: Vec<String> = (0..200).map(|value| value.to_string()).collect();
         let schema = Schema {
-            feature_names: None,
-            columns: None,
             label_names: Some(names.into()),
+            ..Schema::default()
         };
         assert!(classes(&["150", "199"], &schema).is_some());
     }

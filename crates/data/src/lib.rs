@@ -22,6 +22,7 @@
 //! | [`DataDirectories`] | where files of public data sets are looked for |
 //! | [`csv`], [`libsvm`], [`idx`] | readers: tables, sparse rows, arrays of pixels; plain or gzip |
 //! | [`a9a`] | the built-in data set |
+//! | [`schema`] | what the columns of a table mean, in public, and the features they become |
 //! | [`Schema`] | features and label names that are fixed before reading |
 //! | [`export`] | writers of tables and sparse rows |
 #![cfg_attr(
@@ -48,22 +49,28 @@ mod faults;
 #[cfg(feature = "fetch")]
 pub mod fetch;
 mod foreign;
+mod grouping;
 pub mod idx;
 mod labels;
 pub mod libsvm;
 mod names;
+mod numpy;
 mod reader;
+pub mod schema;
+mod several;
 mod source;
 
 pub use directories::DataDirectories;
 pub use error::{DataError, Place};
 pub use faults::Faults;
 pub use foreign::Foreign;
-pub use labels::Schema;
+pub use grouping::Grouping;
+pub use labels::{Schema, classes_of};
 pub use names::{GUESSED, OtherName};
+pub use schema::{Adjustment, ColumnFault, TableSchema};
 pub use soteriafl_core::data::{
     Constants, Cosine, Dataset, DenseRows, FeatureKind, FeatureMap, Features, LARGEST_VALUE,
     MOST_FEATURES, Partition, RecordsError, Scale, Scaling, SparseRow, SparseRows, Synthetic,
-    largest_singular_value, squared_columns,
+    TargetRange, Targets, largest_singular_value, squared_columns,
 };
 pub use source::{Loaded, Share, Source};

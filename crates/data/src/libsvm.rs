@@ -150,9 +150,8 @@ impl Rows {
             });
         }
         let features = SparseRows::new(self.columns, self.starts, self.indices, self.values)?;
-        let (labels, names) = self.labels.finish(path)?;
-        let data = Dataset::new(Features::Sparse(features), labels, names.len())?;
-        Ok(data.with_label_names(names)?)
+        let labels = self.labels.finish(path)?;
+        Ok(Dataset::labelled(Features::Sparse(features), labels)?)
     }
 }
 

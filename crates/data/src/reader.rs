@@ -10,7 +10,7 @@ use flate2::bufread::MultiGzDecoder;
 use super::{DataError, Foreign, LARGEST_VALUE, Place};
 
 /// How many bytes are looked at to know what a file is.
-const HEAD: usize = 512;
+const HEAD: usize = 4096;
 
 /// The longest line of text that is taken for a row. Without it a file without line ends would be
 /// read into memory whole before anything could be said about it.
@@ -21,6 +21,8 @@ pub(super) struct Input<'a> {
     path: PathBuf,
     reader: Box<dyn BufRead + 'a>,
     gzip: bool,
+    /// The first bytes, decompressed.
+    head: Vec<u8>,
 }
 
 impl Input<'static> {
@@ -52,6 +54,7 @@ impl<'a> Input<'a> {
             path: name.to_owned(),
             reader: Box::new(rejoin(head.clone(), reader)),
             gzip,
+            head: Vec::new(),
         };
         let head = if gzip {
             let mut unpacked = MultiGzDecoder::new(input.reader);
@@ -67,8 +70,16 @@ impl<'a> Input<'a> {
                 path: name.to_owned(),
                 kind,
             }),
-            None => Ok(input),
+            None => {
+                input.head = head;
+                Ok(input)
+            }
         }
+    }
+
+    /// The first bytes, which will be read again.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.head
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -4,7 +4,8 @@
 //! `synthetic:ROWSxFEATURES`. A path may be followed by options: `libsvm:PATH?features=123`, and
 //! `csv:PATH?label=NAME&header=yes&separator=;` where the label is a column's name or its number
 //! from 1. A client's share is a source with a part: `a9a:0/10` is the first of ten. `clients`
-//! stands for records that are not here: those that every client of a deployment has for itself.
+//! stands for records that are not here: those that every client of a deployment has for itself;
+//! `memory` for those that a program had and gave.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,9 +13,11 @@ use std::str::FromStr;
 
 use super::csv::{Format, LabelColumn};
 use super::directories::ImageFiles;
+use super::schema::{self, Checked, Draft, TableRows};
+use super::several;
 use super::{
-    Constants, DataDirectories, DataError, Dataset, MOST_FEATURES, Partition, Scaling, Schema,
-    Synthetic, a9a, csv, idx, libsvm,
+    Adjustment, Constants, DataDirectories, DataError, Dataset, Grouping, MOST_FEATURES, Partition,
+    Scaling, Schema, Synthetic, TableSchema, a9a, csv, idx, libsvm, numpy,
 };
 
 /// Where records come from.
@@ -46,10 +49,24 @@ pub enum Source {
         /// How it is laid out.
         format: Format,
     },
+    /// One array of NumPy, a row for each record.
+    Npy {
+        /// The file.
+        path: PathBuf,
+        /// Which column holds the labels: the last one, or one by its number.
+        label: LabelColumn,
+    },
+    /// Arrays of NumPy, features and labels.
+    Npz {
+        /// The file.
+        path: PathBuf,
+    },
     /// Drawn from the seed.
     Synthetic(Synthetic),
     /// Not here: every client of a deployment has its own, and names them itself.
     Clients,
+    /// Not here: a program had them, and gave them.
+    Memory,
 }
 
 /// What a source gives.
@@ -59,6 +76,36 @@ pub struct Loaded {
     pub train: Dataset,
     /// The records to test on, if there are any.
     pub test: Option<Dataset>,
+    /// Which client every record to train on belongs to, where a column says so.
+    pub clients: Option<Grouping>,
+    /// Which person every record to train on is about, where a column says so.
+    pub people: Option<Grouping>,
+    /// What the schema of a table did not know, for its owner's eyes.
+    pub adjustments: Vec<Adjustment>,
+}
+
+impl Loaded {
+    pub(crate) fn new(train: Dataset, test: Option<Dataset>) -> Loaded {
+        Loaded {
+            train,
+            test,
+            clients: None,
+            people: None,
+            adjustments: Vec::new(),
+        }
+    }
+}
+
+impl From<TableRows> for Loaded {
+    fn from(rows: TableRows) -> Loaded {
+        Loaded {
+            train: rows.data,
+            test: None,
+            clients: rows.clients,
+            people: rows.people,
+            adjustments: rows.adjustments,
+        }
+    }
 }
 
 /// A source, or one part of it for one client.
@@ -95,26 +142,29 @@ impl Source {
                     columns: schema.columns.or(*features),
                     ..schema.clone()
                 };
-                Loaded {
-                    train: libsvm::read(path, &schema)?,
-                    test: None,
-                }
+                Loaded::new(libsvm::read(path, &schema)?, None)
             }
-            Source::Csv { path, format } => Loaded {
-                train: csv::read(path, format, schema)?,
-                test: None,
-            },
-            Source::Synthetic(size) => Loaded {
-                train: size.train(seed)?,
-                test: Some(size.test(seed)?),
-            },
+            Source::Csv { path, format } if several::is_pattern(path) => {
+                several::load(path, format, schema)?
+            }
+            Source::Csv { path, format } => csv::load(path, format, schema)?,
+            Source::Npy { path, label } => numpy::load_array(path, label, schema)?,
+            Source::Npz { path } => numpy::load_archive(path, schema)?,
+            Source::Synthetic(size) => Loaded::new(size.train(seed)?, Some(size.test(seed)?)),
             Source::Clients => {
                 let reason = "these records are not here: every client has its own, and `soteria serve` \
                               coordinates them; to train here, name a source";
                 return Err(wrong("clients", reason));
             }
+            Source::Memory => {
+                let reason =
+                    "these records were in a program's memory: to train here, name a source";
+                return Err(wrong("memory", reason));
+            }
         };
-        self.check(&loaded.train, schema)?;
+        if !matches!(self, Source::Csv { .. }) {
+            self.check(&loaded.train, schema)?;
+        }
         Ok(loaded)
     }
 
@@ -124,15 +174,81 @@ impl Source {
     pub fn load_with_test(
         &self,
         test: &Source,
+        schema: &Schema,
         directories: &DataDirectories,
         seed: u64,
     ) -> Result<Loaded, DataError> {
-        let train = self.load(directories, seed)?.train;
-        let other = test.load_as(&Schema::of(&train), directories, seed)?;
-        Ok(Loaded {
-            train,
-            test: Some(other.test.unwrap_or(other.train)),
-        })
+        let mut loaded = self.load_as(schema, directories, seed)?;
+        let known = Schema {
+            table: schema.table.clone(),
+            client_column: schema.client_column.clone(),
+            ..Schema::of(&loaded.train)
+        };
+        let other = test.load_as(&known, directories, seed)?;
+        loaded.adjustments.extend(other.adjustments);
+        loaded.test = Some(other.test.unwrap_or(other.train));
+        Ok(loaded)
+    }
+
+    /// Whether it is a table, whose columns a schema can describe.
+    pub fn is_table(&self) -> bool {
+        matches!(self, Source::Csv { .. })
+    }
+
+    /// Whether it stands for several files, each a client's.
+    pub fn is_several(&self) -> bool {
+        match self {
+            Source::Csv { path, .. } => several::is_pattern(path),
+            _ => false,
+        }
+    }
+
+    /// Gives every row of a table of text, its header included, to `take`, field by field.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or a row cannot be split into fields.
+    pub fn for_each_row(&self, take: &mut dyn FnMut(&[&[u8]])) -> Result<(), DataError> {
+        match self {
+            Source::Csv { path, format } => {
+                for path in several::files(path)? {
+                    csv::for_each_row(&path, format, take)?;
+                }
+                Ok(())
+            }
+            _ => Err(wrong(&self.to_string(), NO_TABLE)),
+        }
+    }
+
+    /// A schema proposed from what stands in a table.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has no names of columns.
+    pub fn draft_schema(&self) -> Result<Draft, DataError> {
+        match self {
+            Source::Csv { path, format } => schema::draft(&several::files(path)?, format),
+            _ => Err(wrong(&self.to_string(), NO_TABLE)),
+        }
+    }
+
+    /// What in a table does not fit a schema, file by file.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or begins as no table does.
+    pub fn check_schema(
+        &self,
+        table: &TableSchema,
+        labelled: bool,
+    ) -> Result<Vec<Checked>, DataError> {
+        match self {
+            Source::Csv { path, format } => {
+                let files = several::files(path)?;
+                let checked = files
+                    .iter()
+                    .map(|path| schema::check(path, format, table, labelled));
+                checked.collect()
+            }
+            _ => Err(wrong(&self.to_string(), NO_TABLE)),
+        }
     }
 
     /// Whether the features are pixels, which are standardised by default.
@@ -156,10 +272,24 @@ impl Source {
     /// Built-in sources do not read the schema, so they are compared with it.
     fn check(&self, data: &Dataset, schema: &Schema) -> Result<(), DataError> {
         let refuse = |reason: String| Err(wrong(&self.to_string(), reason));
+        if schema.table.is_some() {
+            return refuse(NO_TABLE.to_owned());
+        }
+        if let Some(column) = &schema.client_column {
+            return refuse(format!(
+                "only tables have a column \"{column}\" that names clients"
+            ));
+        }
         if let Some(columns) = schema.columns.filter(|&columns| columns != data.columns()) {
             return refuse(format!(
                 "expected {columns} features, found {}",
                 data.columns()
+            ));
+        }
+        if schema.targets.is_some() && data.targets().is_none() {
+            return refuse(format!(
+                "expected numbers to predict, found the classes {}",
+                data.label_names().join(", ")
             ));
         }
         match &schema.label_names {
@@ -176,19 +306,13 @@ impl Source {
 /// The built-in records, unless a directory has files of that name with others in them.
 fn load_a9a(directories: &DataDirectories) -> Result<Loaded, DataError> {
     let (train, test) = a9a::load()?;
-    let built_in = Loaded {
-        train,
-        test: Some(test),
-    };
+    let built_in = Loaded::new(train, Some(test));
     let Some((train, test)) = directories.libsvm_set("a9a")? else {
         return Ok(built_in);
     };
     let schema = Schema::of(&built_in.train);
     let read = |path: PathBuf| libsvm::read(&path, &schema);
-    let found = Loaded {
-        train: read(train)?,
-        test: test.map(read).transpose()?,
-    };
+    let found = Loaded::new(read(train)?, test.map(read).transpose()?);
     // Equal records in their more compact form.
     let same =
         found.train == built_in.train && (found.test.is_none() || found.test == built_in.test);
@@ -201,15 +325,16 @@ fn load_images(files: &ImageFiles, schema: &Schema) -> Result<Loaded, DataError>
         Some((images, labels)) => Some(idx::read(images, labels, &Schema::of(&train))?),
         None => None,
     };
-    Ok(Loaded { train, test })
+    Ok(Loaded::new(train, test))
 }
 
 fn wrong(value: &str, reason: impl Into<String>) -> DataError {
     DataError::choice("source", value, reason)
 }
 
-const FORMS: &str =
-    "expected a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH or synthetic:ROWSxFEATURES";
+const NO_TABLE: &str = "a schema is about the columns of a table, which this is not";
+
+const FORMS: &str = "expected a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, npy:PATH, npz:PATH or synthetic:ROWSxFEATURES";
 
 impl FromStr for Source {
     type Err = DataError;
@@ -224,6 +349,7 @@ impl FromStr for Source {
                     "mnist" => Ok(Source::Mnist),
                     "fashion-mnist" => Ok(Source::FashionMnist),
                     "clients" => Ok(Source::Clients),
+                    "memory" => Ok(Source::Memory),
                     _ => Err(unknown(text)),
                 };
             }
@@ -259,6 +385,18 @@ impl FromStr for Source {
                 path: path.into(),
                 format: csv_format(text, &options)?,
             }),
+            "npy" => match csv_format(text, &options)? {
+                Format {
+                    label,
+                    header: None,
+                    separator: None,
+                } if !matches!(label, LabelColumn::Name(_)) => Ok(Source::Npy {
+                    path: path.into(),
+                    label,
+                }),
+                _ => Err(wrong(text, "possible: label=NUMBER, label=last")),
+            },
+            "npz" => Ok(Source::Npz { path: rest.into() }),
             "idx" => Ok(Source::Idx {
                 directory: rest.into(),
             }),
@@ -297,6 +435,8 @@ fn meant(text: &str) -> Option<String> {
         "csv" => Some(format!("csv:{text}")),
         "tsv" | "tab" if options.is_empty() => Some(format!("csv:{text}?separator=tab")),
         "svm" | "libsvm" | "svmlight" => Some(format!("libsvm:{text}")),
+        "npy" => Some(format!("npy:{text}")),
+        "npz" => Some(format!("npz:{text}")),
         "txt" | "data" | "dat" => Some(format!("csv:{text} or libsvm:{text}")),
         _ => None,
     }
@@ -330,9 +470,9 @@ fn csv_format(text: &str, options: &[(&str, &str)]) -> Result<Format, DataError>
             }
             ("header", "yes", _) => format.header = Some(true),
             ("header", "no", _) => format.header = Some(false),
-            ("separator", "tab", _) => format.separator = b'\t',
+            ("separator", "tab", _) => format.separator = Some(b'\t'),
             ("separator", _, &[byte]) if byte.is_ascii_punctuation() && byte != b'"' => {
-                format.separator = byte
+                format.separator = Some(byte);
             }
             _ => {
                 let possible =
@@ -357,10 +497,19 @@ impl fmt::Display for Source {
             Source::Mnist => formatter.write_str("mnist"),
             Source::FashionMnist => formatter.write_str("fashion-mnist"),
             Source::Clients => formatter.write_str("clients"),
+            Source::Memory => formatter.write_str("memory"),
             Source::Libsvm { path, features } => {
                 write!(formatter, "libsvm:{}", path.display())?;
                 features.map_or(Ok(()), |count| write!(formatter, "?features={count}"))
             }
+            Source::Npy { path, label } => {
+                write!(formatter, "npy:{}", path.display())?;
+                match label {
+                    LabelColumn::Number(number) => write!(formatter, "?label={number}"),
+                    LabelColumn::Last | LabelColumn::Name(_) => Ok(()),
+                }
+            }
+            Source::Npz { path } => write!(formatter, "npz:{}", path.display()),
             Source::Idx { directory } => write!(formatter, "idx:{}", directory.display()),
             Source::Csv { path, format } => {
                 write!(formatter, "csv:{}", path.display())?;
@@ -376,9 +525,9 @@ impl fmt::Display for Source {
                     Some(false) => options.push("header=no".to_owned()),
                 }
                 match format.separator {
-                    b',' => {}
-                    b'\t' => options.push("separator=tab".to_owned()),
-                    other => options.push(format!("separator={}", char::from(other))),
+                    None => {}
+                    Some(b'\t') => options.push("separator=tab".to_owned()),
+                    Some(other) => options.push(format!("separator={}", char::from(other))),
                 }
                 if options.is_empty() {
                     Ok(())
@@ -464,6 +613,9 @@ mod tests {
             "csv:rows.csv?label=1&separator=;",
             "csv:rows.csv?separator=tab",
             "csv:why?.csv",
+            "npy:rows.npy",
+            "npy:rows.npy?label=1",
+            "npz:rows.npz",
             "synthetic:100x5",
             "synthetic:100x5x3",
         ] {
@@ -478,7 +630,7 @@ mod tests {
             Format {
                 label: LabelColumn::Number(3),
                 header: Some(false),
-                separator: b','
+                separator: None
             }
         );
     }
@@ -511,6 +663,8 @@ mod tests {
             ("rows.tsv", "csv:rows.tsv?separator=tab"),
             ("train.svm", "libsvm:train.svm"),
             ("rows.txt", "csv:rows.txt or libsvm:rows.txt"),
+            ("rows.npy", "npy:rows.npy"),
+            ("a/rows.npz", "npz:a/rows.npz"),
             ("images/", "idx:images/"),
         ] {
             let error = text.parse::<Source>().unwrap_err().to_string();
@@ -530,6 +684,8 @@ mod tests {
             "csv:f?label=",
             "csv:f?header=no&label=x",
             "csv:f?separator=ab",
+            "npy:f?label=x",
+            "npy:f?header=yes",
         ] {
             assert!(text.parse::<Source>().is_err(), "{text}");
         }

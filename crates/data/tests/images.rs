@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use soteriafl_data::{DataDirectories, DataError, Dataset, Features, Scale, Source};
+use soteriafl_data::{DataDirectories, DataError, Dataset, Features, Scale, Schema, Source};
 
 fn shared_data() -> Option<PathBuf> {
     let folder = match std::env::var_os("SOTERIA_SHARED") {
@@ -142,13 +142,15 @@ fn training_and_test_sources_must_fit() {
     let test: Source = format!("libsvm:{}", file("test", "-1 1:1\n"))
         .parse()
         .unwrap();
-    let loaded = train.load_with_test(&test, &nowhere, 0).unwrap();
+    let loaded = train
+        .load_with_test(&test, &Schema::default(), &nowhere, 0)
+        .unwrap();
     assert_eq!(loaded.test.unwrap().columns(), 3);
     let wide: Source = format!("libsvm:{}", file("wide", "-1 4:1\n"))
         .parse()
         .unwrap();
     let error = train
-        .load_with_test(&wide, &nowhere, 0)
+        .load_with_test(&wide, &Schema::default(), &nowhere, 0)
         .unwrap_err()
         .to_string();
     assert!(
@@ -156,7 +158,7 @@ fn training_and_test_sources_must_fit() {
         "{error}"
     );
     let error = train
-        .load_with_test(&Source::A9a, &nowhere, 0)
+        .load_with_test(&Source::A9a, &Schema::default(), &nowhere, 0)
         .unwrap_err()
         .to_string();
     assert_eq!(error, "source \"a9a\": expected 3 features, found 123");

@@ -12,7 +12,7 @@ use soteriafl::problem::{ProblemError, weights};
 use soteriafl::run as setup;
 use soteriafl_core::protocol::{Client, ClientId, Server};
 use soteriafl_core::random::{EntropyError, SecretKey};
-use soteriafl_data::{DataDirectories, Share};
+use soteriafl_data::{Adjustment, DataDirectories, Share};
 
 use super::Hash;
 use super::budget::{self, Cost, Limits, Priced, Refusal, Sent};
@@ -33,6 +33,8 @@ pub struct Terms {
     pub directories: DataDirectories,
     /// Up to where it goes.
     pub limits: Limits,
+    /// Up to how many records of a person it speaks of, where the run speaks of fewer.
+    pub records_per_person: u32,
     /// Whether data sets of its state share no record.
     pub disjoint: bool,
     /// A shape of records that is permitted besides the one fixed first.
@@ -212,14 +214,17 @@ impl Agreed {
         if let (Some(names), false) = (names, records.named) {
             consent.unnamed(names);
         }
+        if !records.adjustments.is_empty() {
+            consent.adjusted(&records.adjustments);
+        }
         let rows = records.data.rows();
         let description =
             Description::parse(outline.text(), rows).map_err(AgreementError::Unusable)?;
         let before = joined(terms, outline, known)?;
         let messages = before.map_or(0, |run| run.messages);
         let sent = Sent::messages(messages);
-        let price =
-            budget::price(&description, rows).map_err(|refusal| refusal.of_the_run(sent))?;
+        let price = budget::price_of_persons(&description, rows, terms.records_per_person)
+            .map_err(|refusal| refusal.of_the_run(sent))?;
         budget::check_claim(&description, &price, sent)?;
         if let Some(before) = before {
             check_unchanged(before, &records, &price)?;
@@ -301,6 +306,9 @@ pub trait Consent {
     /// The records do not say what their columns are called, so their order is not checked; the run
     /// has these.
     fn unnamed(&mut self, names: &[String]);
+
+    /// What the schema made of values that do not fit it: for the owner of the records alone.
+    fn adjusted(&mut self, adjustments: &[Adjustment]);
 
     /// What the run costs, before any limit is applied.
     fn shown(&mut self, cost: &Cost<'_>, description: &Description);

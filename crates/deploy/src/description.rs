@@ -8,17 +8,20 @@
 //! be left to choice.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use soteriafl_data::schema::Ranges;
 use soteriafl_data::{
-    Constants, Cosine, FeatureMap, Partition, RecordsError, Scaling, Schema, Source,
+    Constants, Cosine, FeatureMap, Partition, RecordsError, Scaling, Schema, Source, TargetRange,
 };
 
 use super::{Hash, digest, hex, unhex};
 use soteriafl::config::resolve::{Resolved, StepSizeOrigin};
-use soteriafl::config::{Config, ConfigError, Document, Init, ModelKind, Output, ScaleChoice};
+use soteriafl::config::{Config, ConfigError, Document, Init, Output, ScaleChoice};
 use soteriafl::problem::{Model, Preparation, ProblemError};
 use soteriafl::record_shape::RecordShape;
+use soteriafl::schema_text;
 
 /// Bytes of the run's name in messages.
 pub const RUN_ID_LEN: usize = 16;
@@ -55,6 +58,11 @@ pub enum DescriptionError {
     /// Only constants are taken for scaling.
     #[error("deployment takes scaling constants only, not `data.scale = \"{0}\"`")]
     Scale(&'static str),
+    /// Ranges that only records have given.
+    #[error(
+        "deployment takes a schema whose ranges are public: look at every range, and write `ranges = \"public\"` once they are what you would know without records"
+    )]
+    Ranges,
     /// Numbers that only records can give.
     #[error("deployment does not standardise columns by their records (`data.standardize`)")]
     Standardize,
@@ -118,6 +126,7 @@ impl Description {
             return Err(DescriptionError::StepSize);
         }
         check_simulated(resolved)?;
+        check_ranges(&shape)?;
         let mut resolved = resolved.clone();
         if resolved.standardize {
             return Err(DescriptionError::Standardize);
@@ -127,6 +136,7 @@ impl Description {
         resolved.test = None;
         // The head says it, for every run.
         (resolved.features, resolved.labels) = (None, None);
+        (resolved.schema, resolved.natural) = (None, None);
         if matches!(resolved.init, Init::File(_)) {
             // The start travels as numbers; its digest is what counts.
             resolved.init = Init::Zeros;
@@ -183,7 +193,16 @@ impl Description {
         };
         let test_seed = string("test_seed").and_then(|seed| seed.parse().ok());
         let document = Document::from_text(rest, "run description")?;
+        // Reading the configuration would open it.
+        if document.has("data.schema") {
+            return Err(DescriptionError::Path);
+        }
         let config = Config::read(&document)?;
+        // The head says it.
+        if config.schema.is_some() || config.natural.is_some() {
+            return Err(malformed("its configuration names columns"));
+        }
+        check_ranges(&shape)?;
         let clients = config.clients()?;
         let preparation = Preparation::of(&config, &shape)?;
         // Before anything of this size is made.
@@ -295,7 +314,7 @@ impl Description {
 
     /// Whether records get a constant feature.
     pub fn intercept(&self) -> bool {
-        self.resolved.model == ModelKind::Logistic && self.resolved.intercept
+        self.resolved.model.is_linear() && self.resolved.intercept
     }
 
     /// What records must look like.
@@ -303,7 +322,10 @@ impl Description {
         Schema {
             columns: Some(self.shape.features),
             feature_names: self.shape.names.clone().map(Into::into),
-            label_names: Some(self.shape.labels.clone().into()),
+            label_names: (self.shape.targets.is_none()).then(|| self.shape.labels.clone().into()),
+            targets: self.shape.targets,
+            table: self.shape.schema.clone(),
+            ..Schema::default()
         }
     }
 
@@ -316,12 +338,35 @@ impl Description {
 
 /// Refuses what only simulations have, with the reason.
 fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
+    if resolved.whiten.is_some() {
+        return Err(DescriptionError::Simulated(
+            "a release of second moments (`data.whiten`)",
+        ));
+    }
+    if resolved.holdout.is_some() {
+        return Err(DescriptionError::Simulated(
+            "`data.holdout`: the records are the clients', who train on all that they bring",
+        ));
+    }
     if resolved.output == Output::Random {
         return Err(DescriptionError::Simulated(
             "`algorithm.output = \"random\"`: all clients see every model, and the last one is the result",
         ));
     }
+    if resolved.trusted_aggregation {
+        return Err(DescriptionError::Simulated(
+            "`privacy.trusted_aggregation`: their server sees every message, and each client hides its own records",
+        ));
+    }
     Ok(())
+}
+
+/// Refuses a schema that somebody read from records: a run with it claims nothing.
+fn check_ranges(shape: &RecordShape) -> Result<(), DescriptionError> {
+    match &shape.schema {
+        Some(schema) if schema.ranges() == Ranges::ReadFromRecords => Err(DescriptionError::Ranges),
+        _ => Ok(()),
+    }
 }
 
 /// The shape of records that a description's text names.
@@ -337,11 +382,37 @@ pub fn shape_of(text: &str) -> Option<RecordShape> {
         Some(names) => Some(strings(names).filter(|names| names.len() == features)?),
         None => None,
     };
+    let schema = match head.get("schema") {
+        Some(schema) => {
+            let schema = schema_text::read(schema.as_table()?, "run description").ok()?;
+            Some(Arc::new(schema))
+        }
+        None => None,
+    };
+    // The schema makes the features and classes, so they cannot be others.
+    if let Some(schema) = &schema
+        && names.as_deref() != Some(&schema.features()[..])
+    {
+        return None;
+    }
     Some(RecordShape {
         features,
         names,
+        schema,
         labels: strings(head.get("labels")?)?,
+        targets: match head.get("target_range") {
+            Some(range) => Some(range_of(range)?),
+            None => None,
+        },
     })
+}
+
+/// The range of targets in a description's head.
+fn range_of(value: &toml::Value) -> Option<TargetRange> {
+    match &value.as_array()?[..] {
+        [low, high] => TargetRange::new(low.as_float()?, high.as_float()?).ok(),
+        _ => None,
+    }
 }
 
 /// What decides which records a part `SOURCE:i/n` holds, besides `i` and `n`.
@@ -357,7 +428,9 @@ impl Dealing {
     pub fn of(text: &str) -> Option<Self> {
         let (head, rest) = text.split_once(DIVIDER)?;
         let head: toml::Table = head.parse().ok()?;
-        let document = Document::from_text(rest, "run description").ok()?;
+        let mut document = Document::from_text(rest, "run description").ok()?;
+        // Of a text that nobody has checked: it must not open files.
+        document.remove("data.schema");
         let config = Config::read(&document).ok()?;
         Some(Self {
             seed: config.seed,
@@ -419,6 +492,11 @@ fn without_folder(source: &Source) -> Source {
             path: name(path),
             format: format.clone(),
         },
+        Source::Npy { path, label } => Source::Npy {
+            path: name(path),
+            label: label.clone(),
+        },
+        Source::Npz { path } => Source::Npz { path: name(path) },
         Source::Idx { directory } => Source::Idx {
             directory: name(directory),
         },

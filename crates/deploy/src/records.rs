@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use soteriafl_data::{
-    DataDirectories, DataError, Dataset, FeatureKind, Features, GUESSED, OtherName, RecordsError,
-    Share, Source,
+    Adjustment, ColumnFault, DataDirectories, DataError, Dataset, FeatureKind, Features, GUESSED,
+    OtherName, RecordsError, Schema, Share, Source, TargetRange,
 };
 
 use super::Hash;
@@ -33,6 +33,8 @@ pub struct Records {
     pub data: Arc<Dataset>,
     /// Digest of the source that they are from.
     pub digest: Hash,
+    /// What the schema of their table did not know: for their owner's eyes, and no log's.
+    pub adjustments: Vec<Adjustment>,
     /// Whether the source names its features, so that their order was compared with the run's, if
     /// it names any.
     pub named: bool,
@@ -43,9 +45,30 @@ pub struct Records {
 /// # Errors
 /// When they cannot be read.
 pub fn source_digest(source: &Source, directories: &DataDirectories) -> Result<Hash, DataError> {
-    match source {
-        Source::Synthetic(_) => Ok(Sha256::digest(source.to_string().as_bytes()).into()),
-        _ => Ok(digest(&source.load(directories, 0)?.train)),
+    if let Source::Synthetic(_) = source {
+        return Ok(Sha256::digest(source.to_string().as_bytes()).into());
+    }
+    let found = match source.load(directories, 0) {
+        // Numbers to predict: their range does not enter the digest.
+        Err(DataError::Quantity { .. }) => {
+            let schema = Schema {
+                targets: Some(TargetRange::new(-1.0, 1.0)?),
+                ..Schema::default()
+            };
+            source.load_as(&schema, directories, 0)
+        }
+        found => found,
+    };
+    match found {
+        Ok(loaded) => Ok(digest(&loaded.train)),
+        // Text, gaps and dates become features by a schema, which the server names: the digest is
+        // of what stands in the file.
+        Err(DataError::Table(_) | DataError::Names { .. }) if source.is_table() => {
+            let mut rows = Vec::new();
+            source.for_each_row(&mut |fields| rows.push(fields_digest(fields)))?;
+            Ok(digest_of_rows(rows))
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -63,9 +86,19 @@ pub enum LoadError {
     /// certain that they are names.
     #[error("these records do not have the columns that the run names: {}", other_name(.0))]
     Names(OtherName),
+    /// The columns are not those of the run's schema, in words that quote no record.
+    #[error("these records do not have the columns that the run's schema names: {0}")]
+    Columns(String),
     /// The files have changed.
     #[error("the records have changed since they were read first")]
     Changed,
+}
+
+/// What is wrong with columns, told by the schema's names and by numbers alone: a first line that is
+/// no header is a record.
+fn columns(faults: &[ColumnFault]) -> String {
+    let texts: Vec<String> = faults.iter().map(ColumnFault::without_names).collect();
+    texts.join("; ")
 }
 
 fn other_name(difference: &OtherName) -> String {
@@ -91,15 +124,21 @@ pub fn load(
     let loaded = share
         .source
         .load_as(&description.schema(), directories, run.seed);
-    let mut whole = loaded
-        .map_err(|error| match error {
-            DataError::Names { difference, .. } => LoadError::Names(difference),
-            _ => LoadError::Unfit,
-        })?
-        .train;
+    let loaded = loaded.map_err(|error| match error {
+        DataError::Names { difference, .. } => LoadError::Names(difference),
+        DataError::Columns { faults, .. } => LoadError::Columns(columns(&faults)),
+        _ => LoadError::Unfit,
+    })?;
+    let (mut whole, adjustments) = (loaded.train, loaded.adjustments);
     let named = whole.feature_names().is_some();
-    // Files can change under one's hands; the ledger must know what is trained on.
-    if !matches!(share.source, Source::Synthetic(_)) && digest(&whole) != own {
+    // Files can change under one's hands; the ledger must know what is trained on. Through a schema
+    // records are others than their owner's own.
+    let unchanged = match (&share.source, &description.shape.schema) {
+        (Source::Synthetic(_), _) => true,
+        (source, Some(_)) => source_digest(source, directories).is_ok_and(|now| now == own),
+        (_, None) => digest(&whole) == own,
+    };
+    if !unchanged {
         return Err(LoadError::Changed);
     }
     if let (Some(_), Some(rows)) = (share.part, run.rows)
@@ -123,7 +162,8 @@ pub fn load(
     }
     let features = description.features().map_err(unfit)?;
     if features.kind() != FeatureKind::None {
-        whole = features.apply(whole).map_err(unfit)?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        whole = features.apply_by(whole, threads).map_err(unfit)?;
     }
     if let Some(basis) = description.basis().map_err(unfit)? {
         whole = basis.apply(whole).map_err(unfit)?;
@@ -131,6 +171,7 @@ pub fn load(
     Ok(Records {
         data: Arc::new(whole),
         digest: own,
+        adjustments,
         named,
     })
 }
@@ -154,7 +195,7 @@ pub fn digest(data: &Dataset) -> Hash {
         .iter()
         .map(|name| canonical(name))
         .collect();
-    let mut rows: Vec<Hash> = (0..data.rows())
+    let rows: Vec<Hash> = (0..data.rows())
         .map(|row| {
             let mut hasher = Sha256::new();
             let mut put = |index: usize, value: f32| {
@@ -174,15 +215,36 @@ pub fn digest(data: &Dataset) -> Hash {
                     values.for_each(|(&index, &value)| put(index as usize, value));
                 }
             }
-            let label = data.labels()[row] as usize;
             hasher.update(u64::MAX.to_le_bytes());
-            hasher.update(names.get(label).map_or(&[][..], Vec::as_slice));
+            match data.targets() {
+                Some(targets) => hasher.update(canonical_number(targets.original()[row])),
+                None => {
+                    let name = names.get(data.labels()[row] as usize);
+                    hasher.update(name.map_or(&[][..], Vec::as_slice));
+                }
+            }
             hasher.finalize().into()
         })
         .collect();
+    digest_of_rows(rows)
+}
+
+/// The digest of rows in any order.
+fn digest_of_rows(mut rows: Vec<Hash>) -> Hash {
     rows.sort_unstable();
     let mut hasher = Sha256::new();
     rows.iter().for_each(|row| hasher.update(row));
+    hasher.finalize().into()
+}
+
+/// The digest of a row of text. Lengths stand before fields, so that no two rows look alike.
+fn fields_digest(fields: &[&[u8]]) -> Hash {
+    let mut hasher = Sha256::new();
+    hasher.update(b"text");
+    for field in fields {
+        hasher.update((field.len() as u64).to_le_bytes());
+        hasher.update(field);
+    }
     hasher.finalize().into()
 }
 
@@ -212,6 +274,9 @@ pub fn trained_on(data: &Dataset) -> Hash {
         b"labels",
         &mut data.labels().iter().map(|label| label.to_le_bytes()),
     );
+    if data.targets().is_some() {
+        put(b"targets", &mut floats(data.target_values()));
+    }
     if let Some(offset) = data.offset() {
         put(b"offset", &mut floats(offset));
     }
@@ -240,7 +305,11 @@ fn floats(values: &[f32]) -> impl Iterator<Item = [u8; 4]> {
 /// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.
 fn canonical(name: &str) -> Vec<u8> {
     match name.parse::<f64>() {
-        Ok(value) if value.is_finite() => [&b"number "[..], &(value + 0.0).to_le_bytes()].concat(),
+        Ok(value) if value.is_finite() => canonical_number(value),
         _ => [b"text ", name.as_bytes()].concat(),
     }
+}
+
+fn canonical_number(value: f64) -> Vec<u8> {
+    [&b"number "[..], &(value + 0.0).to_le_bytes()].concat()
 }

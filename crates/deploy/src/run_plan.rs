@@ -13,9 +13,10 @@ use soteriafl::problem::{self, Model, Preparation, Problem, ProblemError, consta
 use soteriafl::record_shape::RecordShape;
 use soteriafl::words::{counted, readable};
 use soteriafl_core::random::{EntropyError, SecretKey};
+use soteriafl_data::schema::Target;
 use soteriafl_data::{
-    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Schema,
-    Source,
+    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling,
+    Schema, Source, TableSchema,
 };
 
 use super::budget::{Deltas, MOST_READ};
@@ -86,6 +87,8 @@ pub struct RunPlan {
     pub model: Model,
     /// The server's own test set, prepared.
     pub test: Option<Arc<Dataset>>,
+    /// How features are scaled.
+    pub scaling: Scaling,
     /// The public map of records.
     pub features: FeatureMap,
     /// The basis that features are written in.
@@ -119,6 +122,16 @@ impl RunPlan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
+        // Second moments are released in simulations only.
+        config.whiten = Auto::Given(config.whiten.or(None));
+        if config.holdout.is_some() {
+            return Err(ConfigError::with_hint(
+                "`data.holdout` is for simulations: the records of a deployment are the clients', \
+                 and a server holds none of them out",
+                "give the server a test set of its own in data.test, or none",
+            )
+            .into());
+        }
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
                 "`data.source = \"clients\"` says that the server owns no records, but not how \
@@ -152,7 +165,13 @@ impl RunPlan {
         let weights = problem::weights(&self.resolved, &self.records);
         let ratio = advice::signal_to_noise(&self.resolved, dimension, &sigmas, &weights);
         let noise = advice::noise(ratio, dimension);
-        Ok(noise.into_iter().chain(self.columns()).collect())
+        let claim = accounting::claim(&run);
+        let persons = advice::persons(run.records_per_person, &claim);
+        Ok(noise
+            .into_iter()
+            .chain(persons)
+            .chain(self.columns())
+            .collect())
     }
 
     /// Whether the columns of the server's own test set are far out of scale.
@@ -181,6 +200,7 @@ impl RunPlan {
             shape: problem.shape,
             model: problem.preparation.model,
             test: problem.test.map(Arc::new),
+            scaling: problem.scaling,
             features: problem.preparation.features,
             basis: problem.preparation.basis,
             intercept: problem.intercept,
@@ -201,6 +221,9 @@ impl RunPlan {
             columns: given.map(FeatureList::count),
             feature_names: given.and_then(|list| list.names().map(Into::into)),
             label_names: config.labels.clone().map(Into::into),
+            table: config.schema.clone(),
+            targets: config.regression()?,
+            ..Schema::default()
         };
         let test = match &config.test {
             None => None,
@@ -210,29 +233,9 @@ impl RunPlan {
                 Some(loaded.test.unwrap_or(loaded.train))
             }
         };
-        let names = || Some(test.as_ref()?.feature_names()?.to_vec());
-        let features = given
-            .map(FeatureList::count)
-            .or(test.as_ref().map(Dataset::columns));
-        let labels = config
-            .labels
-            .clone()
-            .or_else(|| Some(test.as_ref()?.label_names().to_vec()));
-        let (Some(features), Some(labels)) = (features, labels) else {
-            return Err(ConfigError::with_hint(
-                "`deployment.records` says that the server owns no records, but not what they \
-                 look like",
-                "give deployment.features and deployment.labels, or a test set in data.test",
-            )
-            .into());
-        };
-        let shape = RecordShape {
-            features,
-            names: given
-                .and_then(FeatureList::names)
-                .map(<[String]>::to_vec)
-                .or_else(names),
-            labels,
+        let shape = match &config.schema {
+            Some(schema) => shape_of_table(config, schema)?,
+            None => shape_of_numbers(config, test.as_ref())?,
         };
         let preparation = Preparation::of(config, &shape)?;
         let records = vec![config.records.unwrap_or(1); config.clients()?];
@@ -245,14 +248,17 @@ impl RunPlan {
         } = preparation;
         // What was found in the test set is written down: another one cannot change what was
         // agreed.
-        let count = FeatureList::Count(shape.features);
-        resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
-        resolved.labels = Some(shape.labels.clone());
+        if config.schema.is_none() {
+            let count = FeatureList::Count(shape.features);
+            resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
+            resolved.labels = Some(shape.labels.clone());
+        }
         let mut plan = Self {
             resolved,
             shape,
             model,
             test: None,
+            scaling: Scaling::identity(),
             features: map,
             basis,
             intercept: 0.0,
@@ -265,6 +271,7 @@ impl RunPlan {
         let (shape, resolved) = (plan.shape.clone(), &plan.resolved);
         let outline = Description::new(resolved, shape, &plan.model, &start, None, [0; 16])?;
         let scaling = outline.scaling()?;
+        plan.scaling = scaling.clone();
         if outline.intercept() {
             plan.intercept = constant_feature(&scaling, plan.shape.features + 1);
         }
@@ -274,7 +281,8 @@ impl RunPlan {
             }
             test = scaling.apply(test)?;
             if plan.features.kind() != FeatureKind::None {
-                test = plan.features.apply(test)?;
+                let threads = std::thread::available_parallelism().map_or(1, usize::from);
+                test = plan.features.apply_by(test, threads)?;
             }
             if let Some(basis) = basis {
                 test = basis.apply(test)?;
@@ -341,6 +349,58 @@ impl RunPlan {
             _ => Ok(description),
         }
     }
+}
+
+/// What records look like that are read through a schema.
+fn shape_of_table(config: &Config, schema: &Arc<TableSchema>) -> Result<RecordShape, ConfigError> {
+    if config.features.is_some() || config.labels.is_some() {
+        return Err(ConfigError::with_hint(
+            "the schema says what records look like, and so do `deployment.features` and \
+             `deployment.labels`",
+            "leave those two out",
+        ));
+    }
+    let labels = match schema.target() {
+        Target::Classes(classes) => classes.to_vec(),
+        // Numbers to predict have no names.
+        Target::Quantity { .. } => Vec::new(),
+    };
+    Ok(RecordShape {
+        features: schema.features().len(),
+        names: Some(schema.features().to_vec()),
+        schema: Some(Arc::clone(schema)),
+        labels,
+        targets: config.regression()?,
+    })
+}
+
+/// What records of numbers look like, by the configuration or by the test set.
+fn shape_of_numbers(config: &Config, test: Option<&Dataset>) -> Result<RecordShape, ConfigError> {
+    let given = config.features.as_ref();
+    let names = || Some(test?.feature_names()?.to_vec());
+    let features = given.map(FeatureList::count).or(test.map(Dataset::columns));
+    let targets = config.regression()?;
+    // Numbers to predict have no names.
+    let none = targets.map(|_| Vec::new());
+    let labels = none.or(config.labels.clone());
+    let labels = labels.or_else(|| Some(test?.label_names().to_vec()));
+    let (Some(features), Some(labels)) = (features, labels) else {
+        return Err(ConfigError::with_hint(
+            "`deployment.records` says that the server owns no records, but not what they look like",
+            "give the table's [schema], or deployment.features and deployment.labels, or a test \
+             set in data.test",
+        ));
+    };
+    Ok(RecordShape {
+        features,
+        names: given
+            .and_then(FeatureList::names)
+            .map(<[String]>::to_vec)
+            .or_else(names),
+        schema: None,
+        labels,
+        targets,
+    })
 }
 
 /// What a coordinator should hear whose delta is larger than that of some client: its epsilon is

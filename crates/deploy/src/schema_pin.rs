@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 use soteriafl_data::{Share, Source};
 
 use soteriafl::record_shape::RecordShape;
+use soteriafl::schema_text;
 
 use super::description::shape_of;
 use super::hex;
@@ -74,8 +75,19 @@ pub fn text(shape: &RecordShape) -> String {
         Some(names) => format!("names = {}\n", list(names)),
         None => String::new(),
     };
+    let schema = match &shape.schema {
+        Some(schema) => format!("schema = {}\n", schema_text::to_value(schema)),
+        None => String::new(),
+    };
+    let targets = match shape.targets {
+        Some(range) => {
+            let ends = [range.low(), range.high()].map(toml::Value::Float);
+            format!("target_range = {}\n", toml::Value::Array(ends.to_vec()))
+        }
+        None => String::new(),
+    };
     format!(
-        "features = {}\n{names}labels = {}\n",
+        "features = {}\n{names}labels = {}\n{targets}{schema}",
         shape.features,
         list(&shape.labels)
     )

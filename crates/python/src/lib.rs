@@ -7,6 +7,11 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `accounting` | releases and questions about them |
+//! | `records` | rows and labels from arrays |
+//! | `simulation` | a whole run, on the way of `soteria train` |
+//! | `results` | what a run leaves |
+//! | `objective` | models and losses that Python computes |
+//! | `torch_run` | runs of such a model |
 //! | `errors` | the library's errors as Python exceptions |
 
 // `#[pyfunction]` and `#[pymethods]` are called by Python, with one argument per keyword.
@@ -14,6 +19,11 @@
 
 mod accounting;
 mod errors;
+mod objective;
+mod records;
+mod results;
+mod simulation;
+mod torch_run;
 
 use pyo3::prelude::*;
 
@@ -21,6 +31,14 @@ use pyo3::prelude::*;
 mod _soteriafl {
     #[pymodule_export]
     use super::accounting::{Release, filter_epsilon};
+    #[pymodule_export]
+    use super::records::Rows;
+    #[pymodule_export]
+    use super::results::Finished;
+    #[pymodule_export]
+    use super::simulation::simulate;
+    #[pymodule_export]
+    use super::torch_run::simulate_objective;
 
     /// The version of the library.
     #[pymodule_export]

@@ -15,9 +15,21 @@ use soteriafl_core::compress::Compressor;
 use soteriafl_core::data::{Dataset, FeatureKind, squared_columns};
 use soteriafl_core::simulate::Metrics;
 
+use crate::claim::Claim;
 use crate::config::resolve::Resolved;
 use crate::config::{ClipScope, NoiseTarget};
 use crate::problem::Problem;
+
+/// What a claim about persons presumes, since nothing says who is who.
+pub fn persons(most: u32, claim: &Claim) -> Option<String> {
+    let presumed = most > 1 && claim.is_proved();
+    presumed.then(|| {
+        format!(
+            "the claim presumes that nobody has more than {most} records at one client: nothing \
+             says which records are one person's, so none was left out"
+        )
+    })
+}
 
 /// The ratio below which a run is called hopeless. Gradients of records that point in different
 /// directions are, on average, a third of the clip or less; the tables of `docs/configuration.md`
@@ -39,7 +51,8 @@ const LARGEST_COLUMN: f64 = 5.0;
 /// sqrt((1 + omega) sum_i w_i^2 sigma_i^2)`; over all rounds and coordinates its length is about
 /// the root of the sum of squares. Momentum multiplies both alike. For full gradients and equal
 /// clients without a schedule this is `m mu sqrt(n) / (2 sqrt(d))` with `mu` of the Gaussian
-/// mechanism: neither rounds, step nor clip matter. None without noise.
+/// mechanism: neither rounds, step nor clip matter. For a linear model on records of length one the
+/// noise is that of a logit, without `sqrt(d)`. None without noise.
 pub fn signal_to_noise(
     resolved: &Resolved,
     dimension: usize,
@@ -66,7 +79,12 @@ pub fn signal_to_noise(
         .zip(weights)
         .map(|(sigma, weight)| (sigma * weight).powi(2))
         .sum();
-    let noise = (squares * (1.0 + compressor.omega()) * averaged * dimension as f64).sqrt();
+    // What a linear model says of a record of length one has the noise of one coordinate.
+    let felt = match resolved.is_linear_on_unit_records() {
+        true => 1,
+        false => dimension,
+    };
+    let noise = (squares * (1.0 + compressor.omega()) * averaged * felt as f64).sqrt();
     Some(clip * way / noise).filter(|ratio| ratio.is_finite())
 }
 
@@ -123,19 +141,23 @@ pub fn columns<'a>(
     })
 }
 
-/// [`columns`] of the training records, which a simulation may look at.
+/// Whose records [`columns_of`] has looked at.
+pub const LOOKED_AT: &str = "the records, as a simulation may, outside of the claim";
+
+/// [`columns`] of the training records, which a simulation may look at, as they were before a public
+/// map.
 pub fn columns_of(problem: &Problem) -> Option<String> {
     let preparation = &problem.preparation;
-    if problem.standardizing.is_some()
-        || preparation.basis.is_some()
-        || preparation.features.kind() != FeatureKind::None
-    {
+    if preparation.features.kind() != FeatureKind::None {
+        return problem.out_of_scale.clone();
+    }
+    if problem.standardizing.is_some() || preparation.basis.is_some() {
         return None;
     }
     columns(
         problem.shards.iter().map(AsRef::as_ref),
         problem.preparation.model.intercept(),
-        "the records, as a simulation may, outside of the claim",
+        LOOKED_AT,
     )
 }
 

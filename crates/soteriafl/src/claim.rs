@@ -40,12 +40,16 @@ pub enum Reason {
     WithReplacement,
     /// Features are scaled by constants computed from the records.
     DataDependentScaling,
+    /// The ranges of the table's schema were read from the records.
+    RangesFromRecords,
     /// The step size was computed from the records.
     DataDependentStepSize,
     /// The step size was chosen by what it did on the records.
     TunedStepSize,
     /// No accountant gives a bound for so little noise.
     TooLittleNoise,
+    /// Clients share the noise of one, which hides their average and hardly any single message.
+    TrustedAggregation,
     /// Whoever knows the seed knows the noise.
     TestSeed,
     /// A reason that another version of the program gave.
@@ -53,7 +57,7 @@ pub enum Reason {
 }
 
 /// The words of every reason but the last.
-const WORDS: [(Reason, &str); 9] = [
+const WORDS: [(Reason, &str); 11] = [
     (Reason::NoNoise, "no noise"),
     (Reason::PaperCalibration, "paper calibration"),
     (
@@ -62,11 +66,19 @@ const WORDS: [(Reason, &str); 9] = [
     ),
     (Reason::WithReplacement, "sampling with replacement"),
     (Reason::DataDependentScaling, "data-dependent scaling"),
+    (
+        Reason::RangesFromRecords,
+        "the schema's ranges were read from records",
+    ),
     (Reason::DataDependentStepSize, "data-dependent step size"),
     (Reason::TunedStepSize, "step size tuned on the records"),
     (
         Reason::TooLittleNoise,
         "too little noise for any accountant",
+    ),
+    (
+        Reason::TrustedAggregation,
+        "trusted aggregation: only averages are seen",
     ),
     (Reason::TestSeed, "test seed"),
 ];

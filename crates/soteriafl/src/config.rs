@@ -5,20 +5,28 @@
 //! stand. [`Config`] is what it means, with `"auto"` still in it. `Resolved` (see [`resolve`]) has
 //! no `"auto"` left; only that can run, and it is what `config.toml` beside the results holds.
 
+mod aggregation;
 mod automatic;
 mod document;
+mod images;
+mod linear;
 mod naming;
 mod plain;
 mod read;
+mod recursion;
 mod reference;
+mod regression;
 pub mod resolve;
+mod travel;
 mod write;
+
+use std::sync::Arc;
 
 pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::{FeatureKind, Partition, Source};
+use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 
 pub use document::{ConfigError, Document};
 
@@ -76,8 +84,35 @@ pub enum ModelKind {
     Logistic,
     /// Softmax regression.
     Softmax,
+    /// A linear model of a number.
+    Linear,
     /// A network with hidden layers.
     Mlp,
+}
+
+impl ModelKind {
+    /// Whether its output is linear in the features and one number.
+    pub fn is_linear(self) -> bool {
+        matches!(self, ModelKind::Logistic | ModelKind::Linear)
+    }
+}
+
+/// What a model is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// It answers with a class.
+    Classification,
+    /// It predicts a number.
+    Regression,
+}
+
+/// What missing a number costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossName {
+    /// Half of the square.
+    Squared,
+    /// Half of the square near zero, linear beyond.
+    Huber,
 }
 
 /// The regularizer's form.
@@ -119,6 +154,16 @@ pub enum Preset {
     Dp(EstimatorKind),
     /// One client, batches of one record, a random iterate (the paper's table: RPPSGD).
     Rrpsgd,
+    /// Recursive momentum, one client.
+    DpSrm,
+    /// Recursive momentum, many clients (PriSMA).
+    LdpSrm,
+    /// Recursive momentum, many clients and a trusted aggregation.
+    DistributedDpSrm,
+    /// Telescoping increments, many clients.
+    LdpSpider,
+    /// The same as its authors call it, with whole gradients.
+    Diff2,
 }
 
 /// The compressors' names.
@@ -179,6 +224,34 @@ impl FeatureList {
     }
 }
 
+/// What says whose record each row of the data is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NaturalClients {
+    /// The column with this name.
+    Column(String),
+    /// The file that it stands in, of a source of several.
+    Files,
+}
+
+impl NaturalClients {
+    /// The column, if it is one.
+    pub fn column(&self) -> Option<&str> {
+        match self {
+            NaturalClients::Column(name) => Some(name),
+            NaturalClients::Files => None,
+        }
+    }
+}
+
+impl std::fmt::Display for NaturalClients {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NaturalClients::Column(name) => write!(formatter, "column:{name}"),
+            NaturalClients::Files => formatter.write_str("files"),
+        }
+    }
+}
+
 /// What a configuration means, `"auto"` still in it.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // The fields are the keys of the file, explained there and in `docs/configuration.md`.
@@ -186,16 +259,31 @@ pub struct Config {
     pub source: Source,
     pub test: Option<Source>,
     pub rows: Option<usize>,
+    /// What the columns of the table mean.
+    pub schema: Option<Arc<TableSchema>>,
+    /// Clients that the data itself names; the partition is not used then.
+    pub natural: Option<NaturalClients>,
+    /// The share of rows that is tested on.
+    pub holdout: Option<f64>,
+    /// The public range of the numbers to predict.
+    pub target_range: Option<TargetRange>,
     pub clients: Auto<usize>,
     pub partition: Partition,
     pub scale: Auto<ScaleChoice>,
     /// The public map of records.
     pub feature_map: Auto<FeatureKind>,
+    /// The share of the budget that second moments get, whose release whitens records.
+    pub whiten: Auto<Option<f64>>,
     /// Frequencies of a cosine basis.
     pub basis: Auto<Option<usize>>,
     pub standardize: Auto<bool>,
     pub equal_weights: bool,
+    pub task: Auto<Task>,
     pub model: Auto<ModelKind>,
+    pub loss: LossName,
+    /// Where Huber's loss becomes linear, in the unit of the target.
+    pub huber: Auto<f64>,
+    pub class_weights: Option<Vec<f64>>,
     pub hidden: Vec<usize>,
     pub activation: Auto<Activation>,
     pub intercept: bool,
@@ -205,7 +293,8 @@ pub struct Config {
     pub init: Auto<Init>,
     pub preset: Preset,
     pub estimator: Auto<EstimatorKind>,
-    pub batch: Auto<f64>,
+    /// `None`: all records.
+    pub batch: Auto<Option<f64>>,
     pub snapshot_probability: Auto<f64>,
     pub compressor: Auto<CompressorName>,
     pub fraction: Auto<f64>,
@@ -217,6 +306,10 @@ pub struct Config {
     pub step_size_from_data: bool,
     pub schedule: Auto<Schedule>,
     pub momentum: Auto<f64>,
+    pub keep: Auto<f64>,
+    /// After how many rounds a recursion starts anew; `None`: never.
+    pub restart: Auto<Option<u32>>,
+    pub step_cap: Option<f64>,
     pub smoothing: Auto<u32>,
     pub equalize: Auto<f64>,
     pub shared_coordinates: Auto<bool>,
@@ -227,10 +320,16 @@ pub struct Config {
     pub noise_target: NoiseTarget,
     pub delta: f64,
     pub adjacency: Adjacency,
+    /// How many records of one person the claim covers at each client.
+    pub records_per_person: u32,
     pub clip: Auto<Option<f64>>,
     pub clip_scope: Auto<ClipScope>,
     pub with_replacement: bool,
     pub difference_clip: Auto<Option<f64>>,
+    pub difference_scale: Auto<Option<f64>>,
+    pub noise_ratio: Auto<f64>,
+    /// Whether only the average of all messages is assumed to be seen.
+    pub trusted_aggregation: Auto<bool>,
     pub accountant: AccountantName,
     pub amplification: bool,
     pub noise: Auto<NoiseName>,

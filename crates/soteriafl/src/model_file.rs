@@ -1,39 +1,107 @@
 //! The model as `model.safetensors`: readable by every safetensors library, equal models equal bytes.
 //!
-//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and, where
-//! the records have them, the names of features as JSON (one entry, so that its order cannot vary):
-//! whoever applies the model can see which column each weight is for. Where records go through a
+//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and classes
+//! and, where there are some, the names of features, the schema of the table and the scaling as JSON
+//! (one entry, so that its order cannot vary): whoever has the file can apply the model to rows as
+//! they were before anything was made of them. Where records go through a
 //! public map before the model reads them (`data.features`), `map` says which: then names are of
-//! what goes into the map, and weights for what comes out of it.
+//! what goes into the map, and weights for what comes out of it. Where it is `whitened`, the tensor
+//! `whitening` holds `P`, and a record `x` that comes out of the map becomes `P x / |P x|`.
 
 use safetensors::tensor::{Dtype, TensorView};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
-use soteriafl_core::objective::Network;
+use soteriafl_core::moments::Whitening;
+use soteriafl_core::objective::{Network, TargetLoss};
+use soteriafl_data::{Constants, Scaling};
 
 use crate::problem::Model;
+use crate::record_shape::RecordShape;
+use crate::schema_text;
+
+/// What a model's user needs besides the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// What the records are: names of features, the schema of their table, classes.
+    pub shape: &'a RecordShape,
+    /// How features are scaled before they are mapped and read.
+    pub scaling: &'a Scaling,
+}
+
+impl About<'_> {
+    fn describe(&self, description: &mut Value) {
+        let RecordShape {
+            features,
+            names,
+            schema,
+            labels,
+            targets: _,
+        } = self.shape;
+        if !labels.is_empty() {
+            description["classes"] = json!(labels);
+        }
+        if let Some(names) = names {
+            description["features"] = json!(names);
+        }
+        if let Some(schema) = schema {
+            description["schema"] = schema_text::to_json(schema);
+        }
+        // The constant feature has its scale in the bias. A single number is for all features.
+        let first = |constants: &Constants| {
+            let all = constants.as_slice();
+            json!(&all[..all.len().min(*features)])
+        };
+        let changes = |constants: &Constants, neutral: f64| {
+            constants.as_slice().iter().any(|&value| value != neutral)
+        };
+        let (center, factor) = (self.scaling.center(), self.scaling.factor());
+        if changes(center, 0.0) || changes(factor, 1.0) {
+            description["scale"] = json!({ "center": first(center), "factor": first(factor) });
+        }
+    }
+}
+
+/// What becomes of scaled records before the model reads them.
+#[derive(Clone, Copy)]
+pub struct RecordMap<'a> {
+    /// The public map.
+    pub features: &'a FeatureMap,
+    /// The map that released second moments gave, after it.
+    pub whitening: Option<&'a Whitening>,
+    /// The basis that records are written in.
+    pub basis: Option<Cosine>,
+}
 
 /// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
 /// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
-/// composed with it, so that the file's model reads scaled features as they are. `names` is what
-/// these are called, and `features` the public map that they go through.
+/// composed with it, so that the file's model reads scaled features as they are.
 ///
 /// # Errors
 /// When the model cannot be encoded.
 pub fn to_bytes(
     model: &Model,
     parameters: &[f32],
-    features: &FeatureMap,
-    basis: Option<Cosine>,
+    map: RecordMap<'_>,
     intercept: f64,
-    names: Option<&[String]>,
+    about: About<'_>,
 ) -> Result<Vec<u8>, String> {
+    let RecordMap {
+        features,
+        whitening,
+        basis,
+    } = map;
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     let mut description = match model {
         Model::Logistic {
             features,
             intercept: has_intercept,
+            ..
+        }
+        | Model::Linear {
+            features,
+            intercept: has_intercept,
+            ..
         } => {
             let inputs = features - usize::from(*has_intercept);
             tensors.push((
@@ -45,7 +113,11 @@ pub fn to_bytes(
                 let bias = (f64::from(parameters[inputs]) * intercept) as f32;
                 tensors.push(("bias".into(), vec![1], vec![bias]));
             }
-            json!({ "kind": "logistic", "inputs": inputs })
+            let kind = match model {
+                Model::Linear { .. } => "linear",
+                _ => "logistic",
+            };
+            json!({ "kind": kind, "inputs": inputs })
         }
         Model::Network(network) => {
             let composed = basis.map(|basis| compose(network, parameters, basis));
@@ -67,7 +139,9 @@ pub fn to_bytes(
                     layer.output_major(parameters),
                 ));
                 let biases = parameters[layer.biases.clone()].to_vec();
-                tensors.push((format!("{prefix}bias"), vec![layer.outputs], biases));
+                if !biases.is_empty() {
+                    tensors.push((format!("{prefix}bias"), vec![layer.outputs], biases));
+                }
             }
             let shapes: Vec<_> = layers
                 .iter()
@@ -77,14 +151,26 @@ pub fn to_bytes(
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
     };
-    if let Some(names) = names {
-        description["features"] = json!(names);
+    if let (Some(loss), Some(range)) = (model.target_loss(), about.shape.targets) {
+        // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
+        description["target_range"] = json!([range.low(), range.high()]);
+        description["loss"] = match loss {
+            TargetLoss::Squared => json!("squared"),
+            TargetLoss::Huber(bound) => json!({ "huber": bound }),
+        };
     }
+    about.describe(&mut description);
     if features.kind() != FeatureKind::None {
         description["map"] = json!({
             "kind": features.kind().to_string(),
             "inputs": features.inputs(),
         });
+        if let Some(whitening) = whitening {
+            let columns = whitening.columns();
+            description["map"]["whitened"] = json!(true);
+            let matrix = whitening.matrix().to_vec();
+            tensors.push(("whitening".into(), vec![columns, columns], matrix));
+        }
     }
     let bytes: Vec<Vec<u8>> = tensors
         .iter()
@@ -113,10 +199,8 @@ pub fn to_bytes(
 fn compose(network: &Network, parameters: &[f32], basis: Cosine) -> (Network, Vec<f32>) {
     let layers = network.layers();
     let first = &layers[0];
-    let hidden: Vec<usize> = layers[1..].iter().map(|layer| layer.inputs).collect();
-    let classes = layers.last().map_or(first.outputs, |layer| layer.outputs);
-    let whole = Network::new(basis.pixels(), &hidden, classes, network.activation())
-        .expect("a network with more inputs is one");
+    let whole = network.with_inputs(basis.pixels());
+    let whole = whole.expect("a network with more inputs is one");
     let mut composed = basis.weights(&parameters[first.weights.clone()], first.outputs);
     composed.extend_from_slice(&parameters[first.weights.end..]);
     (whole, composed)

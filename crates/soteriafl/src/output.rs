@@ -2,6 +2,7 @@
 //! grows a row at a time so that an interrupted run leaves what it has.
 
 mod deployed;
+mod finished;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -13,13 +14,15 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::quality::Quality;
 use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
-use crate::accounting::Privacy;
+use crate::accounting::{self, Privacy};
 use crate::config::resolve::Resolved;
 use crate::config::{NoiseName, NoiseTarget, Output};
+use crate::model_card;
 use crate::quality;
 use crate::report::{self, RunFiles};
 
 pub use deployed::{Deployed, TestSet};
+pub use finished::FinishedRun;
 
 /// The header of `rounds.csv`.
 pub const COLUMNS: &str =
@@ -116,10 +119,87 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// A run's directory, open for writing.
 pub struct RunDirectory {
     path: PathBuf,
-    rounds: BufWriter<File>,
+    rounds: RoundTable<BufWriter<File>>,
+}
+
+/// The table `rounds.csv` as it grows, in a file or in memory, with the utility so far.
+pub struct RoundTable<W> {
+    to: W,
     utility: f64,
     rows: u64,
     start_loss: Option<f64>,
+}
+
+impl<W: Write> RoundTable<W> {
+    /// An empty table of a simulation.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn new(to: W) -> io::Result<Self> {
+        Self::with_columns(to, COLUMNS)
+    }
+
+    fn with_columns(mut to: W, columns: &str) -> io::Result<Self> {
+        writeln!(to, "{columns}")?;
+        Ok(Self::over(to))
+    }
+
+    fn over(to: W) -> Self {
+        Self {
+            to,
+            utility: 0.0,
+            rows: 0,
+            start_loss: None,
+        }
+    }
+
+    /// Appends an evaluated round and returns the utility so far.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn row(
+        &mut self,
+        round: u32,
+        traffic: Traffic,
+        metrics: &Metrics,
+        epsilon: Option<f64>,
+    ) -> io::Result<f64> {
+        self.count(round, metrics);
+        let utility = self.utility;
+        self.append(format_args!(
+            "{round},{},{},{},{utility},{},{}",
+            traffic_cells(traffic),
+            metrics.loss,
+            metrics.grad_norm_sq,
+            optional(metrics.test_accuracy),
+            optional(epsilon),
+        ))?;
+        Ok(utility)
+    }
+
+    /// Takes a row into the utility.
+    fn count(&mut self, round: u32, metrics: &Metrics) {
+        if round == 0 {
+            self.start_loss = Some(metrics.loss);
+        }
+        self.rows += 1;
+        self.utility += (metrics.grad_norm_sq - self.utility) / self.rows as f64;
+    }
+
+    fn append(&mut self, row: fmt::Arguments<'_>) -> io::Result<()> {
+        writeln!(self.to, "{row}")?;
+        self.to.flush()
+    }
+
+    /// The loss of the model that the run started from, once it is known.
+    pub fn start_loss(&self) -> Option<f64> {
+        self.start_loss
+    }
+
+    /// What it was written to.
+    pub fn into_inner(self) -> W {
+        self.to
+    }
 }
 
 /// The last evaluated round of an interrupted run.
@@ -222,14 +302,10 @@ impl RunDirectory {
         fs::create_dir_all(path).map_err(&wrap)?;
         reopen(path)?;
         write_whole(&path.join("config.toml"), config.as_bytes()).map_err(&wrap)?;
-        let mut rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(&wrap)?);
-        writeln!(rounds, "{columns}").map_err(&wrap)?;
+        let rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(&wrap)?);
         Ok(Self {
             path: path.to_path_buf(),
-            rounds,
-            utility: 0.0,
-            rows: 0,
-            start_loss: None,
+            rounds: RoundTable::with_columns(rounds, columns).map_err(&wrap)?,
         })
     }
 
@@ -245,7 +321,7 @@ impl RunDirectory {
 
     /// The loss of the model that the run started from, once it is known.
     pub fn start_loss(&self) -> Option<f64> {
-        self.start_loss
+        self.rounds.start_loss
     }
 
     /// Opens the directory of an interrupted run: complete rows stay, a torn last one goes. Returns
@@ -262,7 +338,7 @@ impl RunDirectory {
             text => text.map_err(&wrap)?,
         };
         let mut kept = format!("{COLUMNS}\n");
-        let (mut rows, mut utility, mut last, mut start_loss) = (0u64, 0.0, None, None);
+        let mut rows: Vec<LastRow> = Vec::new();
         for line in text
             .split_inclusive('\n')
             .skip(1)
@@ -271,29 +347,22 @@ impl RunDirectory {
             let row = LastRow::parse(line.trim_end()).ok_or_else(|| {
                 wrap(io::Error::other(format!(
                     "row {} is not one of a run",
-                    rows + 1
+                    rows.len() + 1
                 )))
             })?;
-            if row.round == 0 {
-                start_loss = Some(row.metrics.loss);
-            }
-            rows += 1;
-            utility += (row.metrics.grad_norm_sq - utility) / rows as f64;
+            rows.push(row);
             kept += line;
-            last = Some(LastRow { utility, ..row });
         }
         write_whole(&file, kept.as_bytes()).map_err(&wrap)?;
-        let rounds = BufWriter::new(File::options().append(true).open(&file).map_err(&wrap)?);
-        Ok((
-            Self {
-                path: path.to_path_buf(),
-                rounds,
-                utility,
-                rows,
-                start_loss,
-            },
-            last,
-        ))
+        let to = BufWriter::new(File::options().append(true).open(&file).map_err(&wrap)?);
+        let mut rounds = RoundTable::over(to);
+        for row in &rows {
+            rounds.count(row.round, &row.metrics);
+        }
+        let utility = rounds.utility;
+        let path = path.to_path_buf();
+        let last = rows.pop().map(|row| LastRow { utility, ..row });
+        Ok((Self { path, rounds }, last))
     }
 
     /// Appends an evaluated round and returns the utility so far.
@@ -307,21 +376,8 @@ impl RunDirectory {
         metrics: &Metrics,
         epsilon: Option<f64>,
     ) -> Result<f64, OutputError> {
-        if round == 0 {
-            self.start_loss = Some(metrics.loss);
-        }
-        self.rows += 1;
-        self.utility += (metrics.grad_norm_sq - self.utility) / self.rows as f64;
-        let utility = self.utility;
-        self.append(format_args!(
-            "{round},{},{},{},{utility},{},{}",
-            traffic_cells(traffic),
-            metrics.loss,
-            metrics.grad_norm_sq,
-            optional(metrics.test_accuracy),
-            optional(epsilon),
-        ))?;
-        Ok(utility)
+        let written = self.rounds.row(round, traffic, metrics, epsilon);
+        written.map_err(OutputError::at(self.path.join("rounds.csv")))
     }
 
     /// Appends a round of a deployment: what only the clients' records could tell stays empty.
@@ -335,19 +391,14 @@ impl RunDirectory {
         (test_loss, test_accuracy): (Option<f64>, Option<f64>),
         epsilon: Option<f64>,
     ) -> Result<(), OutputError> {
-        self.append(format_args!(
+        let written = self.rounds.append(format_args!(
             "{round},{},,,,{},{},{}",
             traffic_cells(traffic),
             optional(test_accuracy),
             optional(epsilon),
             optional(test_loss),
-        ))
-    }
-
-    fn append(&mut self, row: fmt::Arguments<'_>) -> Result<(), OutputError> {
-        writeln!(self.rounds, "{row}")
-            .and_then(|()| self.rounds.flush())
-            .map_err(OutputError::at(self.path.join("rounds.csv")))
+        ));
+        written.map_err(OutputError::at(self.path.join("rounds.csv")))
     }
 
     /// Writes everything that can be said at the end.
@@ -363,9 +414,13 @@ impl RunDirectory {
             let file = path.join(name);
             write_whole(&file, bytes).map_err(OutputError::at(file))
         };
-        let flushed = self.rounds.flush();
+        let flushed = self.rounds.to.flush();
         flushed.map_err(OutputError::at(path.join("rounds.csv")))?;
         write("model.safetensors", model)?;
+        write(
+            "MODEL_CARD.md",
+            model_card::markdown(summary, model).as_bytes(),
+        )?;
         let text = format!("{summary:#}\n");
         let files = RunFiles::read_with(&path, &text).map_err(|error| {
             OutputError::at(path.join("report.html"))(io::Error::other(error.to_string()))
@@ -477,6 +532,7 @@ impl RunResult<'_> {
                 "majority_accuracy": self.majority_accuracy,
             },
             "warnings": self.warnings,
+            "choices": self.resolved.choices(self.records, self.dimension),
             "traffic": {
                 "paper_bits": self.traffic.paper_bits,
                 "uplink_bytes": self.traffic.uplink_bytes,
@@ -490,6 +546,15 @@ impl RunResult<'_> {
         });
         if let Some(found) = &self.quality {
             quality::describe(found, self.class_names, &mut summary["final"]);
+        }
+        if resolved.records_per_person > 1 {
+            summary["privacy"]["records_per_person"] = json!(resolved.records_per_person);
+        }
+        let smallest = self.records.iter().copied().min().unwrap_or(1);
+        if let Some(share) = resolved.whiten
+            && let Ok(Some(moments)) = accounting::moments(&resolved.specification(), smallest)
+        {
+            summary["privacy"]["moments"] = json!({ "share": share, "sigma": moments.sigma });
         }
         if !self.privacy.broken_premises.is_empty() {
             summary["privacy"]["broken_premises"] = json!(self.privacy.broken_premises);

@@ -5,23 +5,28 @@
 mod digest;
 mod preparation;
 mod records;
+mod whitening;
 
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rand_distr::{Distribution, StandardNormal};
-use soteriafl_core::objective::{Logistic, Network, Objective, Regularizer};
+use soteriafl_core::moments::Whitening;
+use soteriafl_core::objective::{
+    CrossEntropy, LinearRegression, Logistic, Network, Objective, Regularizer, TargetLoss,
+};
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteriafl_core::random::{PublicPurpose, PublicSeed};
 use soteriafl_data::{
-    Constants, Cosine, DataDirectories, DataError, Dataset, FeatureKind, RecordsError, Scale,
-    Scaling, Source,
+    Adjustment, Constants, Cosine, DataDirectories, DataError, Dataset, FeatureKind, RecordsError,
+    Scale, Scaling, Source,
 };
 
+use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
-use crate::config::{Config, ConfigError, Init, ModelKind, RegularizerKind, ScaleChoice};
-use crate::model_file;
+use crate::config::{Config, ConfigError, Init, RegularizerKind, ScaleChoice};
+use crate::model_file::{self, About};
 use crate::record_shape::RecordShape;
 
 pub use preparation::Preparation;
@@ -49,6 +54,7 @@ impl From<RecordsError> for ProblemError {
 }
 
 /// Data and model, ready to run.
+#[derive(Clone)]
 pub struct Problem {
     /// Every client's records.
     pub shards: Vec<Arc<Dataset>>,
@@ -60,13 +66,20 @@ pub struct Problem {
     pub scaling: Scaling,
     /// How scaled features were standardised by their records; the saved model knows nothing of it.
     pub standardizing: Option<Scaling>,
+    /// Whether columns were far out of scale before the public map, in a sentence.
+    pub out_of_scale: Option<String>,
+    /// How records were whitened by released second moments.
+    pub whitening: Option<Whitening>,
     /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
     /// Features and classes of the records as they were read.
     pub shape: RecordShape,
+    /// What the schema of their table did not know, for its owner's eyes.
+    pub adjustments: Vec<Adjustment>,
     /// What was decided about them.
     pub preparation: Preparation,
     digest: OnceLock<String>,
+    prepared_by_records: bool,
 }
 
 /// The loss, by kind.
@@ -78,6 +91,17 @@ pub enum Model {
         features: usize,
         /// Whether the last feature is the constant.
         intercept: bool,
+        /// Public weights of the two classes.
+        weights: [f32; 2],
+    },
+    /// A linear model of a number.
+    Linear {
+        /// Features, the constant included.
+        features: usize,
+        /// Whether the last feature is the constant.
+        intercept: bool,
+        /// What missing the number costs.
+        loss: TargetLoss,
     },
     /// A network.
     Network(Network),
@@ -105,6 +129,8 @@ impl Problem {
             mut test,
             dealt,
             shape,
+            adjustments,
+            prepared_by_records,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -120,7 +146,7 @@ impl Problem {
         test = test.map(|test| scaling.apply(test)).transpose()?;
         let standardizing = if preparation.standardize {
             // Without an intercept a centre would be one.
-            let centred = preparation.kind != ModelKind::Logistic || intercept;
+            let centred = !preparation.kind.is_linear() || intercept;
             let found = Scaling::standardizing(&train, centred)?;
             train = found.apply(train)?;
             test = test.map(|test| found.apply(test)).transpose()?;
@@ -128,12 +154,14 @@ impl Problem {
         } else {
             None
         };
+        let mut out_of_scale = None;
         // With an intercept of its own the records have one column more, and the map is none.
         if preparation.features.kind() != FeatureKind::None {
-            train = preparation.features.apply(train)?;
-            test = test
-                .map(|test| preparation.features.apply(test))
-                .transpose()?;
+            out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let map = |data| preparation.features.apply_by(data, threads);
+            train = map(train)?;
+            test = test.map(map).transpose()?;
         }
         if let Some(basis) = preparation.basis {
             train = basis.apply(train)?;
@@ -146,10 +174,14 @@ impl Problem {
             objective: preparation.model.objective(),
             scaling,
             standardizing,
+            out_of_scale,
+            whitening: None,
             intercept: if intercept { value } else { 0.0 },
             shape,
+            adjustments,
             preparation,
             digest: OnceLock::new(),
+            prepared_by_records,
         })
     }
 
@@ -159,9 +191,9 @@ impl Problem {
         self.digest.get_or_init(|| digest::of(self))
     }
 
-    /// Whether features were scaled by numbers that were computed from records.
+    /// Whether features were scaled by numbers that were computed from records, here or before.
     pub fn data_dependent(&self) -> bool {
-        self.scaling.data_dependent() || self.standardizing.is_some()
+        self.scaling.data_dependent() || self.standardizing.is_some() || self.prepared_by_records
     }
 
     /// The model file of these parameters.
@@ -183,8 +215,16 @@ impl Problem {
                 1.0,
             ),
         };
-        let names = self.shape.names.as_deref();
-        model_file::to_bytes(model, &parameters, features, *basis, intercept, names)
+        let about = About {
+            shape: &self.shape,
+            scaling: &self.scaling,
+        };
+        let map = model_file::RecordMap {
+            features,
+            whitening: self.whitening.as_ref(),
+            basis: *basis,
+        };
+        model_file::to_bytes(model, &parameters, map, intercept, about)
     }
 
     /// Replaces what `config` still leaves open by what suits these records, and lists what its
@@ -216,15 +256,22 @@ impl Problem {
 
     /// Smoothness of the loss and its regularizer on the worst client, where it is known.
     fn smoothness(&self, config: &Config) -> Option<f64> {
-        let Model::Logistic { features, .. } = self.preparation.model else {
-            return None;
-        };
-        let logistic = Logistic::new(features);
         let shards = self.shards.iter();
-        let largest = shards
-            .filter_map(|shard| logistic.smoothness(shard))
-            .fold(0.0, f64::max);
-        let kind = config.regularizer_for(self.preparation.kind);
+        let each: Vec<Option<f64>> = match self.preparation.model {
+            Model::Logistic {
+                features, weights, ..
+            } => {
+                let logistic = Logistic::with_loss(features, CrossEntropy { weights });
+                shards.map(|shard| logistic.smoothness(shard)).collect()
+            }
+            Model::Linear { features, loss, .. } => {
+                let linear = LinearRegression::with_loss(features, loss);
+                shards.map(|shard| linear.smoothness(shard)).collect()
+            }
+            Model::Network(_) => return None,
+        };
+        let largest = each.into_iter().flatten().fold(0.0, f64::max);
+        let kind = config.regularizer_for(self.preparation.kind, self.preparation.features.kind());
         Some(largest + regularizer(kind, config.lambda).smoothness())
     }
 
@@ -260,17 +307,7 @@ pub fn needs_dense_rows(source: &Source, scaling: &Scaling) -> bool {
 
 /// Client weights in the objective for clients of these sizes, summing to one.
 pub fn weights(resolved: &Resolved, records: &[usize]) -> Vec<f64> {
-    let total: usize = records.iter().sum();
-    records
-        .iter()
-        .map(|&rows| {
-            if resolved.equal_weights {
-                1.0 / records.len() as f64
-            } else {
-                rows as f64 / total as f64
-            }
-        })
-        .collect()
+    accounting::weights(resolved.equal_weights, records)
 }
 
 /// Value of the constant feature, the last of `columns`, after scaling.
@@ -295,7 +332,7 @@ impl Model {
             Init::Zeros => vec![0.0; dimension],
             Init::Normal(deviation) => (0..dimension).map(|_| normal(*deviation)).collect(),
             Init::Glorot => match self {
-                Model::Logistic { features, .. } => {
+                Model::Logistic { features, .. } | Model::Linear { features, .. } => {
                     let deviation = (2.0 / (features + 1) as f64).sqrt();
                     (0..dimension).map(|_| normal(deviation)).collect()
                 }
@@ -326,6 +363,12 @@ impl Model {
             Model::Logistic {
                 features,
                 intercept,
+                ..
+            }
+            | Model::Linear {
+                features,
+                intercept,
+                ..
             } => {
                 let inputs = features - usize::from(*intercept);
                 let mut bias = 0.0;
@@ -418,14 +461,34 @@ impl Model {
             Model::Logistic {
                 intercept: true,
                 ..
+            } | Model::Linear {
+                intercept: true,
+                ..
             }
         )
+    }
+
+    /// What missing a number costs; `None` of a model that answers with classes.
+    pub fn target_loss(&self) -> Option<TargetLoss> {
+        match self {
+            Model::Logistic { .. } => None,
+            Model::Linear { loss, .. } => Some(*loss),
+            Model::Network(network) => network.target_loss(),
+        }
     }
 
     /// The loss behind this model.
     pub fn objective(&self) -> Arc<dyn Objective> {
         match self {
-            Model::Logistic { features, .. } => Arc::new(Logistic::new(*features)),
+            Model::Logistic {
+                features, weights, ..
+            } => {
+                let weights = *weights;
+                Arc::new(Logistic::with_loss(*features, CrossEntropy { weights }))
+            }
+            Model::Linear { features, loss, .. } => {
+                Arc::new(LinearRegression::with_loss(*features, *loss))
+            }
             Model::Network(network) => Arc::new(network.clone()),
         }
     }

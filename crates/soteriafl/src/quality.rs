@@ -2,17 +2,20 @@
 //! `evaluate`.
 
 use serde_json::{Value, json};
-use soteriafl_core::quality::{Classification, Quality};
+use soteriafl_core::data::Dataset;
+use soteriafl_core::quality::{Classification, Quality, Regression};
 
 /// Matrices of more classes than this are not written: they would be most of the file.
 const LARGEST_MATRIX: usize = 100;
 
 /// Adds what was found to an object: `balanced_accuracy`, `auc`, `log_loss`, `calibration_error`,
-/// `confusion` (a row for each true class), `classes`, `calibration`, `roc`. `names` are those of
-/// the classes, in their order. Numbers that JSON cannot hold become null.
+/// `confusion` (a row for each true class), `classes`, `calibration`, `roc`; of numbers `rmse`,
+/// `mae`, `r2`, `mean_rmse`, `outside_range`, `predicted_against_true`. `names` are those of the
+/// classes, in their order. Numbers that JSON cannot hold become null.
 pub fn describe(quality: &Quality, names: &[String], into: &mut Value) {
     match quality {
         Quality::Classes(found) => describe_classes(found, names, into),
+        Quality::Targets(found) => describe_targets(found, into),
     }
 }
 
@@ -54,6 +57,64 @@ fn describe_classes(found: &Classification, names: &[String], into: &mut Value) 
     }
 }
 
+fn describe_targets(found: &Regression, into: &mut Value) {
+    into["rmse"] = json!(found.rmse);
+    into["mae"] = json!(found.mae);
+    into["r2"] = json!(found.r2);
+    into["mean_rmse"] = json!(found.mean_rmse);
+    into["outside_range"] = json!(found.outside);
+    into["predicted_against_true"] = json!({
+        "low": found.range.0,
+        "high": found.range.1,
+        "records": found.grid,
+    });
+}
+
+/// A warning where predicted numbers are no better than the mean.
+pub fn no_better_than_mean(quality: &Quality) -> Option<String> {
+    let Quality::Targets(found) = quality else {
+        return None;
+    };
+    let better = found.r2.is_none_or(|r2| r2 > 0.0);
+    (!better).then(|| {
+        format!(
+            "the model does not beat always answering the mean of the test records: its RMSE is \
+             {}, {} would be without a model",
+            digits(found.rmse),
+            digits(found.mean_rmse)
+        )
+    })
+}
+
+/// A warning where true numbers lie outside of their public range. `whose` names the records that
+/// were looked at.
+pub fn outside_range<'a>(
+    parts: impl IntoIterator<Item = &'a Dataset>,
+    whose: &str,
+) -> Option<String> {
+    let (mut outside, mut all) = (0, 0);
+    for targets in parts.into_iter().filter_map(Dataset::targets) {
+        outside += targets.cut_off();
+        all += targets.values().len();
+    }
+    (outside > 0).then(|| {
+        format!(
+            "{outside} of {all} targets lie outside of `data.target_range`; the model is trained \
+             on the nearest end of the range instead (this was found by looking at {whose}: it \
+             changes nothing in the run)"
+        )
+    })
+}
+
+/// Four significant digits or so of a number in anybody's unit.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        size if (1000.0..1e9).contains(&size) => format!("{value:.0}"),
+        size if (0.1..1000.0).contains(&size) => format!("{value:.3}"),
+        _ => format!("{value:.3e}"),
+    }
+}
+
 /// What was found beside the accuracy, in one line; empty where there is nothing.
 pub fn text(quality: &Quality) -> String {
     let numbers = match quality {
@@ -63,6 +124,15 @@ pub fn text(quality: &Quality) -> String {
             ("log loss", found.log_loss),
             ("calibration error", found.calibration_error()),
         ],
+        Quality::Targets(found) => {
+            let r2 = found.r2.map_or(String::new(), |r2| format!("R2 {r2:.4}, "));
+            return format!(
+                "{r2}RMSE {} ({} by the mean), MAE {}",
+                digits(found.rmse),
+                digits(found.mean_rmse),
+                digits(found.mae)
+            );
+        }
     };
     let said = numbers
         .into_iter()

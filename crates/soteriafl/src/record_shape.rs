@@ -1,6 +1,10 @@
 //! What is known about records before any is seen.
 
-/// Features and classes of the records of a run, as everybody knows them.
+use std::sync::Arc;
+
+use soteriafl_data::{TableSchema, TargetRange};
+
+/// Features and classes, or the range of targets, of the records of a run, as everybody knows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordShape {
     /// Features, without the constant.
@@ -8,6 +12,10 @@ pub struct RecordShape {
     /// What they are called, in their order, where that is agreed: records whose source has names
     /// must have these.
     pub names: Option<Vec<String>>,
-    /// Class names, in their order.
+    /// What the columns of their table mean, where they are read through a schema.
+    pub schema: Option<Arc<TableSchema>>,
+    /// Class names, in their order; none where records have numbers to predict.
     pub labels: Vec<String>,
+    /// The public range of these numbers.
+    pub targets: Option<TargetRange>,
 }

@@ -37,6 +37,12 @@ pub fn html(run: &RunFiles) -> String {
     page::html(run)
 }
 
+/// What a run claims about privacy, in a few sentences without markup; or that, and why, it claims
+/// nothing.
+pub fn statement(run: &RunFiles) -> String {
+    claim::statement(run)
+}
+
 /// The curves of a run as one static SVG figure: utility, loss, test accuracy and epsilon, as far
 /// as the run has them.
 pub fn svg(run: &RunFiles) -> String {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use soteriafl_core::moments;
 use soteriafl_core::objective::Objective;
 use soteriafl_core::protocol::{Client, ClientPlan, Server, ServerPlan};
 use soteriafl_core::random::SecretKey;
-use soteriafl_core::simulate::Simulation;
+use soteriafl_core::simulate::{Simulation, Traffic};
+use soteriafl_core::wire;
 
+use crate::config::ShiftChoice;
 use crate::config::resolve::Resolved;
-use crate::config::{EstimatorKind, ShiftChoice};
 use crate::problem::{Model, Problem, ProblemError};
 
 /// What all clients of this run share.
@@ -36,10 +38,7 @@ pub fn plan_for(
 fn check_memory(resolved: &Resolved, problem: &Problem) -> Result<(), ProblemError> {
     /// Model, average, velocity, gradients of metrics.
     const VECTORS: usize = 16;
-    let two_terms = matches!(
-        resolved.estimator,
-        EstimatorKind::Svrg | EstimatorKind::Saga
-    );
+    let two_terms = resolved.estimator.has_two_terms();
     let of_client = usize::from(resolved.shift != ShiftChoice::Off) + usize::from(two_terms);
     let (clients, dimension) = (problem.shards.len(), problem.objective.dimension());
     let numbers = clients
@@ -86,6 +85,23 @@ pub fn server_plan(
     }
 }
 
+/// What clients sent and received before the first round: second moments and their average.
+fn moments_traffic(problem: &Problem) -> Traffic {
+    let Some(whitening) = &problem.whitening else {
+        return Traffic::default();
+    };
+    let (clients, values) = (
+        problem.shards.len() as u64,
+        moments::entries(whitening.columns()) as u64,
+    );
+    let bytes = clients * (wire::HEADER_LEN as u64 + 4 * values);
+    Traffic {
+        paper_bits: 64 * clients * values,
+        uplink_bytes: bytes,
+        downlink_bytes: bytes,
+    }
+}
+
 /// A simulation with one noise level per client.
 ///
 /// # Errors
@@ -96,6 +112,11 @@ pub fn simulation(
     sigmas: &[f64],
 ) -> Result<Simulation, ProblemError> {
     check_memory(resolved, problem)?;
+    if resolved.whiten.is_some() != problem.whitening.is_some() {
+        return Err(ProblemError::Model(
+            "the records were not whitened as the run says".to_string(),
+        ));
+    }
     let plan = Arc::new(client_plan(resolved, problem)?);
     let server = server(resolved, problem, &plan)?;
     let clients = problem
@@ -118,5 +139,7 @@ pub fn simulation(
         })
         .collect::<Result<Vec<_>, _>>()?;
     let last = resolved.specification().last_round();
-    Ok(Simulation::new(server, clients).ending_after(last))
+    Ok(Simulation::new(server, clients)
+        .ending_after(last)
+        .sent_before(moments_traffic(problem)))
 }

@@ -35,6 +35,7 @@ fn mnist(settings: &[&str]) -> Result<Resolved, ConfigError> {
         smoothness: None,
         image: basis.is_none(),
         feature_map: FeatureKind::None,
+        whiten: None,
         basis,
         whole: 50_890,
     };
@@ -51,6 +52,7 @@ fn smoothing_needs_square_images() {
         smoothness: None,
         image: false,
         feature_map: FeatureKind::None,
+        whiten: None,
         basis: None,
         whole: 709,
     };
@@ -78,6 +80,7 @@ fn references_are_renewed_in_time_or_differences_are_large() {
         smoothness: None,
         image: false,
         feature_map: FeatureKind::None,
+        whiten: None,
         basis: None,
         whole: 124,
     };
@@ -293,12 +296,13 @@ fn a9a_reaches_its_goals_with_a_proof() {
             resolved.seed = seed;
             let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas).unwrap();
             let mut loss = f64::NAN;
-            simulation.run(1, &plan, |progress, _| {
+            let ended = simulation.run(1, &plan, |progress, _| {
                 if let Some(metrics) = progress.metrics {
                     loss = metrics.loss;
                 }
                 ControlFlow::Continue(())
             });
+            ended.unwrap();
             assert!(loss <= goal, "epsilon {epsilon}, seed {seed}: {loss}");
         }
     }

@@ -135,8 +135,14 @@ const FORMS: &[(&str, &str)] = &[
     ("idx:DIR", "a folder of IDX files called as MNIST's are"),
     (
         "csv:PATH",
-        "a table; csv:PATH?label=NAME&header=yes&separator=; where the defaults do not fit",
+        "a table; csv:PATH?label=NAME&header=yes&separator=; where the defaults do not fit; csv:DIR/*.csv \
+         has a client in each file",
     ),
+    (
+        "npy:PATH",
+        "a NumPy array, a row for each record, the label in its last column; or npy:PATH?label=NUMBER",
+    ),
+    ("npz:PATH", "NumPy arrays x (features) and y (labels)"),
     (
         "synthetic:ROWSxFEATURES",
         "drawn from the seed; synthetic:ROWSxFEATURESxCLASSES for more than two classes",

@@ -5,24 +5,21 @@ mod progress;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use indicatif::HumanBytes;
-use soteriafl_core::quality;
-use soteriafl_core::simulate::{EvaluationPlan, Simulation};
 
 use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity, all_cores, conclude_run, table, watch_interrupts};
 use progress::Progress;
 use soteriafl::accounting::Privacy;
-use soteriafl::advice;
 use soteriafl::claim::START_IS_PUBLIC;
 use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Config, Init, NoiseTarget, Output};
-use soteriafl::output::{self, LastRow, RunDirectory, RunResult, compressor_text};
-use soteriafl::problem::{Problem, regularizer};
-use soteriafl::run;
+use soteriafl::output::{self, RunDirectory, RunResult, compressor_text};
+use soteriafl::prepared::Prepared;
+use soteriafl::problem::Problem;
 use soteriafl::words::{counted, readable};
 use soteriafl_accountant::round_up;
 
@@ -68,10 +65,10 @@ pub struct Options {
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let began = Instant::now();
     let interrupted = watch_interrupts();
-    let prepared = Prepared::load(options, verbosity)?;
+    let prepared = prepare(options, verbosity)?;
     // Refuses what does not fit into memory, so it comes before everything that needs much of it.
     let mut simulation = prepared.simulation()?;
-    prepared.announce(verbosity);
+    announce(&prepared, verbosity);
     let foreseen = prepared.foreseen();
     for warning in &foreseen {
         verbosity.warn(warning);
@@ -89,204 +86,62 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             last.round
         ));
     }
-    let mut progress = Progress::new(prepared.last_round(), known, verbosity);
+    let mut progress = Progress::new(prepared.last_round(), verbosity);
     let threads = options.threads.unwrap_or_else(all_cores);
-    prepared.simulate(
+    let reached = prepared.simulate(
         &mut simulation,
         threads,
         known,
-        &mut directory,
-        &mut progress,
-        &interrupted,
+        |round, traffic, metrics, spent| directory.row(round, traffic, metrics, spent),
+        |reached| {
+            progress.show(reached);
+            match interrupted.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        },
     )?;
     progress.finish();
-    let mut result = prepared.result(&simulation, &progress, threads, began);
+    let mut result = prepared.result(&simulation, &reached, threads, began);
     result.warnings = foreseen;
-    prepared.conclude(options, result, &simulation, directory, &path, verbosity)
+    let start = directory.start_loss();
+    let end = prepared.conclude(&simulation, &mut result, start);
+    let end = end.map_err(Failure::Failed)?;
+    directory.finish(&end.summary, &end.model)?;
+    let lines = result_table(&result, &path);
+    conclude_run(&end.found, options.json, &end.summary, &lines, verbosity)?;
+    whole(&result, prepared.last_round(), &path)
 }
 
-/// What is known of a run before its first round.
-struct Prepared {
-    resolved: Resolved,
-    problem: Problem,
-    /// Every client's number of records.
-    records: Vec<usize>,
-    /// Every client's weight in the average.
-    weights: Vec<f64>,
-    privacy: Privacy,
-    /// How long finding the noise took.
-    calibration: Duration,
-    signal_to_noise: Option<f64>,
+/// Reads what was asked for, and finds its noise.
+fn prepare(options: &Options, verbosity: Verbosity) -> Result<Prepared, Failure> {
+    let config = configuration(options)?;
+    if let Some(path) = &options.out {
+        output::check_empty(path, options.force)?;
+    }
+    let problem = Problem::load(&config, &options.data.directories())?;
+    if let Some(directory) = &options.resume {
+        same_records(directory, problem.digest(), verbosity)?;
+    }
+    let (resolved, warnings) = problem.resolve(&config)?;
+    for warning in &warnings {
+        verbosity.warn(warning);
+    }
+    Ok(Prepared::settle(resolved, problem)?)
 }
 
-impl Prepared {
-    fn load(options: &Options, verbosity: Verbosity) -> Result<Self, Failure> {
-        let config = configuration(options)?;
-        if let Some(path) = &options.out {
-            output::check_empty(path, options.force)?;
-        }
-        let problem = Problem::load(&config, &options.data.directories())?;
-        if let Some(directory) = &options.resume {
-            same_records(directory, problem.digest(), verbosity)?;
-        }
-        let (resolved, warnings) = problem.resolve(&config)?;
-        for warning in &warnings {
-            verbosity.warn(warning);
-        }
-        let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
-        let dimension = problem.objective.dimension();
-        let start = Instant::now();
-        let privacy = Privacy::settle(
-            &resolved.specification(),
-            dimension,
-            &records,
-            problem.data_dependent(),
-        )?;
-        let calibration = start.elapsed();
-        let weights = problem.weights(&resolved);
-        let sigmas = &privacy.sigmas;
-        Ok(Self {
-            signal_to_noise: advice::signal_to_noise(&resolved, dimension, sigmas, &weights),
-            resolved,
-            problem,
-            records,
-            weights,
-            privacy,
-            calibration,
-        })
+/// Refuses to call an interrupted run a success.
+fn whole(result: &RunResult<'_>, last_round: u32, path: &Path) -> Result<(), Failure> {
+    if !result.interrupted {
+        return Ok(());
     }
-
-    fn simulation(&self) -> Result<Simulation, Failure> {
-        let sigmas = &self.privacy.sigmas;
-        Ok(run::simulation(&self.resolved, &self.problem, sigmas)?)
-    }
-
-    /// What is known to go wrong before the first round.
-    fn foreseen(&self) -> Vec<String> {
-        let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
-        let columns = advice::columns_of(&self.problem);
-        noise.into_iter().chain(columns).collect()
-    }
-
-    /// All rounds, each evaluated one written to the table at once.
-    fn simulate(
-        &self,
-        simulation: &mut Simulation,
-        threads: usize,
-        known: Option<LastRow>,
-        directory: &mut RunDirectory,
-        progress: &mut Progress,
-        interrupted: &AtomicBool,
-    ) -> Result<(), Failure> {
-        let (resolved, problem) = (&self.resolved, &self.problem);
-        let plan = EvaluationPlan {
-            objective: problem.objective.as_ref(),
-            regularizer: regularizer(resolved.regularizer, resolved.lambda),
-            weights: &self.weights,
-            test: problem.test.as_ref(),
-            every: resolved.eval_every,
-            from: known.map_or(0, |last| last.round + 1),
-        };
-        let mut written = Ok(());
-        simulation.run(threads, &plan, |now, _| {
-            // Asked for first: the row of a round that was interrupted is still written.
-            let stop = interrupted.load(Ordering::Relaxed);
-            if let Some(metrics) = now.metrics {
-                let spent = self.spent(now.round);
-                match directory.row(now.round, now.traffic, &metrics, spent) {
-                    Ok(utility) => progress.evaluated(metrics, utility, spent),
-                    Err(error) => {
-                        written = Err(error);
-                        return ControlFlow::Break(());
-                    }
-                }
-            }
-            progress.closed(now.round, now.traffic);
-            if stop {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        });
-        Ok(written?)
-    }
-
-    /// After which round the run ends.
-    fn last_round(&self) -> u32 {
-        self.resolved.specification().last_round()
-    }
-
-    /// The epsilon after so many rounds, where one is claimed.
-    fn spent(&self, round: u32) -> Option<f64> {
-        let after = self.privacy.odometer.as_ref()?.after(u64::from(round));
-        // Both bound the same at the end; files should not disagree about it.
-        let whole = self.privacy.epsilon;
-        let whole = whole.filter(|_| round == self.resolved.rounds);
-        Some(whole.map_or(after, |whole| whole.max(after)))
-    }
-
-    fn result(
-        &self,
-        simulation: &Simulation,
-        progress: &Progress,
-        threads: usize,
-        began: Instant,
-    ) -> RunResult<'_> {
-        let shards = self.problem.shards.iter().map(AsRef::as_ref);
-        let test = self.problem.test.as_ref();
-        let (objective, model) = (self.problem.objective.as_ref(), simulation.server().model());
-        let quality = test.and_then(|test| quality::measure(objective, model, test, threads));
-        RunResult {
-            resolved: &self.resolved,
-            records: &self.records,
-            dimension: self.problem.objective.dimension(),
-            privacy: &self.privacy,
-            rounds: progress.rounds,
-            metrics: progress.metrics,
-            utility: progress.utility,
-            traffic: progress.traffic,
-            clock: simulation.clock(),
-            total_seconds: began.elapsed().as_secs_f64(),
-            interrupted: progress.rounds < self.last_round(),
-            deployed: None,
-            majority_accuracy: test.and_then(|test| advice::majority_accuracy(shards, test)),
-            quality,
-            class_names: &self.problem.shape.labels,
-            signal_to_noise: self.signal_to_noise,
-            warnings: Vec::new(),
-        }
-    }
-
-    /// Writes the last files and shows the result.
-    fn conclude(
-        &self,
-        options: &Options,
-        mut result: RunResult<'_>,
-        simulation: &Simulation,
-        directory: RunDirectory,
-        path: &Path,
-        verbosity: Verbosity,
-    ) -> Result<(), Failure> {
-        let majority = result.majority_accuracy;
-        let start = directory.start_loss();
-        let found = advice::after(start, &result.metrics, majority, result.diverged());
-        result.warnings.extend(found.iter().cloned());
-        let summary = result.summary();
-        let model = self.problem.model_file(simulation.server().model());
-        directory.finish(&summary, &model.map_err(Failure::Failed)?)?;
-        let lines = result_table(&result, path);
-        conclude_run(&found, options.json, &summary, &lines, verbosity)?;
-        if result.interrupted {
-            let path = path.display();
-            return Err(Failure::Failed(format!(
-                "interrupted after {} of {}; what there is stands in {path}, \
-                 `soteria train --resume {path}` goes on",
-                result.rounds,
-                counted(self.last_round(), "round"),
-            )));
-        }
-        Ok(())
-    }
+    let path = path.display();
+    Err(Failure::Failed(format!(
+        "interrupted after {} of {}; what there is stands in {path}, \
+         `soteria train --resume {path}` goes on",
+        result.rounds,
+        counted(last_round, "round"),
+    )))
 }
 
 /// Rounds of other records than those of the interrupted run would end in one curve and one claim
@@ -340,59 +195,70 @@ fn output_directory(options: &Options, resolved: &Resolved) -> PathBuf {
     path
 }
 
-impl Prepared {
-    /// Says what was chosen and why, before the first round.
-    fn announce(&self, verbosity: Verbosity) {
-        let (resolved, problem, privacy) = (&self.resolved, &self.problem, &self.privacy);
-        let dimension = problem.objective.dimension();
+/// Says what was chosen and why, before the first round.
+fn announce(prepared: &Prepared, verbosity: Verbosity) {
+    let (resolved, problem, privacy) = (&prepared.resolved, &prepared.problem, &prepared.privacy);
+    let dimension = problem.objective.dimension();
+    verbosity.say(format!(
+        "{} on {}: {}, {}, {}, {} up",
+        resolved.algorithm_text(dimension),
+        resolved.source,
+        counted(problem.shards.len(), "client"),
+        counted(dimension, "parameter"),
+        counted(resolved.rounds, "round"),
+        compressor_text(resolved.compressor, dimension),
+    ));
+    for choice in resolved.choices(&prepared.records, dimension) {
+        verbosity.say(choice);
+    }
+    if resolved.output == Output::Random {
         verbosity.say(format!(
-            "{} on {}: {}, {}, {}, {} up",
-            resolved.algorithm_text(dimension),
-            resolved.source,
-            counted(problem.shards.len(), "client"),
-            counted(dimension, "parameter"),
-            counted(resolved.rounds, "round"),
-            compressor_text(resolved.compressor, dimension),
-        ));
-        if resolved.output == Output::Random {
-            verbosity.say(format!(
-                "the result is the model of a random round: of round {} of {}, where the run ends \
-                 (noise is for all of them)",
-                self.last_round(),
-                resolved.rounds
-            ));
-        }
-        verbosity.say(format!(
-            "privacy: {}; claim: {}",
-            noise_text(resolved, privacy),
-            privacy.claim
-        ));
-        if problem.data_dependent() && resolved.noise_target != NoiseTarget::None {
-            verbosity.warn(
-                "no epsilon can be claimed, because the features are scaled by constants computed \
-                 from the records (data.scale or data.standardize); give constants that are known \
-                 without them, such as data.center=0.5 and data.factor=2 for pixels (they lie \
-                 between 0 and 1), or data.scale=none and data.standardize=false",
-            );
-        }
-        if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
-            verbosity.say(format!("privacy: {START_IS_PUBLIC}"));
-        }
-        for premise in &privacy.broken_premises {
-            verbosity.warn(format!("the paper's theorem does not apply: {premise}"));
-        }
-        if let Some(epsilon) = privacy.epsilon_exact {
-            verbosity.say(format!(
-            "privacy: with each record clipped and Poisson coins this noise really gives epsilon \
-             {}",
-            round_up(epsilon, 4)
-        ));
-        }
-        verbosity.detail(format!(
-            "calibration took {:.0} ms",
-            self.calibration.as_secs_f64() * 1e3
+            "the result is the model of a random round: of round {} of {}, where the run ends \
+             (noise is for all of them)",
+            prepared.last_round(),
+            resolved.rounds
         ));
     }
+    verbosity.say(format!(
+        "privacy: {}; claim: {}",
+        noise_text(resolved, privacy),
+        privacy.claim
+    ));
+    if problem.data_dependent() && resolved.noise_target != NoiseTarget::None {
+        verbosity.warn(
+            "no epsilon can be claimed, because the features are scaled by constants computed \
+             from the records (data.scale or data.standardize); give constants that are known \
+             without them, such as data.center=0.5 and data.factor=2 for pixels (they lie \
+             between 0 and 1), or data.scale=none and data.standardize=false",
+        );
+    }
+    if resolved.specification().ranges_from_records && resolved.noise_target != NoiseTarget::None {
+        verbosity.warn(
+            "no epsilon can be claimed, because the ranges and values of the schema were read from \
+             records: look at every column, and once each says what you would know without these \
+             records, write ranges = \"public\" in it",
+        );
+    }
+    for adjustment in &problem.adjustments {
+        verbosity.say(adjustment.to_string());
+    }
+    if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
+        verbosity.say(format!("privacy: {START_IS_PUBLIC}"));
+    }
+    for premise in &privacy.broken_premises {
+        verbosity.warn(format!("the paper's theorem does not apply: {premise}"));
+    }
+    if let Some(epsilon) = privacy.epsilon_exact {
+        verbosity.say(format!(
+            "privacy: with each record clipped and Poisson coins this noise really gives epsilon \
+         {}",
+            round_up(epsilon, 4)
+        ));
+    }
+    verbosity.detail(format!(
+        "calibration took {:.0} ms",
+        prepared.calibration.as_secs_f64() * 1e3
+    ));
 }
 
 /// How much noise there is, and why so much.
@@ -435,6 +301,9 @@ fn without_noise(resolved: &Resolved) -> String {
     if resolved.momentum > 0.0 {
         let _ = write!(line, ", momentum {}", resolved.momentum);
     }
+    if let Some(recursion) = &resolved.recursion {
+        let _ = write!(line, ", keeping {} of the velocity", recursion.keep);
+    }
     line
 }
 
@@ -446,6 +315,7 @@ fn result_table(result: &RunResult<'_>, path: &Path) -> String {
             format!("{accuracy:.4} ({majority:.4} by the most common class)")
         }
         (Some(accuracy), None) => format!("{accuracy:.4}"),
+        (None, _) if result.quality.is_some() => "the model predicts a number".to_string(),
         (None, _) => "no test set".to_string(),
     };
     let quality = result.quality.as_ref().map(soteriafl::quality::text);
@@ -489,7 +359,7 @@ fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {
             "{} at delta {}, {} (proved, for secret seeds)",
             readable(round_up(epsilon, 4)),
             readable(resolved.delta),
-            resolved.adjacency,
+            resolved.specification().neighbours(),
         ),
         None => format!("no claim: {}", privacy.claim),
     }

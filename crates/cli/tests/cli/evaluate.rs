@@ -30,7 +30,7 @@ fn near(value: &Value, expected: &Value) {
 #[test]
 fn a_run_is_found_again() {
     let place = Place::new();
-    let runs: [(&str, &str, &[&str]); 9] = [
+    let runs: [(&str, &str, &[&str]); 10] = [
         ("logistic", "synthetic:60x4", &[]),
         (
             "bare",
@@ -63,6 +63,12 @@ fn a_run_is_found_again() {
             "units",
             "synthetic:60x4x3",
             &["data.features=unit", "model.kind=softmax"],
+        ),
+        // The map by released second moments is in the model file.
+        (
+            "whitened",
+            "synthetic:60x4",
+            &["data.features=roots", "data.whiten=0.3"],
         ),
         // The file's first layer is composed with the basis, and reads features.
         (

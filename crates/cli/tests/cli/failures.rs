@@ -82,6 +82,22 @@ fn wrong_configurations_are_refused() {
         (&["algorithm.preset=rrpsgd"], &["one client", "3"]),
         (&["algorithm.preset=sdm-dsgd"], &["sdm-dsgd", "neighbours"]),
         (&["algorithm.preset=rppsgd"], &["rrpsgd"]),
+        (&["algorithm.preset=dp-srm"], &["one client", "ldp-srm"]),
+        (
+            &["algorithm.preset=ldp-srm", "algorithm.shift=0.1"],
+            &["algorithm.shift", "recursive"],
+        ),
+        (
+            &["algorithm.preset=ldp-srm", "privacy.clip_scope=selected"],
+            &["clip_scope", "record"],
+        ),
+        (
+            &[
+                "algorithm.preset=distributed-dp-srm",
+                "privacy.noise=secure",
+            ],
+            &["privacy.noise", "float"],
+        ),
         (
             &["algorithm.compressor=top-k"],
             &["top-k", "biased", "rand-k", "leak"],
@@ -243,7 +259,12 @@ fn tables_with_faults_are_refused() {
         &["line 2, column 2", "nan", "hint: replace"],
     );
     refused("1,2,0\n1e999,0,1\n", &["line 2, column 1", "1e999"]);
-    refused("a;b;c\n1;2;3\n", &["at least two columns", "?separator=;"]);
+    unreadable(
+        2,
+        &[("x.csv", b"a;b;c\n1;2;3\n")],
+        "csv:x.csv?separator=,",
+        &["at least two columns", "?separator=;"],
+    );
 }
 
 /// Damaged or missing data: exit code 1, the file and where in it, and no output directory.

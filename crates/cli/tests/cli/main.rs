@@ -1,6 +1,7 @@
 //! The whole program from outside: arguments in; files, streams and exit codes out.
 
 mod account;
+mod audit;
 mod data;
 mod digits;
 mod evaluate;
@@ -8,9 +9,11 @@ mod experiments;
 mod failures;
 mod golden;
 mod keys;
+mod numbers;
 mod plan;
 mod program;
 mod readme;
+mod tables;
 mod train;
 mod training;
 mod variants;

@@ -58,6 +58,12 @@ fn place() -> Place {
     };
     place.write("patients.csv", table(0..60));
     place.write("holdout.csv", table(3..20));
+    place.write("new.csv", table(5..25));
+    let prices = (0..60).map(|row| format!("{},{},{}.5\n", row % 7, row % 5, 10 * (row % 90)));
+    place.write(
+        "prices.csv",
+        format!("rooms,floor,price\n{}", prices.collect::<String>()),
+    );
     for name in ["train.svm", "test.svm"] {
         place.write(name, "+1 1:0.5 3:1\n-1 2:0.25 3:1\n".repeat(30));
     }
@@ -120,6 +126,20 @@ fn every_command_of_the_readme_is_taken() {
                 ];
                 run(&place, &line, &[&few[..], &small].concat());
             }
+            "schema" => {
+                run(&place, &line, &[]);
+                // As the reader does after having looked at every column.
+                let draft = place.text("patients.toml");
+                place.write(
+                    "patients.toml",
+                    draft.replace("read from records", "public"),
+                );
+            }
+            "predict" => {
+                run(&place, &line, &[]);
+                let table = place.text("predictions.csv");
+                assert_eq!(table.lines().count(), 21, "{table}");
+            }
             "account" | "calibrate" | "plan" | "keys" => {
                 run(&place, &line, &[]);
             }
@@ -134,7 +154,9 @@ fn every_command_of_the_readme_is_taken() {
     }
     seen.dedup();
     for command in [
+        "schema",
         "train",
+        "predict",
         "account",
         "calibrate",
         "reproduce",

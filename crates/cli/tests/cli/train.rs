@@ -34,6 +34,7 @@ fn a_run_leaves_its_files() {
     assert_eq!(
         names,
         [
+            "MODEL_CARD.md",
             "config.toml",
             "model.safetensors",
             "report.html",
@@ -77,6 +78,7 @@ fn a_run_leaves_its_files() {
     let expected = [
         "algorithm",
         "clients",
+        "data",
         "dataset",
         "dimension",
         "final",
@@ -126,6 +128,8 @@ fn a_run_leaves_its_files() {
         ["evaluation", "total", "training"]
     );
     assert_eq!(summary["dataset"], "a9a");
+    assert_eq!(summary["data"]["features"], 123);
+    assert_eq!(summary["data"]["classes"], serde_json::json!(["-1", "+1"]));
     assert_eq!(summary["seed"], 3);
     assert_eq!(summary["clients"], 7);
     assert_eq!(summary["dimension"], 124);
@@ -164,7 +168,7 @@ fn a_run_leaves_its_files() {
     let (model, description) = tensors(&place.path("run/model.safetensors"));
     assert_eq!(
         description,
-        serde_json::json!({ "kind": "logistic", "inputs": 123 })
+        serde_json::json!({ "kind": "logistic", "inputs": 123, "classes": ["-1", "+1"] })
     );
     let shapes: Vec<_> = model
         .iter()
@@ -650,8 +654,11 @@ fn the_readme_shows_the_default_run() {
     }
     // Up to rounding: processors may add in another way.
     for (name, tolerance) in [("test accuracy", 3e-4), ("training loss", 3e-5)] {
-        let [shown, found] =
-            [readme, &ran.stdout].map(|text| value(text, name).parse::<f64>().unwrap());
+        let [shown, found] = [readme, &ran.stdout].map(|text| {
+            let line = value(text, name);
+            let number = line.split(' ').next().unwrap_or_default();
+            number.parse::<f64>().unwrap()
+        });
         assert!(
             (shown - found).abs() <= tolerance,
             "{name}: {shown}, but {found}"

@@ -86,7 +86,11 @@ fn training_that_fails_says_so() {
     let place = Place::new();
     place.write("train.csv", table(120, 3, 900.0));
     place.write("test.csv", table(45, 3, 900.0));
-    let settings = ["data.source=csv:train.csv", "data.test=csv:test.csv"];
+    let settings = [
+        "data.source=csv:train.csv",
+        "data.test=csv:test.csv",
+        "model.kind=mlp",
+    ];
     let ran = train(&place, "run", &settings).well();
     let summary = place.json("run/summary.json");
     let said = warnings(&summary);

@@ -91,12 +91,7 @@ fn foreign_files_are_called_what_they_are() {
             "a Parquet file",
             "read_parquet",
         ),
-        (
-            "x.npy",
-            b"\x93NUMPY\x01\0v\0",
-            "a NumPy array",
-            "numpy.savetxt",
-        ),
+        ("x.npy", b"\x93NUMPY\x01\0v\0", "a NumPy array", "npy:FILE"),
         ("x.csv", &wide, "text in UTF-16", "UTF-8"),
         ("x.db", b"SQLite format 3\0", "an SQLite database", "CSV"),
     ] {
@@ -143,6 +138,7 @@ fn directories_of_data_have_one_name() {
         "compare",
         "reproduce",
         "plan",
+        "audit",
         "serve",
         "bench",
         "data",

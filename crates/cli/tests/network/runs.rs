@@ -113,6 +113,33 @@ fn a_networked_run_of_pictures_in_a_basis_equals_a_simulated_one() {
     }
 }
 
+/// Numbers to predict: their public range is agreed on, and every client cuts its targets off by it.
+#[test]
+fn a_networked_run_of_numbers_equals_a_simulated_one() {
+    let mut run = Run::new("");
+    let table = run.path("rents.csv");
+    let row = |row: u32| format!("{}.5,{},{}.25\n", row % 7, row * 5 % 11, row * 13 % 97);
+    std::fs::write(&table, (0..120).map(row).collect::<String>()).unwrap();
+    let source = format!("csv:{}?header=no", table.display());
+    let config = format!(
+        "[data]\nsource = \"{source}\"\nclients = 3\npartition = \"iid\"\ntarget_range = [5, 80]\n\
+         [model]\nloss = \"huber\"\nhuber = 12\n[algorithm]\nrounds = 6\n\
+         [privacy]\nepsilon = 8.0\ndelta = 1e-3\nnoise = \"secure\"\n"
+    );
+    std::fs::write(run.path("run.toml"), config).unwrap();
+    run.data = format!("{source}:{{}}/3");
+    let mut server = run.serve();
+    let mut clients: Vec<_> = (0..3).map(|client| run.join(client)).collect();
+    for (client, process) in clients.iter_mut().enumerate() {
+        let log = run.log(&format!("join-{client}.log"));
+        assert_eq!(process.code(), 0, "{log}");
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    assert!(run.model() == run.simulated());
+    let chosen = std::fs::read_to_string(run.path("out/config.toml")).unwrap();
+    assert!(chosen.contains("target_range = [5.0, 80.0]") && chosen.contains("huber = 12.0"));
+}
+
 #[test]
 fn a_server_without_records_coordinates_a_proved_run() {
     let mut run = Run::new(

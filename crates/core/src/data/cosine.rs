@@ -109,12 +109,7 @@ impl Cosine {
             values.extend(sums.iter().map(|sum| sum.clamp(-most, most) as f32));
         }
         let rows = DenseRows::new(self.coefficients(), values)?;
-        let mapped = Dataset::new(
-            Features::Dense(rows),
-            data.labels().to_vec(),
-            data.classes(),
-        )?;
-        mapped.with_label_names(data.label_names())
+        data.with_features(Features::Dense(rows))
     }
 
     /// First-layer weights that read pixels, `[pixels][units]`, from those that read coefficients,

@@ -1,4 +1,4 @@
-//! [`Dataset`]: rows with class labels, their constant offset and their norms.
+//! [`Dataset`]: rows with a class or a number each, their constant offset and their norms.
 //!
 //! The row `x_j` that models see is `row + offset`. Norms `|x_j|^2` are computed once, because
 //! clipping needs them in every round: in `f64`, each row summed in the order of its columns, so
@@ -11,14 +11,13 @@ use std::sync::Arc;
 
 use super::identity::Identity;
 use super::rows::is_acceptable;
-use super::{DenseRows, Features, RecordsError};
+use super::{DenseRows, Features, Labels, RecordsError, Targets};
 
-/// Rows of features with class labels; rows stay as they came: dense or sparse.
+/// Rows of features with classes or targets; rows stay as they came: dense or sparse.
 #[derive(Clone, PartialEq)]
 pub struct Dataset {
     features: Features,
-    labels: Vec<u32>,
-    label_names: Arc<[String]>,
+    labels: Labels,
     feature_names: Option<Arc<[String]>>,
     offset: Option<Offset>,
     squared_norms: Vec<f64>,
@@ -52,27 +51,39 @@ impl Dataset {
         labels: Vec<u32>,
         classes: usize,
     ) -> Result<Dataset, RecordsError> {
-        let rows = features.rows();
-        if labels.len() != rows {
+        let names = (0..classes).map(|class| class.to_string()).collect();
+        Self::labelled(features, Labels::Classes { of: labels, names })
+    }
+
+    /// Rows with what is true of them.
+    ///
+    /// # Errors
+    /// When there are not as many labels as rows, or a class has no name.
+    pub fn labelled(features: Features, labels: Labels) -> Result<Dataset, RecordsError> {
+        let (rows, found) = (features.rows(), labels.rows());
+        if found != rows {
+            let (what, expected) = ("labels", rows);
             return Err(RecordsError::Shape {
-                what: "labels",
-                expected: rows,
-                found: labels.len(),
+                what,
+                expected,
+                found,
             });
         }
-        if let Some(row) = labels.iter().position(|&label| label as usize >= classes) {
-            return Err(RecordsError::Label {
-                row,
-                classes,
-                label: labels[row],
-            });
+        if let Labels::Classes { of, names } = &labels {
+            let classes = names.len();
+            if let Some(row) = of.iter().position(|&label| label as usize >= classes) {
+                let label = of[row];
+                return Err(RecordsError::Label {
+                    row,
+                    classes,
+                    label,
+                });
+            }
         }
-        let label_names = (0..classes).map(|class| class.to_string()).collect();
         let squared_norms = squared_norms(&features, None);
         Ok(Dataset {
             features,
             labels,
-            label_names,
             feature_names: None,
             offset: None,
             squared_norms,
@@ -103,19 +114,29 @@ impl Dataset {
         self,
         label_names: impl Into<Arc<[String]>>,
     ) -> Result<Dataset, RecordsError> {
-        let label_names = label_names.into();
-        if label_names.len() != self.classes() {
-            let (expected, found) = (self.classes(), label_names.len());
+        let names = label_names.into();
+        if names.len() != self.classes() {
+            let (expected, found) = (self.classes(), names.len());
             return Err(RecordsError::Shape {
                 what: "names of classes",
                 expected,
                 found,
             });
         }
-        Ok(Dataset {
-            label_names,
-            ..self
-        })
+        let labels = match self.labels {
+            Labels::Classes { of, .. } => Labels::Classes { of, names },
+            targets @ Labels::Targets(_) => targets,
+        };
+        Ok(Dataset { labels, ..self })
+    }
+
+    /// Other features of the same records: what is true of them stays, names of features and the
+    /// offset go.
+    ///
+    /// # Errors
+    /// When there are not as many rows.
+    pub(super) fn with_features(&self, features: Features) -> Result<Dataset, RecordsError> {
+        Dataset::labelled(features, self.labels.clone())
     }
 
     /// Replaces the constant that is added to every row.
@@ -175,7 +196,7 @@ impl Dataset {
 
     /// The number of rows.
     pub fn rows(&self) -> usize {
-        self.labels.len()
+        self.labels.rows()
     }
 
     /// The number of features, the intercept included once there is one.
@@ -183,9 +204,9 @@ impl Dataset {
         self.features.columns()
     }
 
-    /// The number of classes.
+    /// The number of classes; none where records have targets.
     pub fn classes(&self) -> usize {
-        self.label_names.len()
+        self.label_names().len()
     }
 
     /// The rows without the offset.
@@ -193,9 +214,26 @@ impl Dataset {
         &self.features
     }
 
-    /// The class of every row.
+    /// The class of every row; empty where records have targets.
     pub fn labels(&self) -> &[u32] {
-        &self.labels
+        match &self.labels {
+            Labels::Classes { of, .. } => of,
+            Labels::Targets(_) => &[],
+        }
+    }
+
+    /// The target of every row; `None` where records have classes.
+    pub fn targets(&self) -> Option<&Targets> {
+        match &self.labels {
+            Labels::Classes { .. } => None,
+            Labels::Targets(targets) => Some(targets),
+        }
+    }
+
+    /// The target of every row as models are trained on it, in [-1, 1]; empty where records have
+    /// classes.
+    pub fn target_values(&self) -> &[f32] {
+        self.targets().map_or(&[], Targets::values)
     }
 
     /// A constant added to every row (`x = row + offset`); keeps sparse rows sparse under
@@ -216,7 +254,10 @@ impl Dataset {
 
     /// What the classes are called in the source: "-1", "+1" for a9a; digits for MNIST.
     pub fn label_names(&self) -> &[String] {
-        &self.label_names
+        match &self.labels {
+            Labels::Classes { names, .. } => names,
+            Labels::Targets(_) => &[],
+        }
     }
 
     /// What the features are called in the source, if it says so. A constant that is appended later
@@ -232,8 +273,7 @@ impl Dataset {
     pub fn select(&self, rows: &[u32]) -> Dataset {
         Dataset {
             features: self.features.select(rows),
-            labels: rows.iter().map(|&row| self.labels[row as usize]).collect(),
-            label_names: Arc::clone(&self.label_names),
+            labels: self.labels.select(rows),
             feature_names: self.feature_names.clone(),
             offset: self.offset.clone(),
             squared_norms: rows
@@ -459,7 +499,7 @@ mod tests {
         let part = data.select(&[1, 0]);
         assert_eq!(part.labels(), [0, 1]);
         assert!(Arc::ptr_eq(part.offset().unwrap(), data.offset().unwrap()));
-        assert!(Arc::ptr_eq(&part.label_names, &data.label_names));
+        assert!(std::ptr::eq(part.label_names(), data.label_names()));
         assert_eq!(part.classes(), 2);
         assert_eq!(data.select(&[]).rows(), 0);
         assert_eq!(

@@ -37,6 +37,14 @@ pub enum RecordsError {
         /// The label.
         label: u32,
     },
+    /// A target is infinite, not a number, or beyond 2^64.
+    #[error("row {row}: expected a finite target up to 2^64, found {target}")]
+    Target {
+        /// The row, from 0.
+        row: usize,
+        /// The target.
+        target: f64,
+    },
     /// The indices of a sparse row are not ascending or lie outside of the columns.
     #[error("row {row}: expected ascending feature indices below {columns}, found {index}")]
     Index {

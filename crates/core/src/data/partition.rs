@@ -1,6 +1,6 @@
 //! How records are distributed to clients.
 //!
-//! Sorted (the paper's): all rows in the order of their labels, cut into equal runs. Iid: all rows
+//! Given: a program says which rows each client has; nothing is dealt here. Sorted (the paper's): all rows in the order of their labels, cut into equal runs. Iid: all rows
 //! shuffled, cut likewise. Dirichlet: for each class, the clients' shares of its rows are drawn
 //! from a symmetric Dirichlet distribution; a small `alpha` gives most of a class to few clients.
 //!
@@ -28,17 +28,20 @@ pub enum Partition {
         /// The concentration: small for skewed clients, large for even ones.
         alpha: f64,
     },
+    /// As the program that has the records says.
+    Given,
 }
 
 /// The range of `alpha` in which all draws stay finite and mean something.
 const ALPHAS: std::ops::RangeInclusive<f64> = 1e-4..=1e6;
 
 impl Partition {
-    /// The partition called `sorted`, `iid` or `dirichlet`; only the last one uses `alpha`.
+    /// The partition called `sorted`, `iid`, `dirichlet` or `given`; only `dirichlet` uses `alpha`.
     pub fn from_name(name: &str, alpha: f64) -> Result<Partition, RecordsError> {
         match name {
             "sorted" => Ok(Partition::Sorted),
             "iid" => Ok(Partition::Iid),
+            "given" => Ok(Partition::Given),
             "dirichlet" if ALPHAS.contains(&alpha) => Ok(Partition::Dirichlet { alpha }),
             "dirichlet" => Err(RecordsError::Choice {
                 what: "alpha",
@@ -48,7 +51,7 @@ impl Partition {
             _ => Err(RecordsError::Choice {
                 what: "partition",
                 value: name.to_owned(),
-                reason: "expected sorted, iid or dirichlet".to_owned(),
+                reason: "expected sorted, iid, dirichlet or given".to_owned(),
             }),
         }
     }
@@ -60,8 +63,9 @@ impl Partition {
         clients: usize,
         seed: u64,
     ) -> Result<Vec<Vec<u32>>, RecordsError> {
-        check_clients(data.rows(), clients)?;
+        self.check(data, clients)?;
         Ok(match self {
+            Partition::Given => return Err(nobody_deals()),
             Partition::Dirichlet { alpha } => dirichlet(data, clients, *alpha, seed),
             Partition::Sorted | Partition::Iid => {
                 let order = self.order(data, seed);
@@ -94,7 +98,7 @@ impl Partition {
         clients: usize,
         seed: u64,
     ) -> Result<Dataset, RecordsError> {
-        check_clients(data.rows(), clients)?;
+        self.check(data, clients)?;
         if client >= clients {
             return Err(RecordsError::Choice {
                 what: "part",
@@ -103,6 +107,7 @@ impl Partition {
             });
         }
         Ok(match self {
+            Partition::Given => return Err(nobody_deals()),
             Partition::Dirichlet { alpha } => {
                 data.select(&dirichlet(data, clients, *alpha, seed)[client])
             }
@@ -112,11 +117,32 @@ impl Partition {
         })
     }
 
+    /// Whether these records can be dealt so.
+    fn check(&self, data: &Dataset, clients: usize) -> Result<(), RecordsError> {
+        check_clients(data.rows(), clients)?;
+        match (self, data.targets()) {
+            (Partition::Dirichlet { .. }, Some(_)) => Err(RecordsError::Choice {
+                what: "partition",
+                value: "dirichlet".to_owned(),
+                reason: "it deals class by class, and these records have numbers; sorted and iid are possible"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// All rows in the order in which sorted and iid cut them.
     fn order(&self, data: &Dataset, seed: u64) -> Vec<u32> {
         let mut order: Vec<u32> = (0..data.rows() as u32).collect();
         if matches!(self, Partition::Sorted) {
-            order.sort_by_key(|&row| data.labels()[row as usize]);
+            match data.targets() {
+                // By their numbers; these are finite.
+                Some(targets) => {
+                    let values = targets.original();
+                    order.sort_by(|&a, &b| values[a as usize].total_cmp(&values[b as usize]));
+                }
+                None => order.sort_by_key(|&row| data.labels()[row as usize]),
+            }
         } else {
             public_random::shuffle(&mut public_random::generator("partition", seed), &mut order);
         }
@@ -129,8 +155,20 @@ impl fmt::Display for Partition {
         match self {
             Partition::Sorted => formatter.write_str("sorted"),
             Partition::Iid => formatter.write_str("iid"),
+            Partition::Given => formatter.write_str("given"),
             Partition::Dirichlet { alpha } => write!(formatter, "dirichlet (alpha {alpha})"),
         }
+    }
+}
+
+/// The error where rows should be dealt, and only a program that gave them can say how.
+fn nobody_deals() -> RecordsError {
+    RecordsError::Choice {
+        what: "partition",
+        value: Partition::Given.to_string(),
+        reason: "a program that gives the records says which client has which; expected sorted, \
+                 iid or dirichlet"
+            .to_owned(),
     }
 }
 

@@ -27,7 +27,10 @@ impl Dataset {
         for &row in rows {
             let row = row as usize;
             prefetch(&self.squared_norms()[row..=row]);
-            prefetch(&self.labels()[row..=row]);
+            match self.targets() {
+                None => prefetch(&self.labels()[row..=row]),
+                Some(targets) => prefetch(&targets.values()[row..=row]),
+            }
             if let Features::Sparse(sparse) = self.features() {
                 prefetch(&sparse.starts()[row..row + 2]);
             }

@@ -1,4 +1,6 @@
-//! Fully connected networks with softmax cross-entropy: `f_j(x) = -log p_label(a_j; x)`.
+//! Fully connected networks with softmax cross-entropy, `f_j(x) = -w_label log p_label(a_j; x)` with
+//! public weights `w` of classes (1 unless given), or with one output and a loss of its residual,
+//! `f_j(x) = phi(z(a_j; x) - y_j)` ([`TargetLoss`]).
 //!
 //! Layer `l` computes `z_l = W_l^T a_l + b_l` from its input `a_l`; the first layer's input `a_0`
 //! is the record itself. Its gradient is the outer product of `a_l` and the back-propagated error
@@ -31,7 +33,10 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace, check_shape};
+use super::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, TargetLoss, Workspace,
+    check_columns, check_shape,
+};
 use crate::data::Dataset;
 use crate::linalg::{self, kernels::padded};
 
@@ -58,7 +63,7 @@ pub struct LayerShape {
     pub outputs: usize,
     /// The weights, `[inputs][outputs]`.
     pub weights: Range<usize>,
-    /// The biases, one per output.
+    /// The biases, one per output; none in a network without them.
     pub biases: Range<usize>,
 }
 
@@ -91,6 +96,12 @@ pub enum NetworkError {
         /// How many were asked for.
         found: usize,
     },
+    /// Not a weight for every class.
+    #[error("expected {expected} weights, one per class, finite and not negative")]
+    Weights {
+        /// How many.
+        expected: usize,
+    },
     /// Coordinates are numbered by 32 bits.
     #[error("expected at most {expected} parameters, found more")]
     TooLarge {
@@ -104,15 +115,27 @@ pub enum NetworkError {
 pub struct Network {
     layers: Vec<LayerShape>,
     activation: Activation,
+    head: Head,
     places: Vec<FactorPlace>,
     factor_len: usize,
     layout: pass::PassLayout,
 }
 
-/// Equal layers and activations make equal networks: everything else follows from them.
+/// What the last layer's outputs are, and what they cost.
+#[derive(Clone, Debug, PartialEq)]
+enum Head {
+    /// One logit for each class; weights of the classes, or none.
+    Classes(Vec<f32>),
+    /// The place of the target.
+    Target(TargetLoss),
+}
+
+/// Equal layers, activations and losses make equal networks: everything else follows from them.
 impl PartialEq for Network {
     fn eq(&self, other: &Self) -> bool {
-        self.layers == other.layers && self.activation == other.activation
+        self.layers == other.layers
+            && self.activation == other.activation
+            && self.head == other.head
     }
 }
 
@@ -123,6 +146,8 @@ struct FactorPlace {
     input: Range<usize>,
     /// The back-propagated error.
     error: Range<usize>,
+    /// Square of the constant that biases stand beside: 1, or 0 in a network without them.
+    constant: f64,
 }
 
 impl Network {
@@ -136,10 +161,61 @@ impl Network {
         if classes < 2 {
             return Err(NetworkError::Classes { found: classes });
         }
+        Self::with_head(
+            inputs,
+            hidden,
+            classes,
+            activation,
+            Head::Classes(Vec::new()),
+        )
+    }
+
+    /// A network with one output, the place of a record's target.
+    pub fn regression(
+        inputs: usize,
+        hidden: &[usize],
+        activation: Activation,
+        loss: TargetLoss,
+    ) -> Result<Self, NetworkError> {
+        Self::with_head(inputs, hidden, 1, activation, Head::Target(loss))
+    }
+
+    /// The same network over another number of inputs.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub fn with_inputs(&self, inputs: usize) -> Result<Self, NetworkError> {
+        let hidden: Vec<usize> = self.layers[1..].iter().map(|layer| layer.inputs).collect();
+        let head = self.head.clone();
+        Self::with_head(inputs, &hidden, self.outputs(), self.activation, head)
+    }
+
+    /// The same with a weight for the loss of every class.
+    ///
+    /// # Errors
+    /// Unless there are as many as classes, finite and not negative.
+    pub fn weighted(self, weights: &[f32]) -> Result<Self, NetworkError> {
+        let expected = self.outputs();
+        let good = |weight: &f32| weight.is_finite() && *weight >= 0.0;
+        let fits = weights.len() == expected && weights.iter().all(good);
+        if !fits || matches!(self.head, Head::Target(_)) {
+            return Err(NetworkError::Weights { expected });
+        }
+        let head = Head::Classes(weights.to_vec());
+        Ok(Network { head, ..self })
+    }
+
+    fn with_head(
+        inputs: usize,
+        hidden: &[usize],
+        outputs: usize,
+        activation: Activation,
+        head: Head,
+    ) -> Result<Self, NetworkError> {
         let sizes: Vec<usize> = [inputs]
             .iter()
             .chain(hidden)
-            .chain([&classes])
+            .chain([&outputs])
             .copied()
             .collect();
         if let Some(layer) = sizes.iter().position(|&size| size == 0) {
@@ -160,6 +236,7 @@ impl Network {
             places.push(FactorPlace {
                 input: factor_len..first_error,
                 error: first_error..first_error + outputs,
+                constant: 1.0,
             });
             factor_len = first_error + outputs;
             layers.push(LayerShape {
@@ -174,10 +251,25 @@ impl Network {
         Ok(Network {
             layers,
             activation,
+            head,
             places,
             factor_len,
             layout,
         })
+    }
+
+    /// Softmax regression without biases, for records that hold a constant: the gradient of a record
+    /// of length one is then at most `sqrt(2)` long.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn softmax_without_biases(inputs: usize, classes: usize) -> Result<Self, NetworkError> {
+        // Nothing is hidden, so no activation is applied.
+        let mut network = Self::new(inputs, &[], classes, Activation::Sigmoid)?;
+        let layer = &mut network.layers[0];
+        layer.biases = layer.weights.end..layer.weights.end;
+        network.places[0].constant = 0.0;
+        Ok(network)
     }
 
     /// The layers in order, with the ranges of their parameters.
@@ -190,18 +282,21 @@ impl Network {
         self.activation
     }
 
-    fn check(&self, data: &Dataset) {
-        let classes = self.layers[self.layers.len() - 1].outputs;
-        assert_eq!(
-            data.columns(),
-            self.layers[0].inputs,
-            "features of the data"
-        );
-        assert!(data.classes() <= classes, "more classes than outputs");
+    /// What it costs to miss a target; `None` of a network that answers with classes.
+    pub fn target_loss(&self) -> Option<TargetLoss> {
+        match self.head {
+            Head::Classes(_) => None,
+            Head::Target(loss) => Some(loss),
+        }
+    }
+
+    fn assert_fits(&self, data: &Dataset) {
+        let fits = self.check(data);
+        assert!(fits.is_ok(), "{fits:?}");
     }
 
     fn check_gradients(&self, records: Records<'_>, gradients: Gradients<'_>) {
-        self.check(records.data);
+        self.assert_fits(records.data);
         assert_eq!(
             gradients.weights.len(),
             records.len(),
@@ -249,8 +344,14 @@ impl Objective for Network {
     }
 
     fn check(&self, data: &Dataset) -> Result<(), String> {
-        let classes = self.layers[self.layers.len() - 1].outputs;
-        check_shape(data, self.layers[0].inputs, classes)
+        let inputs = self.layers[0].inputs;
+        match self.head {
+            Head::Classes(_) => check_shape(data, inputs, self.outputs()),
+            Head::Target(_) => {
+                check_columns(data, inputs)?;
+                TargetLoss::check(data)
+            }
+        }
     }
 
     fn factor_len(&self) -> usize {
@@ -264,10 +365,11 @@ impl Objective for Network {
         outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
-        self.check(records.data);
+    ) -> Result<(), ObjectiveError> {
+        self.assert_fits(records.data);
         assert_eq!(model.len(), self.dimension(), "one number per parameter");
         pass::run(self, model, records, outcomes, factors, None, workspace);
+        Ok(())
     }
 
     fn outputs(&self) -> usize {
@@ -281,7 +383,7 @@ impl Objective for Network {
         predictions: &mut [f32],
         workspace: &mut Workspace,
     ) {
-        self.check(records.data);
+        self.assert_fits(records.data);
         assert_eq!(model.len(), self.dimension(), "one number per parameter");
         pass::run(
             self,

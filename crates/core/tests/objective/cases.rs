@@ -101,6 +101,19 @@ pub fn network_case(
     }
 }
 
+/// Softmax regression without biases: the loss of the same with biases of zero.
+fn bare_case(columns: usize, classes: usize) -> Case {
+    Case {
+        name: format!("[{columns}, {classes}] without biases"),
+        objective: Box::new(Network::softmax_without_biases(columns, classes).unwrap()),
+        loss: Box::new(move |model, row, label| {
+            let model = [model, &vec![0.0; classes]].concat();
+            network_loss(&[columns, classes], Activation::Sigmoid, &model, row, label)
+        }),
+        ..network_case(columns, &[], classes, Activation::Sigmoid)
+    }
+}
+
 pub fn cases() -> Vec<Case> {
     let naive_logistic = |model: &[f64], row: &[f64], label: usize| {
         let margin: f64 = model.iter().zip(row).map(|(a, b)| a * b).sum();
@@ -128,6 +141,7 @@ pub fn cases() -> Vec<Case> {
         network_case(6, &[17, 9], 4, Activation::Relu),
         network_case(5, &[3, 4, 7], 3, Activation::Tanh),
         network_case(3, &[104], 3, Activation::Sigmoid),
+        bare_case(12, 5),
     ]
 }
 
@@ -179,13 +193,11 @@ impl Case {
     pub fn factors(&self, data: &Dataset, rows: &[u32]) -> (Vec<f32>, Vec<Outcome>) {
         let mut factors = vec![f32::NAN; rows.len() * self.objective.factor_len()];
         let mut outcomes = vec![Outcome::default(); rows.len()];
-        self.objective.factors(
-            &self.model(),
-            Records { data, rows },
-            Some(&mut outcomes),
-            Some(&mut factors),
-            &mut Workspace::new(),
-        );
+        let (records, mut workspace) = (Records { data, rows }, Workspace::new());
+        let (seen, found) = (Some(&mut outcomes[..]), Some(&mut factors[..]));
+        self.objective
+            .factors(&self.model(), records, seen, found, &mut workspace)
+            .unwrap();
         (factors, outcomes)
     }
 

@@ -31,8 +31,10 @@ pub fn describe(records: usize, settings: &[String]) -> Description {
     }
     let config = Config::read(&document).unwrap();
     let shape = RecordShape {
+        targets: None,
         names: None,
         features: 40,
+        schema: None,
         labels: vec!["-1".to_string(), "+1".to_string()],
     };
     let preparation = Preparation::of(&config, &shape).unwrap();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use soteriafl_data::DataDirectories;
+use soteriafl_data::{Adjustment, DataDirectories};
 use soteriafl_deploy::agreement::{AgreementError, Consent, Terms};
 use soteriafl_deploy::budget::{Cost, Limits};
 use soteriafl_deploy::coordinator::Coordinator;
@@ -201,6 +201,8 @@ struct Silent(usize);
 impl Consent for Silent {
     fn unnamed(&mut self, _: &[String]) {}
 
+    fn adjusted(&mut self, _: &[Adjustment]) {}
+
     fn shown(&mut self, _: &Cost<'_>, _: &Description) {
         self.0 += 1;
     }
@@ -228,6 +230,7 @@ fn node(
             replace_one: false,
             accept_unknown: false,
         },
+        records_per_person: 1,
         disjoint: false,
         shape: None,
         test_seed: deployment.description.test_seed,

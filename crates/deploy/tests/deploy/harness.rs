@@ -104,6 +104,7 @@ impl Deployment {
             Privacy::settle(&resolved.specification(), dimension, &records, false).unwrap();
         let start = problem.start(&resolved).unwrap();
         let shape = RecordShape {
+            targets: None,
             names: None,
             ..problem.shape.clone()
         };
@@ -183,7 +184,9 @@ impl Deployment {
             every: 0,
             from: u32::MAX,
         };
-        simulation.run(1, &plan, |_, _| ControlFlow::Continue(()));
+        simulation
+            .run(1, &plan, |_, _| ControlFlow::Continue(()))
+            .unwrap();
         bits(simulation.server().model())
     }
 

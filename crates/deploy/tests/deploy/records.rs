@@ -39,8 +39,10 @@ pub fn try_describe(
     }
     let config = Config::read(&document).unwrap();
     let shape = RecordShape {
+        targets: None,
         features,
         names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
+        schema: None,
         labels: labels.map(str::to_string).to_vec(),
     };
     let preparation = Preparation::of(&config, &shape).unwrap();
@@ -402,4 +404,115 @@ fn records_go_through_the_public_map_of_the_run() {
         assert_eq!(data.full_row(row), expected.full_row(row));
         assert!((norm - 1.0).abs() < 1e-6, "{norm}");
     }
+}
+
+/// A description of a run on a table with text, gaps and an identifier, whose schema has these
+/// ranges.
+fn describe_table(ranges: &str) -> Result<Description, DescriptionError> {
+    let text = format!(
+        "[data]\nsource = \"clients\"\nclients = 2\n[algorithm]\nrounds = 3\n[privacy]\nsigma = 0.5\nclip = 1.0\n\
+         [schema]\nranges = \"{ranges}\"\ncolumns = [\n{{ name = \"id\", role = \"ignored\" }},\n\
+         {{ name = \"age\", kind = \"number\", range = [0, 100], gap = \"indicator\" }},\n\
+         {{ name = \"ward\", kind = \"category\", values = [\"a\", \"b\"] }},\n\
+         {{ name = \"ill\", role = \"label\", classes = [\"no\", \"yes\"] }},\n]\n"
+    );
+    let config = Config::read(&Document::from_text(&text, "server").unwrap()).unwrap();
+    let schema = config.schema.clone().unwrap();
+    let shape = RecordShape {
+        features: schema.features().len(),
+        names: Some(schema.features().to_vec()),
+        targets: None,
+        schema: Some(schema),
+        labels: ["no", "yes"].map(str::to_string).to_vec(),
+    };
+    let preparation = Preparation::of(&config, &shape).unwrap();
+    let (resolved, _) = config.resolve(&preparation.shape(vec![4; 2])).unwrap();
+    let start = vec![0.0; preparation.model.objective().dimension()];
+    Description::new(&resolved, shape, &preparation.model, &start, None, [3; 16])
+}
+
+/// The schema travels in the description: clients read their tables through it, by names and in
+/// order, and what they refuse quotes no record.
+#[test]
+fn tables_are_read_through_the_schema_of_the_run() {
+    let description = describe_table("public").unwrap();
+    let again = Description::parse(description.text(), 4).unwrap();
+    assert_eq!(again.shape, description.shape);
+    let named = ["age", "age is missing", "ward=a", "ward=b"];
+    assert_eq!(
+        again.shape.names.as_deref(),
+        Some(&named.map(str::to_string)[..])
+    );
+    // Ranges that somebody read from records are no ground for a claim.
+    assert!(matches!(
+        describe_table("read from records"),
+        Err(DescriptionError::Ranges)
+    ));
+    let draft = description
+        .text()
+        .replace("\"public\"", "\"read from records\"");
+    assert!(Description::parse(&draft, 4).is_err());
+    // Nor may a server make a client open a file.
+    let file = description
+        .text()
+        .replace("[data]\n", "[data]\nschema = \"/etc/passwd\"\n");
+    assert!(matches!(
+        Description::parse(&file, 4),
+        Err(DescriptionError::Path)
+    ));
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.csv");
+    let share: Share = format!("csv:{}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let load = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let own = records::source_digest(&share.source, &directories).unwrap();
+        records::load(&share, own, &description, &directories)
+    };
+    let rows = "id,age,ward,ill\nP1,50,a,no\nP2,NA,b,yes\nP3,120,secret,no\n";
+    let records = load(rows).unwrap();
+    let turned = "id,age,ward,ill\nP3,120,secret,no\nP1,50,a,no\nP2,NA,b,yes\n";
+    assert_eq!(load(turned).unwrap().digest, records.digest);
+    assert_ne!(
+        load(&rows.replace("50", "51")).unwrap().digest,
+        records.digest
+    );
+    let told: Vec<String> = records
+        .adjustments
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    for (text, said) in [
+        ("id,ward,age,ill\nP1,a,50,no\n", "stands behind"),
+        (
+            "id,age,secret,ill\nP1,50,a,no\n",
+            "column 3 is not in the schema",
+        ),
+        ("P1,50,secret,no\nP2,50,a,no\n", "column \"age\" is missing"),
+    ] {
+        let error = load(text).err().unwrap();
+        let message = error.to_string();
+        assert!(message.contains(said), "{message}");
+        assert!(!message.contains("secret"), "{message}");
+    }
+    assert_eq!(
+        load("id,age,ward,ill\nP1,secret,a,no\n").err(),
+        Some(LoadError::Unfit)
+    );
+}
+
+/// Second moments have no message on the wire: a description with them is refused, also one that a
+/// server has written by hand.
+#[test]
+fn second_moments_are_refused() {
+    let text = describe(3, ["-1", "+1"], &["data.features=unit"])
+        .text()
+        .to_string();
+    let asked = text.replace("whiten = \"none\"", "whiten = 0.15");
+    let asked = asked.replace("sigma = 0.5", "epsilon = 1.0");
+    assert_ne!(asked, text);
+    let error = Description::parse(&asked, 4).unwrap_err();
+    assert!(matches!(error, DescriptionError::Simulated(_)), "{error}");
 }

@@ -4,8 +4,10 @@ __all__ = [
     "AccountError",
     "BudgetExceeded",
     "ConfigError",
+    "DataDependentWarning",
     "DataError",
     "MessageError",
+    "RunWarning",
     "SoteriaError",
     "UnsupportedModule",
 ]
@@ -37,3 +39,11 @@ class MessageError(SoteriaError, ValueError):
 
 class UnsupportedModule(SoteriaError, TypeError):
     """A PyTorch module whose records cannot be bounded one by one."""
+
+
+class RunWarning(UserWarning):
+    """What a run says about itself: that noise swamps the signal, that a column is out of scale."""
+
+
+class DataDependentWarning(UserWarning):
+    """Something before the private training looks at the records, and no accounting covers that."""

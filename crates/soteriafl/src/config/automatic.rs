@@ -19,9 +19,13 @@ use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
+use super::images;
+use super::linear::{WIDEST_ROOTS, is_linear};
 use super::plain;
 use super::resolve::{Resolved, Shape};
-use super::{Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory};
+use super::{
+    AccountantName, Auto, ClipScope, Config, EstimatorKind, ModelKind, NoiseTarget, Preset, Theory,
+};
 use crate::words::readable;
 
 /// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
@@ -42,14 +46,25 @@ const MOMENTUM: f64 = 0.8;
 /// Standard deviation of a network's start in a basis, whose features are few, and on others.
 const STARTS: (f64, f64) = (0.1, 0.05);
 
+/// The share of the budget that second moments get.
+const SHARE: f64 = 0.15;
+
+/// Numbers of a record whose second moments are still released when nobody asks for it, and at all.
+const WIDEST_BY_ITSELF: usize = 257;
+const WIDEST_WHITENED: usize = 1024;
+
 /// Units of a hidden layer whose direction is still equalised: eigenvectors cost their third power.
 const WIDEST: usize = 512;
 
 impl Config {
     /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
     pub(super) fn budget(&self, shape: &Shape) -> usize {
+        if self.of_scattering(shape) {
+            let all = images::rounds(shape.dimension) * shape.dimension;
+            return self.values.or(all);
+        }
         let messages = match (shape.model, self.noise_target) {
-            (ModelKind::Logistic, _) => 300.0,
+            (ModelKind::Logistic | ModelKind::Linear, _) => 300.0,
             // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
             // epsilon 1, 500 at 8, 1000 at 16.
             (_, NoiseTarget::Epsilon(epsilon)) => {
@@ -70,11 +85,14 @@ impl Config {
     /// was seen, so that few values are better spent on few large messages.
     pub(super) fn message_size(&self, shape: &Shape) -> usize {
         let dimension = shape.dimension;
+        if let Some(rule) = self.logit_rule(shape) {
+            return self.linear_message(&rule, dimension);
+        }
         if self.preset != Preset::Auto {
             return share(0.05, dimension);
         }
         let values = self.budget(shape);
-        let whole = self.whole_gradients(shape);
+        let whole = self.whole_gradients(shape) || self.of_scattering(shape);
         let rounds = match (self.rounds, self.values) {
             (Auto::Given(Theory::Given(rounds)), Auto::Given(_)) => rounds as usize,
             (Auto::Given(_), _) if whole => return dimension,
@@ -82,11 +100,7 @@ impl Config {
             (Auto::Auto, _) if whole => return values.clamp(1, dimension),
             (Auto::Auto, _) => {
                 let passes = values as f64 / dimension as f64;
-                let enough = if shape.model == ModelKind::Logistic {
-                    10.0
-                } else {
-                    2.8
-                };
+                let enough = if shape.model.is_linear() { 10.0 } else { 2.8 };
                 values / share((enough / passes.powi(2)).clamp(0.05, 1.0), dimension)
             }
         };
@@ -94,16 +108,28 @@ impl Config {
     }
 
     /// Whether all clients send the same coordinates.
-    pub(super) fn sharing_rule(&self, model: ModelKind, scope: ClipScope) -> bool {
-        self.preset == Preset::Auto && model == ModelKind::Mlp && scope == ClipScope::Selected
+    pub(super) fn sharing_rule(&self, shape: &Shape, scope: ClipScope) -> bool {
+        let fits = shape.model == ModelKind::Mlp
+            || self.of_scattering(shape)
+            || self.logit_rule(shape).is_some();
+        self.preset == Preset::Auto && fits && scope == ClipScope::Selected
     }
 
-    /// The public map of records.
+    /// The public map of records with so many features.
     ///
     /// # Errors
     /// When another key says something that does not go with it.
-    pub fn features_for(&self, model: ModelKind) -> Result<FeatureKind, ConfigError> {
-        let kind = self.feature_map.or(FeatureKind::None);
+    pub fn features_for(
+        &self,
+        model: ModelKind,
+        features: usize,
+    ) -> Result<FeatureKind, ConfigError> {
+        let kind = self.feature_map.or_else(|| match self.is_ordinary() {
+            false if self.scatters(features) => FeatureKind::Scattering,
+            true if features <= WIDEST_ROOTS => FeatureKind::Roots,
+            true => FeatureKind::Unit,
+            false => FeatureKind::None,
+        });
         if kind == FeatureKind::None {
             return Ok(kind);
         }
@@ -122,10 +148,48 @@ impl Config {
         ))
     }
 
+    /// The share of the budget that a release of second moments gets, for a model that reads records of
+    /// `columns` numbers.
+    ///
+    /// # Errors
+    /// When somebody asks for one that has no proof.
+    pub fn whiten_for(
+        &self,
+        model: ModelKind,
+        map: FeatureKind,
+        columns: usize,
+    ) -> Result<Option<f64>, ConfigError> {
+        let missing = if map == FeatureKind::None {
+            Some("records of length one (`data.features`)")
+        } else if !matches!(self.noise_target, NoiseTarget::Epsilon(_)) {
+            Some("a target for its share of the budget (`privacy.epsilon`)")
+        } else if self.accountant == AccountantName::Paper {
+            Some("an accountant with a proof, not `privacy.accountant = \"paper\"`")
+        } else if columns > WIDEST_WHITENED {
+            Some("records of at most 1024 numbers")
+        } else {
+            None
+        };
+        match (self.whiten, missing) {
+            (Auto::Given(None), _) | (Auto::Auto, Some(_)) => Ok(None),
+            (Auto::Given(Some(share)), None) => Ok(Some(share)),
+            (Auto::Given(Some(_)), Some(missing)) => Err(ConfigError::with_hint(
+                format!("`data.whiten` needs {missing}"),
+                "leave it out, or set it to \"none\"",
+            )),
+            (Auto::Auto, None) => Ok(Some(SHARE).filter(|_| {
+                self.preset == Preset::Auto
+                    && is_linear(model)
+                    && self.is_ordinary()
+                    && columns <= WIDEST_BY_ITSELF
+            })),
+        }
+    }
+
     /// Whether the model gets a constant feature: logistic regression, where the map of records
     /// does not append one.
     pub fn has_intercept(&self, model: ModelKind, map: FeatureKind) -> bool {
-        self.intercept && !(model == ModelKind::Logistic && holds_constant(map))
+        self.intercept && !(model.is_linear() && holds_constant(map))
     }
 
     /// The basis that records of `columns` features are written in.
@@ -140,7 +204,7 @@ impl Config {
         match self.basis {
             Auto::Given(None) => Ok(None),
             Auto::Given(Some(frequencies)) => {
-                if model == ModelKind::Logistic {
+                if model.is_linear() {
                     return Err(ConfigError::with_hint(
                         format!(
                             "`data.basis = \"cosine:{frequencies}\"` needs a softmax or mlp model"
@@ -200,7 +264,9 @@ impl Config {
 
     /// The server's momentum, where all clients send the same coordinates.
     pub(super) fn momentum_rule(&self, shape: &Shape) -> f64 {
-        if self.plain(shape) {
+        if self.of_scattering(shape) {
+            images::MOMENTUM
+        } else if self.plain(shape) {
             plain::MOMENTUM
         } else if self.whole_gradients(shape) {
             EQUALIZED_MOMENTUM
@@ -220,7 +286,7 @@ impl Config {
 
     /// How often the first layer's direction is smoothed.
     pub(super) fn smoothing(&self, shape: &Shape) -> Result<u32, ConfigError> {
-        let network = shape.model != ModelKind::Logistic;
+        let network = !shape.model.is_linear();
         let passes = self.smoothing.or(
             if self.preset == Preset::Auto
                 && network
@@ -261,15 +327,15 @@ impl Config {
         compressor: &Compressor,
     ) -> f64 {
         let model = shape.model;
+        let rule = self.logit_rule(shape);
         if self.preset != Preset::Auto {
-            return if model == ModelKind::Logistic {
-                0.5
-            } else {
-                1.0
-            };
+            return if model.is_linear() { 0.5 } else { 1.0 };
         }
         let whole = match model {
+            _ if self.of_scattering(shape) => images::CLIP,
+            _ if let Some(rule) = rule => rule.clip,
             ModelKind::Logistic => 2.0,
+            ModelKind::Linear => self.number_clip(shape),
             ModelKind::Softmax => 0.2,
             ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
             ModelKind::Mlp => 0.2 * self.clip_growth(),
@@ -282,8 +348,14 @@ impl Config {
     }
 
     /// The step size.
-    pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
+    pub(super) fn step_rule(&self, shape: &Shape, floor: f64, rounds: f64) -> f64 {
+        if let Some(rule) = self.logit_rule(shape) {
+            return rule.step;
+        }
         match (self.preset, shape.model) {
+            _ if self.of_scattering(shape) => images::step(self, shape, rounds),
+            // The loss of a number is four times as smooth as that of two classes.
+            (_, ModelKind::Linear) if self.plain(shape) => plain::step_rule(floor) / 4.0,
             _ if self.plain(shape) => plain::step_rule(floor),
             // Below the floor an equalised step is a plain one of this size.
             (Preset::Auto, ModelKind::Mlp) if self.whole_gradients(shape) => {
@@ -299,6 +371,7 @@ impl Config {
                 }
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
+            (Preset::Auto, ModelKind::Linear) => self.number_step(shape),
             // Gradients of networks are as long as they are: the other step is for short ones.
             (Preset::Auto, _) if self.unclipped() => 1.0,
             (Preset::Auto, _) => 12.0,
@@ -321,11 +394,18 @@ impl Config {
         if self.plain(shape) {
             return plain::ROUNDS;
         }
+        if let Some(rule) = self.logit_rule(shape) {
+            return rule.rounds;
+        }
+        if self.number_rule(shape) {
+            return self.number_rounds(shape);
+        }
         let limited = matches!(self.values, Auto::Given(_));
         let values = match (self.preset, compressor.fraction()) {
             _ if limited => compressor.values(),
             (Preset::Auto, Some(_)) => compressor.values(),
             // What travels is not chosen by the number of values: as many rounds as at 5%.
+            (Preset::Auto, None) if self.of_scattering(shape) => shape.dimension,
             (Preset::Auto, None) => share(0.05, shape.dimension),
             _ => return 100,
         };

@@ -12,15 +12,30 @@ use crate::words::readable;
 pub const KEYS: &[(&str, &str)] = &[
     (
         "data.source",
-        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | synthetic:ROWSxFEATURES | clients",
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | npy:PATH | npz:PATH | synthetic:ROWSxFEATURES | clients | memory",
     ),
     ("data.test", "a data source for the test set"),
     (
         "data.rows",
         "\"all\", or how many of the first training rows to use",
     ),
+    (
+        "data.schema",
+        "a file with the public schema of the table (or write it under [schema])",
+    ),
+    (
+        "data.holdout",
+        "a number in (0, 1): the share of rows to test on",
+    ),
+    (
+        "data.target_range",
+        "[LOW, HIGH], the public range of the numbers to predict",
+    ),
     ("data.clients", "a positive integer"),
-    ("data.partition", "sorted | iid | dirichlet"),
+    (
+        "data.partition",
+        "sorted | iid | dirichlet | column:NAME | files | given",
+    ),
     ("data.alpha", "a positive number (dirichlet)"),
     (
         "data.scale",
@@ -31,11 +46,33 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.factor",
         "a positive number, with scale = \"constant\"",
     ),
-    ("data.features", "auto | none | unit"),
+    (
+        "data.features",
+        "auto | none | unit | roots | fourier:NUMBER | scattering",
+    ),
+    ("data.whiten", "auto | none, or a number in (0, 1)"),
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
     ("data.weighting", "records | equal"),
-    ("model.kind", "auto | logistic | softmax | mlp"),
+    ("schema.ranges", "public | \"read from records\""),
+    ("schema.task", "classification | regression"),
+    ("schema.numbers", "linear | root"),
+    ("schema.missing", "a list of the fields that say nothing"),
+    (
+        "schema.columns",
+        "a list of columns, { name = ..., kind = ... } each",
+    ),
+    ("model.task", "auto | classification | regression"),
+    ("model.kind", "auto | logistic | softmax | linear | mlp"),
+    ("model.loss", "squared | huber (regression)"),
+    (
+        "model.huber",
+        "auto, or a positive number in the unit of the target",
+    ),
+    (
+        "model.class_weights",
+        "a list of positive numbers up to 1e6, one for each class in its order",
+    ),
     ("model.hidden", "a list of layer sizes"),
     ("model.activation", "auto | sigmoid | tanh | relu"),
     ("model.intercept", "true | false"),
@@ -48,12 +85,15 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     (
         "algorithm.preset",
-        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | dp-gd | dp-sgd | rrpsgd",
+        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | distributed-dp-srm | ldp-spider | diff2 | dp-gd | dp-sgd | dp-srm | rrpsgd",
     ),
-    ("algorithm.estimator", "auto | gd | sgd | svrg | saga"),
+    (
+        "algorithm.estimator",
+        "auto | gd | sgd | svrg | saga | recursive",
+    ),
     (
         "algorithm.batch",
-        "auto, or the expected number of records per round",
+        "auto | all, or the expected number of records per round",
     ),
     ("algorithm.snapshot_probability", "auto, or a probability"),
     (
@@ -79,6 +119,15 @@ pub const KEYS: &[(&str, &str)] = &[
         "auto | constant | cosine | inverse-sqrt",
     ),
     ("algorithm.momentum", "auto, or a number in [0, 1)"),
+    ("algorithm.keep", "auto, or a number in [0, 1]"),
+    (
+        "algorithm.restart",
+        "auto | first, or a positive number of rounds",
+    ),
+    (
+        "algorithm.step_cap",
+        "none, or a positive number (the longest step)",
+    ),
     (
         "algorithm.smoothing",
         "auto, or how often (an integer from 0 to 64)",
@@ -94,6 +143,10 @@ pub const KEYS: &[(&str, &str)] = &[
     ("privacy.sigma", "a number >= 0"),
     ("privacy.delta", "a number in (0, 1)"),
     ("privacy.adjacency", "replace-one | zero-out"),
+    (
+        "privacy.records_per_person",
+        "how many records one person has at a client at most (an integer from 1 to 1000)",
+    ),
     ("privacy.clip", "auto, or a positive number"),
     ("privacy.clip_scope", "auto | record | selected | estimate"),
     ("privacy.sampling", "poisson | with-replacement"),
@@ -101,6 +154,12 @@ pub const KEYS: &[(&str, &str)] = &[
         "privacy.difference_clip",
         "auto | none, or a positive number",
     ),
+    (
+        "privacy.difference_scale",
+        "auto | none, or a positive number",
+    ),
+    ("privacy.trusted_aggregation", "auto | true | false"),
+    ("privacy.noise_ratio", "auto, or a number >= 1"),
     ("privacy.accountant", "pld | rdp | paper"),
     ("privacy.amplification", "auto | off"),
     ("privacy.noise", "auto | float | secure"),
@@ -281,11 +340,20 @@ impl Document {
                 reason: "expected key=VALUE".to_string(),
             });
         };
+        self.assign(key.trim(), text, "--set")
+    }
+
+    /// Gives `key` the value that `text` is as TOML, or `text` itself where it is none; `place`
+    /// stands for where it comes from in errors.
+    ///
+    /// # Errors
+    /// When the key is unknown.
+    pub fn assign(&mut self, key: &str, text: &str, place: &str) -> Result<(), ConfigError> {
         let value = toml::from_str::<toml::Table>(&format!("value = {text}"))
             .ok()
             .and_then(|mut table| table.remove("value"))
             .unwrap_or_else(|| Value::String(text.to_string()));
-        self.insert(key.trim().to_string(), value, "--set".to_string())
+        self.insert(key.to_string(), value, place.to_string())
     }
 
     fn insert(&mut self, key: String, value: Value, place: String) -> Result<(), ConfigError> {
@@ -294,6 +362,16 @@ impl Document {
         }
         self.entries.insert(key, (value, place));
         Ok(())
+    }
+
+    /// The keys of a section with their values.
+    pub fn section(&self, name: &str) -> toml::Table {
+        let entries = self.entries.iter();
+        let inside = entries.filter_map(|(key, (value, _))| {
+            let (section, key) = key.split_once('.')?;
+            (section == name).then(|| (key.to_string(), value.clone()))
+        });
+        inside.collect()
     }
 
     /// Takes a key out, and says whether it was there.

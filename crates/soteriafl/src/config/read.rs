@@ -1,18 +1,22 @@
 //! From what was typed to what it means.
 
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
-use soteriafl_data::{FeatureKind, Partition, Source};
+use soteriafl_data::schema::{Role, Target};
+use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, ModelKind, NoiseName, NoiseTarget, Output, Preset, RegularizerKind, ScaleChoice,
-    ShiftChoice, Theory,
+    Init, LossName, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset,
+    RegularizerKind, ScaleChoice, ShiftChoice, Task, Theory,
 };
+use crate::schema_text;
 
 impl Config {
     /// Reads every key.
@@ -24,22 +28,44 @@ impl Config {
         refuse_biased(d)?;
         refuse_missing_rows(d)?;
         let alpha = d.read("data.alpha", 0.3, positive)?;
+        let source = source_of(d, "data.source")?.unwrap_or_else(|| source_without_name(d));
+        let schema = schema(d)?;
         Ok(Self {
-            source: source(d, "data.source")?.unwrap_or_else(|| source_without_name(d)),
-            test: source(d, "data.test")?,
+            test: source_of(d, "data.test")?,
             rows: d.read(
                 "data.rows",
                 None,
                 word_or("all", None, |value| count(value).map(Some)),
             )?,
+            holdout: d.read("data.holdout", None, |value| {
+                probability(value).filter(|share| *share < 1.0).map(Some)
+            })?,
+            target_range: target_range(d, schema.as_deref())?,
+            natural: natural(d, &source, schema.as_deref())?,
+            schema,
+            source,
             clients: d.read("data.clients", Auto::Auto, |value| {
                 count(value).map(Auto::Given)
             })?,
             partition: d.read("data.partition", Partition::Sorted, |value| {
-                Partition::from_name(value.as_str()?, alpha).ok()
+                match value.as_str()? {
+                    // The data decides, and nothing is left to deal.
+                    "files" => Some(Partition::Sorted),
+                    name if name.len() > 7 && name.starts_with("column:") => {
+                        Some(Partition::Sorted)
+                    }
+                    name => Partition::from_name(name, alpha).ok(),
+                }
             })?,
             scale: scale(d)?,
             feature_map: d.read("data.features", Auto::Auto, auto(word::<FeatureKind>))?,
+            whiten: d.read(
+                "data.whiten",
+                Auto::Auto,
+                auto(word_or("none", None, |value| {
+                    probability(value).filter(|share| *share < 1.0).map(Some)
+                })),
+            )?,
             basis: d.read("data.basis", Auto::Auto, auto(basis))?,
             standardize: d.read("data.standardize", Auto::Auto, auto(Value::as_bool))?,
             equal_weights: d.read(
@@ -47,6 +73,15 @@ impl Config {
                 false,
                 choice(&[("records", false), ("equal", true)]),
             )?,
+            task: d.read("model.task", Auto::Auto, auto(choice(TASKS)))?,
+            loss: d.read("model.loss", LossName::Squared, choice(LOSSES))?,
+            huber: d.read("model.huber", Auto::Auto, auto(positive))?,
+            class_weights: d.read("model.class_weights", None, |value| {
+                let weights = value.as_array()?.iter();
+                let weight = |value| positive(value).filter(|weight| *weight <= 1e6);
+                let weights: Vec<f64> = weights.map(weight).collect::<Option<_>>()?;
+                (!weights.is_empty()).then_some(Some(weights))
+            })?,
             model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
             hidden: d.read("model.hidden", vec![64], |value| {
                 value.as_array()?.iter().map(count).collect()
@@ -67,7 +102,11 @@ impl Config {
                 Auto::Auto,
                 auto(word::<EstimatorKind>),
             )?,
-            batch: d.read("algorithm.batch", Auto::Auto, auto(positive))?,
+            batch: d.read(
+                "algorithm.batch",
+                Auto::Auto,
+                auto(word_or("all", None, |value| positive(value).map(Some))),
+            )?,
             snapshot_probability: d.read(
                 "algorithm.snapshot_probability",
                 Auto::Auto,
@@ -110,6 +149,23 @@ impl Config {
                 Auto::Auto,
                 auto(|value| not_negative(value).filter(|m| *m < 1.0)),
             )?,
+            keep: d.read(
+                "algorithm.keep",
+                Auto::Auto,
+                auto(|value| not_negative(value).filter(|share| *share <= 1.0)),
+            )?,
+            restart: d.read(
+                "algorithm.restart",
+                Auto::Auto,
+                auto(word_or("first", None, |value| {
+                    Some(Some(count(value)?.try_into().ok()?))
+                })),
+            )?,
+            step_cap: d.read(
+                "algorithm.step_cap",
+                None,
+                word_or("none", None, |value| positive(value).map(Some)),
+            )?,
             smoothing: d.read(
                 "algorithm.smoothing",
                 Auto::Auto,
@@ -134,6 +190,11 @@ impl Config {
                 probability(value).filter(|delta| *delta < 1.0)
             })?,
             adjacency: d.read("privacy.adjacency", Adjacency::ReplaceOne, word)?,
+            records_per_person: d.read("privacy.records_per_person", 1, |value| {
+                u32::try_from(count(value)?)
+                    .ok()
+                    .filter(|most| *most <= MOST_OF_PERSON)
+            })?,
             clip: d.read(
                 "privacy.clip",
                 Auto::Auto,
@@ -149,6 +210,21 @@ impl Config {
                 "privacy.difference_clip",
                 Auto::Auto,
                 auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
+            difference_scale: d.read(
+                "privacy.difference_scale",
+                Auto::Auto,
+                auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
+            noise_ratio: d.read(
+                "privacy.noise_ratio",
+                Auto::Auto,
+                auto(|value| number(value).filter(|ratio| *ratio >= 1.0)),
+            )?,
+            trusted_aggregation: d.read(
+                "privacy.trusted_aggregation",
+                Auto::Auto,
+                auto(Value::as_bool),
             )?,
             accountant: d.read(
                 "privacy.accountant",
@@ -201,8 +277,15 @@ impl Config {
 pub(super) const MODELS: &[(&str, ModelKind)] = &[
     ("logistic", ModelKind::Logistic),
     ("softmax", ModelKind::Softmax),
+    ("linear", ModelKind::Linear),
     ("mlp", ModelKind::Mlp),
 ];
+pub(super) const TASKS: &[(&str, Task)] = &[
+    ("classification", Task::Classification),
+    ("regression", Task::Regression),
+];
+pub(super) const LOSSES: &[(&str, LossName)] =
+    &[("squared", LossName::Squared), ("huber", LossName::Huber)];
 pub(super) const ACTIVATIONS: &[(&str, Activation)] = &[
     ("sigmoid", Activation::Sigmoid),
     ("tanh", Activation::Tanh),
@@ -222,8 +305,13 @@ pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("cdp-sgd", Preset::CdpSgd),
     ("ldp-sgd", Preset::Ldp(EstimatorKind::Sgd)),
     ("ldp-svrg", Preset::Ldp(EstimatorKind::Svrg)),
+    ("ldp-srm", Preset::LdpSrm),
+    ("distributed-dp-srm", Preset::DistributedDpSrm),
+    ("ldp-spider", Preset::LdpSpider),
+    ("diff2", Preset::Diff2),
     ("dp-gd", Preset::Dp(EstimatorKind::Gd)),
     ("dp-sgd", Preset::Dp(EstimatorKind::Sgd)),
+    ("dp-srm", Preset::DpSrm),
     ("rrpsgd", Preset::Rrpsgd),
 ];
 pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
@@ -309,10 +397,20 @@ fn probability(value: &Value) -> Option<f64> {
     positive(value).filter(|number| *number <= 1.0)
 }
 
+/// The most records of one person that the accountant composes.
+const MOST_OF_PERSON: u32 = 1000;
+
 fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_integer()?)
         .ok()
         .filter(|count| *count > 0)
+}
+
+fn range(value: &Value) -> Option<TargetRange> {
+    match &value.as_array()?[..] {
+        [low, high] => TargetRange::new(number(low)?, number(high)?).ok(),
+        _ => None,
+    }
 }
 
 fn names(value: &Value) -> Option<Vec<String>> {
@@ -357,7 +455,7 @@ fn source_without_name(document: &Document) -> Source {
     }
 }
 
-fn source(document: &Document, key: &str) -> Result<Option<Source>, ConfigError> {
+fn source_of(document: &Document, key: &str) -> Result<Option<Source>, ConfigError> {
     let text = document.read(key, None, |value| {
         value.as_str().map(|text| Some(text.to_string()))
     })?;
@@ -367,6 +465,66 @@ fn source(document: &Document, key: &str) -> Result<Option<Source>, ConfigError>
             Ok(source) => Ok(Some(source)),
             Err(error) => Err(ConfigError::conflict(format!("`{key}`: {error}"))),
         },
+    }
+}
+
+/// What says whose record each row is: what the configuration names, else what the data offers.
+fn natural(
+    document: &Document,
+    source: &Source,
+    schema: Option<&TableSchema>,
+) -> Result<Option<NaturalClients>, ConfigError> {
+    let named = document.read("data.partition", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
+    let column = |name: &str| Some(NaturalClients::Column(name.to_string()));
+    match named.as_deref() {
+        Some("files") if !source.is_several() => Err(ConfigError::with_hint(
+            "`data.partition = \"files\"` needs a source of several files",
+            "give one with a pattern, such as csv:sites/*.csv",
+        )),
+        Some("files") => Ok(Some(NaturalClients::Files)),
+        Some(name) => Ok(name.strip_prefix("column:").and_then(column)),
+        None if source.is_several() => Ok(Some(NaturalClients::Files)),
+        None => Ok(schema
+            .and_then(|schema| schema.named_by(&Role::Client))
+            .and_then(column)),
+    }
+}
+
+/// The range of the numbers to predict: what is given, else that of the schema's label.
+fn target_range(
+    document: &Document,
+    schema: Option<&TableSchema>,
+) -> Result<Option<TargetRange>, ConfigError> {
+    let given = document.read("data.target_range", None, |value| range(value).map(Some))?;
+    let own = match schema.map(TableSchema::target) {
+        Some(Target::Quantity { low, high }) => TargetRange::new(*low, *high).ok(),
+        _ => None,
+    };
+    match (given, own) {
+        (Some(given), _) if schema.is_some() && own != Some(given) => Err(ConfigError::with_hint(
+            "`data.target_range` is not the range of the schema's label",
+            "leave `data.target_range` out: the schema says it",
+        )),
+        (given, own) => Ok(given.or(own)),
+    }
+}
+
+/// The schema of the table, from the section or from the file that a key names.
+fn schema(document: &Document) -> Result<Option<Arc<TableSchema>>, ConfigError> {
+    let inside = document.section("schema");
+    let file = document.read("data.schema", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
+    match (file, inside.is_empty()) {
+        (None, true) => Ok(None),
+        (None, false) => Ok(Some(Arc::new(schema_text::read(&inside, "[schema]")?))),
+        (Some(file), true) => Ok(Some(Arc::new(schema_text::from_file(Path::new(&file))?))),
+        (Some(_), false) => Err(ConfigError::with_hint(
+            "`data.schema` and [schema] are both given",
+            "leave one of them out",
+        )),
     }
 }
 

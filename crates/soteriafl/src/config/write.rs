@@ -6,20 +6,28 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_data::{Partition, Source};
 
 use super::read::{
-    ACCOUNTANTS, ACTIVATIONS, COORDINATES, MODELS, NOISES, OUTPUTS, PRESETS, REGULARIZERS,
-    SCHEDULES, name,
+    ACCOUNTANTS, ACTIVATIONS, COORDINATES, LOSSES, MODELS, NOISES, OUTPUTS, PRESETS, REGULARIZERS,
+    SCHEDULES, TASKS, name,
 };
 use super::resolve::{Resolved, StepSizeOrigin};
 use super::{
     EstimatorKind, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
-    ShiftChoice,
+    ShiftChoice, Task,
 };
+use crate::schema_text;
 
 impl Resolved {
     /// The file `config.toml` of a simulated run. Reading it back gives the same run.
     pub fn to_toml(&self) -> String {
-        let head =
-            "# Everything resolved: `soteria train --config` with this file repeats the run.\n";
+        let head = match self.source {
+            Source::Memory => {
+                "# Everything resolved, for records that a program gave: with the same records, \
+                 `soteriafl.simulate(X, y, config=PATH)` repeats the run.\n"
+            }
+            _ => {
+                "# Everything resolved: `soteria train --config` with this file repeats the run.\n"
+            }
+        };
         format!("{head}{}", self.sections())
     }
 
@@ -61,6 +69,9 @@ impl Resolved {
             }
         };
         section("data", self.data_lines());
+        if let Some(schema) = &self.schema {
+            section("schema", schema_text::lines(schema));
+        }
         section("model", self.model_lines());
         section("algorithm", self.algorithm_lines());
         section("privacy", self.privacy_lines());
@@ -105,12 +116,27 @@ impl Resolved {
             "rows",
             self.rows.map_or(text("all"), |rows| rows.to_string()),
         ));
+        if let Some(share) = self.holdout {
+            lines.push(("holdout", number(share)));
+        }
+        if let Some(range) = self.target_range {
+            let range = format!("[{}, {}]", number(range.low()), number(range.high()));
+            lines.push(("target_range", range));
+        }
         lines.push(("clients", self.clients.to_string()));
         match self.partition {
+            _ if self.natural.is_some() => {
+                let natural = self
+                    .natural
+                    .iter()
+                    .map(|natural| text(&natural.to_string()));
+                lines.extend(natural.map(|natural| ("partition", natural)));
+            }
             Partition::Dirichlet { alpha } => {
                 lines.extend([("partition", text("dirichlet")), ("alpha", number(alpha))])
             }
             Partition::Iid => lines.push(("partition", text("iid"))),
+            Partition::Given => lines.push(("partition", text("given"))),
             _ => lines.push(("partition", text("sorted"))),
         }
         match self.scale {
@@ -127,6 +153,7 @@ impl Resolved {
             }
         }
         lines.push(("features", text(&self.feature_map.to_string())));
+        lines.push(("whiten", self.whiten.map_or(text("none"), number)));
         lines.push((
             "basis",
             text(&self.basis.map_or("none".to_string(), |frequencies| {
@@ -155,8 +182,19 @@ impl Resolved {
                 lines.push(("hidden", format!("{:?}", self.hidden)));
                 lines.push(("activation", text(name(ACTIVATIONS, self.activation))));
             }
-            ModelKind::Logistic => lines.push(("intercept", self.intercept.to_string())),
+            ModelKind::Logistic | ModelKind::Linear => {
+                lines.push(("intercept", self.intercept.to_string()));
+            }
             ModelKind::Softmax => {}
+        }
+        if self.target_range.is_some() {
+            lines.push(("task", text(name(TASKS, Task::Regression))));
+            lines.push(("loss", text(name(LOSSES, self.loss))));
+            lines.extend(self.huber.map(|bound| ("huber", number(bound))));
+        }
+        if let Some(weights) = &self.class_weights {
+            let weights: Vec<String> = weights.iter().copied().map(number).collect();
+            lines.push(("class_weights", format!("[{}]", weights.join(", "))));
         }
         lines.push(("regularizer", text(name(REGULARIZERS, self.regularizer))));
         if self.regularizer != RegularizerKind::None {
@@ -187,9 +225,12 @@ impl Resolved {
             ("preset", text(name(PRESETS, self.preset))),
             ("estimator", text(self.estimator.word())),
         ];
-        if let Some(batch) = self.batch {
-            lines.push(("batch", number(batch)));
+        match self.batch {
+            Some(batch) => lines.push(("batch", number(batch))),
+            None if self.estimator != EstimatorKind::Gd => lines.push(("batch", text("all"))),
+            None => {}
         }
+        lines.extend(self.recursion_lines());
         if self.estimator == EstimatorKind::Svrg {
             lines.push(("snapshot_probability", number(self.snapshot_probability)));
         }
@@ -229,6 +270,9 @@ impl Resolved {
         }
         lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
         lines.push(("momentum", number(self.momentum)));
+        if let Some(cap) = self.step_cap {
+            lines.push(("step_cap", number(cap)));
+        }
         lines.push(("smoothing", self.smoothing.to_string()));
         lines.push(("equalize", number(self.equalize)));
         lines.push(("rounds", self.rounds.to_string()));
@@ -247,6 +291,9 @@ impl Resolved {
             ("delta", number(self.delta)),
             ("adjacency", text(self.adjacency.word())),
         ]);
+        if self.records_per_person > 1 {
+            lines.push(("records_per_person", self.records_per_person.to_string()));
+        }
         if self.clipped {
             lines.push(("clip", number(self.clip)));
             lines.push(("clip_scope", text(self.clip_scope.word())));
@@ -261,8 +308,8 @@ impl Resolved {
                 "poisson"
             }),
         ));
-        let two_terms = matches!(self.estimator, EstimatorKind::Svrg | EstimatorKind::Saga);
-        if two_terms && self.clipped {
+        lines.extend(self.increment_lines());
+        if self.estimator.has_two_terms() && self.clipped {
             lines.push((
                 "difference_clip",
                 self.difference_clip.map_or(text("none"), number),
@@ -275,6 +322,9 @@ impl Resolved {
             "amplification",
             text(if self.amplification { "auto" } else { "off" }),
         ));
+        if self.trusted_aggregation {
+            lines.push(("trusted_aggregation", true.to_string()));
+        }
         lines.push(("noise", text(name(NOISES, self.noise))));
         lines
     }
@@ -285,11 +335,11 @@ fn list(values: &[String]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-fn text(value: &str) -> String {
+pub(super) fn text(value: &str) -> String {
     toml::Value::String(value.to_string()).to_string()
 }
 
 /// The shortest text that reads back as the same number, always recognisable as a float.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     toml::Value::Float(value).to_string()
 }

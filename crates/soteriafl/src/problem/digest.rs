@@ -30,6 +30,10 @@ fn add(hash: &mut Sha256, data: &Dataset) {
         hash.update((size as u64).to_le_bytes());
     }
     add_all(hash, data.labels(), |label| label.to_le_bytes());
+    if let Some(targets) = data.targets() {
+        add_all(hash, targets.original(), |target| target.to_le_bytes());
+        add_all(hash, targets.values(), |value| value.to_le_bytes());
+    }
     let offset = data.offset();
     hash.update([u8::from(offset.is_some())]);
     if let Some(offset) = offset {

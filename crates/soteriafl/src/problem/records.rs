@@ -1,9 +1,13 @@
 //! Records as they were read, dealt to clients, before anything is made of them.
 
-use soteriafl_data::{DataDirectories, Dataset, Source};
+use soteriafl_core::random::{PublicPurpose, PublicSeed, below};
+use soteriafl_data::{
+    Adjustment, DataDirectories, DataError, Dataset, Grouping, Partition, RecordsError, Schema,
+    Source, Targets,
+};
 
 use super::ProblemError;
-use crate::config::{Config, ConfigError};
+use crate::config::{Auto, Config, ConfigError, NaturalClients};
 use crate::record_shape::RecordShape;
 use crate::words::counted;
 
@@ -15,6 +19,10 @@ pub struct Records {
     /// Every client's rows of `train`.
     pub(super) dealt: Vec<Vec<u32>>,
     pub(super) shape: RecordShape,
+    /// What the schema of a table did not know, for its owner's eyes.
+    pub(super) adjustments: Vec<Adjustment>,
+    /// Whether whoever gave them has prepared them by numbers computed from them.
+    pub(super) prepared_by_records: bool,
 }
 
 impl Records {
@@ -23,13 +31,88 @@ impl Records {
     /// # Errors
     /// When data or numbers of clients do not fit.
     pub fn read(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
-        let loaded = match &config.test {
-            None => config.source.load(directories, config.seed)?,
-            Some(test) => config
-                .source
-                .load_with_test(test, directories, config.seed)?,
+        let natural = config.natural.as_ref();
+        let schema = Schema {
+            targets: config.regression()?,
+            table: config.schema.clone(),
+            client_column: natural.and_then(NaturalClients::column).map(str::to_owned),
+            ..Schema::default()
         };
-        let mut train = loaded.train;
+        let (source, seed) = (&config.source, config.seed);
+        let loaded = match &config.test {
+            None => source.load_as(&schema, directories, seed)?,
+            Some(test) => source.load_with_test(test, &schema, directories, seed)?,
+        };
+        let clients = match natural {
+            Some(natural) => Some(clients_of(config, natural, loaded.clients)?),
+            None => None,
+        };
+        Ok(Self {
+            adjustments: loaded.adjustments,
+            ..Self::deal(config, loaded.train, loaded.test, clients)?
+        })
+    }
+
+    /// Records that a program has in memory, and, if it says so, which rows of `train` each client
+    /// has: every row one client, no client without rows.
+    ///
+    /// # Errors
+    /// When the configuration names a source or a partition of its own, or the records do not fit
+    /// it or each other.
+    pub fn given(
+        config: &Config,
+        train: Dataset,
+        test: Option<Dataset>,
+        clients: Option<Vec<Vec<u32>>>,
+    ) -> Result<Self, ProblemError> {
+        if config.source != Source::Memory || config.test.is_some() {
+            return Err(ConfigError::with_hint(
+                "records are given, and the configuration names others",
+                "leave `data.source` and `data.test` out, or give no records",
+            )
+            .into());
+        }
+        if let Some(test) = &test
+            && test.columns() != train.columns()
+        {
+            return Err(RecordsError::Shape {
+                what: "features of the test set",
+                expected: train.columns(),
+                found: test.columns(),
+            }
+            .into());
+        }
+        Self::deal(config, train, test, clients)
+    }
+
+    /// Says that features were scaled or chosen by numbers computed from the records before they
+    /// were given: nothing is claimed then.
+    #[must_use]
+    pub fn prepared_by_records(mut self) -> Self {
+        self.prepared_by_records = true;
+        self
+    }
+
+    fn deal(
+        config: &Config,
+        mut train: Dataset,
+        mut test: Option<Dataset>,
+        clients: Option<Vec<Vec<u32>>>,
+    ) -> Result<Self, ProblemError> {
+        let named = config.natural.is_some() || config.partition == Partition::Given;
+        if clients.is_some() != named {
+            return Err(ConfigError::conflict(
+                "`data.partition = \"given\"` goes with records of which a program says which \
+                 client has which, and no other partition does",
+            )
+            .into());
+        }
+        if clients.is_some() && (config.rows.is_some() || config.holdout.is_some()) {
+            return Err(ConfigError::conflict(
+                "`data.rows` and `data.holdout` do not go with clients that have rows of their own",
+            )
+            .into());
+        }
         if let Some(rows) = config.rows {
             if rows > train.rows() {
                 return Err(ConfigError::conflict(format!(
@@ -40,25 +123,182 @@ impl Records {
             }
             train = train.select(&(0..rows as u32).collect::<Vec<_>>());
         }
+        if let Some(share) = config.holdout {
+            if test.is_some() {
+                return Err(holdout_beside_test(config).into());
+            }
+            let (rest, held_out) = hold_out(train.rows(), share, config.seed)?;
+            test = Some(train.select(&held_out));
+            train = train.select(&rest);
+        }
         // Only labels decide, which no preparation changes.
-        let dealt = config
-            .partition
-            .assign(&train, config.clients()?, config.seed)?;
+        let dealt = match clients {
+            None => config
+                .partition
+                .assign(&train, config.clients()?, config.seed)?,
+            Some(clients) => {
+                config.clients()?;
+                check_dealt(&clients, train.rows())?;
+                clients
+            }
+        };
         Ok(Self {
             source: config.source.clone(),
             shape: RecordShape {
                 features: train.columns(),
                 names: train.feature_names().map(<[String]>::to_vec),
+                schema: config.schema.clone(),
                 labels: train.label_names().to_vec(),
+                targets: train.targets().map(Targets::range),
             },
             train,
-            test: loaded.test,
+            test,
             dealt,
+            adjustments: Vec::new(),
+            prepared_by_records: false,
         })
     }
 
     /// Their features and classes.
     pub fn shape(&self) -> &RecordShape {
         &self.shape
+    }
+}
+
+/// Every row belongs to one client, and no client goes without.
+fn check_dealt(clients: &[Vec<u32>], rows: usize) -> Result<(), DataError> {
+    let mut taken = vec![false; rows];
+    let wrong = |reason: String| {
+        let value = counted(clients.len(), "client");
+        let what = "clients";
+        Err(RecordsError::Choice {
+            what,
+            value,
+            reason,
+        }
+        .into())
+    };
+    for (client, rows) in clients.iter().enumerate() {
+        if rows.is_empty() {
+            return wrong(format!("client {client} has no rows"));
+        }
+        for &row in rows {
+            match taken.get_mut(row as usize) {
+                Some(taken) if !*taken => *taken = true,
+                Some(_) => return wrong(format!("row {row} belongs to two clients")),
+                None => return wrong(format!("row {row} does not exist")),
+            }
+        }
+    }
+    match taken.iter().position(|taken| !taken) {
+        Some(row) => wrong(format!("row {row} belongs to nobody")),
+        None => Ok(()),
+    }
+}
+
+/// Every client's rows, where the data says whose they are.
+fn clients_of(
+    config: &Config,
+    natural: &NaturalClients,
+    clients: Option<Grouping>,
+) -> Result<Vec<Vec<u32>>, ConfigError> {
+    let Some(clients) = clients else {
+        return Err(ConfigError::conflict(format!(
+            "`data.partition = \"{natural}\"`: {} does not say whose record each row is",
+            config.source
+        )));
+    };
+    let dealt = clients.rows();
+    let expected = match config.clients {
+        Auto::Given(_) => config.clients()?,
+        // Presets with a single client keep their word.
+        Auto::Auto if config.clients()? == 1 => 1,
+        Auto::Auto => dealt.len(),
+    };
+    if expected != dealt.len() {
+        return Err(ConfigError::with_hint(
+            format!(
+                "`data.clients` is {expected}, but the data names {} (`data.partition = \"{natural}\"`)",
+                counted(dealt.len(), "client")
+            ),
+            "leave `data.clients` out, or choose another partition",
+        ));
+    }
+    Ok(dealt)
+}
+
+/// Why rows are not held out where there is a test set.
+fn holdout_beside_test(config: &Config) -> ConfigError {
+    let (message, hint) = match &config.test {
+        Some(_) => (
+            "`data.holdout` and `data.test` are both given".to_owned(),
+            "leave one of them out",
+        ),
+        None => (
+            format!(
+                "`data.holdout` is given, but {} has a test set of its own",
+                config.source
+            ),
+            "leave data.holdout out",
+        ),
+    };
+    ConfigError::with_hint(message, hint)
+}
+
+/// The rows to train on and those to test on, both ascending. Which rows are held out follows from
+/// the seed and the number of rows: no record is looked at, so replacing one changes no other's
+/// side, and classes are not balanced.
+fn hold_out(rows: usize, share: f64, seed: u64) -> Result<(Vec<u32>, Vec<u32>), ConfigError> {
+    let count = (share * rows as f64).round() as usize;
+    if count == 0 || count >= rows {
+        return Err(ConfigError::conflict(format!(
+            "`data.holdout` is {share}: of {} that is {count} to test on, and both sides need at least one",
+            counted(rows, "row"),
+        )));
+    }
+    let mut random = PublicSeed(seed).stream(PublicPurpose::Holdout, 0);
+    // Floyd's algorithm: every set of `count` rows has the same probability.
+    let mut held = vec![false; rows];
+    for last in rows - count..rows {
+        let drawn = below(&mut random, last as u32 + 1) as usize;
+        let row = if held[drawn] { last } else { drawn };
+        held[row] = true;
+    }
+    let side = |wanted: bool| {
+        let rows = (0u32..).zip(&held);
+        rows.filter_map(move |(row, held)| (*held == wanted).then_some(row))
+    };
+    Ok((side(false).collect(), side(true).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_held_out_by_seed_and_number_alone() {
+        let (rest, held_out) = hold_out(1000, 0.2, 7).unwrap();
+        assert_eq!((rest.len(), held_out.len()), (800, 200));
+        let mut all = [rest.clone(), held_out.clone()].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<u32>>());
+        assert_eq!(hold_out(1000, 0.2, 7).unwrap(), (rest, held_out.clone()));
+        assert_ne!(hold_out(1000, 0.2, 8).unwrap().1, held_out);
+        assert!(hold_out(4, 0.01, 0).is_err() && hold_out(4, 0.99, 0).is_err());
+    }
+
+    #[test]
+    fn every_row_is_held_out_equally_often() {
+        // 400 draws of 5 of 20: each row 100 times, with a standard deviation of 8.7. A fresh seed
+        // fails with a probability below 1e-6 a row.
+        let mut times = [0u32; 20];
+        for seed in 0..400 {
+            let (_, held_out) = hold_out(20, 0.25, seed).unwrap();
+            held_out.iter().for_each(|&row| times[row as usize] += 1);
+        }
+        assert!(
+            times.iter().all(|times| (55..145).contains(times)),
+            "{times:?}"
+        );
     }
 }

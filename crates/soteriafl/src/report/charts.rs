@@ -128,6 +128,8 @@ pub(super) fn section(run: &RunFiles) -> String {
 /// would stay empty.
 fn charts(run: &RunFiles) -> impl Iterator<Item = &'static Chart> {
     let deployed = run.deployed();
+    // A model of numbers has no accuracy.
+    let numbers = run.summary.pointer("/final/rmse").is_some();
     let fits = move |chart: &&Chart| match chart.of {
         Runs::All => true,
         Runs::Simulations => !deployed,
@@ -136,6 +138,7 @@ fn charts(run: &RunFiles) -> impl Iterator<Item = &'static Chart> {
     CHARTS
         .iter()
         .filter(fits)
+        .filter(move |chart| !numbers || chart.id != "accuracy")
         .filter(move |chart| !deployed || chart.has_values(&run.rounds))
 }
 

@@ -7,6 +7,7 @@ use super::files::RunFiles;
 use super::setup::{Settings, facts, number_at, numbers_at, range, text_at};
 use super::text::{self, append, escape};
 use crate::claim::START_IS_PUBLIC;
+use soteriafl_accountant::round_up;
 
 /// What the summary says about privacy.
 pub(super) struct Claim<'a> {
@@ -16,6 +17,8 @@ pub(super) struct Claim<'a> {
     pub(super) delta: Option<f64>,
     /// The neighbouring relation as the summary names it.
     pub(super) adjacency: Option<&'a str>,
+    /// How many records of one person are meant.
+    person: u32,
     /// Why there is no claim; none for a proved one.
     reason: Option<&'a str>,
 }
@@ -36,6 +39,7 @@ impl Claim<'_> {
             epsilon,
             delta,
             adjacency: text_at(run, "/privacy/adjacency"),
+            person: number_at(run, "/privacy/records_per_person").map_or(1, |most| most as u32),
             reason,
         }
     }
@@ -56,9 +60,11 @@ impl Claim<'_> {
         let delta = self
             .delta
             .map(|delta| format!("δ = {}", text::number_rounded_up(delta, 3)));
+        let persons = (self.person > 1).then(|| format!("up to {} records each", self.person));
         let parts: Vec<String> = delta
             .into_iter()
             .chain(self.adjacency.map(escape))
+            .chain(persons)
             .collect();
         parts.join(", ")
     }
@@ -80,14 +86,26 @@ impl Claim<'_> {
     }
 
     fn meaning(&self, epsilon: f64, delta: f64, deployed: bool) -> String {
-        let (pair, exchange) = match self.adjacency {
-            Some("replace-one") => ("replace-one", "is exchanged for any other record"),
-            Some("zero-out") => (
+        let (pair, exchange) = match (self.adjacency, self.person) {
+            (Some("replace-one"), 1) => ("replace-one", "is exchanged for any other record"),
+            (Some("zero-out"), 1) => (
                 "zero-out",
                 "is replaced by an empty record that contributes nothing",
             ),
-            Some(other) => (other, "is changed as that relation allows"),
-            None => ("unnamed", "is changed"),
+            (Some("replace-one"), _) => ("replace-one", "are exchanged for any other records"),
+            (Some("zero-out"), _) => (
+                "zero-out",
+                "are replaced by empty records that contribute nothing",
+            ),
+            (Some(other), _) => (other, "is changed as that relation allows"),
+            (None, _) => ("unnamed", "is changed"),
+        };
+        let (who, others) = match self.person {
+            1 => ("one record of one client".to_owned(), "record"),
+            most => (
+                format!("all records of one person at one client, {most} at most,"),
+                "person's records",
+            ),
         };
         // The two error rates of any test obey a + e^eps b >= 1 - delta both ways, so their sum is
         // at least 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
@@ -101,11 +119,11 @@ impl Claim<'_> {
         };
         format!(
             "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = \
-             {}</strong> and <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one \
-             record of one client {exchange}, the probability of anything that can be concluded \
+             {}</strong> and <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if {who} \
+             {exchange}, the probability of anything that can be concluded \
              from all the messages this client sends in the whole run grows by a factor of at \
              most <span class=\"formula\">e<sup>ε</sup> = {}</span>, plus δ.</p>\n\
-             <p>Put as a game: somebody who knows every other record, sees every message and \
+             <p>Put as a game: somebody who knows every other {others}, sees every message and \
              every model, and has to tell which of two such candidates was used, is right in at \
              most <strong>{guess}&#8239;%</strong> of the cases. A blind guess is right in \
              50&#8239;%.</p>\n\
@@ -120,6 +138,40 @@ impl Claim<'_> {
             text::number_rounded_up(epsilon.exp(), 3),
         )
     }
+}
+
+/// The claim without markup, with what it presumes.
+pub(super) fn statement(run: &RunFiles) -> String {
+    let claim = Claim::of(run);
+    let (Some(epsilon), Some(delta), None) = (claim.epsilon, claim.delta, claim.reason) else {
+        let reason = claim.reason.unwrap_or("no delta");
+        let text = format!("No privacy claim: {reason}. {}", explanation(reason));
+        return text.trim_end().to_owned();
+    };
+    let exchange = match claim.adjacency {
+        Some("replace-one") => "one record of the client exchanged for any other",
+        Some("zero-out") => "one record of the client replaced by one that contributes nothing",
+        _ => "as that relation says",
+    };
+    let randomness = match (run.deployed(), text_at(run, "/privacy/noise")) {
+        (true, _) => "The randomness was each client's own.",
+        (false, Some("secure")) => {
+            "This is a simulation: the claim speaks of the same mechanism with secret seeds."
+        }
+        (false, _) => {
+            "This is a simulation: the claim speaks of the same mechanism with ideal Gaussian \
+             noise, ideal coins and secret seeds."
+        }
+    };
+    let epsilon = round_up(epsilon, 4);
+    let delta = round_up(delta, 3);
+    format!(
+        "Each client's messages in the whole run are (epsilon, delta)-differentially private \
+         with epsilon {epsilon} and delta {delta:e} under {} adjacency: {exchange}. {randomness} \
+         Numbers of records, features and classes, and which client has how many, count as \
+         public; {START_IS_PUBLIC}.",
+        claim.adjacency.unwrap_or("unnamed"),
+    )
 }
 
 /// What stands behind the reasons that the program gives.
@@ -263,6 +315,10 @@ pub(super) fn section(run: &RunFiles) -> String {
         ),
         ("Adjacency", claim.adjacency.map(str::to_owned)),
         (
+            "Records of a person",
+            (claim.person > 1).then(|| format!("up to {}", claim.person)),
+        ),
+        (
             "Accountant",
             text_at(run, "/privacy/accountant").map(str::to_owned),
         ),
@@ -321,6 +377,17 @@ mod tests {
             r#"{"epsilon": 5000, "delta": 1e-5, "claim": "proved"}"#,
         ));
         assert!(huge.contains("<strong>100&#8239;%</strong>") && huge.contains("= ∞"));
+    }
+
+    #[test]
+    fn a_claim_about_persons_says_so() {
+        let page = section(&run(
+            r#"{"epsilon": 1.0, "delta": 1e-5, "adjacency": "replace-one", "claim": "proved", "records_per_person": 3}"#,
+        ));
+        assert!(
+            page.contains("if all records of one person at one client, 3 at most, are exchanged")
+        );
+        assert!(page.contains("every other person's records") && page.contains("up to 3"));
     }
 
     #[test]

@@ -118,14 +118,27 @@ impl RunFiles {
     /// # Errors
     /// When another file is missing or cannot be understood.
     pub fn read_with(directory: &Path, summary: &str) -> Result<RunFiles, ReportError> {
-        let (path, config) = read_text(directory, "config.toml")?;
-        check_toml(&path, &config)?;
+        let (_, config) = read_text(directory, "config.toml")?;
+        let (_, rounds) = read_text(directory, "rounds.csv")?;
+        Self::of_texts(directory, &config, &rounds, summary)
+    }
+
+    /// The same from texts in memory; `directory` stands in errors only.
+    ///
+    /// # Errors
+    /// When a text cannot be understood.
+    pub fn of_texts(
+        directory: &Path,
+        config: &str,
+        rounds: &str,
+        summary: &str,
+    ) -> Result<RunFiles, ReportError> {
+        check_toml(&directory.join("config.toml"), config)?;
         let summary = parse_summary(&directory.join("summary.json"), summary)?;
         let interrupted = summary.get("interrupted") == Some(&Value::Bool(true));
-        let (path, text) = read_text(directory, "rounds.csv")?;
-        let rounds = parse_rounds(&path, &text, interrupted)?;
+        let rounds = parse_rounds(&directory.join("rounds.csv"), rounds, interrupted)?;
         Ok(RunFiles {
-            config,
+            config: config.to_owned(),
             rounds,
             summary,
         })

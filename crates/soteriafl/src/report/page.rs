@@ -30,6 +30,7 @@ pub(super) fn html(run: &RunFiles) -> String {
         quality::section(run),
         charts::section(run),
         claim::section(run),
+        choices(run),
         setup::section(run),
         provenance(run),
     ];
@@ -131,15 +132,29 @@ fn header(run: &RunFiles) -> String {
     )
 }
 
-/// What a reader must know before the numbers; nothing where there is nothing.
-fn warnings(run: &RunFiles) -> String {
-    let sentences = run.summary.get("warnings").and_then(|list| list.as_array());
-    let items: String = sentences
+/// The sentences of a list in the summary, as items.
+fn sentences(run: &RunFiles, list: &str) -> String {
+    let sentences = run.summary.get(list).and_then(|list| list.as_array());
+    sentences
         .into_iter()
         .flatten()
         .filter_map(|sentence| sentence.as_str())
         .map(|sentence| format!("<li>{}</li>\n", escape(&text::capitalised(sentence))))
-        .collect();
+        .collect()
+}
+
+/// What the system chose, and why; nothing where it chose nothing.
+fn choices(run: &RunFiles) -> String {
+    let items = sentences(run, "choices");
+    if items.is_empty() {
+        return String::new();
+    }
+    format!("<section>\n<h2>What was chosen, and why</h2>\n<ul>\n{items}</ul>\n</section>\n")
+}
+
+/// What a reader must know before the numbers; nothing where there is nothing.
+fn warnings(run: &RunFiles) -> String {
+    let items = sentences(run, "warnings");
     if items.is_empty() {
         return String::new();
     }
@@ -202,6 +217,15 @@ fn cards(run: &RunFiles) -> String {
 }
 
 fn accuracy_card(run: &RunFiles) -> String {
+    if let Some(rmse) = number_at(run, "/final/rmse") {
+        let by_mean = number_at(run, "/final/mean_rmse").map(four_digits);
+        let lines = [
+            Some(format!("RMSE {}", four_digits(rmse))),
+            by_mean.map(|rmse| format!("{rmse} by the mean")),
+        ];
+        let r2 = number_at(run, "/final/r2").map(four_digits);
+        return card("", "R² on test records", r2, &lines);
+    }
     let last = run.rounds.last().and_then(|row| row.test_accuracy);
     let value = number_at(run, "/final/test_accuracy").or(last);
     let lines = match value {

@@ -27,6 +27,7 @@ pub(super) fn section(run: &RunFiles) -> String {
         ranking(found),
         calibration(found),
         classes(found),
+        targets(found),
     ];
     let pictures = pictures.into_iter().flatten().collect::<String>();
     if pictures.is_empty() {
@@ -40,7 +41,7 @@ pub(super) fn section(run: &RunFiles) -> String {
     format!(
         "<section id=\"quality\">\n<h2>Quality</h2>\n\
          <p class=\"note\">Measured on {whose} at the end of the run, outside of the privacy \
-         claim.</p>\n{}<div class=\"pictures\">\n{pictures}</div>\n</section>\n",
+         claim.</p>\n<div class=\"pictures\">\n{pictures}{}</div>\n</section>\n",
         numbers(run)
     )
 }
@@ -56,6 +57,10 @@ fn numbers(run: &RunFiles) -> String {
         ("Area under the ROC curve", digits("auc")),
         ("Log loss", digits("log_loss")),
         ("Calibration error", percent("calibration_error")),
+        ("R²", digits("r2")),
+        ("Root mean squared error", digits("rmse")),
+        ("The same, by the mean", digits("mean_rmse")),
+        ("Mean absolute error", digits("mae")),
     ];
     facts("In numbers", &list)
 }
@@ -99,7 +104,7 @@ fn confusion(found: &Value) -> Option<String> {
                 text::percent(share),
             );
             if count <= MOST_WRITTEN {
-                let ink = if share > 0.5 { "--panel" } else { "--ink" };
+                let ink = if share > 0.6 { "--panel" } else { "--ink" };
                 append!(
                     &mut out,
                     "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
@@ -130,6 +135,40 @@ fn confusion(found: &Value) -> Option<String> {
     Some(picture(
         "Confusion matrix",
         "rows: the true class; columns: the answer; colour: share of the row",
+        &out,
+    ))
+}
+
+/// Predicted against true numbers, by cells: the darker, the more records.
+fn targets(found: &Value) -> Option<String> {
+    let picture_of = found.get("predicted_against_true")?;
+    let (low, high) = (picture_of["low"].as_f64()?, picture_of["high"].as_f64()?);
+    let rows = picture_of["records"].as_array()?;
+    let rows: Vec<Vec<f64>> = rows.iter().map(numbers_of).collect::<Option<_>>()?;
+    let most = rows.iter().flatten().copied().fold(0.0, f64::max);
+    if most <= 0.0 || rows.iter().any(|row| row.len() != rows.len()) {
+        return None;
+    }
+    let mark = |share: f64| text::number(low + share * (high - low), 3);
+    let mut out = axes_with("true", "predicted", "Predicted against true", mark);
+    let cell = SIDE / rows.len() as f64;
+    for (truth, row) in rows.iter().enumerate() {
+        for (predicted, &records) in row.iter().enumerate().filter(|(_, n)| **n > 0.0) {
+            append!(
+                &mut out,
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{cell:.1}\" height=\"{cell:.1}\" \
+                 fill=\"var(--accent)\" fill-opacity=\"{:.3}\"><title>{} records</title></rect>\n",
+                truth as f64 * cell,
+                SIDE - (predicted + 1) as f64 * cell,
+                0.08 + 0.82 * (records / most).sqrt(),
+                text::count(records as u64),
+            );
+        }
+    }
+    out += "</svg>";
+    Some(picture(
+        "Predicted against true",
+        "test records by cells over the public range; dashed: exactly right",
         &out,
     ))
 }
@@ -267,6 +306,11 @@ fn opening(left: f64, bottom: f64, label: &str) -> String {
 
 /// A unit square with marks at quarters and a dashed diagonal.
 fn axes(x_label: &str, y_label: &str, label: &str) -> String {
+    axes_with(x_label, y_label, label, |share| share.to_string())
+}
+
+/// The same with other words at the marks.
+fn axes_with(x_label: &str, y_label: &str, label: &str, mark: impl Fn(f64) -> String) -> String {
     let mut out = opening(56.0, 46.0, label);
     for quarter in 0..=4 {
         let place = f64::from(quarter) / 4.0 * SIDE;
@@ -277,9 +321,9 @@ fn axes(x_label: &str, y_label: &str, label: &str) -> String {
              <text x=\"{place:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
              fill=\"var(--muted)\">{}</text>\n",
             place + 4.0,
-            1.0 - f64::from(quarter) / 4.0,
+            mark(1.0 - f64::from(quarter) / 4.0),
             SIDE + 18.0,
-            f64::from(quarter) / 4.0,
+            mark(f64::from(quarter) / 4.0),
         );
     }
     append!(

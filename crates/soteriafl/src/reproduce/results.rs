@@ -372,6 +372,7 @@ fn clipped_by_record(
         smoothness: None,
         image: false,
         feature_map: FeatureKind::None,
+        whiten: None,
         basis: None,
         whole: dimension,
     };

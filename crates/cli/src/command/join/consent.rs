@@ -7,7 +7,10 @@ use soteriafl_accountant::{Adjacency, round_up};
 use super::super::Verbosity;
 use super::some_of;
 use crate::logs;
+use soteriafl::advice;
+use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
+use soteriafl_data::Adjustment;
 use soteriafl_deploy::agreement::{AgreementError, Consent};
 use soteriafl_deploy::budget::{Cost, Judged, Refusal, Spent, UNKNOWN_BITS, strict_limit};
 use soteriafl_deploy::description::Description;
@@ -27,6 +30,15 @@ impl Consent for Asking {
              checked; the run has {}",
             some_of(names)
         ));
+    }
+
+    fn adjusted(&mut self, adjustments: &[Adjustment]) {
+        // A person at a terminal may hear what stands in the records; a log may be sent elsewhere.
+        if !logs::for_machines() {
+            for adjustment in adjustments {
+                self.verbosity.say(adjustment.to_string());
+            }
+        }
     }
 
     fn shown(&mut self, cost: &Cost<'_>, description: &Description) {
@@ -56,6 +68,10 @@ impl Shown<'_> {
             for line in self.lines(description) {
                 verbosity.say(line);
             }
+        }
+        let price = &self.run.price;
+        if let Some(presumed) = advice::persons(price.records_per_person, &price.claim) {
+            verbosity.warn(presumed);
         }
         for warning in &description.warnings {
             verbosity.warn(shortened(warning));
@@ -96,7 +112,7 @@ impl Shown<'_> {
             "this run costs {} at delta {}, {}{beside} (claim: {})",
             epsilon_text(price.epsilon),
             readable(price.delta),
-            price.adjacency,
+            neighbours(price.adjacency, price.records_per_person),
             price.claim
         ));
         if run.messages > 0 {
@@ -113,7 +129,7 @@ impl Shown<'_> {
                 counted(count, "run"),
                 epsilon_text(self.0.before.epsilon),
                 readable(self.0.before.delta),
-                self.0.before.adjacency
+                neighbours(self.0.before.adjacency, self.0.before.records_per_person)
             ),
         });
         let allowed = |limit: Option<f64>| {
@@ -130,7 +146,7 @@ impl Shown<'_> {
             epsilon_text(strict.epsilon),
             readable(strict.delta),
             allowed(limits.epsilon.map(strict_limit)),
-            spent.adjacency,
+            neighbours(spent.adjacency, spent.records_per_person),
         ));
         if self.0.counted.is_known() {
             lines.push(format!(
@@ -160,6 +176,7 @@ impl Shown<'_> {
             epsilon_replace_one = price.cost(Adjacency::ReplaceOne, price.delta).unwrap_or(None),
             delta = price.delta,
             adjacency = price.adjacency.word(),
+            records_per_person = price.records_per_person,
             claim = %price.claim,
             spent = self.0.before.epsilon,
             runs_before = self.0.before.runs,

@@ -14,7 +14,7 @@ use super::Options;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::claim::{Claim, Reason};
-use soteriafl::model_file;
+use soteriafl::model_file::{self, About};
 use soteriafl::output::{Deployed, RunDirectory, RunResult};
 use soteriafl::problem;
 use soteriafl::words::readable;
@@ -91,9 +91,17 @@ pub(super) fn finish(
     let weights = problem::weights(&plan.resolved, &last.records);
     let ratio = advice::signal_to_noise(&plan.resolved, model.len(), &privacy.sigmas, &weights);
     let majority_accuracy = majority_accuracy(plan);
+    let quality = plan.test.as_deref().and_then(|test| {
+        quality::measure(plan.model.objective().as_ref(), &model, test, all_cores())
+    });
     let finite = model.iter().all(|parameter| parameter.is_finite());
-    let found = shortcomings(&last, majority_accuracy, finite);
-    let foreseen = advice::noise(ratio, model.len()).into_iter();
+    let mut found = shortcomings(&last, majority_accuracy, finite);
+    let no_better = quality
+        .as_ref()
+        .and_then(soteriafl::quality::no_better_than_mean);
+    found.extend(no_better);
+    let persons = advice::persons(plan.resolved.records_per_person, &privacy.claim);
+    let foreseen = advice::noise(ratio, model.len()).into_iter().chain(persons);
     let ending = RunResult {
         resolved: &plan.resolved,
         records: &last.records,
@@ -122,9 +130,7 @@ pub(super) fn finish(
             finite,
         }),
         majority_accuracy,
-        quality: plan.test.as_deref().and_then(|test| {
-            quality::measure(plan.model.objective().as_ref(), &model, test, all_cores())
-        }),
+        quality,
         class_names: &plan.shape.labels,
         signal_to_noise: ratio,
         warnings: foreseen
@@ -139,16 +145,17 @@ pub(super) fn finish(
             summary["seconds"][part] = serde_json::Value::Null;
         }
     }
-    let names = plan.shape.names.as_deref();
-    let bytes = model_file::to_bytes(
-        &plan.model,
-        &model,
-        &plan.features,
-        plan.basis,
-        plan.intercept,
-        names,
-    )
-    .map_err(Failure::Failed)?;
+    let about = About {
+        shape: &plan.shape,
+        scaling: &plan.scaling,
+    };
+    let map = model_file::RecordMap {
+        features: &plan.features,
+        whitening: None,
+        basis: plan.basis,
+    };
+    let bytes = model_file::to_bytes(&plan.model, &model, map, plan.intercept, about)
+        .map_err(Failure::Failed)?;
     directory.finish(&summary, &bytes)?;
     for warning in &found {
         verbosity.warn(warning);
@@ -194,7 +201,7 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
             "{} at delta {}, {} (each client by its own ledger)",
             readable(soteriafl_accountant::round_up(epsilon, 4)),
             readable(ending.resolved.delta),
-            ending.resolved.adjacency
+            ending.resolved.specification().neighbours()
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };

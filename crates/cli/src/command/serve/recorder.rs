@@ -47,7 +47,7 @@ impl Recorder {
                 let start = Instant::now();
                 let (loss, accuracy) = measure(self.objective.as_ref(), &model, test);
                 lock(&self.ending).evaluation += start.elapsed();
-                (evaluation.loss, evaluation.accuracy) = (Some(loss), Some(accuracy));
+                (evaluation.loss, evaluation.accuracy) = (Some(loss), accuracy);
             }
             self.write(&evaluation)?;
             let epsilon = self.epsilon(evaluation.round);
@@ -98,8 +98,8 @@ pub(super) fn traffic(sums: Sums) -> Traffic {
     }
 }
 
-/// Mean loss and share of correct classes.
-fn measure(objective: &dyn Objective, model: &[f32], data: &Dataset) -> (f64, f64) {
+/// Mean loss, and the share of correct classes where there are classes.
+fn measure(objective: &dyn Objective, model: &[f32], data: &Dataset) -> (f64, Option<f64>) {
     const CHUNK: usize = 256;
     let mut workspace = Workspace::new();
     let mut outcomes = vec![Outcome::default(); CHUNK];
@@ -108,12 +108,16 @@ fn measure(objective: &dyn Objective, model: &[f32], data: &Dataset) -> (f64, f6
     for rows in rows.chunks(CHUNK) {
         let outcomes = &mut outcomes[..rows.len()];
         let records = Records { data, rows };
-        objective.factors(model, records, Some(outcomes), None, &mut workspace);
+        objective
+            .factors(model, records, Some(outcomes), None, &mut workspace)
+            .expect("the program's models compute here");
         for (outcome, &row) in outcomes.iter().zip(rows) {
             loss += f64::from(outcome.loss);
-            correct += u64::from(outcome.class == data.labels()[row as usize]);
+            let label = data.labels().get(row as usize);
+            correct += u64::from(label == Some(&outcome.class));
         }
     }
     let count = data.rows().max(1) as f64;
-    (loss / count, correct as f64 / count)
+    let accuracy = (data.targets().is_none()).then(|| correct as f64 / count);
+    (loss / count, accuracy)
 }

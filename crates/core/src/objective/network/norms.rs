@@ -63,7 +63,7 @@ fn difference_norm(places: &[FactorPlace], features: f64, sides: [(&[f32], f64);
         let [error, other_error] = sides.map(|(factors, w)| (&factors[place.error.clone()], w));
         let [input, other_input] = sides.map(|(factors, _)| &factors[place.input.clone()]);
         total += match l {
-            0 => (features + 1.0) * squared_difference(error, other_error),
+            0 => (features + place.constant) * squared_difference(error, other_error),
             _ => outer_difference(input, error, other_input, other_error),
         };
     }
@@ -79,7 +79,7 @@ fn one_norm(places: &[FactorPlace], features: f64, factors: &[f32]) -> f64 {
             _ => kernels::squared_norm(&factors[place.input.clone()]),
         };
         let error = kernels::squared_norm(&factors[place.error.clone()]);
-        total = (input + 1.0).mul_add(error, total);
+        total = (input + place.constant).mul_add(error, total);
     }
     total
 }

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::{Outcome, PreparedKey, Records, Workspace};
+use super::super::{Outcome, PreparedKey, Records, TargetLoss, Workspace};
 use super::quantised_pixels::{QuantisedPixels, RecordedColumns};
-use super::{BLOCK, LayerShape, Network};
+use super::{BLOCK, Head, LayerShape, Network};
 use crate::data::Features;
 use crate::data::identity::Identity;
 use crate::data::packed::{RowSource, with_rows};
@@ -143,16 +143,31 @@ pub(super) fn run(
         let recorded = recorded.as_mut().map(|recorded| (recorded, b * BLOCK));
         forward(network, prepared, records, recorded, block);
         let place = b * BLOCK..b * BLOCK + rows.len();
-        let outcomes = outcomes
+        let mut outcomes = outcomes
             .as_deref_mut()
             .map(|outcomes| &mut outcomes[place.clone()]);
         let logits = &mut block[layout.layers[layout.layers.len() - 1].values.clone()];
         if let Some(predictions) = predictions.as_deref_mut() {
             let predictions = &mut predictions[place.start * outputs..place.end * outputs];
-            log_probabilities(logits, outputs, predictions);
+            match network.head {
+                Head::Classes(_) => log_probabilities(logits, outputs, predictions),
+                Head::Target(_) => {
+                    let places = logits.chunks_exact(padded(1));
+                    let both = predictions.iter_mut().zip(places);
+                    both.for_each(|(prediction, place)| *prediction = place[0]);
+                }
+            }
             continue;
         }
-        softmax(network, records, logits, outcomes);
+        match &network.head {
+            Head::Classes(weights) => {
+                softmax(network, records, logits, outcomes.as_deref_mut());
+                if !weights.is_empty() {
+                    weigh(weights, records, logits, outcomes);
+                }
+            }
+            Head::Target(loss) => residuals(*loss, records, logits, outcomes),
+        }
         if let Some(factors) = factors.as_deref_mut() {
             backpropagate(network, prepared, rows.len(), block);
             let len = network.factor_len;
@@ -204,8 +219,9 @@ fn prepare(
             .split_at_mut(layout.start.start - layout.weights.start);
         let packed = &mut packed[..layout.weights.len()];
         let start = &mut rest[..layout.width];
-        start[..layer.outputs].copy_from_slice(&model[layer.biases.clone()]);
-        start[layer.outputs..].fill(0.0);
+        let biases = &model[layer.biases.clone()];
+        start[..biases.len()].copy_from_slice(biases);
+        start[biases.len()..].fill(0.0);
         let widest = match (l, records.data.features()) {
             (0, Features::Sparse(_)) => packed_matrix::SPARSE_PANEL,
             _ => packed_matrix::dense_panel(),
@@ -394,6 +410,45 @@ fn softmax(
             }
         },
     );
+}
+
+/// Multiplies losses and errors by the weights of the records' classes.
+fn weigh(
+    weights: &[f32],
+    records: Records<'_>,
+    errors: &mut [f32],
+    mut outcomes: Option<&mut [Outcome]>,
+) {
+    let labels = records.data.labels();
+    let errors = errors.chunks_exact_mut(padded(weights.len()));
+    for (j, (errors, &row)) in errors.zip(records.rows).enumerate() {
+        let weight = weights[labels[row as usize] as usize];
+        errors.iter_mut().for_each(|error| *error *= weight);
+        if let Some(outcomes) = outcomes.as_deref_mut() {
+            outcomes[j].loss *= weight;
+        }
+    }
+}
+
+/// Turns the one output of every record into the derivative of its loss, and writes the outcomes.
+fn residuals(
+    loss: TargetLoss,
+    records: Records<'_>,
+    outputs: &mut [f32],
+    mut outcomes: Option<&mut [Outcome]>,
+) {
+    let targets = records.data.target_values();
+    let outputs = outputs.chunks_exact_mut(padded(1));
+    for (j, (output, &row)) in outputs.zip(records.rows).enumerate() {
+        let residual = output[0] - targets[row as usize];
+        if let Some(outcomes) = outcomes.as_deref_mut() {
+            let (loss, class) = (loss.value(residual), 0);
+            outcomes[j] = Outcome { loss, class };
+        }
+        // What pads the register is no output.
+        output.fill(0.0);
+        output[0] = loss.derivative(residual);
+    }
 }
 
 /// `z_c - log sum_c' exp(z_c')` of every record and class.

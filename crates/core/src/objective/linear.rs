@@ -1,9 +1,9 @@
-//! Logistic regression: `f_j(x) = log(1 + exp(-y_j <a_j, x>))` with `y_j = -1` for class 0 and
-//! `+1` for class 1.
+//! Linear models: `f_j(x) = phi_j(<a_j, x>)`, with `phi_j` a [`MarginLoss`] of one number:
+//! logistic regression `log(1 + exp(-y_j <a_j, x>))`, least squares, Huber's loss.
 //!
-//! The gradient is `s_j a_j` with `s_j = -y_j sigmoid(-y_j <a_j, x>)`: the factor of a record is
-//! the one number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where
-//! there is one, is an ordinary last feature of the data.
+//! The gradient is `s_j a_j` with `s_j = phi_j'(<a_j, x>)`: the factor of a record is the one
+//! number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where there is
+//! one, is an ordinary last feature of the data.
 //!
 //! **Guarantee.** Every number of record `j` is the same to the bit in any batch.
 //!
@@ -14,50 +14,69 @@
 //!
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace, check_shape};
+use super::margin_loss::{CrossEntropy, MarginLoss, TargetLoss};
+use super::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace, check_columns,
+};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Dataset, Features, SparseRow, SparseRows};
 use crate::linalg::sparse::SparseVector;
-use crate::linalg::{self, kernels, vector_math, vectorised};
+use crate::linalg::{self, kernels, vectorised};
 
 /// Rows that are prefetched together.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
-/// Two-class logistic regression; see the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Logistic {
+/// A linear model with this loss; see the module.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Linear<Loss> {
     features: usize,
+    loss: Loss,
 }
+
+/// Two-class logistic regression.
+pub type Logistic = Linear<CrossEntropy>;
+
+/// A linear model of a target.
+pub type LinearRegression = Linear<TargetLoss>;
 
 impl Logistic {
     /// Logistic regression over this many features, which is the dimension of the model.
     pub fn new(features: usize) -> Self {
-        Logistic { features }
+        Self::with_loss(features, CrossEntropy::default())
+    }
+}
+
+impl<Loss: MarginLoss> Linear<Loss> {
+    /// A linear model over this many features, which is its dimension, with this loss.
+    pub fn with_loss(features: usize, loss: Loss) -> Self {
+        Linear { features, loss }
     }
 
-    /// `max_j |a_j|^2 / 4`, a Lipschitz constant of every record's gradient; none without records.
+    /// `max_j |a_j|^2` times the largest `phi''`, a Lipschitz constant of every record's gradient;
+    /// none without records.
     pub fn smoothness(&self, data: &Dataset) -> Option<f64> {
         data.squared_norms()
             .iter()
             .copied()
             .reduce(f64::max)
-            .map(|largest| largest / 4.0)
+            .map(|largest| largest * self.loss.curvature())
     }
 
-    fn check(&self, data: &Dataset) {
-        assert_eq!(data.columns(), self.features, "features of the data");
-        assert!(data.classes() <= 2, "logistic regression has two classes");
+    fn assert_fits(&self, data: &Dataset) {
+        let fits = self.check(data);
+        assert!(fits.is_ok(), "{fits:?}");
     }
 }
 
-impl Objective for Logistic {
+impl<Loss: MarginLoss> Objective for Linear<Loss> {
     fn dimension(&self) -> usize {
         self.features
     }
 
     fn check(&self, data: &Dataset) -> Result<(), String> {
-        check_shape(data, self.features, 2)
+        check_columns(data, self.features)?;
+        self.loss.check_records(data)
     }
 
     fn factor_len(&self) -> usize {
@@ -71,8 +90,8 @@ impl Objective for Logistic {
         mut outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
-        self.check(records.data);
+    ) -> Result<(), ObjectiveError> {
+        self.assert_fits(records.data);
         assert_eq!(model.len(), self.features, "one number per parameter");
         let mut own = workspace.take(if factors.is_none() { records.len() } else { 0 });
         let margins = match factors {
@@ -101,17 +120,18 @@ impl Objective for Logistic {
                     let outcomes =
                         outcomes.map(|outcomes| &mut outcomes[b * BLOCK..][..rows.len()]);
                     if indicators.is_none() {
-                        predict(model, constant, records, margins);
+                        multiply(model, constant, records, margins);
                     }
-                    turn_into_factors(records, margins, outcomes);
+                    self.loss.turn_into_factors(records, margins, outcomes);
                 }
             },
         );
         workspace.put(own);
+        Ok(())
     }
 
     fn outputs(&self) -> usize {
-        2
+        self.loss.outputs()
     }
 
     fn predict(
@@ -121,13 +141,10 @@ impl Objective for Logistic {
         predictions: &mut [f32],
         workspace: &mut Workspace,
     ) {
-        self.check(records.data);
+        self.assert_fits(records.data);
         assert_eq!(model.len(), self.features, "one number per parameter");
-        assert_eq!(
-            predictions.len(),
-            2 * records.len(),
-            "two classes per record"
-        );
+        let numbers = self.loss.outputs() * records.len();
+        assert_eq!(predictions.len(), numbers, "all outputs of every record");
         let mut margins = workspace.take(records.len());
         let offset = records.data.offset();
         let constant = offset.map_or(0.0, |offset| linalg::dot(offset, model));
@@ -137,12 +154,9 @@ impl Objective for Logistic {
                 let blocks = records.rows.chunks(BLOCK).zip(margins.chunks_mut(BLOCK));
                 for (rows, margins) in blocks {
                     let data = records.data;
-                    predict(model, constant, Records { data, rows }, margins);
+                    multiply(model, constant, Records { data, rows }, margins);
                 }
-                for (both, &margin) in predictions.chunks_exact_mut(2).zip(&margins) {
-                    both[0] = -vector_math::softplus(margin);
-                    both[1] = -vector_math::softplus(-margin);
-                }
+                self.loss.predict(&margins, predictions);
             },
         );
         workspace.put(margins);
@@ -156,7 +170,7 @@ impl Objective for Logistic {
         squared_norms: &mut [f64],
         workspace: &mut Workspace,
     ) {
-        self.check(records.data);
+        self.assert_fits(records.data);
         match coordinates {
             Coordinates::All => known_norms(records, squared_norms),
             Coordinates::Selected(chosen) => {
@@ -181,7 +195,7 @@ impl Objective for Logistic {
         squared_distances: &mut [f64],
         _workspace: &mut Workspace,
     ) {
-        self.check(records.data);
+        self.assert_fits(records.data);
         known_norms(records, squared_distances);
         // The record is the same on both sides, so the difference is one of two numbers; their
         // products with the weights are exact in f64.
@@ -204,7 +218,7 @@ impl Objective for Logistic {
         sum: &mut [f32],
         workspace: &mut Workspace,
     ) {
-        self.check(records.data);
+        self.assert_fits(records.data);
         assert_eq!(
             sum.len(),
             coordinates.count(self.features),
@@ -253,7 +267,7 @@ fn indicators<'a>(records: Records<'a>) -> Option<&'a Indicators> {
 
 /// `<a_j, x>` of at most [`BLOCK`] records, `constant` being the offset's share.
 #[inline(always)]
-fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f32]) {
+fn multiply(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f32]) {
     match records.data.features() {
         Features::Dense(dense) => {
             for (margin, &row) in margins.iter_mut().zip(records.rows) {
@@ -270,25 +284,6 @@ fn predict(model: &[f32], constant: f32, records: Records<'_>, margins: &mut [f3
                 }
             });
         }
-    }
-}
-
-/// Replaces predictions by factors, `-y sigmoid(-y m)`, and writes the outcomes.
-#[inline(always)]
-fn turn_into_factors(records: Records<'_>, margins: &mut [f32], outcomes: Option<&mut [Outcome]>) {
-    let labels = records.data.labels();
-    let mut signs = [0.0; BLOCK];
-    for (sign, &row) in signs.iter_mut().zip(records.rows) {
-        *sign = if labels[row as usize] == 0 { 1.0 } else { -1.0 };
-    }
-    if let Some(outcomes) = outcomes {
-        for ((outcome, &margin), &sign) in outcomes.iter_mut().zip(&*margins).zip(&signs) {
-            outcome.loss = vector_math::softplus(sign * margin);
-            outcome.class = u32::from(margin > 0.0);
-        }
-    }
-    for (value, &sign) in margins.iter_mut().zip(&signs) {
-        *value = sign * vector_math::sigmoid(sign * *value);
     }
 }
 
