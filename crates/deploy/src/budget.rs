@@ -8,8 +8,10 @@
 //! - `budget.rs`: the price of one run ([`price`]), and what it costs at some delta
 //!   ([`Priced::cost`]);
 //! - `spent`: what several runs cost together ([`Counted`]);
+//! - `cost`: a run beside what was spent before it ([`Cost`]);
 //! - `limits`: at which deltas a client judges, and what it refuses ([`check_limits`]).
 
+mod cost;
 mod limits;
 mod spent;
 
@@ -20,6 +22,7 @@ use soteriafl_accountant::{
 
 use super::description::Description;
 use super::store::LedgerRun;
+pub use cost::Cost;
 pub use limits::{
     Deltas, Judged, Limits, MAX_DELTA, MOST_READ, STRICTER, UNKNOWN_BITS, check_limits,
     strict_limit,

@@ -299,6 +299,13 @@ impl<S: ServerStore> Coordinator<S> {
         std::mem::take(&mut self.unmeasured)
     }
 
+    /// Whether a client has answered in the open round.
+    pub fn has_answered(&self, client: ClientId) -> bool {
+        let open = self.running.as_ref().map(|running| &running.open);
+        open.and_then(|open| open.get(client as usize))
+            .is_some_and(Option::is_some)
+    }
+
     /// How many clients have answered in the open round.
     pub fn arrived(&self) -> u32 {
         self.running

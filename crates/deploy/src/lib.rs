@@ -21,10 +21,11 @@
 //! | Modules | Subject |
 //! | --- | --- |
 //! | [`description`], [`schema_pin`], [`records`] | what is agreed: the run, the shape of records |
-//! | [`coordinator`], [`averaging`], [`message_bounds`], [`calibration_cache`] | the server |
-//! | [`participant`], [`budget`] | the client and its privacy ledger |
+//! | [`run_plan`], [`coordinator`], [`averaging`], [`message_bounds`], [`calibration_cache`] | the server |
+//! | [`agreement`], [`participant`], [`budget`] | the client: whether it takes part, how, and its privacy ledger |
 //! | [`store`], [`sqlite`] | what is durable, and how |
 //! | [`net`], [`accept`] | TLS, connections, gRPC |
+//! | [`exchange`], [`node`] | the same as questions and answers, for other transports |
 //! | [`dashboard`], [`log_quota`] | what people and machines see of a server |
 //!
 //! [`Coordinator`](coordinator::Coordinator) and [`Participant`](participant::Participant) wrap the
@@ -34,19 +35,23 @@
 //! durable when, and why nothing is lost.
 
 pub mod accept;
+pub mod agreement;
 pub mod averaging;
 pub mod budget;
 pub mod calibration_cache;
 pub mod coordinator;
 pub mod dashboard;
 pub mod description;
+pub mod exchange;
 pub mod log_quota;
 #[cfg(feature = "test-util")]
 pub mod memory;
 pub mod message_bounds;
 pub mod net;
+pub mod node;
 pub mod participant;
 pub mod records;
+pub mod run_plan;
 pub mod schema_pin;
 pub mod sqlite;
 pub mod store;

@@ -1,38 +1,32 @@
-//! `soteria join`: one client with its own records. `agree` decides whether to take part, `cost`
-//! shows what that costs, and asks; `progress` shows how it goes.
+//! `soteria join`: one client with its own records. The library decides whether to take part
+//! ([`agreement`]); `consent` shows what that costs, and asks; `progress` shows how it goes.
 
-mod agree;
 mod consent;
 mod progress;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use soteriafl_accountant::SMALLEST_DELTA;
-use soteriafl_core::protocol::{Client, ClientId, Server};
-use soteriafl_core::random::SecretKey;
+use soteriafl_core::protocol::ClientId;
 use soteriafl_data::{DataDirectories, Share};
 
 use super::{Failure, Verbosity, print_json};
 use crate::logs::{self, LogOptions};
-use agree::Agreed;
+use consent::Asking;
 use progress::Progress;
-use soteriafl::problem::weights;
-use soteriafl::run as setup;
 use soteriafl::words::readable;
-use soteriafl_deploy::budget::Refusal;
-use soteriafl_deploy::description::Description;
+use soteriafl_deploy::agreement::{self, Agreed, AgreementError, Terms};
+use soteriafl_deploy::budget::{Limits, Refusal};
 use soteriafl_deploy::net::client::{self, Caller, FollowError, Patience};
 use soteriafl_deploy::net::connect::{Security, Target};
 use soteriafl_deploy::net::tls;
-use soteriafl_deploy::participant::{Participant, Parts, checkpoint_every, fresh_secrets};
-use soteriafl_deploy::records::{self, LoadError, Records};
+use soteriafl_deploy::records::{self, LoadError};
 use soteriafl_deploy::schema_pin::ShapeError;
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
-use soteriafl_deploy::{hex, printable, shortened};
+use soteriafl_deploy::{hex, printable};
 
 /// How long a client whose last run is over looks for a server with another one, which may have
 /// been started with it.
@@ -117,6 +111,28 @@ pub struct Options {
     json: bool,
     #[command(flatten)]
     logs: LogOptions,
+}
+
+impl Options {
+    /// On which terms this client takes part.
+    fn terms(&self, share: Share) -> Terms {
+        Terms {
+            client: self.client,
+            share,
+            directories: DataDirectories::from_environment(self.data_dir.as_deref()),
+            limits: Limits {
+                epsilon: self.max_epsilon,
+                delta: self.max_delta,
+                read: self.max_read,
+                replace_one: self.adjacency.is_some(),
+                accept_unknown: self.accept_unknown_cost,
+            },
+            records_per_person: self.records_per_person.unwrap_or(1),
+            disjoint: self.disjoint_data_sets,
+            shape: self.shape.clone(),
+            test_seed: self.test_seed,
+        }
+    }
 }
 
 /// Runs the command.
@@ -216,40 +232,39 @@ async fn take_part(
     }
     let mut caller = Caller::new(&target, options.client);
     let known = store.runs()?;
+    let terms = options.terms(share);
     // Before the server can say anything about them.
-    let directories = DataDirectories::from_environment(options.data_dir.as_deref());
-    let own = records::source_digest(&share.source, &directories)?;
+    let own = records::source_digest(&terms.share.source, &terms.directories)?;
     let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
         return ended(options, known.last(), verbosity);
     };
-    let outline = agree::outline(options, &text)?;
+    let outline = agreement::outline(&terms, &text)?;
     let mut caller = caller.for_run(
         Bytes::copy_from_slice(&outline.run_id()),
         outline.dimension(),
     );
-    let joined = agree::joined(options, &share, &outline, &known)?;
+    let joined = agreement::joined(&terms, &outline, &known)?;
     if let Some(over) = joined
         && over.finished
     {
         acknowledge(&mut caller).await?;
         return ended(options, Some(over), verbosity);
     }
-    let Agreed {
-        description,
-        records,
-        run,
-    } = Agreed::reach(
-        options, &share, own, &outline, &known, &mut store, verbosity,
-    )?;
-    let (hash, rows) = (run.hash, records.data.rows() as u64);
+    let mut asking = Asking {
+        yes: options.yes,
+        verbosity,
+    };
+    let agreed = Agreed::reach(&terms, own, &outline, &known, &mut store, &mut asking)?;
+    let run = &agreed.run;
+    let (hash, rows) = (run.hash, agreed.records.data.rows() as u64);
     let mut patience = Patience::default();
     enter(&mut caller, rows, &mut patience).await?;
     // Not before the server has taken this client: a number that it refuses binds nothing.
     if run.messages == 0 {
-        store.begin(&run)?;
+        store.begin(run)?;
     }
-    let mut participant = participant(store, &description, &records, run.price.sigma, options)?;
-    let mut progress = Progress::new(description.resolved.rounds, verbosity);
+    let mut participant = agreed.participant(store, &terms, None)?;
+    let mut progress = Progress::new(agreed.description.resolved.rounds, verbosity);
     loop {
         progress.connected();
         match client::follow(&mut caller, &mut participant, &mut progress).await {
@@ -326,49 +341,6 @@ async fn acknowledge(caller: &mut Caller) -> Result<(), Failure> {
     Ok(())
 }
 
-fn participant(
-    store: ClientSqlite,
-    description: &Description,
-    records: &Records,
-    sigma: f64,
-    options: &Options,
-) -> Result<Participant<ClientSqlite>, Failure> {
-    let resolved = &description.resolved;
-    let plan = Arc::new(setup::plan_for(resolved, &description.model.objective())?);
-    // Replaced before every message.
-    let first = SecretKey::from_operating_system().map_err(Failure::failed)?;
-    let client = Client::new(
-        options.client,
-        Arc::clone(&plan),
-        Arc::clone(&records.data),
-        resolved.specification().sampling(),
-        sigma,
-        first,
-    )
-    .map_err(Failure::failed)?;
-    let start = description.compute_start();
-    let awaits_start = start.is_none().then_some(description.start);
-    let start = start.unwrap_or_else(|| vec![0.0; description.dimension()]);
-    // Weights are the server's business: a replica is given averages.
-    let server_plan =
-        setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
-    let (test_seed, id) = (options.test_seed, options.client);
-    Participant::new(Parts {
-        store,
-        run: *description.hash(),
-        client,
-        compressor: plan.compressor.clone(),
-        replica: Server::new(server_plan, start),
-        awaits_start,
-        secrets: Box::new(move |_, purpose| match test_seed {
-            Some(seed) => Ok(SecretKey::simulated(seed, id).into()),
-            None => fresh_secrets(purpose),
-        }),
-        checkpoint_every: checkpoint_every(&plan.compressor),
-    })
-    .map_err(|error| FollowError::from(error).into())
-}
-
 fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Result<(), Failure> {
     let Some(run) = run else { return Ok(()) };
     if options.json {
@@ -391,9 +363,26 @@ fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Re
     Ok(())
 }
 
-fn unusable(error: impl std::fmt::Display) -> Failure {
-    let error = shortened(&error.to_string());
-    Failure::Failed(format!("the server's run cannot be joined: {error}"))
+impl From<AgreementError> for Failure {
+    fn from(error: AgreementError) -> Self {
+        let message = error.to_string();
+        match error {
+            AgreementError::NoSuchClient { .. }
+            | AgreementError::OtherClient { .. }
+            | AgreementError::OtherPart { .. }
+            | AgreementError::OtherRecords => Failure::usage(message),
+            AgreementError::TestRun | AgreementError::NoTestRun | AgreementError::Declined(_) => {
+                Failure::Refused(message)
+            }
+            AgreementError::Shape(error) => error.into(),
+            AgreementError::Records(error, names) => unfit(&error, names.as_deref()),
+            AgreementError::Refused(error) => error.into(),
+            AgreementError::Problem(error) => error.into(),
+            AgreementError::Participant(error) => FollowError::from(error).into(),
+            AgreementError::Store(error) => error.into(),
+            _ => Failure::Failed(message),
+        }
+    }
 }
 
 impl From<StoreError> for Failure {
@@ -491,6 +480,7 @@ impl From<Refusal> for Failure {
 mod tests {
     use super::*;
     use soteriafl_deploy::budget::Sent;
+    use soteriafl_deploy::description::Description;
 
     /// A server may write a megabyte into one key: a log line does not grow with it, nor the time.
     #[test]
@@ -506,7 +496,7 @@ mod tests {
         ] {
             let text = format!("{head}{start}{}", &rest[..rest.len().min(1_000_000)]);
             let error = Description::parse(&text, 10).unwrap_err();
-            let Failure::Failed(said) = unusable(error) else {
+            let Failure::Failed(said) = Failure::from(AgreementError::Unusable(error)) else {
                 panic!("it has failed");
             };
             assert!(said.chars().count() < 400, "{}", said.len());

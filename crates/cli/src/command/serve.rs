@@ -1,13 +1,12 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
-//! `plan` says what is coordinated; this file opens the state, the port and the coordinator's actor, and takes them down in order when the
+//! This file opens the state, the port and the coordinator's actor, and takes them down in order when the
 //! run is over or somebody stops it. Meanwhile `observer` passes changes to the dashboard, `recorder` writes the table,
 //! and `missing` says what the run waits for; `finish` writes what is left.
 
 mod finish;
 mod missing;
 mod observer;
-mod plan;
 mod recorder;
 
 use std::net::SocketAddr;
@@ -16,12 +15,11 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use super::inputs::DataDirectory;
+use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity};
 use crate::logs::LogOptions;
 use finish::{Shared, finish, lock};
 use observer::{RunObserver, about};
-use plan::Plan;
 use recorder::Recorder;
 use soteriafl::output::{self, RunDirectory};
 use soteriafl::run as setup;
@@ -34,6 +32,7 @@ use soteriafl_deploy::net::actor;
 use soteriafl_deploy::net::grpc::Service;
 use soteriafl_deploy::net::listen::{self, Limits, Security};
 use soteriafl_deploy::net::tls;
+use soteriafl_deploy::run_plan::{RunPlan, RunPlanError};
 use soteriafl_deploy::sqlite::ServerSqlite;
 use soteriafl_deploy::store::ServerStore;
 
@@ -122,14 +121,20 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         ));
     }
     let began = Instant::now();
-    let plan = Plan::make(options, verbosity)?;
+    let document = inputs::document(options.config.as_deref(), &options.set)?;
+    let directories = options.data.directories();
+    let (plan, warnings) = RunPlan::make(document, &directories, options.test_seed)?;
+    for warning in warnings {
+        verbosity.warn(warning);
+    }
     let mut store = ServerSqlite::open(&options.state)?;
     let stored = store.load()?.description;
     // A run that goes on writes its files anew, but never over those of another.
-    if stored.is_none() || !output::belongs(&options.out, &plan.config_toml(options)) {
+    if stored.is_none() || !output::belongs(&options.out, &plan.config_toml(options.test_seed)) {
         output::check_empty(&options.out, options.force)?;
     }
-    let description = plan.describe(options, stored.as_deref())?;
+    let place = options.state.display().to_string();
+    let description = plan.describe(options.test_seed, stored.as_deref(), &place)?;
     let start = plan.model.start(&plan.resolved)?;
     let coordinator = Coordinator::new(store, description, start, SNAPSHOT_EVERY, Duration::ZERO)?;
     if coordinator.acknowledged() && output::is_complete(&options.out) {
@@ -146,7 +151,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 /// Runs the server until the run is over.
 async fn coordinate(
     options: &Options,
-    plan: &Plan,
+    plan: &RunPlan,
     coordinator: Coordinator<ServerSqlite>,
     began: Instant,
     verbosity: Verbosity,
@@ -188,7 +193,8 @@ async fn coordinate(
         }
         None => None,
     };
-    let directory = RunDirectory::create_deployed(&options.out, &plan.config_toml(options))?;
+    let directory =
+        RunDirectory::create_deployed(&options.out, &plan.config_toml(options.test_seed))?;
     verbosity.say(format!(
         "run {} on {address}: {} with {}, {}, {}; round {} is open",
         &hex(description.hash())[..16],
@@ -320,6 +326,25 @@ async fn wait_for_acknowledgements(
 impl From<CoordinatorError> for Failure {
     fn from(error: CoordinatorError) -> Self {
         Failure::Failed(error.to_string())
+    }
+}
+
+impl From<RunPlanError> for Failure {
+    fn from(error: RunPlanError) -> Self {
+        let hint = error.hint().map(str::to_string);
+        let message = error.to_string();
+        match error {
+            RunPlanError::Config(error) => error.into(),
+            RunPlanError::Problem(error) => error.into(),
+            RunPlanError::Data(error) => error.into(),
+            RunPlanError::Records(error) => error.into(),
+            RunPlanError::Privacy(error) => error.into(),
+            RunPlanError::Description(error) => error.into(),
+            RunPlanError::Missing(_) | RunPlanError::DataDependent | RunPlanError::OtherRun(_) => {
+                Failure::Usage { message, hint }
+            }
+            _ => Failure::Failed(message),
+        }
     }
 }
 

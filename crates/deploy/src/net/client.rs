@@ -8,16 +8,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use soteriafl_core::protocol::{ClientId, ServerState};
+use soteriafl_core::protocol::ClientId;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 use super::connect::{self, Target};
 use super::rpc::coordinator_client::CoordinatorClient;
 use super::rpc::{self, progress::Event};
+use crate::exchange::apply;
 use crate::participant::{Participant, ParticipantError, Position};
+use crate::printable;
 use crate::store::ClientStore;
-use crate::{from_bytes, printable};
 
 /// How long a call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -299,8 +300,8 @@ pub async fn follow<S: ClientStore>(
         }
         let open = progress.open;
         let opened = matches!(progress.event, Some(Event::Opened(_)));
-        let step = || {
-            apply(participant, progress.event)?;
+        let mut step = || {
+            apply(participant, progress.event.as_ref())?;
             audience.advanced(participant);
             // Closed rounds are only applied: a message for them would be spent for
             // nothing.
@@ -327,31 +328,4 @@ pub async fn follow<S: ClientStore>(
         wait = Wait::from_now();
     }
     Ok(())
-}
-
-fn apply<S: ClientStore>(
-    participant: &mut Participant<S>,
-    event: Option<Event>,
-) -> Result<(), ParticipantError> {
-    match event {
-        None | Some(Event::Opened(_) | Event::Waiting(_)) => Ok(()),
-        Some(Event::Closed(closed)) => {
-            participant.closed(closed.round, closed.accepted, &closed.average)
-        }
-        Some(Event::Snapshot(snapshot)) => {
-            let vector = |bytes: &Bytes| {
-                from_bytes(bytes).ok_or(ParticipantError::State {
-                    round: snapshot.round,
-                    reason: "its bytes are no numbers",
-                })
-            };
-            let state = ServerState {
-                round: snapshot.round,
-                model: vector(&snapshot.model)?,
-                shift: vector(&snapshot.shift)?,
-                velocity: vector(&snapshot.velocity)?,
-            };
-            participant.jump(state, snapshot.accepted, snapshot.taken)
-        }
-    }
 }

@@ -5,6 +5,7 @@ mod attack;
 mod budget;
 mod consent;
 mod crashes;
+mod exchange;
 mod faults;
 mod files;
 mod harness;

@@ -4,62 +4,64 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use soteriafl_accountant::{Adjacency, round_up};
 
-use super::super::{Failure, Verbosity};
+use super::super::Verbosity;
+use super::some_of;
 use crate::logs;
 use soteriafl::advice;
 use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
-use soteriafl_deploy::budget::{
-    Counted, Judged, Limits, Refusal, Sent, Spent, UNKNOWN_BITS, strict_limit,
-};
+use soteriafl_data::Adjustment;
+use soteriafl_deploy::agreement::{AgreementError, Consent};
+use soteriafl_deploy::budget::{Cost, Judged, Refusal, Spent, UNKNOWN_BITS, strict_limit};
 use soteriafl_deploy::description::Description;
-use soteriafl_deploy::store::LedgerRun;
 use soteriafl_deploy::{hex, shortened};
 
-/// What a run costs, alone and with what was spent before.
-pub(super) struct Cost<'a> {
-    run: &'a LedgerRun,
-    limits: Limits,
-    /// All runs that count, with all of this one.
-    pub(super) counted: Counted<'a>,
-    /// What they cost.
-    pub(super) total: Judged,
-    /// Without this run.
-    before: Spent,
-    /// On other data sets, where those are not counted.
-    others: Spent,
+/// Shows what taking part costs, and asks where there is no limit.
+pub(super) struct Asking {
+    /// Whether the answer is yes beforehand.
+    pub(super) yes: bool,
+    pub(super) verbosity: Verbosity,
 }
 
-impl<'a> Cost<'a> {
-    /// Adds up. Every run of the state counts, as if each record had been in all of them, unless
-    /// data sets are `disjoint`.
-    pub(super) fn of(
-        run: &'a LedgerRun,
-        known: &'a [LedgerRun],
-        limits: &Limits,
-        disjoint: bool,
-    ) -> Result<Self, Refusal> {
-        let earlier = known.iter().filter(|known| known.hash != run.hash);
-        let (counted, apart): (Vec<_>, Vec<_>) =
-            earlier.partition(|earlier| !disjoint || earlier.data == run.data);
-        let before = Counted::new(counted.iter().copied(), None, limits.replace_one);
-        let apart = Counted::new(apart, None, limits.replace_one);
-        let counted = Counted::new(counted, Some(run), limits.replace_one);
-        // First what is in the ledger: if that can be added up, the rest is about the run.
-        let (before, others) = (limits.spent(&before)?, limits.spent(&apart)?);
-        let of_the_run = |refusal: Refusal| refusal.of_the_run(Sent::of(run));
-        Ok(Self {
-            run,
-            limits: *limits,
-            total: limits.judged(&counted).map_err(of_the_run)?,
-            before,
-            others,
-            counted,
-        })
+impl Consent for Asking {
+    fn unnamed(&mut self, names: &[String]) {
+        self.verbosity.warn(format!(
+            "these records do not say what their columns are called, so their order is not \
+             checked; the run has {}",
+            some_of(names)
+        ));
     }
 
+    fn adjusted(&mut self, adjustments: &[Adjustment]) {
+        // A person at a terminal may hear what stands in the records; a log may be sent elsewhere.
+        if !logs::for_machines() {
+            for adjustment in adjustments {
+                self.verbosity.say(adjustment.to_string());
+            }
+        }
+    }
+
+    fn shown(&mut self, cost: &Cost<'_>, description: &Description) {
+        Shown(cost).show(description, self.verbosity);
+    }
+
+    fn without_limit(&mut self, cost: &Cost<'_>) -> Result<(), AgreementError> {
+        Shown(cost).warn_of_whole_records(self.verbosity)?;
+        match self.yes || agreed(&cost.total.spent, self.verbosity) {
+            true => Ok(()),
+            false => Err(AgreementError::Declined(
+                "refused by you; nothing has been sent".to_string(),
+            )),
+        }
+    }
+}
+
+/// What a run costs, in words.
+struct Shown<'a>(&'a Cost<'a>);
+
+impl Shown<'_> {
     /// Shows it, to people or to machines.
-    pub(super) fn show(&self, description: &Description, verbosity: Verbosity) {
+    fn show(&self, description: &Description, verbosity: Verbosity) {
         if logs::for_machines() {
             self.log();
         } else {
@@ -74,19 +76,19 @@ impl<'a> Cost<'a> {
         for warning in &description.warnings {
             verbosity.warn(shortened(warning));
         }
-        if self.others.runs > 0 {
+        if self.0.others.runs > 0 {
             verbosity.warn(format!(
                 "--disjoint-data-sets: {} on other data sets spent {}, which is not counted here; \
                  that is right only if no record is in two of them",
-                counted(self.others.runs, "run"),
-                epsilon_text(self.others.epsilon),
+                counted(self.0.others.runs, "run"),
+                epsilon_text(self.0.others.epsilon),
             ));
         }
     }
 
     /// For people.
     fn lines(&self, description: &Description) -> Vec<String> {
-        let Self { run, limits, .. } = self;
+        let Cost { run, limits, .. } = self.0;
         let price = &run.price;
         let mut lines = vec![format!(
             "run {}: {} with {}, client {} of {}, {}, {}",
@@ -120,14 +122,14 @@ impl<'a> Cost<'a> {
                 counted(price.rounds, "message")
             ));
         }
-        lines.push(match self.before.runs {
+        lines.push(match self.0.before.runs {
             0 => "before this run nothing was spent".to_string(),
             count => format!(
                 "before this run {} spent {} at delta {}, {}",
                 counted(count, "run"),
-                epsilon_text(self.before.epsilon),
-                readable(self.before.delta),
-                neighbours(self.before.adjacency, self.before.records_per_person)
+                epsilon_text(self.0.before.epsilon),
+                readable(self.0.before.delta),
+                neighbours(self.0.before.adjacency, self.0.before.records_per_person)
             ),
         });
         let allowed = |limit: Option<f64>| {
@@ -135,7 +137,7 @@ impl<'a> Cost<'a> {
                 format!(" (limit {})", readable(round_up(limit, 4)))
             })
         };
-        let Judged { spent, strict, .. } = &self.total;
+        let Judged { spent, strict, .. } = &self.0.total;
         lines.push(format!(
             "with all of this run {} at delta {}{}, {} at delta {}{}, {}",
             epsilon_text(spent.epsilon),
@@ -146,12 +148,12 @@ impl<'a> Cost<'a> {
             allowed(limits.epsilon.map(strict_limit)),
             neighbours(spent.adjacency, spent.records_per_person),
         ));
-        if self.counted.is_known() {
+        if self.0.counted.is_known() {
             lines.push(format!(
                 "of {} in all the server is expected to read at most {} exactly{}, \
                  if it lacks {UNKNOWN_BITS} bits of each",
-                self.total.records,
-                self.total.read_in_words(),
+                self.0.total.records,
+                self.0.total.read_in_words(),
                 limits.epsilon.map_or(String::new(), |_| {
                     format!(" (limit {})", readable(limits.most_read()))
                 }),
@@ -162,28 +164,28 @@ impl<'a> Cost<'a> {
 
     /// For machines, all in one event.
     fn log(&self) {
-        let Judged { spent, strict, .. } = &self.total;
-        let price = &self.run.price;
+        let Judged { spent, strict, .. } = &self.0.total;
+        let price = &self.0.run.price;
         tracing::info!(
-            run = hex(&self.run.hash),
-            client = self.run.client,
+            run = hex(&self.0.run.hash),
+            client = self.0.run.client,
             records = price.records,
             messages = price.rounds,
-            messages_made = self.run.messages,
+            messages_made = self.0.run.messages,
             epsilon = price.epsilon,
             epsilon_replace_one = price.cost(Adjacency::ReplaceOne, price.delta).unwrap_or(None),
             delta = price.delta,
             adjacency = price.adjacency.word(),
             records_per_person = price.records_per_person,
             claim = %price.claim,
-            spent = self.before.epsilon,
-            runs_before = self.before.runs,
+            spent = self.0.before.epsilon,
+            runs_before = self.0.before.runs,
             total = spent.epsilon,
             total_delta = spent.delta,
             strict = strict.epsilon,
             strict_delta = strict.delta,
             total_adjacency = spent.adjacency.word(),
-            read = self.counted.is_known().then(|| self.total.read()),
+            read = self.0.counted.is_known().then(|| self.0.total.read()),
             "cost"
         );
     }
@@ -193,16 +195,15 @@ impl<'a> Cost<'a> {
     ///
     /// # Errors
     /// When the run cannot be accounted.
-    pub(super) fn warn_of_whole_records(&self, verbosity: Verbosity) -> Result<(), Refusal> {
-        let price = &self.run.price;
+    fn warn_of_whole_records(&self, verbosity: Verbosity) -> Result<(), Refusal> {
+        let price = &self.0.run.price;
         let Some(claimed) = price.epsilon else {
             return Ok(());
         };
-        let alone = Counted::new([], Some(self.run), self.limits.replace_one);
-        let alone = self.limits.judged(&alone)?;
+        let alone = self.0.alone()?;
         let strict = &alone.strict;
         let cheap = strict.epsilon.unwrap_or(f64::INFINITY) <= strict_limit(claimed);
-        if cheap && alone.read() < self.limits.most_read() {
+        if cheap && alone.read() < self.0.limits.most_read() {
             return Ok(());
         }
         loudly(
@@ -248,7 +249,7 @@ fn loudly(verbosity: Verbosity, warning: String) {
 
 /// Asks a person. Without one the run's own epsilon is the only limit, which is said even if
 /// nothing else is.
-pub(super) fn ask(total: &Spent, verbosity: Verbosity) -> Result<(), Failure> {
+fn agreed(total: &Spent, verbosity: Verbosity) -> bool {
     let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
     if !(stdin.is_terminal() && stderr.is_terminal()) {
         loudly(
@@ -258,16 +259,10 @@ pub(super) fn ask(total: &Spent, verbosity: Verbosity) -> Result<(), Failure> {
                 epsilon_text(total.epsilon)
             ),
         );
-        return Ok(());
+        return true;
     }
     let _ = write!(stderr.lock(), "Take part? [y/N] ");
     let mut answer = String::new();
     let read = stdin.lock().read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        Ok(())
-    } else {
-        Err(Failure::Refused(
-            "refused by you; nothing has been sent".to_string(),
-        ))
-    }
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }

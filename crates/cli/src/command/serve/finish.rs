@@ -11,7 +11,6 @@ use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
 use super::super::{Failure, Verbosity, all_cores, print};
 use super::Options;
-use super::plan::Plan;
 use soteriafl::accounting::Privacy;
 use soteriafl::advice;
 use soteriafl::claim::{Claim, Reason};
@@ -20,6 +19,7 @@ use soteriafl::output::{Deployed, RunDirectory, RunResult};
 use soteriafl::problem;
 use soteriafl::words::readable;
 use soteriafl_deploy::coordinator::Coordinator;
+use soteriafl_deploy::run_plan::RunPlan;
 use soteriafl_deploy::store::{Evaluation, ServerStore};
 
 /// What is left when the last round is closed.
@@ -64,7 +64,7 @@ pub(super) fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Final> {
 /// Writes what can be said at the end.
 pub(super) fn finish(
     options: &Options,
-    plan: &Plan,
+    plan: &RunPlan,
     directory: RunDirectory,
     ending: &Shared,
     began: Instant,
@@ -170,7 +170,7 @@ pub(super) fn finish(
 }
 
 /// What the most common class of the server's test set would reach on it.
-fn majority_accuracy(plan: &Plan) -> Option<f64> {
+fn majority_accuracy(plan: &RunPlan) -> Option<f64> {
     let test = plan.test.as_deref()?;
     advice::majority_accuracy([test], test)
 }

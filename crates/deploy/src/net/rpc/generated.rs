@@ -130,6 +130,37 @@ pub struct AcknowledgeRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcknowledgeReply {}
+/// The same protocol over a transport that carries a question to a client and its answer back
+/// (docs/protocol.md): no streams, no calls of clients, perhaps a new process for every message.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Question {
+    /// As in DescribeReply; empty once the client has made a message.
+    #[prost(string, tag = "1")]
+    pub description: ::prost::alloc::string::String,
+    /// As in Follow, from the position of the client's last answer. Empty before the run has begun.
+    #[prost(message, repeated, tag = "2")]
+    pub progress: ::prost::alloc::vec::Vec<Progress>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Answer {
+    /// Empty where the client does not take part; no reason is given, since it may be about records.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub run: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub client: u32,
+    #[prost(uint64, tag = "3")]
+    pub records: u64,
+    /// As in FollowRequest.
+    #[prost(uint32, optional, tag = "4")]
+    pub have: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    pub pending: ::core::option::Option<u32>,
+    #[prost(bool, tag = "6")]
+    pub every_round: bool,
+    /// As in SubmitRequest: the message of the open round, if the client is up to date.
+    #[prost(bytes = "bytes", optional, tag = "7")]
+    pub message: ::core::option::Option<::prost::bytes::Bytes>,
+}
 /// Generated client implementations.
 pub mod coordinator_client {
     #![allow(

@@ -4,36 +4,97 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use soteriafl_core::random::SecretKey;
-use soteriafl_data::schema::Target;
-use soteriafl_data::{
-    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, Scaling, Schema, Source,
-    TableSchema,
-};
-
-use super::super::{Failure, Verbosity, all_cores, inputs};
-use super::Options;
-use soteriafl::accounting;
+use soteriafl::accounting::{self, PrivacyError};
 use soteriafl::advice;
 use soteriafl::config::resolve::Resolved;
-use soteriafl::config::{Auto, Config, ConfigError, FeatureList, NoiseName, NoiseTarget};
+use soteriafl::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName, NoiseTarget};
 use soteriafl::output::TestSet;
 use soteriafl::problem::{self, Model, Preparation, Problem, ProblemError, constant_feature};
 use soteriafl::record_shape::RecordShape;
 use soteriafl::words::{counted, readable};
-use soteriafl_deploy::budget::{Deltas, MOST_READ};
-use soteriafl_deploy::description::Description;
+use soteriafl_core::random::{EntropyError, SecretKey};
+use soteriafl_data::schema::Target;
+use soteriafl_data::{
+    Cosine, DataDirectories, DataError, Dataset, FeatureKind, FeatureMap, RecordsError, Scaling,
+    Schema, Source, TableSchema,
+};
+
+use super::budget::{Deltas, MOST_READ};
+use super::description::{Description, DescriptionError};
+
+/// Why there is nothing to coordinate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunPlanError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Data or model are.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Records cannot be prepared.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+    /// The noise cannot be computed.
+    #[error(transparent)]
+    Privacy(#[from] PrivacyError),
+    /// The run cannot be described.
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
+    /// No nonce is to be had.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    /// A file that the configuration names is not there.
+    #[error("{0}")]
+    Missing(DataError),
+    /// Scaling constants were computed from records.
+    #[error(
+        "deployment takes scaling constants only: give data.center and data.factor, or data.scale = \"none\""
+    )]
+    DataDependent,
+    /// The state is another run's.
+    #[error("{0} holds a run with another configuration")]
+    OtherRun(String),
+}
+
+impl RunPlanError {
+    /// What a person can do about it.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Config(error) => error.hint(),
+            Self::Missing(_) => Some(
+                "data.source and data.test are looked for from where the server runs: give the \
+                 whole path",
+            ),
+            Self::OtherRun(_) => {
+                Some("give the configuration it was started with, or another --state")
+            }
+            _ => None,
+        }
+    }
+}
 
 /// Everything that follows from configuration and data.
-pub(super) struct Plan {
-    pub(super) resolved: Resolved,
-    pub(super) shape: RecordShape,
-    pub(super) model: Model,
-    pub(super) test: Option<Arc<Dataset>>,
-    pub(super) scaling: Scaling,
-    pub(super) features: FeatureMap,
-    pub(super) basis: Option<Cosine>,
-    pub(super) intercept: f64,
+pub struct RunPlan {
+    /// The configuration, with nothing left to choose.
+    pub resolved: Resolved,
+    /// What records look like.
+    pub shape: RecordShape,
+    /// The model.
+    pub model: Model,
+    /// The server's own test set, prepared.
+    pub test: Option<Arc<Dataset>>,
+    /// How features are scaled.
+    pub scaling: Scaling,
+    /// The public map of records.
+    pub features: FeatureMap,
+    /// The basis that features are written in.
+    pub basis: Option<Cosine>,
+    /// The constant feature.
+    pub intercept: f64,
     /// Records of each client, as far as the server knows before they join.
     records: Vec<usize>,
     /// Whether scaling constants were computed from records.
@@ -42,14 +103,21 @@ pub(super) struct Plan {
     smallest: usize,
 }
 
-impl Plan {
-    pub(super) fn make(options: &Options, verbosity: Verbosity) -> Result<Self, Failure> {
-        let mut document = inputs::document(options.config.as_deref(), &options.set)?;
-        if let Some(seed) = options.test_seed {
+impl RunPlan {
+    /// What `document` means, and what its owner should be warned of.
+    ///
+    /// # Errors
+    /// When it cannot be coordinated.
+    pub fn make(
+        mut document: Document,
+        directories: &DataDirectories,
+        test_seed: Option<u64>,
+    ) -> Result<(Self, Vec<String>), RunPlanError> {
+        if let Some(seed) = test_seed {
             document.set(&format!("run.seed={seed}"))?;
         }
         let mut config = Config::read(&document)?;
-        if config.noise == Auto::Auto && options.test_seed.is_none() {
+        if config.noise == Auto::Auto && test_seed.is_none() {
             config.noise = Auto::Given(NoiseName::Secure);
         }
         // A server has no records to standardise by.
@@ -64,7 +132,6 @@ impl Plan {
             )
             .into());
         }
-        let directories = options.data.directories();
         if config.source == Source::Clients && config.records.is_none() {
             return Err(ConfigError::with_hint(
                 "`data.source = \"clients\"` says that the server owns no records, but not how \
@@ -74,21 +141,20 @@ impl Plan {
             .into());
         }
         let (plan, warnings) = if config.records.is_some() {
-            Self::without_records(&config, &directories)?
+            Self::without_records(&config, directories)?
         } else {
-            Self::with_records(&config, &directories)?
+            Self::with_records(&config, directories)?
         };
-        let own = (options.test_seed.is_none())
+        let own = (test_seed.is_none())
             .then(|| delta_of_clients(&plan.resolved, plan.smallest))
             .flatten();
-        for warning in warnings.iter().chain(&plan.advice()?).chain(&own) {
-            verbosity.warn(warning);
-        }
-        Ok(plan)
+        let advice = plan.advice()?;
+        let warnings = warnings.into_iter().chain(advice).chain(own).collect();
+        Ok((plan, warnings))
     }
 
     /// What can be foreseen from public quantities and the server's own test set.
-    fn advice(&self) -> Result<Vec<String>, Failure> {
+    fn advice(&self) -> Result<Vec<String>, RunPlanError> {
         let dimension = self.model.objective().dimension();
         let run = self.resolved.specification();
         let sigmas = self
@@ -109,7 +175,7 @@ impl Plan {
     }
 
     /// Whether the columns of the server's own test set are far out of scale.
-    pub(super) fn columns(&self) -> Option<String> {
+    pub fn columns(&self) -> Option<String> {
         let as_read = self.basis.is_none() && self.features.kind() == FeatureKind::None;
         let test = self.test.as_deref().filter(|_| as_read)?;
         let constant = self.model.intercept();
@@ -120,7 +186,7 @@ impl Plan {
     fn with_records(
         config: &Config,
         directories: &DataDirectories,
-    ) -> Result<(Self, Vec<String>), Failure> {
+    ) -> Result<(Self, Vec<String>), RunPlanError> {
         let problem = Problem::load(config, directories).map_err(|error| match error {
             ProblemError::Data(error) => configured(error),
             error => error.into(),
@@ -149,7 +215,7 @@ impl Plan {
     fn without_records(
         config: &Config,
         directories: &DataDirectories,
-    ) -> Result<(Self, Vec<String>), Failure> {
+    ) -> Result<(Self, Vec<String>), RunPlanError> {
         let given = config.features.as_ref();
         let schema = Schema {
             columns: given.map(FeatureList::count),
@@ -215,7 +281,8 @@ impl Plan {
             }
             test = scaling.apply(test)?;
             if plan.features.kind() != FeatureKind::None {
-                test = plan.features.apply_by(test, all_cores())?;
+                let threads = std::thread::available_parallelism().map_or(1, usize::from);
+                test = plan.features.apply_by(test, threads)?;
             }
             if let Some(basis) = basis {
                 test = basis.apply(test)?;
@@ -226,12 +293,12 @@ impl Plan {
     }
 
     /// The file `config.toml`.
-    pub(super) fn config_toml(&self, options: &Options) -> String {
-        self.resolved.to_deployed_toml(options.test_seed)
+    pub fn config_toml(&self, test_seed: Option<u64>) -> String {
+        self.resolved.to_deployed_toml(test_seed)
     }
 
     /// What the server measures on.
-    pub(super) fn test_set(&self) -> Option<TestSet> {
+    pub fn test_set(&self) -> Option<TestSet> {
         let test = self.test.as_ref()?;
         let source = self.resolved.test.as_ref();
         Some(TestSet {
@@ -241,28 +308,29 @@ impl Plan {
         })
     }
 
-    /// The description of a new run, or of the stored one, which must be this configuration's.
-    pub(super) fn describe(
+    /// The description of a new run, or of the one that the state at `place` holds, which must be
+    /// this configuration's.
+    ///
+    /// # Errors
+    /// When it is not, or cannot be described.
+    pub fn describe(
         &self,
-        options: &Options,
+        test_seed: Option<u64>,
         stored: Option<&str>,
-    ) -> Result<Description, Failure> {
+        place: &str,
+    ) -> Result<Description, RunPlanError> {
         if self.data_dependent {
-            return Err(Failure::usage(
-                "deployment takes scaling constants only: give data.center and data.factor, or \
-                 data.scale = \"none\"",
-            ));
+            return Err(RunPlanError::DataDependent);
         }
         let mut nonce = [0; 16];
         match stored {
             Some(text) => {
                 let line = text.lines().find_map(|line| line.strip_prefix("nonce = "));
-                let found = line.and_then(|line| soteriafl_deploy::unhex(line.trim_matches('"')));
+                let found = line.and_then(|line| super::unhex(line.trim_matches('"')));
                 nonce = found.unwrap_or_default();
             }
             None => {
-                let key = SecretKey::from_operating_system()
-                    .map_err(|error| Failure::Failed(error.to_string()))?;
+                let key = SecretKey::from_operating_system()?;
                 nonce.copy_from_slice(&key.expose()[..16]);
             }
         }
@@ -271,17 +339,13 @@ impl Plan {
             self.shape.clone(),
             &self.model,
             &self.model.start(&self.resolved)?,
-            options.test_seed,
+            test_seed,
             nonce,
         )?;
         match stored {
-            Some(text) if text != description.text() => Err(Failure::Usage {
-                message: format!(
-                    "{} holds a run with another configuration",
-                    options.state.display()
-                ),
-                hint: Some("give the configuration it was started with, or another --state".into()),
-            }),
+            Some(text) if text != description.text() => {
+                Err(RunPlanError::OtherRun(place.to_string()))
+            }
             _ => Ok(description),
         }
     }
@@ -357,17 +421,10 @@ fn delta_of_clients(resolved: &Resolved, smallest: usize) -> Option<String> {
 
 /// A file that the configuration names and that is not there makes the configuration wrong: whoever starts servers should not
 /// try it again, as it does what merely failed.
-fn configured(error: DataError) -> Failure {
+fn configured(error: DataError) -> RunPlanError {
     match &error {
         DataError::File { error: reason, .. } if reason.kind() == ErrorKind::NotFound => {
-            Failure::Usage {
-                message: error.to_string(),
-                hint: Some(
-                    "data.source and data.test are looked for from where the server runs: give \
-                     the whole path"
-                        .to_string(),
-                ),
-            }
+            RunPlanError::Missing(error)
         }
         _ => error.into(),
     }

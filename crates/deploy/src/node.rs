@@ -1,0 +1,162 @@
+//! A client over a transport of questions and answers ([`exchange`]) that remembers nothing but its
+//! state directory: every question may be answered by a new process.
+//!
+//! **Guarantee.** What `soteria join` guarantees: the run is judged by the owner's [`Terms`] before
+//! anything leaves, again at every question; a message is in the ledger before it is in an answer;
+//! a client that does not take part says so and gives no reason. **Cost.** Each question opens the
+//! state, reads the records and prices the run; [`Node::kept_open`] does that once per process.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use soteriafl_data::DataError;
+
+use super::agreement::{self, Agreed, AgreementError, Consent, Terms};
+use super::description::RUN_ID_LEN;
+use super::exchange::{self, Answer, ExchangeError, Question};
+use super::participant::{Participant, Position};
+use super::records;
+use super::sqlite::ClientSqlite;
+use super::store::{ClientStore, StoreError};
+
+/// Why a question has no answer but, perhaps, [`Answer::Refused`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The client does not take part.
+    #[error(transparent)]
+    Agreement(Box<AgreementError>),
+    /// The question is not understood, or one side cannot go on.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The state cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The records cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The state knows nothing of this run.
+    #[error("the server goes on with a run that this state has never joined")]
+    Unknown,
+}
+
+impl From<AgreementError> for NodeError {
+    fn from(error: AgreementError) -> Self {
+        Self::Agreement(Box::new(error))
+    }
+}
+
+/// A client that is asked.
+pub struct Node {
+    state: PathBuf,
+    terms: Terms,
+    keep: bool,
+    open: Option<(Bytes, u64, Participant<ClientSqlite>)>,
+}
+
+impl Node {
+    /// A client with its state in a directory.
+    pub fn new(state: impl Into<PathBuf>, terms: Terms) -> Self {
+        Self {
+            state: state.into(),
+            terms,
+            keep: false,
+            open: None,
+        }
+    }
+
+    /// The same in a process that lives through the run: the state stays open, so no other process
+    /// can use it meanwhile, and checkpoints are as rare as those of `soteria join`.
+    #[must_use]
+    pub fn kept_open(self) -> Self {
+        Self { keep: true, ..self }
+    }
+
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// When it takes no part ([`NodeError::Agreement`]: answer [`Answer::Refused`]), or cannot.
+    pub fn answer(
+        &mut self,
+        question: &[u8],
+        consent: &mut dyn Consent,
+    ) -> Result<Answer, NodeError> {
+        let question = Question::decode(question)?;
+        if let Some((run, records, participant)) = &mut self.open
+            && question.run() == Some(&run[..])
+        {
+            let client = self.terms.client;
+            return Ok(exchange::answer(
+                participant,
+                &question,
+                run,
+                client,
+                *records,
+            )?);
+        }
+        // Before the state is opened again: one process has it once.
+        self.open = None;
+        self.agree(&question, consent)
+    }
+
+    fn agree(
+        &mut self,
+        question: &Question,
+        consent: &mut dyn Consent,
+    ) -> Result<Answer, NodeError> {
+        let terms = &self.terms;
+        let mut store = ClientSqlite::open(&self.state)?;
+        let known = store.runs()?;
+        // Before the server's description can say anything about them.
+        let own = records::source_digest(&terms.share.source, &terms.directories)?;
+        let asked = question.run();
+        let text = match &question.description {
+            Some(text) => text,
+            None => {
+                let named = known
+                    .iter()
+                    .find(|run| asked == Some(&run.hash[..RUN_ID_LEN]));
+                &named.ok_or(NodeError::Unknown)?.description
+            }
+        };
+        let outline = agreement::outline(terms, text)?;
+        let run = Bytes::copy_from_slice(&outline.run_id());
+        if asked.is_some_and(|asked| asked != run) {
+            return Err(ExchangeError::OtherRun("question").into());
+        }
+        let takes_part = |records, position| Answer::TakesPart {
+            run: run.clone(),
+            client: terms.client,
+            records,
+            position,
+            message: None,
+        };
+        if let Some(over) = agreement::joined(terms, &outline, &known)?
+            && over.finished
+        {
+            let end = Position {
+                have: Some(outline.resolved.rounds),
+                pending: None,
+                every_round: false,
+            };
+            return Ok(takes_part(over.price.records, Some(end)));
+        }
+        let agreed = Agreed::reach(terms, own, &outline, &known, &mut store, consent)?;
+        let records = agreed.records.data.rows() as u64;
+        if asked.is_none() {
+            return Ok(takes_part(records, None));
+        }
+        // The server has taken this client: now the state is bound.
+        if agreed.run.messages == 0 {
+            store.begin(&agreed.run).map_err(AgreementError::from)?;
+        }
+        // What a process of one message does not keep, the next one would have to be told again.
+        let every = (!self.keep).then_some(1);
+        let mut participant = agreed.participant(store, terms, every)?;
+        let answer = exchange::answer(&mut participant, question, &run, terms.client, records)?;
+        if self.keep {
+            self.open = Some((run, records, participant));
+        }
+        Ok(answer)
+    }
+}
