@@ -69,7 +69,7 @@ impl Shown<'_> {
                 verbosity.say(line);
             }
         }
-        let price = &self.run.price;
+        let price = &self.0.run.price;
         if let Some(presumed) = advice::persons(price.records_per_person, &price.claim) {
             verbosity.warn(presumed);
         }
