@@ -16,6 +16,7 @@ build: ## Build the program: target/release/soteria
 
 test: check-format lint doc examples browser ## Everything that must pass: format, lints, documentation, examples, tests
 	$(CARGO) test --workspace --locked --no-fail-fast
+	$(CARGO) test -p soteriafl --locked --features mutations --test mutations
 	SOTERIA_PROGRAM=$(abspath $(TARGET_DIR))/debug/soteria $(MAKE) python
 
 check-format: ## Check the format

@@ -4,17 +4,29 @@
 //! | estimator | not sampled (1-q) | sampled (q) | masked vectors: zero-out, replace-one |
 //! | --- | --- | --- | --- |
 //! | GD | - | `G/m` (always) | 1, 1 |
-//! | SGD | 0 | `G/b` | 1, 2 |
+//! | SGD; recursive, in units of a round's public scale | 0 | `G/b` | 1, 2 |
 //! | SVRG, SAGA, difference clipped to `C_A` | `G/m` | `C_A/b + G/m` | 2, 4 |
 //! | SVRG, SAGA, gradients clipped only | `G/m` | `(2-q) G/b` | 2, 4 |
 //!
 //! `m` records, expected batch `b`, sampling rate `q = b/m`, clip `G`. A row is proved in
 //! `docs/privacy.md`; it holds under both adjacencies and whatever the estimator's hidden state is.
+//!
+//! Where `K` records belong to one person, `j` of their `K` coins fall with binomial probability,
+//! and the rows add up (`docs/privacy.md`, persons):
+//!
+//! | estimator | `j` of `K` sampled | masked vectors |
+//! | --- | --- | --- |
+//! | GD | `K G/m` (always) | 1, 1 |
+//! | SGD | `j G/b` | `K`, `2 K` |
+//! | SVRG, SAGA, difference clipped to `C_A` | `j C_A/b + K G/m` | `2 K`, `4 K` |
+//! | SVRG, SAGA, gradients clipped only | `j (2-q) G/b + (K-j) G/m` | `2 K`, `4 K` |
+//!
 //! A new estimator is a variant of both enums here and a row in `Estimator::shifts` and
 //! `Estimator::masked_vectors`.
 
 use crate::error::{EventError, check_positive, check_range};
 use crate::mixture::ShiftMixture;
+use crate::recursion::{NoiseLevels, Recursion};
 use crate::words::words;
 
 /// Which gradient estimator: the choice without its parameters, as configuration and theory need
@@ -29,6 +41,8 @@ pub enum EstimatorKind {
     Svrg,
     /// Minibatch of differences to a table of last visits, plus the table's mean.
     Saga,
+    /// Increments that the server adds up.
+    Recursive,
 }
 
 words!(
@@ -38,7 +52,25 @@ words!(
     Sgd = "sgd",
     Svrg = "svrg",
     Saga = "saga",
+    Recursive = "recursive",
 );
+
+impl EstimatorKind {
+    /// Whether an estimate is a clipped difference plus a mean over all records.
+    #[must_use]
+    pub fn has_two_terms(self) -> bool {
+        matches!(self, Self::Svrg | Self::Saga)
+    }
+
+    /// How many gradients of a record an estimate asks for.
+    #[must_use]
+    pub fn gradients(self) -> u32 {
+        match self {
+            Self::Gd | Self::Sgd => 1,
+            Self::Svrg | Self::Saga | Self::Recursive => 2,
+        }
+    }
+}
 
 /// A gradient estimator with the parameters that its privacy depends on.
 ///
@@ -61,10 +93,15 @@ pub enum Estimator {
         /// The bound `C_A`.
         difference_clip: Option<f64>,
     },
+    /// Increments that the server adds up. Their noise follows their clip, so that a message costs
+    /// what one of SGD does.
+    Recursive(Recursion),
 }
 
 impl Estimator {
-    /// The estimator of this kind; GD and SGD have no differences and no use for their clip.
+    /// The estimator of this kind, with what is usual for the rest: the recursive one has the
+    /// momentum of DP-SRM ([`Recursion::momentum`]), whose cost does not depend on the difference
+    /// clip. GD and SGD have no differences and no use for their clip.
     #[must_use]
     pub fn new(kind: EstimatorKind, difference_clip: Option<f64>) -> Self {
         match kind {
@@ -72,6 +109,9 @@ impl Estimator {
             EstimatorKind::Sgd => Self::Sgd,
             EstimatorKind::Svrg => Self::Svrg { difference_clip },
             EstimatorKind::Saga => Self::Saga { difference_clip },
+            EstimatorKind::Recursive => {
+                Self::Recursive(Recursion::momentum(difference_clip.unwrap_or(1.0)))
+            }
         }
     }
 
@@ -83,25 +123,36 @@ impl Estimator {
             Self::Sgd => EstimatorKind::Sgd,
             Self::Svrg { .. } => EstimatorKind::Svrg,
             Self::Saga { .. } => EstimatorKind::Saga,
+            Self::Recursive(_) => EstimatorKind::Recursive,
+        }
+    }
+
+    /// The two levels of noise of a run, where there are two.
+    #[must_use]
+    pub fn noise_levels(self) -> Option<NoiseLevels> {
+        match self {
+            Self::Recursive(recursion) => recursion.noise_levels(),
+            _ => None,
         }
     }
 
     /// Whether an estimate is a clipped difference plus a mean over all records.
     #[must_use]
     pub fn has_two_terms(self) -> bool {
-        matches!(self, Self::Svrg { .. } | Self::Saga { .. })
+        self.kind().has_two_terms()
     }
 
-    /// How far one record moves the estimate: the row of the table above.
+    /// How far the `person` records of one person move the estimate: the row of the table above.
     pub(crate) fn shifts(
         self,
         clip: f64,
         records: f64,
         batch: f64,
+        person: u32,
     ) -> Result<ShiftMixture, EventError> {
         let all = clip / records;
         if self == Self::Gd {
-            return ShiftMixture::certain(all);
+            return ShiftMixture::certain(f64::from(person) * all);
         }
         check_positive("the batch", batch)?;
         let rate = batch / records;
@@ -109,6 +160,10 @@ impl Estimator {
         let sampled = clip / batch;
         let shifts = match self {
             Self::Gd | Self::Sgd => [0.0, sampled],
+            Self::Recursive(recursion) => {
+                recursion.check()?;
+                [0.0, sampled]
+            }
             Self::Svrg { difference_clip } | Self::Saga { difference_clip } => {
                 match difference_clip {
                     Some(bound) => {
@@ -120,18 +175,38 @@ impl Estimator {
                 }
             }
         };
-        ShiftMixture::new(&shifts, &[1.0 - rate, rate])
+        if person == 1 {
+            return ShiftMixture::new(&shifts, &[1.0 - rate, rate]);
+        }
+        let sums = (0..=person)
+            .map(|heads| f64::from(heads) * shifts[1] + f64::from(person - heads) * shifts[0]);
+        ShiftMixture::new(&sums.collect::<Vec<_>>(), &binomial(person, rate))
     }
 
-    /// How many record vectors one draw of the coordinates masks together, under zero-out and under
-    /// replace-one.
-    pub(crate) fn masked_vectors(self) -> (u32, u32) {
+    /// How many vectors of a person with `person` records one draw of the coordinates masks
+    /// together, under zero-out and under replace-one. Without coins all records are one vector.
+    pub(crate) fn masked_vectors(self, person: u32) -> (u32, u32) {
         match self {
             Self::Gd => (1, 1),
-            Self::Sgd => (1, 2),
-            Self::Svrg { .. } | Self::Saga { .. } => (2, 4),
+            Self::Sgd | Self::Recursive(_) => (person, 2 * person),
+            Self::Svrg { .. } | Self::Saga { .. } => (2 * person, 4 * person),
         }
     }
+}
+
+/// The law of the number of heads among `coins` coins, by convolution: sums of positive numbers,
+/// so each probability is right up to `coins` roundings.
+fn binomial(coins: u32, rate: f64) -> Vec<f64> {
+    let mut law = vec![1.0];
+    for _ in 0..coins {
+        let mut next = vec![0.0; law.len() + 1];
+        for (heads, &probability) in law.iter().enumerate() {
+            next[heads] += (1.0 - rate) * probability;
+            next[heads + 1] += rate * probability;
+        }
+        law = next;
+    }
+    law
 }
 
 #[cfg(test)]
@@ -147,7 +222,7 @@ mod tests {
         let error = "adam".parse::<EstimatorKind>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no estimator is called `adam`; there are gd, sgd, svrg, saga"
+            "no estimator is called `adam`; there are gd, sgd, svrg, saga, recursive"
         );
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`mechanism`] | what is described: who releases what |
 //! | [`estimator`] | each estimator's row of the proof |
+//! | [`recursion`] | estimates that the server adds up, and their two levels of noise |
 //! | [`question`] | what is asked and answered: cost, calibration, composition, odometer |
 //! | `pld`, `gaussian` | how: loss distributions, and the closed form |
 //! | [`rdp`] | how: Rényi divergences |
@@ -21,12 +22,15 @@ pub mod estimator;
 mod gaussian;
 pub mod mechanism;
 mod mixture;
+#[doc(hidden)]
+pub mod mutation;
 mod normal;
 mod odometer;
 pub mod paper;
 mod pld;
 pub mod question;
 pub mod rdp;
+pub mod recursion;
 mod rounding;
 mod words;
 
@@ -39,4 +43,5 @@ pub use mechanism::{ClipScope, Mechanism, RandomK, Release};
 pub use mixture::ShiftMixture;
 pub use odometer::Odometer;
 pub use question::Question;
+pub use recursion::{IncrementClip, NoiseLevels, Recursion};
 pub use rounding::round_up;

@@ -9,6 +9,7 @@ use crate::adjacency::Adjacency;
 use crate::error::{EventError, check_positive, check_range};
 use crate::estimator::Estimator;
 use crate::mixture::ShiftMixture;
+use crate::mutation::{self, Mutation};
 use crate::words::words;
 
 /// Which vector each record's clip bounds.
@@ -66,6 +67,28 @@ impl Mechanism {
     /// Numbers outside their range, a batch larger than the data, and combinations without a
     /// proof: [`ClipScope::Selected`] with anything but GD and SGD, [`ClipScope::Estimate`].
     pub fn release(&self) -> Result<Release, EventError> {
+        self.release_of_person(1)
+    }
+
+    /// What a message reveals of one person, of whom the client has at most so many records. It is
+    /// a matter of who counts as a neighbour, not of what the client does. A person cannot have
+    /// more records than there are.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release), and numbers of records outside `[1, 1000]`.
+    pub fn release_of_person(&self, most_records: u32) -> Result<Release, EventError> {
+        let holds = (1..=MOST_OF_PERSON).contains(&most_records);
+        let value = f64::from(most_records);
+        check_range(
+            "the number of records of a person",
+            "[1, 1000]",
+            value,
+            holds,
+        )?;
+        let person = match mutation::active(Mutation::PersonChargedOnce) {
+            true => 1,
+            false => u32::try_from(self.records).map_or(most_records, |m| most_records.min(m)),
+        };
         let records = self.records as f64;
         check_positive("the number of records", records)?;
         check_positive("the clip", self.clip)?;
@@ -74,7 +97,7 @@ impl Mechanism {
         }
         let refused = match self.clip_scope {
             ClipScope::Estimate => Some("a clip of the whole estimate does not bound one record"),
-            ClipScope::Selected if self.estimator.has_two_terms() => {
+            ClipScope::Selected if !matches!(self.estimator, Estimator::Gd | Estimator::Sgd) => {
                 Some("clipping only the selected coordinates is proved for gd and sgd alone")
             }
             ClipScope::Selected | ClipScope::Record => None,
@@ -82,10 +105,14 @@ impl Mechanism {
         if let Some(reason) = refused {
             return Err(EventError::Unproved(reason));
         }
-        let shifts = self.estimator.shifts(self.clip, records, self.batch)?;
+        let shifts = self
+            .estimator
+            .shifts(self.clip, records, self.batch, person)?;
         // A clip of the travelling coordinates gives every choice of them the full shift.
-        let fraction = self.rand_k.filter(|_| self.clip_scope == ClipScope::Record);
-        let (vectors_zero_out, vectors_replace_one) = self.estimator.masked_vectors();
+        let hides =
+            self.clip_scope == ClipScope::Record || mutation::active(Mutation::SelectedAmplified);
+        let fraction = self.rand_k.filter(|_| hides);
+        let (vectors_zero_out, vectors_replace_one) = self.estimator.masked_vectors(person);
         let random_k = fraction.map(|fraction| RandomK {
             fraction,
             vectors_zero_out,
@@ -94,6 +121,9 @@ impl Mechanism {
         Ok(Release { shifts, random_k })
     }
 }
+
+/// Beyond it the mixture of a person's shifts takes too long to compose.
+const MOST_OF_PERSON: u32 = 1000;
 
 pub(crate) fn check_fraction(fraction: f64) -> Result<(), EventError> {
     let holds = fraction > 0.0 && fraction <= 1.0;
@@ -144,6 +174,7 @@ impl RandomK {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recursion::Recursion;
 
     fn mechanism(estimator: Estimator) -> Mechanism {
         Mechanism {
@@ -154,6 +185,10 @@ mod tests {
             clip_scope: ClipScope::Record,
             rand_k: Some(0.05),
         }
+    }
+
+    fn recursive() -> Estimator {
+        Estimator::Recursive(Recursion::momentum(0.3))
     }
 
     #[test]
@@ -169,6 +204,7 @@ mod tests {
             (Estimator::Sgd, vec![(0.0, 0.95), (0.04, 0.05)], (1, 2)),
             (svrg, vec![(0.002, 0.95), (0.012, 0.05)], (2, 4)),
             (saga, vec![(0.002, 0.95), (1.95 * 0.04, 0.05)], (2, 4)),
+            (recursive(), vec![(0.0, 0.95), (0.04, 0.05)], (1, 2)),
         ];
         for (estimator, parts, (zero_out, replace_one)) in cases {
             let release = mechanism(estimator).release().unwrap();
@@ -180,6 +216,57 @@ mod tests {
             let random_k = release.random_k.unwrap();
             assert_eq!(random_k.vectors(Adjacency::ZeroOut), zero_out);
             assert_eq!(random_k.vectors(Adjacency::ReplaceOne), replace_one);
+        }
+    }
+
+    #[test]
+    fn the_rows_of_a_person_add_up() {
+        let loose = Estimator::Saga {
+            difference_clip: None,
+        };
+        let close = Estimator::Svrg {
+            difference_clip: Some(0.5),
+        };
+        // G/m = 0.002, G/b = 0.04, q = 0.05, K = 2.
+        let weights = [0.95 * 0.95, 2.0 * 0.95 * 0.05, 0.05 * 0.05];
+        let cases = [
+            (Estimator::Sgd, [0.0, 0.04, 0.08], (2, 4)),
+            (close, [0.004, 0.014, 0.024], (4, 8)),
+            (loose, [0.004, 0.08, 0.156], (4, 8)),
+        ];
+        for (estimator, shifts, (zero_out, replace_one)) in cases {
+            let release = mechanism(estimator).release_of_person(2).unwrap();
+            let expected = shifts.into_iter().zip(weights);
+            for (found, expected) in release.shifts.parts().iter().zip(expected) {
+                assert!(
+                    (found.0 - expected.0).abs() < 1e-15,
+                    "{estimator:?} {found:?}"
+                );
+                assert!(
+                    (found.1 - expected.1).abs() < 1e-15,
+                    "{estimator:?} {found:?}"
+                );
+            }
+            let random_k = release.random_k.unwrap();
+            assert_eq!(random_k.vectors(Adjacency::ZeroOut), zero_out);
+            assert_eq!(random_k.vectors(Adjacency::ReplaceOne), replace_one);
+        }
+        let gd = mechanism(Estimator::Gd);
+        let release = gd.release_of_person(3).unwrap();
+        assert_eq!(release.shifts, ShiftMixture::certain(0.006).unwrap());
+        assert_eq!(release.random_k, gd.release().unwrap().random_k);
+        // All of the client's records, and no more.
+        let few = Mechanism { records: 5, ..gd };
+        assert_eq!(
+            few.release_of_person(900).unwrap(),
+            few.release_of_person(5).unwrap()
+        );
+        for (estimator, _, _) in cases {
+            let one = mechanism(estimator);
+            assert_eq!(one.release_of_person(1).unwrap(), one.release().unwrap());
+        }
+        for refused in [0, 1001] {
+            assert!(gd.release_of_person(refused).is_err());
         }
     }
 
@@ -200,11 +287,14 @@ mod tests {
             selected.clip_scope = ClipScope::Selected;
             assert_eq!(selected.release().unwrap().random_k, None);
         }
-        let mut saga = mechanism(Estimator::Saga {
+        let saga = Estimator::Saga {
             difference_clip: Some(1.0),
-        });
-        saga.clip_scope = ClipScope::Selected;
-        assert!(matches!(saga.release(), Err(EventError::Unproved(_))));
+        };
+        for estimator in [saga, recursive()] {
+            let mut selected = mechanism(estimator);
+            selected.clip_scope = ClipScope::Selected;
+            assert!(matches!(selected.release(), Err(EventError::Unproved(_))));
+        }
         let mut whole = mechanism(Estimator::Sgd);
         whole.rand_k = None;
         assert_eq!(whole.release().unwrap().random_k, None);
@@ -234,6 +324,10 @@ mod tests {
                 estimator: Estimator::Svrg {
                     difference_clip: Some(f64::NAN),
                 },
+                ..base
+            },
+            Mechanism {
+                estimator: Estimator::Recursive(Recursion::momentum(f64::NAN)),
                 ..base
             },
         ];

@@ -27,6 +27,7 @@ use crate::mixture::ShiftMixture;
 use crate::odometer::Odometer;
 use crate::pld::{RoundCosts, Schedule};
 use crate::rdp::{RdpCurve, rdp_curve};
+use crate::recursion::NoiseLevels;
 
 /// Above this target no noise is sought by the masked bounds: their losses are cut at 300 a round,
 /// each try may take seconds, and the exact cost asks for enough noise anyway.
@@ -44,6 +45,8 @@ pub struct Question {
     /// Earlier releases in units of their noise, and whether random-k hides a part of any.
     before: Vec<(ShiftMixture, u64)>,
     hidden_before: bool,
+    /// Where some rounds have more noise than others.
+    levels: Option<NoiseLevels>,
     delta: f64,
     adjacency: Adjacency,
     method: Method,
@@ -52,7 +55,8 @@ pub struct Question {
 }
 
 impl Mechanism {
-    /// What `rounds` rounds of this mechanism cost: [`Question::new`] about its release.
+    /// What `rounds` rounds of this mechanism cost: [`Question::new`] about its release, with the
+    /// noise levels of its estimator.
     ///
     /// # Errors
     /// As [`Mechanism::release`].
@@ -62,7 +66,8 @@ impl Mechanism {
         delta: f64,
         adjacency: Adjacency,
     ) -> Result<Question, EventError> {
-        Ok(Question::new(self.release()?, rounds, delta, adjacency))
+        let question = Question::new(self.release()?, rounds, delta, adjacency);
+        Ok(question.noise_levels(self.estimator.noise_levels()))
     }
 }
 
@@ -76,6 +81,7 @@ impl Question {
             rounds,
             before: Vec::new(),
             hidden_before: false,
+            levels: None,
             delta,
             adjacency,
             method: Method::Pld,
@@ -106,6 +112,12 @@ impl Question {
         self.before.push((release.shifts.over(sigma)?, rounds));
         self.hidden_before |= release.random_k.is_some_and(|mask| mask.fraction < 1.0);
         Ok(self)
+    }
+
+    /// The same where some rounds have more noise: a `sigma` then is that of the others.
+    #[must_use]
+    pub fn noise_levels(self, levels: Option<NoiseLevels>) -> Self {
+        Question { levels, ..self }
     }
 
     /// The same for another number of rounds.
@@ -274,7 +286,7 @@ impl Question {
             Some(masked) => Odometer::new(0.0, rounds, checkpoints, |count| {
                 masked.epsilon(count, delta)
             }),
-            None if !self.before.is_empty() => {
+            None if !self.before.is_empty() || self.levels.is_some() => {
                 Odometer::new(self.spent_before()?, rounds, checkpoints, |count| {
                     self.clone().rounds(count).unamplified(&round)
                 })
@@ -330,27 +342,37 @@ impl Question {
 
     /// What the releases before this one have spent by themselves.
     fn spent_before(&self) -> Result<f64, AccountError> {
-        let mut before = self.clone();
+        let mut before = self.clone().noise_levels(None);
         match before.before.pop() {
             Some((round, rounds)) => before.rounds(rounds).unamplified(&round),
             None => Ok(0.0),
         }
     }
 
-    /// All releases, this one last.
-    fn all(&self, round: &ShiftMixture) -> Vec<(ShiftMixture, u64)> {
-        let this = (round.clone(), self.rounds);
-        self.before.iter().cloned().chain([this]).collect()
+    /// All releases, this one last: with two levels of noise, as two.
+    fn all(&self, round: &ShiftMixture) -> Result<Vec<(ShiftMixture, u64)>, AccountError> {
+        let mut all = self.before.clone();
+        match self
+            .levels
+            .map(|levels| (levels, levels.split(self.rounds)))
+        {
+            Some((levels, (first, second @ 1..))) => {
+                all.push((round.clone(), first));
+                all.push((round.over(levels.ratio)?, second));
+            }
+            _ => all.push((round.clone(), self.rounds)),
+        }
+        Ok(all)
     }
 
     fn schedule(&self, round: &ShiftMixture) -> Result<Schedule, AccountError> {
-        Schedule::new(&self.all(round), self.adjacency)
+        Schedule::new(&self.all(round)?, self.adjacency)
     }
 
     /// The sum of all releases' Rényi curves.
     fn curve(&self, round: &ShiftMixture) -> Result<RdpCurve, AccountError> {
         let mut sum = RdpCurve::zero();
-        for (shifts, rounds) in self.all(round) {
+        for (shifts, rounds) in self.all(round)? {
             if rounds == 0 {
                 return Err(AccountError::NoRounds { found: 0 });
             }
@@ -370,7 +392,8 @@ impl Question {
         }
     }
 
-    /// One masked round, or why amplification does not count.
+    /// One masked round, or why amplification does not count. With two levels of noise it has the
+    /// lower one, as a bound for all rounds.
     fn masked(
         &self,
         round: &ShiftMixture,

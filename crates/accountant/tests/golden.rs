@@ -101,7 +101,7 @@ fn costs_are_what_they_were() {
         None => 1e-9,
     };
     let rows = rows("costs.csv");
-    assert_eq!(rows.len(), 80);
+    assert_eq!(rows.len(), 88);
     for row in &rows {
         let kind: EstimatorKind = row.0["estimator"].parse().unwrap();
         let method: Method = row.0["method"].parse().unwrap();

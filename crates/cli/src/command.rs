@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share.
 
 pub mod account;
+pub mod audit;
 pub mod bench;
 pub mod compare;
 pub mod completions;

@@ -123,7 +123,9 @@ fn network_batch(data: &Dataset, batch: usize, selected: usize) {
             };
             let all = step.starts_with("all three");
             if all || step == "factors" {
-                network.factors(&model, records, None, Some(&mut factors), &mut workspace);
+                network
+                    .factors(&model, records, None, Some(&mut factors), &mut workspace)
+                    .unwrap();
             }
             let gradients = Gradients {
                 factors: &factors,
@@ -158,10 +160,14 @@ fn full_gradient(kind: &str, data: &Dataset) {
     let mut workspace = Workspace::new();
     let name = |step: &str| format!("784-64-10, {count} {kind} rows: {step}");
     let forward = measure(&name("factors"), 0.5, || {
-        network.factors(&model, records, None, Some(&mut factors), &mut workspace);
+        network
+            .factors(&model, records, None, Some(&mut factors), &mut workspace)
+            .unwrap();
     });
     measure(&name("outcomes only"), 0.5, || {
-        network.factors(&model, records, Some(&mut outcomes), None, &mut workspace);
+        network
+            .factors(&model, records, Some(&mut outcomes), None, &mut workspace)
+            .unwrap();
     });
     let gradients = Gradients {
         factors: &factors,
@@ -230,7 +236,9 @@ fn logistic_batch(batch: usize, selected: usize) {
                 let records = Records { data: &data, rows };
                 let all = step == "all three";
                 if all || step == "factors" {
-                    objective.factors(&model, records, None, Some(&mut factors), &mut workspace);
+                    objective
+                        .factors(&model, records, None, Some(&mut factors), &mut workspace)
+                        .unwrap();
                 }
                 let over = Coordinates::Selected(&chosen);
                 let gradients = Gradients {

@@ -86,6 +86,8 @@ impl Problem {
             step_size: 0.1,
             schedule: Schedule::Constant,
             momentum: 0.0,
+            recursion: None,
+            step_cap: None,
             smoothing: None,
             equalizing: None,
             shift_step: Some(step),
@@ -112,12 +114,13 @@ impl Problem {
         };
         let mut simulation = self.simulation(estimator, full, WARM + rounds);
         let mut start = Instant::now();
-        simulation.run(threads, &plan, |progress, _| {
+        let ended = simulation.run(threads, &plan, |progress, _| {
             if progress.round == WARM {
                 start = Instant::now();
             }
             ControlFlow::Continue(())
         });
+        ended.expect("built-in objectives do not fail");
         start.elapsed()
     }
 }

@@ -36,6 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         step_size: 0.5,
         schedule: Schedule::Constant,
         momentum: 0.0,
+        recursion: None,
+        step_cap: None,
         smoothing: None,
         equalizing: None,
         shift_step: plan.shift_step,
@@ -48,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut client = Client::new(0, plan.into(), data.into(), Sampling::Full, 0.2, key)?;
     let (mut scratch, mut received) = (RoundScratch::default(), Update::default());
     while !server.finished() {
-        let message = client.message(server.round(), server.model(), &mut scratch);
+        let message = client.message(server.round(), server.model(), &mut scratch)?;
         server.decode(0, message.bytes, &mut received)?;
         server.add(0, &received)?;
         client.accepted(&received); // The server has added it, so both shifts move.

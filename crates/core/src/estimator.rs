@@ -7,6 +7,7 @@
 //! | SGD | `1/b sum_{j in B} g_j` |
 //! | SVRG | `1/b sum_{j in B} D(g_j - h_j) + 1/m sum_j h_j`, `h_j` at the snapshot |
 //! | SAGA | the same, `h_j` from the table of last visits |
+//! | recursive | `1/b sum_{j in B} D(g_j - a h_j)`, `h_j` at the model before, or as SGD |
 //!
 //! `g_j` and `h_j` are record gradients, each clipped to `G` once; `D` clips the difference to
 //! `C_A`. Every record's share is bounded one by one, which is what the accountant relies on: under
@@ -20,18 +21,24 @@
 //! **Cost.** One or two passes over the batch; on the coordinates that travel only, except for
 //! SVRG's snapshots and SAGA's table mean, which are kept on all coordinates.
 
+mod recursive;
 mod saga;
 mod svrg;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use soteriafl_accountant::mutation::{Mutation, active};
+
 use crate::data::Dataset;
 use crate::linalg::memory::thread_buffer;
 use crate::linalg::vectorised;
-use crate::objective::{Coordinates, Gradients, Objective, Records, Workspace};
+use crate::objective::{
+    ClipBound, Coordinates, Gradients, Objective, ObjectiveError, Records, Workspace,
+};
 use crate::privacy::{Contribution, RawEstimate, Term};
 
+pub use recursive::{Increment, Recursive};
 pub use saga::Saga;
 pub use svrg::Svrg;
 
@@ -71,6 +78,8 @@ pub struct RoundInput<'a> {
     pub clipping: Clipping,
     /// The shared snapshot coin of this round (SVRG).
     pub snapshot: bool,
+    /// Whether an increment is asked for, and how it is clipped (recursive estimates).
+    pub increment: Option<Increment>,
 }
 
 impl<'a> RoundInput<'a> {
@@ -82,6 +91,22 @@ impl<'a> RoundInput<'a> {
             data: self.data,
             rows,
         }
+    }
+
+    /// The bound on every record's gradient, if there is one.
+    fn clip(&self) -> Option<ClipBound<'a>> {
+        let (norm, over) = match self.clipping {
+            Clipping::None => return None,
+            Clipping::Record(norm) => (norm, Coordinates::All),
+            Clipping::Selected(norm) => (norm, self.coordinates),
+        };
+        Some(ClipBound { norm, over })
+    }
+
+    /// How many records are handled at a time.
+    fn chunk(&self) -> usize {
+        let elsewhere = self.objective.elsewhere();
+        elsewhere.map_or(CHUNK, |elsewhere| elsewhere.most_records().max(1))
     }
 
     /// What gradients of some records add to a sum, as they are.
@@ -102,10 +127,24 @@ impl<'a> RoundInput<'a> {
 /// A local gradient estimator with its state.
 pub trait Estimator: Send {
     /// Adds this round's estimate to `sum`.
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate);
+    ///
+    /// # Errors
+    /// When the objective fails. The estimator's state is then as it was, and the sum of no use.
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError>;
 
     /// A round in which the client takes no part: only public state is updated.
     fn skip_round(&mut self, _model: &Arc<Vec<f32>>, _snapshot: bool) {}
+
+    /// How far `model` is from the last one that the client has seen (recursive estimates): public,
+    /// as both models are.
+    fn distance(&self, _model: &[f32]) -> f64 {
+        0.0
+    }
 
     /// Bytes of state kept between rounds.
     fn state_bytes(&self) -> usize {
@@ -135,9 +174,24 @@ pub trait Estimator: Send {
 pub struct Minibatch;
 
 impl Estimator for Minibatch {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
-        for rows in input.batch.chunks(CHUNK) {
-            scratch.compute_batch(input, rows, sum);
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        if let Some(elsewhere) = input.objective.elsewhere() {
+            let (model, coordinates, clip) = (input.model, input.coordinates, input.clip());
+            let records = input.records(input.batch);
+            let added = sum.add_whole(Term::Batch, |scale, sum| {
+                elsewhere.add_clipped(model, records, clip, coordinates, scale, sum)
+            });
+            if let Some(added) = added {
+                return added;
+            }
+        }
+        for rows in input.batch.chunks(input.chunk()) {
+            scratch.compute_batch(input, rows, sum)?;
             let contribution = input.contribution(rows, &scratch.batch);
             let coordinates = input.coordinates;
             sum.add(
@@ -147,6 +201,7 @@ impl Estimator for Minibatch {
                 &mut scratch.workspace,
             );
         }
+        Ok(())
     }
 }
 
@@ -180,11 +235,30 @@ impl Scratch {
     }
 
     /// Computes the clipped gradients of `rows` at the current model into `batch`.
-    fn compute_batch(&mut self, input: RoundInput<'_>, rows: &[u32], sum: &RawEstimate) {
+    fn compute_batch(
+        &mut self,
+        input: RoundInput<'_>,
+        rows: &[u32],
+        sum: &RawEstimate,
+    ) -> Result<(), ObjectiveError> {
         let single = sum.needs_single_records();
         let (norms, workspace) = (&mut self.norms, &mut self.workspace);
         self.batch
-            .compute(input, input.model, rows, single, norms, workspace);
+            .compute(input, input.model, rows, single, norms, workspace)
+    }
+
+    /// Computes the clipped gradients of `rows` at another model into `reference`.
+    fn compute_reference(
+        &mut self,
+        input: RoundInput<'_>,
+        model: &[f32],
+        rows: &[u32],
+        sum: &RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        let single = sum.needs_single_records();
+        let (norms, workspace) = (&mut self.norms, &mut self.workspace);
+        self.reference
+            .compute(input, model, rows, single, norms, workspace)
     }
 }
 
@@ -227,7 +301,7 @@ impl Factored {
         single: bool,
         norms: &mut Vec<f64>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let len = input.objective.factor_len();
         self.factors.resize(rows.len() * len, 0.0);
         let step = if single { 1 } else { rows.len().max(1) };
@@ -235,14 +309,15 @@ impl Factored {
             let records = input.records(rows);
             input
                 .objective
-                .factors(model, records, None, Some(factors), workspace);
+                .factors(model, records, None, Some(factors), workspace)?;
         }
         self.weights.clear();
         self.weights.resize(rows.len(), 1.0);
-        let (bound, coordinates) = match input.clipping {
-            Clipping::None => return,
-            Clipping::Record(bound) => (bound, Coordinates::All),
-            Clipping::Selected(bound) => (bound, input.coordinates),
+        if active(Mutation::ClippedAfterTheSum) {
+            return Ok(());
+        }
+        let Some(clip) = input.clip() else {
+            return Ok(());
         };
         norms.resize(rows.len(), 0.0);
         for (start, rows) in rows.chunks(step).enumerate() {
@@ -252,7 +327,7 @@ impl Factored {
             let norms = &mut norms[at..at + rows.len()];
             input
                 .objective
-                .squared_norms(records, gradients, coordinates, norms, workspace);
+                .squared_norms(records, gradients, clip.over, norms, workspace);
         }
         if single {
             // Products with such numbers could round by more than the slack under the clip allows.
@@ -262,8 +337,9 @@ impl Factored {
                 }
             }
         }
-        clip_weights(bound, norms, &mut self.weights);
+        clip_weights(clip.norm, norms, &mut self.weights);
         self.clear_unweighted();
+        Ok(())
     }
 
     /// Sets the factors of records of weight zero to zero: they may not be finite.
@@ -310,12 +386,13 @@ fn clip_weight(bound: f64, squared_norm: f64) -> f32 {
     }
 }
 
-/// Adds `1/b sum_j D(g_j - h_j)` over `rows`, where `g_j` and `h_j` stand in the scratch as `batch`
-/// and `reference`, and `D` clips to `bound`.
+/// Adds `unit/b sum_j D(g_j - h_j)` over `rows`, where `g_j` and `h_j` stand in the scratch as
+/// `batch` and `reference`, and `D` clips to `bound`. Without a bound the unit is 1.
 fn add_differences(
     input: RoundInput<'_>,
     rows: &[u32],
     bound: Option<f64>,
+    unit: f32,
     scratch: &mut Scratch,
     sum: &mut RawEstimate,
 ) {
@@ -326,6 +403,7 @@ fn add_differences(
         batch,
         reference,
     } = scratch;
+    let bound = bound.filter(|_| !active(Mutation::DifferencesUnclipped));
     if let Some(bound) = bound {
         let len = input.objective.factor_len();
         norms.resize(rows.len(), 0.0);
@@ -346,6 +424,9 @@ fn add_differences(
         }
         scales.resize(rows.len(), 0.0);
         clip_weights(bound, norms, scales);
+        if unit != 1.0 {
+            scales.iter_mut().for_each(|scale| *scale *= unit);
+        }
     }
     let contribution = Contribution {
         references: Some(reference.all()),

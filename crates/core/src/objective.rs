@@ -22,12 +22,14 @@
 //! **Place in the paper.** `f_{i,j}` of equation (1); the regularizer is kept apart
 //! ([`regularizer`]) because it holds no data.
 
+pub mod elsewhere;
 pub mod explicit;
 pub mod linear;
 pub mod margin_loss;
 pub mod network;
 pub mod regularizer;
 
+pub use elsewhere::{ClipBound, Elsewhere, ObjectiveError};
 pub use explicit::{Explicit, RecordLoss, RowView};
 pub use linear::{Linear, LinearRegression, Logistic};
 pub use margin_loss::{CrossEntropy, MarginLoss, TargetLoss};
@@ -119,6 +121,10 @@ pub trait Objective: Send + Sync {
 
     /// Forward and, where `factors` is given, backward pass. Writes one [`Outcome`] per record into
     /// `outcomes` and `factor_len` numbers per record into `factors`.
+    ///
+    /// # Errors
+    /// Where numbers are computed [`elsewhere`](Self::elsewhere), and only there: when they cannot
+    /// be.
     fn factors(
         &self,
         model: &[f32],
@@ -126,10 +132,15 @@ pub trait Objective: Send + Sync {
         outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    );
+    ) -> Result<(), ObjectiveError>;
+
+    /// The objective as one whose numbers are computed elsewhere, if they are.
+    fn elsewhere(&self) -> Option<&dyn Elsewhere> {
+        None
+    }
 
     /// How many numbers [`predict`](Self::predict) writes per record; 0 where an objective has no
-    /// more to say than the class of an [`Outcome`].
+    /// more to say than the class of an [`Outcome`], or computes [`elsewhere`](Self::elsewhere).
     fn outputs(&self) -> usize {
         0
     }

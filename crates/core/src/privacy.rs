@@ -20,6 +20,7 @@
 mod raw_estimate;
 pub mod secure;
 
+use soteriafl_accountant::mutation::{Mutation, active};
 use zeroize::Zeroize;
 
 use crate::linalg::round_up;
@@ -137,7 +138,10 @@ impl GaussianMechanism {
             Kind::Silent => RoundNoise::Silent,
             Kind::Float => {
                 // Never less noise than was calibrated.
-                let sigma = round_up(self.sigma);
+                let mut sigma = round_up(self.sigma);
+                if active(Mutation::NoiseHalved) {
+                    sigma *= 0.5;
+                }
                 let mut noise = workspace.take(coordinates);
                 let steps = coordinates.div_ceil(NORMAL_BLOCK);
                 for (step, values) in noise.chunks_mut(NORMAL_BLOCK).enumerate() {
@@ -150,6 +154,9 @@ impl GaussianMechanism {
             Kind::Secure { sampler, .. } => {
                 let mut noise = vec![0; coordinates];
                 sampler.fill(rng, &mut noise);
+                if active(Mutation::NoiseHalved) {
+                    noise.iter_mut().for_each(|noise| *noise /= 2);
+                }
                 RoundNoise::Secure(noise)
             }
         }
@@ -235,6 +242,12 @@ impl Released {
                 }
             }
         }
+    }
+
+    /// Multiplies by a public number.
+    pub fn scale(&mut self, factor: f64) {
+        let factor = factor as f32;
+        self.values.iter_mut().for_each(|value| *value *= factor);
     }
 
     /// Adds a vector that holds no data, such as the regularizer's gradient.

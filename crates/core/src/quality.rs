@@ -109,7 +109,9 @@ fn ask(
         let records = Records { data, rows };
         let first = block * BLOCK;
         let outcomes = &mut outcomes[..rows.len()];
-        objective.factors(model, records, Some(outcomes), None, &mut workspace);
+        objective
+            .factors(model, records, Some(outcomes), None, &mut workspace)
+            .expect("objectives with outputs compute here");
         for (answer, outcome) in answers[first..].iter_mut().zip(&*outcomes) {
             *answer = outcome.class;
         }

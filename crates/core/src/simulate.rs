@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::data::Dataset;
-use crate::objective::{Objective, Regularizer};
-use crate::protocol::{Client, Round, RoundScratch, Server};
+use crate::objective::{Objective, ObjectiveError, Regularizer};
+use crate::protocol::{Client, ClientId, Round, RoundScratch, Server};
 use evaluate::Evaluation;
 pub use evaluate::Metrics;
 use parallelism::Parallelism;
@@ -72,6 +72,29 @@ pub struct Progress {
     pub traffic: Traffic,
     /// Metrics, if this round is evaluated.
     pub metrics: Option<Metrics>,
+}
+
+/// Why a simulation ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimulationError {
+    /// A client could not compute its message: the round stays open.
+    #[error("client {client} in round {round}: {error}")]
+    Client {
+        /// Which client; the first one, if there are several.
+        client: ClientId,
+        /// In which round.
+        round: Round,
+        /// Why.
+        #[source]
+        error: ObjectiveError,
+    },
+    /// Metrics could not be computed.
+    #[error("metrics: {0}")]
+    Metrics(#[source] ObjectiveError),
+    /// It has failed before: some clients have gone on, others have not.
+    #[error("this simulation has failed and cannot go on")]
+    Failed,
 }
 
 /// Time spent.
@@ -115,6 +138,7 @@ pub struct Simulation {
     clock: Clock,
     /// The run ends after this round.
     last: Round,
+    failed: bool,
 }
 
 impl Simulation {
@@ -122,6 +146,7 @@ impl Simulation {
     pub fn new(server: Server, clients: Vec<Client>) -> Self {
         Self {
             last: server.rounds(),
+            failed: false,
             server,
             clients: clients.into_iter().map(ClientSlot::new).collect(),
             traffic: Traffic::default(),
@@ -144,18 +169,25 @@ impl Simulation {
 
     /// Runs to the last round, or until `observe` breaks. `observe` is called at the start and
     /// after every round.
+    ///
+    /// # Errors
+    /// When the objective fails. The model is that of the last whole round, and the simulation cannot go on.
     pub fn run(
         &mut self,
         threads: usize,
         plan: &EvaluationPlan<'_>,
         mut observe: impl FnMut(Progress, &Server) -> ControlFlow<()>,
-    ) {
+    ) -> Result<(), SimulationError> {
+        if self.failed {
+            return Err(SimulationError::Failed);
+        }
         let Self {
             server,
             clients,
             traffic,
             clock,
             last,
+            failed,
         } = self;
         let threads = threads.max(1);
         let records = clients.iter().map(|slot| Arc::clone(slot.client().data()));
@@ -169,28 +201,29 @@ impl Simulation {
         let work = |thread: usize, task: Task, barrier: &Barrier, scratch: &mut RoundScratch| {
             shared.work(thread, task, &evaluation, barrier, scratch);
         };
-        Workers::scope(threads, work, |workers| {
+        let ended = Workers::scope(threads, work, |workers| {
             workers.run(Task::Reallocate);
             let mut report = |workers: &mut Workers<'_, _>, round: Round, clock: &mut Clock| {
-                let metrics = plan.due(round, rounds).then(|| {
+                let mut metrics = None;
+                if plan.due(round, rounds) {
                     let start = Instant::now();
                     evaluation.begin();
                     workers.run(Task::CopyServer);
                     workers.run(Task::Evaluate);
-                    let metrics = evaluation.finish(shared.replica(0).server.model());
+                    let measured = evaluation.finish(shared.replica(0).server.model());
+                    metrics = Some(measured.map_err(SimulationError::Metrics)?);
                     clock.evaluation += start.elapsed();
-                    metrics
-                });
+                }
                 let Replica { server, traffic } = &*shared.replica(0);
                 let progress = Progress {
                     round,
                     traffic: *traffic,
                     metrics,
                 };
-                observe(progress, server)
+                Ok(observe(progress, server))
             };
-            if report(workers, first, clock).is_break() {
-                return;
+            if report(workers, first, clock)?.is_break() {
+                return Ok(());
             }
             let mut parallelism = Parallelism::new(threads);
             let mut all_threads = true;
@@ -211,12 +244,15 @@ impl Simulation {
                         true => workers.run(Task::Messages(block)),
                         false => workers.run_alone(Task::MessagesAlone(block)),
                     }
+                    if let Some(failure) = shared.failure() {
+                        return Err(failure);
+                    }
                 }
                 let end = Instant::now();
                 parallelism.record(end - start);
                 clock.training += end - start;
-                if report(workers, round, clock).is_break() {
-                    return;
+                if report(workers, round, clock)?.is_break() {
+                    return Ok(());
                 }
                 // Reading the clock takes time, too: once in a round without metrics.
                 start = match plan.due(round, rounds) {
@@ -224,8 +260,11 @@ impl Simulation {
                     false => end,
                 };
             }
+            Ok(())
         });
         *traffic = shared.replica(0).traffic;
+        *failed = ended.is_err();
+        ended
     }
 
     /// The server, for its model.

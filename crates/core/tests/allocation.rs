@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use common::*;
+use soteriafl_accountant::Recursion;
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
@@ -86,7 +87,9 @@ fn allocations(setting: &Setting) -> u64 {
                 update,
                 ..
             } = sender;
-            let message = client.message(server.round(), server.model(), scratch);
+            let message = client
+                .message(server.round(), server.model(), scratch)
+                .unwrap();
             if message.update.is_some() {
                 let decoded = server.decode(i as u32, message.bytes, update);
                 assert_eq!(decoded, Ok(true));
@@ -118,7 +121,7 @@ fn packing(sizes: &[usize], dense: bool) -> u64 {
 }
 
 /// The estimators, each with a way to sample that goes with it.
-fn algorithms() -> [(EstimatorPlan, Sampling); 4] {
+fn algorithms() -> [(EstimatorPlan, Sampling); 5] {
     let poisson = Sampling::Poisson {
         batch: 12.0,
         coins: Coins::Fast,
@@ -133,6 +136,7 @@ fn algorithms() -> [(EstimatorPlan, Sampling); 4] {
         (EstimatorPlan::Minibatch, poisson),
         (svrg, poisson),
         (EstimatorPlan::Saga { difference_clip }, poisson),
+        (EstimatorPlan::Recursive(Recursion::momentum(0.3)), poisson),
     ]
 }
 
@@ -150,7 +154,9 @@ fn setting(
     };
     let mut plan = client_plan(Arc::clone(objective), kind);
     plan.estimator = estimator;
-    plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    if estimator.recursion().is_none() {
+        plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    }
     plan.regularizer = selected.then_some(Regularizer::L2 { lambda: 0.1 });
     plan.clipping = match selected {
         true => Clipping::Selected(0.5),

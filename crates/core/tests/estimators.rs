@@ -6,6 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
+use soteriafl_accountant::{IncrementClip, Recursion};
 use soteriafl_core::compress::{Compressor, CompressorKind};
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
@@ -66,7 +67,7 @@ impl Model {
     }
 }
 
-const ESTIMATORS: [EstimatorPlan; 5] = [
+const ESTIMATORS: [EstimatorPlan; 7] = [
     EstimatorPlan::Minibatch,
     EstimatorPlan::Svrg {
         snapshot_probability: 0.3,
@@ -82,6 +83,18 @@ const ESTIMATORS: [EstimatorPlan; 5] = [
     EstimatorPlan::Saga {
         difference_clip: Some(0.1),
     },
+    EstimatorPlan::Recursive(Recursion {
+        keep: 0.8,
+        period: None,
+        increments: IncrementClip::Fixed(0.1),
+        noise_ratio: 1.0,
+    }),
+    EstimatorPlan::Recursive(Recursion {
+        keep: 1.0,
+        period: Some(3),
+        increments: IncrementClip::Smooth(0.5),
+        noise_ratio: 2.0,
+    }),
 ];
 
 /// A setting with all its lesser choices drawn from `stream`.
@@ -159,6 +172,15 @@ fn setting(
         floor: 1.0,
     };
     server.equalizing = (stream.pick(3) == 0).then_some(equalizing);
+    server.step_cap = [None, None, Some(0.1)][stream.pick(3)];
+    if let Some(recursion) = estimator.recursion() {
+        // What goes with a recursion.
+        server.recursion = Some(recursion);
+        (plan.shift_step, server.shift_step) = (None, None);
+        plan.estimate_clip = None;
+        server.regularizer = server.regularizer.or(plan.regularizer.take());
+        server.momentum = 0.0;
+    }
     let name = format!(
         "{model:?} {estimator:?} {sampling:?} {:?} {:?} shift {:?} estimate {:?} {regularizer:?} {:?} {:?}",
         plan.compressor,
@@ -216,7 +238,10 @@ fn large_batches_agree_with_the_reference() {
             let mut plan = client_plan(objective, CompressorKind::RandK { k: 3 });
             plan.estimator = estimator;
             plan.clipping = Clipping::Record(0.4);
-            plan.shift_step = Some(shift_step(plan.compressor.omega()));
+            plan.shift_step = estimator
+                .recursion()
+                .is_none()
+                .then(|| shift_step(plan.compressor.omega()));
             let setting = Setting {
                 name: format!("{estimator:?} {sampling:?}"),
                 sampling,

@@ -168,7 +168,9 @@ fn memory_is_rebuilt_from_coins_alone() {
                     });
                     let present = sender.send(round, &model);
                     assert_eq!(
-                        later.replay_round(round, &model, &coins, &mut scratch),
+                        later
+                            .replay_round(round, &model, &coins, &mut scratch)
+                            .unwrap(),
                         present
                     );
                     assert!(later.save() == sender.client.save(), "{kind:?} {noise:?}");

@@ -60,7 +60,9 @@ fn factors_and_sum(
         .map(|i| 0.3 * (i as f32 * 0.7).sin())
         .collect();
     let mut factors = vec![0.0; records.len() * network.factor_len()];
-    network.factors(&model, records, None, Some(&mut factors), workspace);
+    network
+        .factors(&model, records, None, Some(&mut factors), workspace)
+        .unwrap();
     let sum = sum_of(network, records, weights, &factors, coordinates, workspace);
     (factors, sum)
 }

@@ -141,7 +141,9 @@ fn factors(
     let mut outcomes = vec![Outcome::default(); records.len()];
     let workspace = &mut Workspace::new();
     let (all, each) = (&mut factors[..], &mut outcomes[..]);
-    objective.factors(model, records, Some(each), Some(all), workspace);
+    objective
+        .factors(model, records, Some(each), Some(all), workspace)
+        .unwrap();
     (factors, outcomes)
 }
 
@@ -400,14 +402,16 @@ fn trained(
         every: 0,
         from: 0,
     };
-    simulation.run(threads, &evaluation, |progress, _| {
-        let found = progress.metrics.map(|metrics| metrics.test_accuracy);
-        assert!(
-            matches!(found, None | Some(None)),
-            "targets have no accuracy"
-        );
-        ControlFlow::Continue(())
-    });
+    simulation
+        .run(threads, &evaluation, |progress, _| {
+            let found = progress.metrics.map(|metrics| metrics.test_accuracy);
+            assert!(
+                matches!(found, None | Some(None)),
+                "targets have no accuracy"
+            );
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     simulation.server().model().to_vec()
 }
 

@@ -70,7 +70,7 @@ fn a_difference_of_extremes_is_clipped() {
         let mut largest = 0.0f64;
         for round in 0..1000 {
             let model = if round == 0 { &snapshot } else { &current };
-            let message = client.message(round, model, &mut scratch);
+            let message = client.message(round, model, &mut scratch).unwrap();
             let update = message.update.expect("all take part");
             if round > 0 {
                 largest = largest.max(norm(update.values()));
@@ -119,7 +119,9 @@ fn a_far_centre_does_not_leak_rounding() {
         for round in 0..200u32 {
             let mut model = vec![0.0f32; dimension];
             model[0] = 0.01 * (round as f32 - 100.0);
-            let message = client.message(round, &Arc::new(model), &mut scratch);
+            let message = client
+                .message(round, &Arc::new(model), &mut scratch)
+                .unwrap();
             let update = message.update.expect("all take part");
             if matches!(update.coordinates(), Coordinates::Selected(chosen) if chosen[0] == 0) {
                 continue;
@@ -162,7 +164,7 @@ fn a_difference_of_deep_extremes_is_clipped() {
     let mut scratch = RoundScratch::default();
     for round in 0..1000 {
         let model = if round == 0 { &snapshot } else { &current };
-        let message = client.message(round, model, &mut scratch);
+        let message = client.message(round, model, &mut scratch).unwrap();
         let update = message.update.expect("all take part");
         let bound = difference / batch + clip + 10.0 * sigma;
         assert!(

@@ -8,6 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
+use soteriafl_accountant::{IncrementClip, Recursion};
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
@@ -33,6 +34,7 @@ struct Integers {
     grids: GridPlan,
     /// What random-k multiplies by: a power of two here, so that nothing is rounded.
     scale: f64,
+    recursion: Option<Recursion>,
 }
 
 impl Integers {
@@ -43,7 +45,7 @@ impl Integers {
         };
         let divisor = sampling.divisor(records);
         let (terms, coordinates) = match plan.estimator {
-            EstimatorPlan::Minibatch => {
+            EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => {
                 (vec![TermBound { clip, divisor }], plan.compressor.values())
             }
             EstimatorPlan::Svrg {
@@ -67,6 +69,7 @@ impl Integers {
             sender: Sender::new(client.unwrap()),
             grids: GridPlan::new(sigma, coordinates, &terms).unwrap(),
             scale: 1.0 + plan.compressor.omega(),
+            recursion: plan.estimator.recursion(),
         }
     }
 
@@ -82,12 +85,21 @@ impl Integers {
         noise
     }
 
+    /// The unit that the message of a round is in.
+    fn unit(&self, round: Round) -> f64 {
+        match self.recursion {
+            Some(recursion) if !recursion.starts_anew(round) => recursion.scale(1.0, 0.0),
+            _ => 1.0,
+        }
+    }
+
     /// The message of a round in grid steps, noise taken away. Panics where 24 bits do not hold it.
     fn sum(&mut self, round: Round, model: &Arc<Vec<f32>>) -> Vec<i64> {
         assert!(self.sender.send(round, model));
         let noise = self.noise(round);
         let values = self.sender.update.values().iter();
-        let steps = values.map(|&value| f64::from(value) / self.scale / self.step());
+        let step = self.step() * self.unit(round);
+        let steps = values.map(|&value| f64::from(value) / self.scale / step);
         let integer = |(steps, noise): (f64, i64)| {
             assert!(steps.abs() < f64::from(1 << 24), "{steps} is not exact");
             assert_eq!(steps, steps.trunc());
@@ -120,7 +132,7 @@ fn secure(
 }
 
 /// The estimators that secure noise goes with, differences clipped to `difference`.
-fn estimators(difference: f64) -> [EstimatorPlan; 3] {
+fn estimators(difference: f64) -> [EstimatorPlan; 4] {
     let difference_clip = Some(difference);
     [
         EstimatorPlan::Minibatch,
@@ -129,8 +141,17 @@ fn estimators(difference: f64) -> [EstimatorPlan; 3] {
             difference_clip,
         },
         EstimatorPlan::Saga { difference_clip },
+        EstimatorPlan::Recursive(RECURSION),
     ]
 }
+
+/// Increments of two clips: a power of two, so that what is released tells the integers.
+const RECURSION: Recursion = Recursion {
+    keep: 1.0,
+    period: Some(5),
+    increments: IncrementClip::Fixed(1e9),
+    noise_ratio: 1.0,
+};
 
 /// A record that is alone among null records, and the same record in batches of other sizes, at
 /// other places, with other neighbours: the sum of a batch is the sum of its records' integers when
@@ -246,11 +267,11 @@ fn replacing_a_record_stays_within_the_exact_bound() {
     for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 2 }] {
         for estimator in estimators(0.15) {
             // What fits the 24 bits in which sums are looked at.
-            let sigma = if estimator == EstimatorPlan::Minibatch {
-                0.1
-            } else {
-                0.02
-            };
+            let one_term = matches!(
+                estimator,
+                EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_)
+            );
+            let sigma = if one_term { 0.1 } else { 0.02 };
             let objective: Arc<dyn Objective> = Arc::new(Explicit(Marked(columns)));
             let plan = Arc::new(secure(objective, kind, estimator, 0.5));
             let (mut rows, labels) = table(8, records, columns, 2);
@@ -409,11 +430,12 @@ fn secure_and_floating_point_mean_the_same() {
                 let noise = first.noise(round);
                 let values = first.sender.update.values().iter();
                 for ((secure, float), noise) in values.zip(float.update.values()).zip(noise) {
-                    let noise = noise as f64 * first.step();
+                    let noise = noise as f64 * first.step() * first.unit(round);
                     let estimate = f64::from(*secure) / first.scale - noise;
-                    let error = (estimate - f64::from(*float) / first.scale).abs();
+                    let error =
+                        (estimate - f64::from(*float) / first.scale).abs() / first.unit(round);
                     assert!(error < clip / f64::from(1 << 18), "{estimator:?}: {error}");
-                    squares += noise * noise;
+                    squares += (noise / first.unit(round)).powi(2);
                     count += 1.0;
                 }
             }

@@ -8,6 +8,7 @@
 //! | SGD | 0 | `G/b` |
 //! | SVRG, SAGA | `G/m` | `(2 - q) G/b` |
 //! | SVRG, SAGA, differences clipped to `C_A` | `G/m` | `C_A/b + G/m` |
+//! | recursive, in units of the round's public scale | 0 | `G/b` |
 //!
 //! once where the other record is null, twice where it is any other.
 
@@ -16,6 +17,7 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
+use soteriafl_accountant::{IncrementClip, Recursion};
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
@@ -55,7 +57,23 @@ fn estimators() -> Vec<(EstimatorPlan, Sampling, (f64, f64))> {
         (svrg(Some(DIFFERENCE)), POISSON, clipped),
         (saga(None), POISSON, loose),
         (saga(Some(DIFFERENCE)), POISSON, clipped),
+        (recursive(0.7, None), POISSON, (0.0, CLIP / BATCH)),
+        (recursive(1.0, Some(4)), POISSON, (0.0, CLIP / BATCH)),
+        (recursive(1.0, Some(9)), Sampling::Full, (0.0, CLIP / m)),
     ]
+}
+
+/// Increments bounded by a number, or by how far the server's models are apart.
+fn recursive(keep: f64, period: Option<u32>) -> EstimatorPlan {
+    EstimatorPlan::Recursive(Recursion {
+        keep,
+        period,
+        increments: match period {
+            Some(_) => IncrementClip::Smooth(0.01),
+            None => IncrementClip::Fixed(DIFFERENCE),
+        },
+        noise_ratio: 1.0,
+    })
 }
 
 struct Attack {
@@ -102,6 +120,15 @@ impl Attack {
         (0..self.targets.len()).map(send).collect()
     }
 
+    /// In which units the bound of a round is: a function of the models that the server sends.
+    fn scale(&self, plan: &ClientPlan, round: usize) -> f64 {
+        let model = |round: usize| -> Vec<f64> {
+            self.models[round].iter().map(|&x| f64::from(x)).collect()
+        };
+        let before = model(round.saturating_sub(1));
+        increment_scale(plan, round as Round, &model(round), &before).unwrap_or(1.0)
+    }
+
     /// Tries all pairs of targets; returns the largest difference as a share of its bound.
     fn worst(&self, plan: &Arc<ClientPlan>, sampling: Sampling, pair: (f64, f64)) -> f64 {
         let messages = self.messages(plan, sampling);
@@ -111,6 +138,7 @@ impl Attack {
                 let times = if self.null_first && a == 0 { 1.0 } else { 2.0 };
                 for (round, (left, right)) in left.iter().zip(right).enumerate() {
                     let bound = times
+                        * self.scale(plan, round)
                         * if sampled(sampling, round) {
                             pair.1
                         } else {
@@ -285,7 +313,7 @@ fn no_record_moves_a_message_beyond_its_bound() {
                     // Clipped to the difference, the pair asks for a gradient longer than the clip:
                     // attained is `C_A/b + (G - C_A)/m` at least.
                     let attained = match (estimator, pair.1) {
-                        (EstimatorPlan::Minibatch, _) => 1.0,
+                        (EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_), _) => 1.0,
                         (_, c1) if c1 < (DIFFERENCE + CLIP) / BATCH => 0.6,
                         _ => 1.0,
                     };

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::*;
+use soteriafl_accountant::{IncrementClip, Recursion};
 use soteriafl_core::compress::{Compressor, CompressorKind};
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
@@ -43,7 +44,9 @@ fn setting(clients: usize, estimator: EstimatorPlan, noise: Noise, hidden: bool)
     plan.estimator = estimator;
     plan.clipping = Clipping::Record(0.5);
     plan.noise = noise;
-    plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    if estimator.recursion().is_none() {
+        plan.shift_step = Some(shift_step(plan.compressor.omega()));
+    }
     let mut server = server_plan(&plan, clients, ROUNDS);
     let total: usize = data.iter().map(|data| data.rows()).sum();
     server.weights = data
@@ -115,14 +118,16 @@ fn row(progress: Progress, server: &Server) -> Row {
 fn rows(setting: &Setting, threads: usize, every: u32, test: Option<&Dataset>) -> Vec<Row> {
     let mut simulation = simulation(setting);
     let mut rows = Vec::new();
-    simulation.run(
-        threads,
-        &evaluation(setting, test, every),
-        |progress, server| {
-            rows.push(row(progress, server));
-            ControlFlow::Continue(())
-        },
-    );
+    simulation
+        .run(
+            threads,
+            &evaluation(setting, test, every),
+            |progress, server| {
+                rows.push(row(progress, server));
+                ControlFlow::Continue(())
+            },
+        )
+        .unwrap();
     rows
 }
 
@@ -137,6 +142,12 @@ const SVRG: EstimatorPlan = EstimatorPlan::Svrg {
     snapshot_probability: 0.3,
     difference_clip: Some(0.2),
 };
+const RECURSIVE: EstimatorPlan = EstimatorPlan::Recursive(Recursion {
+    keep: 1.0,
+    period: Some(4),
+    increments: IncrementClip::Smooth(0.5),
+    noise_ratio: 2.0,
+});
 
 /// Models, traffic and metrics of every round, and the model that the same clients and server give
 /// by hand.
@@ -150,6 +161,8 @@ fn threads_change_nothing() {
             (SVRG, Noise::Float, true),
             (SAGA, Noise::Float, true),
             (SAGA, Noise::Secure, false),
+            (RECURSIVE, Noise::Float, true),
+            (RECURSIVE, Noise::Secure, false),
         ] {
             let setting = setting(clients, estimator, noise, hidden);
             let alone = rows(&setting, 1, 1, Some(&test));
@@ -233,36 +246,42 @@ fn evaluation_comes_when_due_and_changes_nothing() {
 /// to the same end.
 #[test]
 fn interruption_leaves_a_consistent_state() {
-    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
+    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA, RECURSIVE] {
         let setting = setting(BLOCK + 3, estimator, Noise::Float, false);
         let whole = rows(&setting, 2, 2, None);
         for stop in [0, 1, 4] {
             let mut simulation = simulation(&setting);
             let evaluation = evaluation(&setting, None, 2);
             let mut seen = Vec::new();
-            simulation.run(2, &evaluation, |progress, server| {
-                seen.push(row(progress, server));
-                match progress.round == stop {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            });
+            simulation
+                .run(2, &evaluation, |progress, server| {
+                    seen.push(row(progress, server));
+                    match progress.round == stop {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                })
+                .unwrap();
             assert!(seen == whole[..=stop as usize], "{estimator:?} {stop}");
             assert_eq!(simulation.server().round(), stop);
             assert!(bits(simulation.server().model()) == whole[stop as usize].3);
             let mut rest = Vec::new();
-            simulation.run(3, &evaluation, |progress, server| {
-                rest.push(row(progress, server));
-                ControlFlow::Continue(())
-            });
+            simulation
+                .run(3, &evaluation, |progress, server| {
+                    rest.push(row(progress, server));
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
             assert!(rest == whole[stop as usize..], "{estimator:?} {stop}");
             // A finished run stays as it is.
             let mut calls = 0;
-            simulation.run(2, &evaluation, |progress, server| {
-                calls += 1;
-                assert!(row(progress, server).3 == whole[ROUNDS as usize].3);
-                ControlFlow::Continue(())
-            });
+            simulation
+                .run(2, &evaluation, |progress, server| {
+                    calls += 1;
+                    assert!(row(progress, server).3 == whole[ROUNDS as usize].3);
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
             assert_eq!(calls, 1);
         }
     }
@@ -276,48 +295,50 @@ fn metrics_are_what_they_say() {
     let test = sparse(&values, &labels, 2);
     let mut simulation = simulation(&setting);
     let mut checked = 0;
-    simulation.run(
-        2,
-        &evaluation(&setting, Some(&test), 1),
-        |progress, server| {
-            let x: Vec<f64> = server.model().iter().map(|&x| f64::from(x)).collect();
-            let metrics = progress.metrics.unwrap();
-            let (mut loss, mut gradient) = (0.0, vec![0.0; x.len()]);
-            for (data, weight) in setting.data.iter().zip(&setting.server.weights) {
-                let weight = weight / data.rows() as f64;
-                for j in 0..data.rows() {
-                    let (row, label) = (data.full_row(j), data.labels()[j] as usize);
-                    let margin: f64 = row.iter().zip(&x).map(|(a, x)| a * x).sum();
-                    let sign = if label == 1 { 1.0 } else { -1.0 };
-                    loss += weight * (-sign * margin).exp().ln_1p();
-                    add(&mut gradient, weight, &(setting.naive)(&x, &row, label));
+    simulation
+        .run(
+            2,
+            &evaluation(&setting, Some(&test), 1),
+            |progress, server| {
+                let x: Vec<f64> = server.model().iter().map(|&x| f64::from(x)).collect();
+                let metrics = progress.metrics.unwrap();
+                let (mut loss, mut gradient) = (0.0, vec![0.0; x.len()]);
+                for (data, weight) in setting.data.iter().zip(&setting.server.weights) {
+                    let weight = weight / data.rows() as f64;
+                    for j in 0..data.rows() {
+                        let (row, label) = (data.full_row(j), data.labels()[j] as usize);
+                        let margin: f64 = row.iter().zip(&x).map(|(a, x)| a * x).sum();
+                        let sign = if label == 1 { 1.0 } else { -1.0 };
+                        loss += weight * (-sign * margin).exp().ln_1p();
+                        add(&mut gradient, weight, &(setting.naive)(&x, &row, label));
+                    }
                 }
-            }
-            loss += x
-                .iter()
-                .map(|x| f64::from(0.1f32) * x * x / (1.0 + x * x))
-                .sum::<f64>();
-            let slopes = x
-                .iter()
-                .map(|x| f64::from(0.1f32) * 2.0 * x / (1.0 + x * x).powi(2));
-            add(&mut gradient, 1.0, &slopes.collect::<Vec<_>>());
-            let norm: f64 = gradient.iter().map(|g| g * g).sum();
-            assert!(
-                (metrics.loss - loss).abs() < 1e-6,
-                "{} {loss}",
-                metrics.loss
-            );
-            assert!((metrics.grad_norm_sq - norm).abs() < 1e-6 * (1.0 + norm));
-            let correct = (0..test.rows()).filter(|&j| {
-                let margin: f64 = test.full_row(j).iter().zip(&x).map(|(a, x)| a * x).sum();
-                u32::from(margin > 0.0) == test.labels()[j]
-            });
-            let accuracy = correct.count() as f64 / test.rows() as f64;
-            assert!((metrics.test_accuracy.unwrap() - accuracy).abs() < 1e-12);
-            checked += 1;
-            ControlFlow::Continue(())
-        },
-    );
+                loss += x
+                    .iter()
+                    .map(|x| f64::from(0.1f32) * x * x / (1.0 + x * x))
+                    .sum::<f64>();
+                let slopes = x
+                    .iter()
+                    .map(|x| f64::from(0.1f32) * 2.0 * x / (1.0 + x * x).powi(2));
+                add(&mut gradient, 1.0, &slopes.collect::<Vec<_>>());
+                let norm: f64 = gradient.iter().map(|g| g * g).sum();
+                assert!(
+                    (metrics.loss - loss).abs() < 1e-6,
+                    "{} {loss}",
+                    metrics.loss
+                );
+                assert!((metrics.grad_norm_sq - norm).abs() < 1e-6 * (1.0 + norm));
+                let correct = (0..test.rows()).filter(|&j| {
+                    let margin: f64 = test.full_row(j).iter().zip(&x).map(|(a, x)| a * x).sum();
+                    u32::from(margin > 0.0) == test.labels()[j]
+                });
+                let accuracy = correct.count() as f64 / test.rows() as f64;
+                assert!((metrics.test_accuracy.unwrap() - accuracy).abs() < 1e-12);
+                checked += 1;
+                ControlFlow::Continue(())
+            },
+        )
+        .unwrap();
     assert_eq!(checked, ROUNDS + 1);
 }
 

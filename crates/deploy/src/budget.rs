@@ -15,7 +15,7 @@ mod spent;
 
 use serde::{Deserialize, Serialize};
 use soteriafl_accountant::{
-    AccountError, Adjacency, Method, Question, RandomK, Release, ShiftMixture,
+    AccountError, Adjacency, Method, NoiseLevels, Question, RandomK, Release, ShiftMixture,
 };
 
 use super::description::Description;
@@ -27,6 +27,7 @@ pub use limits::{
 use soteriafl::accounting::{self, Privacy, PrivacyError};
 use soteriafl::claim::{Claim, Reason};
 use soteriafl::config::{NoiseName, NoiseTarget};
+use soteriafl::specification::Specification;
 use soteriafl::words::readable;
 pub use spent::{Counted, Spent};
 
@@ -41,6 +42,11 @@ pub struct Priced {
     pub probabilities: Vec<f64>,
     /// The noise.
     pub sigma: f64,
+    /// Where some messages have more noise: rounds of a period, whose first message has `sigma`, and
+    /// the ratio of the others' noise to it. A version of the program that does not know this
+    /// counts too much, since the ratio is above 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_levels: Option<(Option<u32>, f64)>,
     /// Random-k: `k/d`, and how many record vectors are masked together (zero-out, replace-one).
     pub masked: Option<(f64, u32, u32)>,
     /// Messages of the whole run.
@@ -50,6 +56,9 @@ pub struct Priced {
     /// Which data sets are neighbours. Stored as a yes or no, as from the first version on.
     #[serde(rename = "zero_out", with = "stored_adjacency")]
     pub adjacency: Adjacency,
+    /// How many records of one person are meant.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub records_per_person: u32,
     /// What the whole run was said to cost when it was joined; `None` where nobody can say. Whether
     /// it is known is what counts later, not the number: see [`Priced::cost`].
     pub epsilon: Option<f64>,
@@ -65,14 +74,25 @@ impl Default for Priced {
             shifts: Vec::new(),
             probabilities: Vec::new(),
             sigma: 0.0,
+            noise_levels: None,
             masked: None,
             rounds: 0,
             delta: 0.0,
             adjacency: Adjacency::ReplaceOne,
+            records_per_person: 1,
             epsilon: None,
             claim: Claim::Withheld(Reason::Other(String::new())),
         }
     }
+}
+
+/// Before there were persons, every record was one.
+fn one() -> u32 {
+    1
+}
+
+fn is_one(records: &u32) -> bool {
+    *records == 1
 }
 
 /// An adjacency in a ledger: whether neighbours differ by a record set to zero.
@@ -107,7 +127,8 @@ impl Priced {
         let Some(release) = self.release()? else {
             return Ok(None);
         };
-        let question = Question::new(release, self.rounds, delta, adjacency);
+        let question =
+            Question::new(release, self.rounds, delta, adjacency).noise_levels(self.levels()?);
         let mut least = f64::INFINITY;
         // Both are bounds, so the smaller one holds. The first is nearly always the smaller; the
         // second answers where the first cannot.
@@ -124,6 +145,16 @@ impl Priced {
     /// Whether there is a claim, hence a cost.
     pub fn is_known(&self) -> bool {
         matches!(self.release(), Ok(Some(_)))
+    }
+
+    /// The two levels of noise, where there are two.
+    fn levels(&self) -> Result<Option<NoiseLevels>, Refusal> {
+        match self.noise_levels {
+            Some((_, ratio)) if !(ratio >= 1.0 && ratio.is_finite()) => {
+                Err(Refusal::Ledger(format!("its ratio of noise is {ratio}")))
+            }
+            levels => Ok(levels.map(|(period, ratio)| NoiseLevels { period, ratio })),
+        }
     }
 
     /// One message as the accountant sees it; `None` where there is no claim.
@@ -159,6 +190,8 @@ impl Priced {
             differ("shifts", &self.shifts, &other.shifts)
         } else if self.probabilities != other.probabilities {
             differ("probabilities", &self.probabilities, &other.probabilities)
+        } else if self.noise_levels != other.noise_levels {
+            differ("noise levels", &self.noise_levels, &other.noise_levels)
         } else if self.masked != other.masked {
             differ("masks", &self.masked, &other.masked)
         } else if (self.records, self.rounds) != (other.records, other.rounds) {
@@ -167,6 +200,9 @@ impl Priced {
         } else if (self.delta, self.adjacency) != (other.delta, other.adjacency) {
             let (one, other) = ((self.delta, self.adjacency), (other.delta, other.adjacency));
             differ("delta and adjacency", &one, &other)
+        } else if self.records_per_person != other.records_per_person {
+            let (one, other) = (self.records_per_person, other.records_per_person);
+            differ("records of a person", &one, &other)
         } else {
             None
         }
@@ -359,12 +395,28 @@ fn at(epsilon: f64, delta: f64) -> String {
 /// # Errors
 /// When the run has no noise level.
 pub fn price(description: &Description, records: usize) -> Result<Priced, Refusal> {
+    price_of_persons(description, records, 1)
+}
+
+/// The price of a run for a client who speaks of persons with up to so many records, if the run
+/// speaks of fewer. The noise is the run's: it is set by what the run says of persons.
+///
+/// # Errors
+/// As [`price`].
+pub fn price_of_persons(
+    description: &Description,
+    records: usize,
+    records_per_person: u32,
+) -> Result<Priced, Refusal> {
     let run = &description.resolved.specification();
     let dimension = description.dimension();
     let privacy = Privacy::settle(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
-    let release = accounting::mechanism(run, dimension, records)
-        .release()
+    let run = &Specification {
+        records_per_person: run.records_per_person.max(records_per_person),
+        ..run.clone()
+    };
+    let release = accounting::release(run, dimension, records)
         .ok()
         .filter(|_| sigma > 0.0 && sigma.is_finite());
     let (shifts, probabilities) = release.as_ref().map_or_else(Default::default, |release| {
@@ -380,10 +432,15 @@ pub fn price(description: &Description, records: usize) -> Result<Priced, Refusa
         shifts,
         probabilities,
         sigma,
+        noise_levels: run
+            .estimator
+            .noise_levels()
+            .map(|levels| (levels.period, levels.ratio)),
         masked,
         rounds: u64::from(run.rounds),
         delta: run.delta,
         adjacency: run.adjacency,
+        records_per_person: run.records_per_person,
         epsilon: privacy.epsilon.filter(|_| secret),
         claim: match privacy.claim {
             Claim::Proved if !secret => Claim::Withheld(Reason::TestSeed),

@@ -353,6 +353,11 @@ fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
             "`algorithm.output = \"random\"`: all clients see every model, and the last one is the result",
         ));
     }
+    if resolved.trusted_aggregation {
+        return Err(DescriptionError::Simulated(
+            "`privacy.trusted_aggregation`: their server sees every message, and each client hides its own records",
+        ));
+    }
     Ok(())
 }
 

@@ -66,6 +66,14 @@ impl Rule {
         let Some(estimate) = largest_estimate(plan, sampling, records) else {
             return Rule::None;
         };
+        let (estimate, sigma) = match (plan.estimator.recursion(), plan.clipping) {
+            // Increments are counted in units of their scale, and have their own noise.
+            (Some(recursion), Clipping::Record(clip)) => {
+                let largest = recursion.largest_scale(clip);
+                (largest * estimate, largest * recursion.noise_ratio * sigma)
+            }
+            _ => (estimate, sigma),
+        };
         let compressor = &plan.compressor;
         let draws = clients as f64 * f64::from(rounds.max(1)) * compressor.dimension() as f64;
         // P(|N| > tau) <= 2 exp(-tau^2/2), in a union over all draws.
@@ -207,7 +215,7 @@ fn largest_estimate(plan: &ClientPlan, sampling: &Sampling, records: usize) -> O
         _ => records as f64 / sampling.divisor(records),
     };
     let estimate = match plan.estimator {
-        EstimatorPlan::Minibatch => clip * most,
+        EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => clip * most,
         EstimatorPlan::Svrg {
             difference_clip, ..
         }

@@ -204,7 +204,8 @@ impl<S: ClientStore> Participant<S> {
     /// The message of the open round, made now or earlier; `None` if there is nothing to send.
     ///
     /// # Errors
-    /// When it cannot be stored: then it does not exist.
+    /// When it cannot be computed or stored: then it does not exist. After the objective has
+    /// failed, and only then, it can be asked for again.
     pub fn message(&mut self) -> Result<Option<(Round, Bytes)>, ParticipantError> {
         if self.failed {
             return Err(ParticipantError::Failed);
@@ -221,7 +222,10 @@ impl<S: ClientStore> Participant<S> {
             self.failed = true;
             self.pending = Some(match self.rows.remove(&round) {
                 Some(row) => self.repeat(&row, false)?,
-                None => self.make(round)?,
+                None => self.make(round).inspect_err(|error| {
+                    // Nothing was made, so nothing in memory differs from what is stored.
+                    self.failed = !matches!(error, ParticipantError::Objective { .. });
+                })?,
             });
             self.failed = false;
         }
@@ -355,7 +359,10 @@ impl<S: ClientStore> Participant<S> {
         let keys = (self.secrets)(round, &purpose)?;
         let coins = self.client.remembers_coins().then(|| *keys.coins.expose());
         self.client.set_keys(keys);
-        let message = self.client.message(round, &model, &mut self.scratch);
+        let message = self
+            .client
+            .message(round, &model, &mut self.scratch)
+            .map_err(|error| ParticipantError::Objective { round, error })?;
         let present = message.update.is_some();
         let update = message.update.cloned().unwrap_or_default();
         self.history.add(b"spoke", round, present, &[message.bytes]);
@@ -391,7 +398,8 @@ impl<S: ClientStore> Participant<S> {
                 let coins = SecretKey::kept(coins);
                 let present = self
                     .client
-                    .replay_round(round, &model, &coins, &mut self.scratch);
+                    .replay_round(round, &model, &coins, &mut self.scratch)
+                    .map_err(|error| ParticipantError::Objective { round, error })?;
                 if present != pending.present {
                     return Err(ParticipantError::Repeat(round));
                 }

@@ -162,7 +162,8 @@ pub fn load(
     }
     let features = description.features().map_err(unfit)?;
     if features.kind() != FeatureKind::None {
-        whole = features.apply(whole).map_err(unfit)?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        whole = features.apply_by(whole, threads).map_err(unfit)?;
     }
     if let Some(basis) = description.basis().map_err(unfit)? {
         whole = basis.apply(whole).map_err(unfit)?;

@@ -3,11 +3,13 @@
 //! The classes are written in Python because each derives from two others (`ValueError`, too). Where
 //! the library has advice, it follows on a line of its own.
 
-use pyo3::PyErr;
 use pyo3::exceptions::{PyFileExistsError, PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+use soteriafl::TrainingError;
 use soteriafl::accountant::{AccountError, EventError};
 use soteriafl::accounting::PrivacyError;
 use soteriafl::config::ConfigError;
+use soteriafl::core::simulate::SimulationError;
 use soteriafl::data::DataError;
 use soteriafl::output::OutputError;
 use soteriafl::problem::ProblemError;
@@ -16,6 +18,7 @@ mod python {
     pyo3::import_exception!(soteriafl.errors, AccountError);
     pyo3::import_exception!(soteriafl.errors, ConfigError);
     pyo3::import_exception!(soteriafl.errors, DataError);
+    pyo3::import_exception!(soteriafl.errors, SoteriaError);
 }
 
 /// A question that makes no sense or has no answer.
@@ -36,6 +39,11 @@ pub fn refused(message: String) -> PyErr {
 /// Settings that do not exist, do not fit or do not go together.
 pub fn config(error: &ConfigError) -> PyErr {
     python::ConfigError::new_err(advised(error.to_string(), error.hint()))
+}
+
+/// A sentence of our own about settings.
+pub fn setting(message: String) -> PyErr {
+    python::ConfigError::new_err(message)
 }
 
 /// Noise that nobody vouches for.
@@ -84,6 +92,41 @@ pub fn output(error: &OutputError) -> PyErr {
 /// A run's files that do not read as those of a run.
 pub fn unreadable(message: String) -> PyErr {
     python::DataError::new_err(message)
+}
+
+/// Why a run described by a program cannot be built or made. An exception of the objective comes
+/// out as it was raised, with a note that says where.
+pub fn training(py: Python<'_>, error: TrainingError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        TrainingError::Simulation(error) => simulation(py, error),
+        TrainingError::Privacy(_) => python::AccountError::new_err(message),
+        TrainingError::Diverged(_) => python::SoteriaError::new_err(message),
+        _ => python::ConfigError::new_err(message),
+    }
+}
+
+fn simulation(py: Python<'_>, error: SimulationError) -> PyErr {
+    let (place, error) = match error {
+        SimulationError::Client {
+            client,
+            round,
+            error,
+        } => (
+            format!("client {client} in round {round}: nothing was sent"),
+            error,
+        ),
+        SimulationError::Metrics(error) => ("metrics of the model".to_owned(), error),
+        other => return python::SoteriaError::new_err(other.to_string()),
+    };
+    match error.into_inner().downcast::<PyErr>() {
+        Ok(raised) => {
+            // A note is a courtesy; without it the exception says enough.
+            let _ = raised.value(py).call_method1("add_note", (place,));
+            *raised
+        }
+        Err(other) => python::SoteriaError::new_err(format!("{place}: {other}")),
+    }
 }
 
 fn said(error: &DataError) -> String {

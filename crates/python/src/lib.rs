@@ -10,6 +10,8 @@
 //! | `records` | rows and labels from arrays |
 //! | `simulation` | a whole run, on the way of `soteria train` |
 //! | `results` | what a run leaves |
+//! | `objective` | models and losses that Python computes |
+//! | `torch_run` | runs of such a model |
 //! | `errors` | the library's errors as Python exceptions |
 
 // `#[pyfunction]` and `#[pymethods]` are called by Python, with one argument per keyword.
@@ -17,9 +19,11 @@
 
 mod accounting;
 mod errors;
+mod objective;
 mod records;
 mod results;
 mod simulation;
+mod torch_run;
 
 use pyo3::prelude::*;
 
@@ -33,6 +37,8 @@ mod _soteriafl {
     use super::results::Finished;
     #[pymodule_export]
     use super::simulation::simulate;
+    #[pymodule_export]
+    use super::torch_run::simulate_objective;
 
     /// The version of the library.
     #[pymodule_export]

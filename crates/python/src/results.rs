@@ -231,7 +231,7 @@ impl Finished {
         let document = Document::from_text(&self.run.config, "config.toml");
         let config = document.and_then(|document| Config::read(&document));
         let config = config.map_err(|error| errors::config(&error))?;
-        let scaling = trained::public_scaling(&config);
+        let scaling = trained::public_scaling(&config, model.features.kind());
         let scaling = scaling.map_err(|error| errors::records("scaling", error.into()))?;
         scaling.map(|scaling| (model, scaling)).ok_or_else(|| {
             errors::unreadable(

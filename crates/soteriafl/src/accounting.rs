@@ -13,14 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_accountant::{
-    AccountError, Adjacency, ClipScope, Cost, Estimator, Mechanism, Method, Odometer, Question,
-    Release, ShiftMixture, largest_mu,
+    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Odometer,
+    Question, Release, ShiftMixture, largest_mu,
 };
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::moments::SLACK;
 
 use crate::claim::{Claim, Reason};
-use crate::specification::{AccountantName, Clip, NoiseTarget, Specification, StepSizeOrigin};
+use crate::specification::{
+    AccountantName, Aggregation, Clip, NoiseTarget, Specification, StepSizeOrigin,
+};
 
 /// Noise and cost of a run, client by client.
 #[derive(Clone, Debug)]
@@ -110,7 +112,7 @@ impl Privacy {
         let exact = worst(|cost| cost.epsilon);
         let claimed = obstacles.is_empty();
         let privacy = Self {
-            sigmas: clients.sigmas(records),
+            sigmas: shared(run, records, clients.sigmas(records)),
             claim: claim_despite(&obstacles),
             epsilon: exact.filter(|_| claimed),
             epsilon_unamplified: worst(|cost| cost.epsilon_unamplified).filter(|_| claimed),
@@ -257,12 +259,11 @@ fn settle_one(
 ) -> Result<Settled, PrivacyError> {
     let paper_sigma = match run.target {
         NoiseTarget::Epsilon(epsilon) => {
-            Some(paper_formula(run, records).sigma(epsilon, run.delta))
+            paper_formula(run, records).map(|formula| formula.sigma(epsilon, run.delta))
         }
         _ => None,
     };
-    let mechanism = mechanism(run, dimension, records);
-    let question = question(run, &mechanism, records)?;
+    let question = question(run, dimension, records)?;
     let (sigma, cost) = match run.target {
         NoiseTarget::None => (0.0, None),
         NoiseTarget::Sigma(sigma) if !sound => (sigma, None),
@@ -302,13 +303,13 @@ fn settle_one(
 
 fn question(
     run: &Specification,
-    mechanism: &Mechanism,
+    dimension: usize,
     records: usize,
 ) -> Result<Question, PrivacyError> {
     let rounds = u64::from(run.rounds);
-    let question = mechanism
-        .question(rounds, run.delta, run.adjacency)
-        .map_err(AccountError::from)?;
+    let release = release(run, dimension, records).map_err(AccountError::from)?;
+    let question = Question::new(release, rounds, run.delta, run.adjacency)
+        .noise_levels(run.estimator.noise_levels());
     let method = match run.accountant {
         AccountantName::Rdp => Method::Rdp,
         AccountantName::Pld | AccountantName::Paper => Method::Pld,
@@ -348,7 +349,9 @@ pub fn moments(
         Adjacency::ReplaceOne => (2.0, std::f64::consts::SQRT_2),
         Adjacency::ZeroOut => (1.0, 1.0),
     };
-    let moved = moved * (1.0 + SLACK) / records as f64;
+    // All records of a person move it together.
+    let person = (run.records_per_person as usize).min(records.max(1));
+    let moved = person as f64 * moved * (1.0 + SLACK) / records as f64;
     let shifts = ShiftMixture::certain(moved / distance).map_err(AccountError::from)?;
     Ok(Some(MomentsRelease {
         release: Release {
@@ -357,6 +360,38 @@ pub fn moments(
         },
         sigma: moved / (share.sqrt() * largest_mu(epsilon, run.delta)),
     }))
+}
+
+/// Where only averages are seen, clients share the noise that the average needs for any one of
+/// them, `max_i w_i sigma_i`: each adds a part of the same size in the average. Noise that was fixed
+/// stays as it is.
+fn shared(run: &Specification, records: &[usize], sigmas: Vec<f64>) -> Vec<f64> {
+    let (Aggregation::Trusted { equal_weights }, NoiseTarget::Epsilon(_)) =
+        (run.aggregation, run.target)
+    else {
+        return sigmas;
+    };
+    let weights = weights(equal_weights, records);
+    let needed = weights
+        .iter()
+        .zip(&sigmas)
+        .map(|(weight, sigma)| weight * sigma);
+    let needed = needed.fold(0.0, f64::max);
+    let clients = (records.len() as f64).sqrt();
+    weights
+        .iter()
+        .map(|weight| needed / (weight * clients))
+        .collect()
+}
+
+/// What clients count for in the average.
+pub fn weights(equal: bool, records: &[usize]) -> Vec<f64> {
+    let total: usize = records.iter().sum();
+    let weight = |&rows: &usize| match equal {
+        true => 1.0 / records.len() as f64,
+        false => rows as f64 / total as f64,
+    };
+    records.iter().map(weight).collect()
 }
 
 /// The ratio of the series of sizes for which noise is computed where there are many.
@@ -430,8 +465,7 @@ impl Spending {
             .iter()
             .filter(|(_, settled)| settled.cost.is_some())
             .map(|(size, settled)| {
-                let mechanism = mechanism(run, dimension, *size);
-                Ok(question(run, &mechanism, *size)?.odometer(settled.sigma, checkpoints)?)
+                Ok(question(run, dimension, *size)?.odometer(settled.sigma, checkpoints)?)
             })
             .collect::<Result<Vec<_>, PrivacyError>>()?;
         Ok(if odometers.is_empty() {
@@ -449,10 +483,24 @@ fn broken_premises(run: &Specification, records: &[usize]) -> Vec<String> {
         return Vec::new();
     };
     let smallest = records.iter().copied().min().unwrap_or(1);
-    let formula = paper_formula(run, smallest);
+    let Some(formula) = paper_formula(run, smallest) else {
+        return Vec::new();
+    };
     let sigma = formula.sigma(epsilon, run.delta);
     let violated = formula.violated_conditions(sigma, epsilon, run.delta);
     violated.iter().map(ToString::to_string).collect()
+}
+
+/// What one message of a client reveals of one person.
+///
+/// # Errors
+/// When no bound is proved for what the client does.
+pub fn release(
+    run: &Specification,
+    dimension: usize,
+    records: usize,
+) -> Result<Release, EventError> {
+    mechanism(run, dimension, records).release_of_person(run.records_per_person)
 }
 
 /// What one client does, in the accountant's words.
@@ -499,6 +547,10 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
         ),
         (run.clip.is_some_and(whole), Reason::WholeEstimates),
         (run.draws_with_replacement(), Reason::WithReplacement),
+        (
+            run.aggregation != Aggregation::Open,
+            Reason::TrustedAggregation,
+        ),
         (data_dependent_scaling, Reason::DataDependentScaling),
         (run.ranges_from_records, Reason::RangesFromRecords),
         (
@@ -511,18 +563,20 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
     apply.map(|(_, reason)| reason).collect()
 }
 
-fn paper_formula(run: &Specification, records: usize) -> PaperFormula {
+/// The paper's noise; it says nothing about recursive estimates.
+fn paper_formula(run: &Specification, records: usize) -> Option<PaperFormula> {
     let clip = run.clip.map_or(1.0, |clip| clip.bound);
     let theorem = match run.estimator {
         Estimator::Gd | Estimator::Sgd if run.direct_theorem => PaperTheorem::Direct { clip },
         Estimator::Gd | Estimator::Sgd => PaperTheorem::sgd(clip),
         Estimator::Svrg { .. } | Estimator::Saga { .. } => PaperTheorem::variance_reduced(clip),
+        Estimator::Recursive(_) => return None,
     };
     let batch = run.batch.unwrap_or(records as f64);
-    PaperFormula {
+    Some(PaperFormula {
         theorem,
         records: records as u64,
         batch,
         rounds: u64::from(run.rounds),
-    }
+    })
 }

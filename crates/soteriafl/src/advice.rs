@@ -15,9 +15,21 @@ use soteriafl_core::compress::Compressor;
 use soteriafl_core::data::{Dataset, FeatureKind, squared_columns};
 use soteriafl_core::simulate::Metrics;
 
+use crate::claim::Claim;
 use crate::config::resolve::Resolved;
 use crate::config::{ClipScope, NoiseTarget};
 use crate::problem::Problem;
+
+/// What a claim about persons presumes, since nothing says who is who.
+pub fn persons(most: u32, claim: &Claim) -> Option<String> {
+    let presumed = most > 1 && claim.is_proved();
+    presumed.then(|| {
+        format!(
+            "the claim presumes that nobody has more than {most} records at one client: nothing \
+             says which records are one person's, so none was left out"
+        )
+    })
+}
 
 /// The ratio below which a run is called hopeless. Gradients of records that point in different
 /// directions are, on average, a third of the clip or less; the tables of `docs/configuration.md`

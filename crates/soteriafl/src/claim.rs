@@ -48,6 +48,8 @@ pub enum Reason {
     TunedStepSize,
     /// No accountant gives a bound for so little noise.
     TooLittleNoise,
+    /// Clients share the noise of one, which hides their average and hardly any single message.
+    TrustedAggregation,
     /// Whoever knows the seed knows the noise.
     TestSeed,
     /// A reason that another version of the program gave.
@@ -55,7 +57,7 @@ pub enum Reason {
 }
 
 /// The words of every reason but the last.
-const WORDS: [(Reason, &str); 10] = [
+const WORDS: [(Reason, &str); 11] = [
     (Reason::NoNoise, "no noise"),
     (Reason::PaperCalibration, "paper calibration"),
     (
@@ -73,6 +75,10 @@ const WORDS: [(Reason, &str); 10] = [
     (
         Reason::TooLittleNoise,
         "too little noise for any accountant",
+    ),
+    (
+        Reason::TrustedAggregation,
+        "trusted aggregation: only averages are seen",
     ),
     (Reason::TestSeed, "test seed"),
 ];

@@ -5,15 +5,19 @@
 //! stand. [`Config`] is what it means, with `"auto"` still in it. `Resolved` (see [`resolve`]) has
 //! no `"auto"` left; only that can run, and it is what `config.toml` beside the results holds.
 
+mod aggregation;
 mod automatic;
 mod document;
+mod images;
 mod linear;
 mod naming;
 mod plain;
 mod read;
+mod recursion;
 mod reference;
 mod regression;
 pub mod resolve;
+mod travel;
 mod write;
 
 use std::sync::Arc;
@@ -150,6 +154,16 @@ pub enum Preset {
     Dp(EstimatorKind),
     /// One client, batches of one record, a random iterate (the paper's table: RPPSGD).
     Rrpsgd,
+    /// Recursive momentum, one client.
+    DpSrm,
+    /// Recursive momentum, many clients (PriSMA).
+    LdpSrm,
+    /// Recursive momentum, many clients and a trusted aggregation.
+    DistributedDpSrm,
+    /// Telescoping increments, many clients.
+    LdpSpider,
+    /// The same as its authors call it, with whole gradients.
+    Diff2,
 }
 
 /// The compressors' names.
@@ -279,7 +293,8 @@ pub struct Config {
     pub init: Auto<Init>,
     pub preset: Preset,
     pub estimator: Auto<EstimatorKind>,
-    pub batch: Auto<f64>,
+    /// `None`: all records.
+    pub batch: Auto<Option<f64>>,
     pub snapshot_probability: Auto<f64>,
     pub compressor: Auto<CompressorName>,
     pub fraction: Auto<f64>,
@@ -291,6 +306,10 @@ pub struct Config {
     pub step_size_from_data: bool,
     pub schedule: Auto<Schedule>,
     pub momentum: Auto<f64>,
+    pub keep: Auto<f64>,
+    /// After how many rounds a recursion starts anew; `None`: never.
+    pub restart: Auto<Option<u32>>,
+    pub step_cap: Option<f64>,
     pub smoothing: Auto<u32>,
     pub equalize: Auto<f64>,
     pub shared_coordinates: Auto<bool>,
@@ -301,10 +320,16 @@ pub struct Config {
     pub noise_target: NoiseTarget,
     pub delta: f64,
     pub adjacency: Adjacency,
+    /// How many records of one person the claim covers at each client.
+    pub records_per_person: u32,
     pub clip: Auto<Option<f64>>,
     pub clip_scope: Auto<ClipScope>,
     pub with_replacement: bool,
     pub difference_clip: Auto<Option<f64>>,
+    pub difference_scale: Auto<Option<f64>>,
+    pub noise_ratio: Auto<f64>,
+    /// Whether only the average of all messages is assumed to be seen.
+    pub trusted_aggregation: Auto<bool>,
     pub accountant: AccountantName,
     pub amplification: bool,
     pub noise: Auto<NoiseName>,

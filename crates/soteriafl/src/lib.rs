@@ -20,6 +20,8 @@
 //! | [`output`], [`model_file`], [`model_card`], [`report`] | the files of a run |
 //! | [`trained`] | a model from its file, applied to records |
 //! | [`advice`] | what a run says about itself before and after |
+//! | [`audit`] | the game of the definition, played: a lower bound on epsilon |
+//! | [`persons`] | at most so many records of a person, and which |
 //! | [`planning`] | the paper's theory for given numbers, and what to recommend |
 //! | [`experiment`], [`comparison`], [`reproduce`] | studies: many runs, side by side |
 //! | [`words`] | numbers and plurals in text for people |
@@ -29,6 +31,7 @@
 
 pub mod accounting;
 pub mod advice;
+pub mod audit;
 pub mod claim;
 pub mod comparison;
 pub mod config;
@@ -36,6 +39,7 @@ pub mod experiment;
 pub mod model_card;
 pub mod model_file;
 pub mod output;
+pub mod persons;
 pub mod planning;
 pub mod prepared;
 pub mod problem;
@@ -55,7 +59,7 @@ pub use soteriafl_core as core;
 pub use soteriafl_data as data;
 
 pub use claim::{Claim, Reason};
-pub use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
+pub use soteriafl_accountant::{Adjacency, ClipScope, Estimator, IncrementClip, Recursion};
 pub use soteriafl_core::compress::CompressorKind;
 pub use soteriafl_core::data::Dataset;
 pub use training::{Run, Target, Training, TrainingError, TrainingResult};

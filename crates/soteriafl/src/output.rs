@@ -547,6 +547,9 @@ impl RunResult<'_> {
         if let Some(found) = &self.quality {
             quality::describe(found, self.class_names, &mut summary["final"]);
         }
+        if resolved.records_per_person > 1 {
+            summary["privacy"]["records_per_person"] = json!(resolved.records_per_person);
+        }
         let smallest = self.records.iter().copied().min().unwrap_or(1);
         if let Some(share) = resolved.whiten
             && let Ok(Some(moments)) = accounting::moments(&resolved.specification(), smallest)

@@ -12,6 +12,8 @@
 //! where the conditions hold; [`Row::broken`] lists those that do not. Which algorithm does well is
 //! not told by bounds for the worst problem: see [`trial`].
 
+pub mod outlook;
+pub mod persons;
 pub mod trial;
 
 use soteriafl_accountant::EstimatorKind;

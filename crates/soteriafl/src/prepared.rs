@@ -113,10 +113,12 @@ impl Prepared {
     pub fn foreseen(&self) -> Vec<String> {
         let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
         let columns = advice::columns_of(&self.problem);
+        let persons = advice::persons(self.resolved.records_per_person, &self.privacy.claim);
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
         let whose = "the records, as a simulation may, outside of the claim";
         let outside = quality::outside_range(shards, whose);
-        noise.into_iter().chain(columns).chain(outside).collect()
+        let first = noise.into_iter().chain(persons);
+        first.chain(columns).chain(outside).collect()
     }
 
     /// After which round the run ends.
@@ -159,7 +161,7 @@ impl Prepared {
         };
         let mut reached = Reached::before(known);
         let mut written = Ok(());
-        simulation.run(threads, &plan, |now, _| {
+        let ended = simulation.run(threads, &plan, |now, _| {
             (reached.round, reached.traffic) = (now.round, now.traffic);
             reached.evaluated = now.metrics.is_some();
             if let Some(metrics) = now.metrics {
@@ -177,6 +179,7 @@ impl Prepared {
             }
             observe(&reached)
         });
+        ended.expect("models of a configuration compute here and do not fail");
         written.map(|()| reached)
     }
 

@@ -5,29 +5,29 @@
 mod digest;
 mod preparation;
 mod records;
+mod whitening;
 
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rand_distr::{Distribution, StandardNormal};
-use soteriafl_core::moments::{self, Whitening};
+use soteriafl_core::moments::Whitening;
 use soteriafl_core::objective::{
     CrossEntropy, LinearRegression, Logistic, Network, Objective, Regularizer, TargetLoss,
 };
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
-use soteriafl_core::random::{PublicPurpose, PublicSeed, SecretKey};
+use soteriafl_core::random::{PublicPurpose, PublicSeed};
 use soteriafl_data::{
     Adjustment, Constants, Cosine, DataDirectories, DataError, Dataset, FeatureKind, RecordsError,
     Scale, Scaling, Source,
 };
 
-use crate::accounting;
-use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Init, RegularizerKind, ScaleChoice};
 use crate::model_file::{self, About};
 use crate::record_shape::RecordShape;
+use crate::{accounting, advice};
 
 pub use preparation::Preparation;
 pub use records::Records;
@@ -158,10 +158,10 @@ impl Problem {
         // With an intercept of its own the records have one column more, and the map is none.
         if preparation.features.kind() != FeatureKind::None {
             out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
-            train = preparation.features.apply(train)?;
-            test = test
-                .map(|test| preparation.features.apply(test))
-                .transpose()?;
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let map = |data| preparation.features.apply_by(data, threads);
+            train = map(train)?;
+            test = test.map(map).transpose()?;
         }
         if let Some(basis) = preparation.basis {
             train = basis.apply(train)?;
@@ -183,48 +183,6 @@ impl Problem {
             digest: OnceLock::new(),
             prepared_by_records,
         })
-    }
-
-    /// The same with every record whitened, if the run says so: each client releases its second moments
-    /// under noise of its own, and all records go through the map that their average gives.
-    ///
-    /// # Errors
-    /// When the noise of the release cannot be set or drawn.
-    pub fn whitened(&self, resolved: &Resolved) -> Result<Cow<'_, Self>, ProblemError> {
-        if resolved.whiten.is_none() || self.whitening.is_some() {
-            return Ok(Cow::Borrowed(self));
-        }
-        let run = resolved.specification();
-        let unfit =
-            |error: &dyn std::fmt::Display| ProblemError::Model(format!("`data.whiten`: {error}"));
-        let columns = self.preparation.features.outputs();
-        let mut average = vec![0.0; moments::entries(columns)];
-        let mut variance = 0.0;
-        let clients = self.shards.iter().zip(self.weights(resolved)).enumerate();
-        for (id, (shard, weight)) in clients {
-            let noised = accounting::moments(&run, shard.rows()).map_err(|error| unfit(&error))?;
-            let sigma = noised.map_or(0.0, |noised| noised.sigma);
-            let key = SecretKey::simulated(resolved.seed, id as u32);
-            let released = moments::release(shard, sigma, run.noise_kind(), &key)
-                .map_err(|error| unfit(&error))?;
-            for (sum, &value) in average.iter_mut().zip(released.values()) {
-                *sum += weight * f64::from(value);
-            }
-            variance += (weight * sigma).powi(2);
-        }
-        let map = Whitening::new(&average, columns, variance.sqrt());
-        let mapped = |data: &Dataset| map.apply(data);
-        let shards = self.shards.iter().map(|shard| mapped(shard).map(Arc::new));
-        let digest = OnceLock::new();
-        // What the records are does not change with what is made of them.
-        let _ = digest.set(self.digest().to_string());
-        Ok(Cow::Owned(Self {
-            shards: shards.collect::<Result<_, _>>()?,
-            test: self.test.as_ref().map(mapped).transpose()?,
-            whitening: Some(map),
-            digest,
-            ..self.clone()
-        }))
     }
 
     /// What the records are, whatever their files are called: 64 hexadecimal digits, computed once.
@@ -349,17 +307,7 @@ pub fn needs_dense_rows(source: &Source, scaling: &Scaling) -> bool {
 
 /// Client weights in the objective for clients of these sizes, summing to one.
 pub fn weights(resolved: &Resolved, records: &[usize]) -> Vec<f64> {
-    let total: usize = records.iter().sum();
-    records
-        .iter()
-        .map(|&rows| {
-            if resolved.equal_weights {
-                1.0 / records.len() as f64
-            } else {
-                rows as f64 / total as f64
-            }
-        })
-        .collect()
+    crate::accounting::weights(resolved.equal_weights, records)
 }
 
 /// Value of the constant feature, the last of `columns`, after scaling.

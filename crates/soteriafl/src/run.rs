@@ -9,8 +9,8 @@ use soteriafl_core::random::SecretKey;
 use soteriafl_core::simulate::{Simulation, Traffic};
 use soteriafl_core::wire;
 
+use crate::config::ShiftChoice;
 use crate::config::resolve::Resolved;
-use crate::config::{EstimatorKind, ShiftChoice};
 use crate::problem::{Model, Problem, ProblemError};
 
 /// What all clients of this run share.
@@ -38,10 +38,7 @@ pub fn plan_for(
 fn check_memory(resolved: &Resolved, problem: &Problem) -> Result<(), ProblemError> {
     /// Model, average, velocity, gradients of metrics.
     const VECTORS: usize = 16;
-    let two_terms = matches!(
-        resolved.estimator,
-        EstimatorKind::Svrg | EstimatorKind::Saga
-    );
+    let two_terms = resolved.estimator.has_two_terms();
     let of_client = usize::from(resolved.shift != ShiftChoice::Off) + usize::from(two_terms);
     let (clients, dimension) = (problem.shards.len(), problem.objective.dimension());
     let numbers = clients

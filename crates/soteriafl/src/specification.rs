@@ -47,12 +47,17 @@ pub struct Specification {
     pub delta: f64,
     /// Which data sets are neighbours.
     pub adjacency: Adjacency,
+    /// How many records of one person the claim covers at each client: neighbours differ in all of
+    /// them.
+    pub records_per_person: u32,
     /// Who computes noise and cost.
     pub accountant: AccountantName,
     /// Whether the paper's formula is that of its theorem for direct compression.
     pub direct_theorem: bool,
     /// Whether random-k amplification may be counted where it is proved.
     pub amplification: bool,
+    /// Who sees the messages.
+    pub aggregation: Aggregation,
     /// How noise is drawn.
     pub noise: NoiseName,
     /// Where the step size comes from.
@@ -65,6 +70,8 @@ pub struct Specification {
     pub schedule: Schedule,
     /// The server's momentum.
     pub momentum: f64,
+    /// The longest step of the server, as a norm.
+    pub step_cap: Option<f64>,
     /// The public term of the objective.
     pub regularizer: Regularizer,
     /// Whether clients add it, as in the paper, instead of the server.
@@ -136,6 +143,19 @@ pub enum AccountantName {
     Paper,
 }
 
+/// Who sees the messages of single clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregation {
+    /// Everybody: each client hides its own records.
+    Open,
+    /// Nobody: whoever adds them up is trusted, and clients share the noise that hides the average.
+    /// Only simulated, and nothing is claimed.
+    Trusted {
+        /// Whether clients count alike, instead of by their records.
+        equal_weights: bool,
+    },
+}
+
 /// Which noise is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoiseName {
@@ -156,11 +176,25 @@ pub enum StepSizeOrigin {
     Records,
 }
 
+/// Which data sets are neighbours, in words: the adjacency, and whose records are exchanged where it
+/// is more than one.
+pub fn neighbours(adjacency: Adjacency, records_per_person: u32) -> String {
+    match records_per_person {
+        1 => adjacency.to_string(),
+        most => format!("{adjacency} of persons with up to {most} records"),
+    }
+}
+
 impl Specification {
     /// Whether random-k amplification may be counted. Shared coordinates are known beforehand:
     /// nothing is hidden (A12).
     pub fn may_amplify(&self) -> bool {
         self.amplification && self.coordinates == Coordinates::Own
+    }
+
+    /// Which data sets are neighbours, in words.
+    pub fn neighbours(&self) -> String {
+        neighbours(self.adjacency, self.records_per_person)
     }
 
     /// Whether each record's share of a message is bounded, and its coins are Poisson.
@@ -212,6 +246,7 @@ impl Specification {
                 Estimator::Saga { difference_clip } => EstimatorPlan::Saga {
                     difference_clip: clipped(difference_clip),
                 },
+                Estimator::Recursive(recursion) => EstimatorPlan::Recursive(recursion),
             },
             clipping,
             estimate_clip,
@@ -257,6 +292,8 @@ impl Specification {
             step_size: self.step_size,
             schedule: self.schedule,
             momentum: self.momentum,
+            recursion: clients.estimator.recursion(),
+            step_cap: self.step_cap,
             shift_step: clients.shift_step,
             regularizer: public.filter(|regularizer| *regularizer != Regularizer::None),
             smoothing: None,

@@ -25,12 +25,12 @@ use crate::schema_text;
 /// Records handled at a time.
 const CHUNK: usize = 1024;
 
-/// The scaling of a run, where it does not depend on records.
+/// The scaling of a run whose records go through this map, where it does not depend on records.
 ///
 /// # Errors
 /// When given constants are out of range.
-pub fn public_scaling(config: &Config) -> Result<Option<Scaling>, RecordsError> {
-    Ok(match config.scale_choice() {
+pub fn public_scaling(config: &Config, map: FeatureKind) -> Result<Option<Scaling>, RecordsError> {
+    Ok(match config.scale_choice(map) {
         ScaleChoice::None => Some(Scaling::identity()),
         ScaleChoice::Standard => config.source.public_scaling(),
         ScaleChoice::Constant { center, factor } => Some(Scaling::constants(
@@ -236,7 +236,10 @@ impl Trained {
             }
         };
         let scaling = Scaling::constants(first(scaling.center()), first(scaling.factor()))?;
-        let mut data = self.features.apply(scaling.apply(data)?)?;
+        let mut data = {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            self.features.apply_by(scaling.apply(data)?, threads)?
+        };
         if let Some(whitening) = &self.whitening {
             data = whitening.apply(&data)?;
         }
@@ -294,13 +297,10 @@ impl Trained {
         let mut outcomes = vec![Outcome::default(); data.rows()];
         let rows: Vec<u32> = (0..data.rows() as u32).collect();
         for (rows, outcomes) in rows.chunks(CHUNK).zip(outcomes.chunks_mut(CHUNK)) {
-            self.objective.factors(
-                &self.parameters,
-                Records { data, rows },
-                Some(outcomes),
-                None,
-                &mut workspace,
-            );
+            let (records, model) = (Records { data, rows }, &self.parameters);
+            self.objective
+                .factors(model, records, Some(outcomes), None, &mut workspace)
+                .expect("models of a file compute here and do not fail");
         }
         outcomes
     }

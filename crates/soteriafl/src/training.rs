@@ -44,13 +44,15 @@ use soteriafl_core::protocol::{
 };
 use soteriafl_core::quality::{self, Quality};
 use soteriafl_core::random::SecretKey;
-use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
+use soteriafl_core::simulate::{
+    EvaluationPlan, Metrics, Progress, Simulation, SimulationError, Traffic,
+};
 
 use crate::accounting::{Privacy, PrivacyError};
 use crate::claim::Claim;
 use crate::specification::{
-    AccountantName, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output, Specification,
-    StepSizeOrigin,
+    AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
+    Specification, StepSizeOrigin,
 };
 
 /// What the noise must achieve.
@@ -116,6 +118,9 @@ pub enum TrainingError {
     /// A client cannot run it.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The objective failed.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
     /// The computation left the range of numbers.
     #[error("the run diverged after {0} rounds: try a smaller step size or shift")]
     Diverged(Round),
@@ -158,15 +163,18 @@ impl Training {
                 target: NoiseTarget::None,
                 delta: 1e-5,
                 adjacency: Adjacency::ReplaceOne,
+                records_per_person: 1,
                 accountant: AccountantName::Pld,
                 direct_theorem: false,
                 amplification: true,
+                aggregation: Aggregation::Open,
                 noise: NoiseName::Float,
                 step_size_origin: StepSizeOrigin::Public,
                 ranges_from_records: false,
                 step_size: 1.0,
                 schedule: Schedule::Constant,
                 momentum: 0.0,
+                step_cap: None,
                 regularizer: Regularizer::None,
                 regularizer_at_client: false,
                 rounds: 100,
@@ -252,6 +260,14 @@ impl Training {
         self
     }
 
+    /// Speaks of persons instead of records: of each, a client has so many at most. The library does
+    /// not know who is who; that no client has more is for the caller to see to.
+    #[must_use]
+    pub fn records_per_person(mut self, most: u32) -> Self {
+        self.run.records_per_person = most;
+        self
+    }
+
     /// Draws exact integer noise, with the law that the theorems speak about, instead of floating
     /// point.
     #[must_use]
@@ -301,6 +317,13 @@ impl Training {
     #[must_use]
     pub fn momentum(mut self, momentum: f64) -> Self {
         self.run.momentum = momentum;
+        self
+    }
+
+    /// The longest step of the server, as a norm; any unless given.
+    #[must_use]
+    pub fn step_cap(mut self, longest: f64) -> Self {
+        self.run.step_cap = Some(longest);
         self
     }
 
@@ -393,7 +416,8 @@ impl Training {
         if self.shards.is_empty() {
             return Err(TrainingError::NoClients);
         }
-        let draws = run.estimator != Estimator::Gd;
+        // Recursive estimates may be of all records.
+        let draws = !matches!(run.estimator, Estimator::Gd | Estimator::Recursive(_));
         match run.batch {
             None if draws => return Err(TrainingError::NoBatch(run.estimator.kind().word())),
             Some(batch) => {
@@ -436,6 +460,16 @@ impl Training {
             momentum,
             (0.0..1.0).contains(&momentum),
         )?;
+        let recursive = matches!(run.estimator, Estimator::Recursive(_));
+        let expected = "0 with recursive estimates, whose server has one of its own";
+        check(
+            "the momentum",
+            expected,
+            momentum,
+            !recursive || momentum == 0.0,
+        )?;
+        let cap = run.step_cap.unwrap_or(1.0);
+        check("the longest step", "above 0", cap, cap > 0.0)?;
         let shift = run.shift.unwrap_or(0.0);
         check("the shift step", "at least 0", shift, shift >= 0.0)
     }
@@ -511,6 +545,19 @@ impl Run {
         &self,
         test: impl Into<Option<&'a Dataset>>,
     ) -> Result<TrainingResult, TrainingError> {
+        self.simulate_while(test, |_| ControlFlow::Continue(()))
+    }
+
+    /// The same, calling `observe` at the start and after every round. Where it breaks, the run
+    /// ends, and the result is what there is.
+    ///
+    /// # Errors
+    /// As [`simulate`](Self::simulate).
+    pub fn simulate_while<'a>(
+        &self,
+        test: impl Into<Option<&'a Dataset>>,
+        mut observe: impl FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<TrainingResult, TrainingError> {
         let test = test.into();
         if let Some(test) = test {
             let fits = self.plan.objective.check(test);
@@ -541,9 +588,9 @@ impl Run {
                         epsilon: spent.map(|spent| spent.after(u64::from(progress.round))),
                     });
                 }
-                ControlFlow::Continue(())
+                observe(&progress)
             },
-        );
+        )?;
         let model = simulation.server().model().as_ref().clone();
         let last = rounds.last().map(|row: &MeasuredRound| row.metrics);
         let objective = self.plan.objective.as_ref();

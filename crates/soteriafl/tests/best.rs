@@ -296,12 +296,13 @@ fn a9a_reaches_its_goals_with_a_proof() {
             resolved.seed = seed;
             let mut simulation = run::simulation(&resolved, &problem, &privacy.sigmas).unwrap();
             let mut loss = f64::NAN;
-            simulation.run(1, &plan, |progress, _| {
+            let ended = simulation.run(1, &plan, |progress, _| {
                 if let Some(metrics) = progress.metrics {
                     loss = metrics.loss;
                 }
                 ControlFlow::Continue(())
             });
+            ended.unwrap();
             assert!(loss <= goal, "epsilon {epsilon}, seed {seed}: {loss}");
         }
     }

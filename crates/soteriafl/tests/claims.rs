@@ -95,11 +95,14 @@ fn configurations() -> impl Strategy<Value = (Vec<String>, f64)> {
                 "cdp-sgd",
                 "ldp-svrg",
                 "dp-sgd",
+                "ldp-srm",
+                "ldp-spider",
+                "diff2",
             ],
         ),
         pick(
             "algorithm.estimator",
-            &["", "", "gd", "sgd", "svrg", "saga"],
+            &["", "", "", "gd", "sgd", "svrg", "saga", "recursive"],
         ),
         pick("algorithm.compressor", &["", "rand-k", "identity", "qsgd"]),
         pick("algorithm.fraction", &["", "0.1", "0.5", "1.0"]),
@@ -115,12 +118,13 @@ fn configurations() -> impl Strategy<Value = (Vec<String>, f64)> {
         pick("privacy.difference_clip", &["", "none", "0.1"]),
         pick("privacy.accountant", &["", "", "pld", "rdp"]),
         pick("privacy.delta", &["1e-3", "1e-5"]),
+        pick("privacy.noise_ratio", &["", "1", "3"]),
         pick("data.partition", &["iid", "sorted", "dirichlet"]),
     );
     let target = prop::sample::select(&[0.3, 1.0, 4.0][..]);
     (algorithm, privacy, target).prop_map(|(a, p, target)| {
         let keys = [
-            a.0, a.1, a.2, a.3, a.4, a.5, a.6, p.0, p.1, p.2, p.3, p.4, p.5, p.6, p.7,
+            a.0, a.1, a.2, a.3, a.4, a.5, a.6, p.0, p.1, p.2, p.3, p.4, p.5, p.6, p.7, p.8,
         ];
         let mut settings: Vec<String> = keys.into_iter().flatten().collect();
         settings.push("data.source=synthetic:600x12".to_string());
@@ -199,6 +203,8 @@ fn rows_have_a_sigma_to_check() {
         &["algorithm.preset=soteriafl-saga"],
         &["algorithm.coordinates=shared", "privacy.amplification=off"],
         &["privacy.adjacency=zero-out", "privacy.accountant=rdp"],
+        &["algorithm.preset=ldp-srm"],
+        &["algorithm.preset=ldp-spider"],
     ] {
         assert_eq!(check(&owned(more), 1.0).unwrap(), 6, "{more:?}");
     }

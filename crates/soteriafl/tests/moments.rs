@@ -105,10 +105,12 @@ fn model(problem: &Problem, resolved: &Resolved, threads: usize) -> (Vec<f32>, u
         from: 0,
     };
     let mut up = 0;
-    simulation.run(threads, &plan, |progress, _| {
-        up = progress.traffic.uplink_bytes;
-        ControlFlow::Continue(())
-    });
+    simulation
+        .run(threads, &plan, |progress, _| {
+            up = progress.traffic.uplink_bytes;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     (simulation.server().model().as_ref().clone(), up)
 }
 

@@ -111,7 +111,9 @@ fn configured(settings: &[String]) -> (Privacy, Vec<f32>) {
         every: 0,
         from: 0,
     };
-    simulation.run(1, &metrics, |_, _| ControlFlow::Continue(()));
+    simulation
+        .run(1, &metrics, |_, _| ControlFlow::Continue(()))
+        .unwrap();
     (privacy, simulation.server().model().as_ref().clone())
 }
 

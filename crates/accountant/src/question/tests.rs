@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ClipScope, Estimator};
+use crate::{ClipScope, Estimator, IncrementClip, Recursion};
 
 fn question(
     estimator: Estimator,
@@ -261,4 +261,107 @@ fn the_other_accountant_is_heard_when_asked() {
     assert_eq!(both.epsilon_pld, alone.epsilon_pld);
     assert_eq!(both.epsilon_rdp, Some(renyi.epsilon));
     assert_eq!(both.epsilon, alone.epsilon);
+}
+
+/// Two levels of noise are two releases: composed with `after`, where the second noise is fixed,
+/// they give the same epsilon, delta and costs on the way; calibrated noise keeps its ratio.
+#[test]
+fn two_levels_of_noise_are_two_releases() {
+    let recursion = Recursion {
+        keep: 1.0,
+        period: Some(7),
+        increments: IncrementClip::Smooth(1.0),
+        noise_ratio: 2.5,
+    };
+    let (rounds, sigma, delta) = (40, 0.05, 1e-5);
+    for (adjacency, method) in [
+        (Adjacency::ZeroOut, Method::Pld),
+        (Adjacency::ReplaceOne, Method::Pld),
+        (Adjacency::ReplaceOne, Method::Rdp),
+    ] {
+        for batch in [20.0, 1000.0] {
+            let mechanism = Mechanism {
+                estimator: Estimator::Recursive(recursion),
+                records: 1000,
+                batch,
+                clip: 1.0,
+                clip_scope: ClipScope::Record,
+                rand_k: None,
+            };
+            let release = mechanism.release().unwrap();
+            let split = |rounds: u64, sigma: f64| {
+                let first = rounds.div_ceil(7);
+                let question = Question::new(release.clone(), first, delta, adjacency).by(method);
+                match rounds - first {
+                    0 => question.cost(sigma).unwrap(),
+                    second => question
+                        .after(&release, 2.5 * sigma, second)
+                        .unwrap()
+                        .cost(sigma)
+                        .unwrap(),
+                }
+            };
+            let question = mechanism.question(rounds, delta, adjacency).unwrap();
+            let question = question.by(method);
+            let cost = question.cost(sigma).unwrap();
+            let twin = split(rounds, sigma);
+            assert!(
+                (cost.epsilon / twin.epsilon - 1.0).abs() < 1e-6,
+                "{cost:?} {twin:?}"
+            );
+            let odometer = question.odometer(sigma, 40).unwrap();
+            for spent in [1, 7, 8, 15, 39] {
+                let (found, twin) = (odometer.after(spent), split(spent, sigma).epsilon);
+                assert!((found / twin - 1.0).abs() < 1e-6, "{spent}: {found} {twin}");
+            }
+            let calibrated = question.calibrate(1.0).unwrap();
+            assert!(calibrated.epsilon <= 1.0 && calibrated.epsilon > 0.99);
+            let twin = split(rounds, calibrated.sigma).epsilon;
+            assert!((calibrated.epsilon / twin - 1.0).abs() < 1e-6, "{twin}");
+            // With equal ratios it is SGD.
+            let equal = Recursion {
+                noise_ratio: 1.0,
+                ..recursion
+            };
+            let of = |estimator| {
+                let mechanism = Mechanism {
+                    estimator,
+                    ..mechanism
+                };
+                let question = mechanism.question(rounds, delta, adjacency).unwrap();
+                question.by(method).cost(sigma).unwrap()
+            };
+            assert_eq!(of(Estimator::Recursive(equal)), of(Estimator::Sgd));
+        }
+    }
+}
+
+/// Random-k hides a part of every increment: with two levels of noise the cost is bounded by that
+/// of the lower one, and never above the exact one.
+#[test]
+fn amplification_with_two_levels_counts_the_lower_one() {
+    let of = |noise_ratio, keep| {
+        let mechanism = Mechanism {
+            estimator: Estimator::Recursive(Recursion {
+                keep,
+                noise_ratio,
+                ..Recursion::momentum(1.0)
+            }),
+            records: 1000,
+            batch: 1000.0,
+            clip: 1.0,
+            clip_scope: ClipScope::Record,
+            rand_k: Some(0.05),
+        };
+        let question = mechanism
+            .question(100, 1e-5, Adjacency::ReplaceOne)
+            .unwrap();
+        question.cost(0.02).unwrap()
+    };
+    let (one, two) = (of(1.0, 0.9), of(1.1, 0.9));
+    assert!(one.amplified() && two.amplified());
+    assert_eq!(one.epsilon, two.epsilon);
+    assert!(two.epsilon_unamplified < one.epsilon_unamplified);
+    let far = of(1e3, 0.9);
+    assert!(!far.amplified() && far.epsilon < one.epsilon);
 }

@@ -16,6 +16,7 @@ use super::digits::shortened;
 use super::{Failure, Verbosity, print, print_json, table};
 use soteriafl::output::write_whole;
 use soteriafl::report::{Figure, Series};
+use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
 
 /// What noise of a given size costs
@@ -45,7 +46,7 @@ pub struct CalibrateOptions {
     epsilon: f64,
 }
 
-const MECHANISM: [&str; 7] = [
+const MECHANISM: [&str; 8] = [
     "estimator",
     "samples",
     "batch",
@@ -53,6 +54,7 @@ const MECHANISM: [&str; 7] = [
     "difference_clip",
     "rand_k",
     "clip_scope",
+    "records_per_person",
 ];
 
 #[derive(clap::Args, Debug)]
@@ -79,6 +81,9 @@ struct QuestionOptions {
     /// What the clip bounds: the record's whole gradient, or its coordinates that travel
     #[arg(long, value_enum)]
     clip_scope: Option<ScopeChoice>,
+    /// How many records of one person are meant: the cost is of all of them together
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    records_per_person: u32,
     /// Instead of an estimator: how far one record moves the message, with which probability
     #[arg(
         long,
@@ -184,7 +189,10 @@ impl QuestionOptions {
     fn question(&self, verbosity: Verbosity) -> Result<Question, Failure> {
         let release = match &self.pair {
             Some(shifts) => Release::from(shifts.clone()),
-            None => self.mechanism(verbosity)?.release()?,
+            None => {
+                let mechanism = self.mechanism(verbosity)?;
+                mechanism.release_of_person(self.records_per_person)?
+            }
         };
         if release.shifts.largest() == 0.0 {
             return Err(Failure::usage(
@@ -286,8 +294,9 @@ impl QuestionOptions {
             ));
         }
         let (accountant, adjacency) = (cost.method.word(), cost.adjacency.word());
+        let whose = neighbours(cost.adjacency, self.records_per_person);
         if self.json {
-            return print_json(&json!({
+            let mut answer = json!({
                 "epsilon": cost.epsilon,
                 "delta": self.delta,
                 "sigma": cost.sigma,
@@ -299,7 +308,11 @@ impl QuestionOptions {
                 "epsilon_unamplified": cost.epsilon_unamplified,
                 "amplified": cost.amplified(),
                 "seconds": seconds,
-            }));
+            });
+            if self.records_per_person > 1 {
+                answer["records_per_person"] = self.records_per_person.into();
+            }
+            return print_json(&answer);
         }
         let shown = |epsilon: f64| readable(round_up(epsilon, 4));
         let optional = |epsilon: Option<f64>| epsilon.map_or("none".to_owned(), shown);
@@ -312,7 +325,7 @@ impl QuestionOptions {
             (
                 "epsilon",
                 format!(
-                    "{} at delta {}, {adjacency} ({accountant}{amplified})",
+                    "{} at delta {}, {whose} ({accountant}{amplified})",
                     shown(cost.epsilon),
                     readable(self.delta)
                 ),

@@ -284,7 +284,7 @@ impl Bench<'_> {
             let mut mark = Instant::now();
             let (mut quickest, warm) = (f64::INFINITY, (rounds / 5).max(1));
             let stretch = ((rounds - warm) / 8).max(1);
-            simulation.run(threads, &plan, |progress, _| {
+            let ended = simulation.run(threads, &plan, |progress, _| {
                 // The best of eight stretches after the warm-up: other programs run too.
                 if progress.round >= warm && (progress.round - warm) % stretch == 0 {
                     let now = Instant::now();
@@ -296,6 +296,7 @@ impl Bench<'_> {
                 }
                 ControlFlow::Continue(())
             });
+            ended.map_err(|error| Failure::Failed(error.to_string()))?;
             fastest = fastest.min(quickest);
             state_bytes = simulation.state_bytes();
         }

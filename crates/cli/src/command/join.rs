@@ -87,6 +87,9 @@ pub struct Options {
     /// Check limits under this adjacency instead of the run's own
     #[arg(long, value_name = "KIND", value_parser = ["replace-one"])]
     adjacency: Option<String>,
+    /// Check limits for persons with up to K records, where the run speaks of fewer
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    records_per_person: Option<u32>,
     /// Do not count what other data sets of this state have spent: if no record is in two of them
     #[arg(long)]
     disjoint_data_sets: bool,

@@ -9,6 +9,7 @@ use serde_json::json;
 use soteriafl_accountant::{Adjacency, round_up};
 
 use super::{Failure, Verbosity, print};
+use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
 use soteriafl_deploy::budget::{Counted, Limits, Refusal, Spent};
 use soteriafl_deploy::sqlite::ClientSqlite;
@@ -106,6 +107,7 @@ impl Total {
         let Spent {
             delta,
             adjacency,
+            records_per_person,
             method,
             runs,
             ..
@@ -118,7 +120,7 @@ impl Total {
                 readable(delta),
                 epsilon_text(Some(strict)),
                 readable(self.strict.delta),
-                adjacency,
+                neighbours(adjacency, records_per_person),
             ),
             _ => "spent: nobody can say; there is no claim".to_string(),
         }
@@ -135,6 +137,7 @@ fn total_json(total: &Total) -> serde_json::Value {
         "strict_epsilon": strict.epsilon,
         "strict_delta": strict.delta,
         "adjacency": spent.adjacency.word(),
+        "records_per_person": spent.records_per_person,
         "method": spent.method,
         "claim": if total.claimed { "proved" } else { "some messages carry no claim" },
     })
@@ -154,6 +157,7 @@ fn set_json(number: u32, runs: &[LedgerRun], total: &Total) -> Result<serde_json
             "epsilon_replace_one": price.cost(Adjacency::ReplaceOne, price.delta)?,
             "delta": price.delta,
             "adjacency": price.adjacency.word(),
+            "records_per_person": price.records_per_person,
             "sigma": price.sigma,
             "claim": price.claim,
         }))

@@ -16,6 +16,7 @@ use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity, print, print_json};
 use soteriafl::config::resolve::Shape;
 use soteriafl::config::{Config, Document, ModelKind};
+use soteriafl::planning::outlook::Outlook;
 use soteriafl::planning::trial::{Advice, Form, Trial};
 use soteriafl::planning::{Inquiry, Known, PlanError};
 use soteriafl::problem::{Model, Problem, regularizer};
@@ -34,7 +35,9 @@ use soteriafl::problem::{Model, Problem, regularizer};
 ///
 /// Recommended is what did best in short runs on synthetic records of that shape: presets as
 /// `soteria train` runs them, `auto` included. Your records are not used for that. Where nothing
-/// could be tried, or nothing was learnt, nothing is recommended.
+/// could be tried, or nothing was learnt, nothing is recommended. The winner is then run without noise and with
+/// more epsilon, records and clients: whether a useful model can be expected, and what would buy a
+/// better one.
 ///
 /// Example: soteria plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3
 /// --clip 0.5 --smoothness 1
@@ -86,6 +89,9 @@ pub struct Options {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+    /// Draw what more epsilon, records or clients would buy
+    #[arg(long, visible_alias = "svg", value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -98,7 +104,12 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         verbosity.say(remark);
     }
     let rows = inquiry.rows(options.gap)?;
-    let trial = form.and_then(|form| Trial::run(&inquiry, form));
+    // The numbers of a problem that is not the configuration's have no run to price.
+    let persons = match options.omega {
+        None => inquiry.persons()?,
+        Some(_) => Vec::new(),
+    };
+    let trial = form.clone().and_then(|form| Trial::run(&inquiry, form));
     let advice = match &trial {
         Ok(trial) => trial.advice(),
         Err(reason) => Advice {
@@ -106,13 +117,29 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             reason: reason.clone(),
         },
     };
+    let outlook = match (&form, &trial, &advice.name) {
+        (Ok(form), Ok(trial), Some(name)) => Outlook::of(&inquiry, *form, trial, name).ok(),
+        _ => None,
+    };
+    if let Some(path) = &options.plot {
+        let Some(outlook) = &outlook else {
+            return Err(Failure::Usage {
+                message: format!("there is nothing to draw: {}", advice.reason),
+                hint: Some("leave --plot out".to_string()),
+            });
+        };
+        std::fs::write(path, outlook.figure().to_svg()).map_err(Failure::at(path))?;
+        verbosity.say(format!("wrote {}", path.display()));
+    }
     let shown = show::Shown {
         inquiry: &inquiry,
         is_a_run: options.is_configured() && !options.changes_the_problem(),
         rows: &rows,
+        persons: &persons,
         tables: inquiry.numbers.tables(),
         trial: trial.as_ref().ok(),
         advice: &advice,
+        outlook: outlook.as_ref(),
     };
     if options.json {
         print_json(&shown.json())

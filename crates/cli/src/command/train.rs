@@ -301,6 +301,9 @@ fn without_noise(resolved: &Resolved) -> String {
     if resolved.momentum > 0.0 {
         let _ = write!(line, ", momentum {}", resolved.momentum);
     }
+    if let Some(recursion) = &resolved.recursion {
+        let _ = write!(line, ", keeping {} of the velocity", recursion.keep);
+    }
     line
 }
 
@@ -356,7 +359,7 @@ fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {
             "{} at delta {}, {} (proved, for secret seeds)",
             readable(round_up(epsilon, 4)),
             readable(resolved.delta),
-            resolved.adjacency,
+            resolved.specification().neighbours(),
         ),
         None => format!("no claim: {}", privacy.claim),
     }

@@ -82,6 +82,22 @@ fn wrong_configurations_are_refused() {
         (&["algorithm.preset=rrpsgd"], &["one client", "3"]),
         (&["algorithm.preset=sdm-dsgd"], &["sdm-dsgd", "neighbours"]),
         (&["algorithm.preset=rppsgd"], &["rrpsgd"]),
+        (&["algorithm.preset=dp-srm"], &["one client", "ldp-srm"]),
+        (
+            &["algorithm.preset=ldp-srm", "algorithm.shift=0.1"],
+            &["algorithm.shift", "recursive"],
+        ),
+        (
+            &["algorithm.preset=ldp-srm", "privacy.clip_scope=selected"],
+            &["clip_scope", "record"],
+        ),
+        (
+            &[
+                "algorithm.preset=distributed-dp-srm",
+                "privacy.noise=secure",
+            ],
+            &["privacy.noise", "float"],
+        ),
         (
             &["algorithm.compressor=top-k"],
             &["top-k", "biased", "rand-k", "leak"],

@@ -72,6 +72,7 @@ fn all_choices_are_covered() {
         "estimator=sgd",
         "estimator=svrg",
         "estimator=saga",
+        "estimator=recursive",
         "compressor=identity",
         "compressor=rand-k",
         "compressor=qsgd",

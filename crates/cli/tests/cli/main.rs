@@ -1,6 +1,7 @@
 //! The whole program from outside: arguments in; files, streams and exit codes out.
 
 mod account;
+mod audit;
 mod data;
 mod digits;
 mod evaluate;

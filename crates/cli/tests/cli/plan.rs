@@ -266,3 +266,48 @@ fn what_claims_nothing_is_not_recommended() {
         assert!(said.contains(reason), "{setting}: {said}");
     }
 }
+
+/// What can be expected comes from runs: less noise never makes the table worse by more than chance, the first
+/// row is the trial's winner, and the picture shows the same.
+#[test]
+fn what_to_expect_is_tried_too() {
+    let place = Place::new();
+    let line = "plan --set data.source=synthetic:4000x8 --set data.clients=4 --set privacy.epsilon=0.5 \
+                --smoothness 1 --json --plot expected.svg";
+    let plan = place.run(&words(line)).well().object();
+    let outlook = &plan["outlook"];
+    let rows = outlook["rows"].as_array().unwrap();
+    assert_eq!(
+        rows[0]["test_accuracy"],
+        plan["trial"]["tried"][0]["test_accuracy"]
+    );
+    assert_eq!(rows[0]["epsilon"], 0.5);
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap();
+    for row in &rows[1..] {
+        assert!(number(row, "sigma") < number(&rows[0], "sigma") || row["clients"] == 16);
+        assert!(
+            number(row, "signal_to_noise") > number(&rows[0], "signal_to_noise"),
+            "{row}"
+        );
+        assert!(row["test_accuracy"]["mean"].as_f64() > Some(0.0), "{row}");
+        assert!((0.0..=1.0).contains(&number(row, "share")));
+    }
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    let clean = outlook["accuracy_without_noise"].as_f64().unwrap();
+    assert!(
+        clean > outlook["majority_accuracy"].as_f64().unwrap() + 0.1,
+        "{outlook}"
+    );
+    let picture = std::fs::read_to_string(place.path("expected.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("without noise"));
+    // Nothing is drawn where nothing was tried, and the file is not made.
+    let line = "plan --set data.source=synthetic:600x8 --set data.clients=3 --smoothness 1 \
+                --set data.scale=per-feature --plot none.svg";
+    let refused = place.run(&words(line));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("error: there is nothing to draw"),
+        "{refused:?}"
+    );
+    assert!(!place.path("none.svg").exists());
+}

@@ -24,6 +24,10 @@ fn every_preset_runs() {
         ("ldp-svrg", "ldp-svrg", 3),
         ("dp-gd", "dp-gd", 1),
         ("dp-sgd", "dp-sgd", 1),
+        ("dp-srm", "dp-srm", 1),
+        ("ldp-srm", "ldp-srm", 3),
+        ("ldp-spider", "ldp-spider", 3),
+        ("diff2", "diff2", 3),
         ("rrpsgd", "rrpsgd", 1),
     ];
     for (preset, algorithm, clients) in presets {
@@ -39,7 +43,7 @@ fn every_preset_runs() {
             json!(vec![60 / clients; clients])
         );
         // Two of five coordinates travel where there is compression, all of them elsewhere.
-        let whole = ["ldp", "dp", "rrpsgd"];
+        let whole = ["ldp", "dp", "diff2", "rrpsgd"];
         let values = if whole.iter().any(|family| preset.starts_with(family)) {
             5
         } else {

@@ -138,6 +138,7 @@ fn directories_of_data_have_one_name() {
         "compare",
         "reproduce",
         "plan",
+        "audit",
         "serve",
         "bench",
         "data",

@@ -7,6 +7,8 @@
 //! | `none` | `x` | `d` |
 //! | `unit` | `(x, 1/2)` divided by its length | `d + 1` |
 //! | `roots` | `(x, r(x), 1/2)` divided by its length | `2d + 1` |
+//! | `fourier:D` | `D/2` random waves, cosine and sine, of what `unit` makes of it | `D` |
+//! | `scattering` | the strengths of an image's oriented waves, and of the waves in those | `81 floor(s/4)^2`, `s = sqrt(d)` |
 //!
 //! with `r(x) = 2 sqrt((1 + x)/2) - sqrt(2) - (2 - sqrt(2)) x` of each feature, cut off at -1 and 1 before: what the
 //! square root of a range from -1 says beyond the line through its values at 0 and 1.
@@ -20,19 +22,30 @@
 //! and rows that are sparse stay so.
 //!
 //! **Guarantee.** What a record becomes depends on that record alone, to the bit: not on its place, on threads, nor on
-//! who lies beside it. So neighbouring data sets stay neighbouring, and a map costs no privacy. Rows that are sparse stay
-//! so under `unit` and rows that are dense stay dense, unless a constant is added to all rows: that is written into them
-//! first. No acceptable record makes a map fail.
+//! who lies beside it. What is random in a map comes from a seed that is always the same. So neighbouring data sets stay
+//! neighbouring, and a map costs no privacy. Rows that are sparse stay so under `unit` and `roots` and rows that are
+//! dense stay dense, unless a constant is added to all rows: that is written into them first. The other maps make dense
+//! rows. No acceptable record makes a map fail.
 //!
 //! **Cost.** One pass over the records. **Place in the paper:** none.
 
+mod fourier;
+mod scattering;
 mod unit;
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Dataset, RecordsError};
+use super::{Dataset, DenseRows, Features, RecordsError};
+use fourier::Waves;
+use scattering::Scattering;
 use unit::Roots;
+
+/// Rows that a map may compute side by side.
+const TOGETHER: usize = 8;
+
+/// The most numbers that mapped records may have: eight gigabytes.
+const MOST_VALUES: usize = 1 << 31;
 
 /// Which public map is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,11 +58,16 @@ pub enum FeatureKind {
     Unit,
     /// Every feature's root and a constant appended, then unit length.
     Roots,
+    /// So many random Fourier features, an even number.
+    Fourier(usize),
+    /// Scattering coefficients of square images.
+    Scattering,
 }
 
 impl FeatureKind {
     /// What can be written, for messages.
-    pub const EXPECTED: &'static str = "\"none\", \"unit\" or \"roots\"";
+    pub const EXPECTED: &'static str =
+        "\"none\", \"unit\", \"roots\", \"fourier:D\" or \"scattering\"";
 }
 
 impl fmt::Display for FeatureKind {
@@ -58,6 +76,8 @@ impl fmt::Display for FeatureKind {
             FeatureKind::None => formatter.write_str("none"),
             FeatureKind::Unit => formatter.write_str("unit"),
             FeatureKind::Roots => formatter.write_str("roots"),
+            FeatureKind::Fourier(count) => write!(formatter, "fourier:{count}"),
+            FeatureKind::Scattering => formatter.write_str("scattering"),
         }
     }
 }
@@ -66,10 +86,13 @@ impl FromStr for FeatureKind {
     type Err = RecordsError;
 
     fn from_str(text: &str) -> Result<Self, RecordsError> {
-        match text {
-            "none" => Ok(FeatureKind::None),
-            "unit" => Ok(FeatureKind::Unit),
-            "roots" => Ok(FeatureKind::Roots),
+        let count = text.strip_prefix("fourier:");
+        match (text, count.and_then(|count| count.parse().ok())) {
+            ("none", _) => Ok(FeatureKind::None),
+            ("unit", _) => Ok(FeatureKind::Unit),
+            ("roots", _) => Ok(FeatureKind::Roots),
+            ("scattering", _) => Ok(FeatureKind::Scattering),
+            (_, Some(count)) => Ok(FeatureKind::Fourier(count)),
             _ => Err(RecordsError::Choice {
                 what: "features",
                 value: text.to_owned(),
@@ -92,6 +115,11 @@ impl FeatureMap {
     /// # Errors
     /// When the kind does not fit such records.
     pub fn new(kind: FeatureKind, inputs: usize) -> Result<FeatureMap, RecordsError> {
+        match kind {
+            FeatureKind::None | FeatureKind::Unit | FeatureKind::Roots => {}
+            FeatureKind::Fourier(count) => fourier::check(inputs, count)?,
+            FeatureKind::Scattering => Scattering::check(inputs)?,
+        }
         Ok(FeatureMap { kind, inputs })
     }
 
@@ -111,6 +139,8 @@ impl FeatureMap {
             FeatureKind::None => self.inputs,
             FeatureKind::Unit => self.inputs + 1,
             FeatureKind::Roots => 2 * self.inputs + 1,
+            FeatureKind::Fourier(count) => count,
+            FeatureKind::Scattering => Scattering::outputs(self.inputs),
         }
     }
 
@@ -122,8 +152,16 @@ impl FeatureMap {
     /// Every record mapped; labels and their names stay.
     ///
     /// # Errors
-    /// When records do not have as many features as the map reads.
+    /// When records do not have as many features as the map reads, or do not fit in memory.
     pub fn apply(&self, data: Dataset) -> Result<Dataset, RecordsError> {
+        self.apply_by(data, 1)
+    }
+
+    /// The same by so many threads, which change no bit.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_by(&self, data: Dataset, threads: usize) -> Result<Dataset, RecordsError> {
         if data.columns() != self.inputs {
             return Err(RecordsError::Shape {
                 what: "features",
@@ -135,7 +173,60 @@ impl FeatureMap {
             FeatureKind::None => Ok(data),
             FeatureKind::Unit => unit::apply(data, Roots::Without),
             FeatureKind::Roots => unit::apply(data, Roots::With),
+            FeatureKind::Fourier(count) => {
+                let waves = Waves::new(self.inputs, count)?;
+                self.dense(data, threads, |data, first, values| {
+                    waves.rows(data, first, values)
+                })
+            }
+            FeatureKind::Scattering => {
+                let scattering = Scattering::of(self.inputs)?;
+                self.dense(data, threads, |data, first, values| {
+                    scattering.rows(data, first, values);
+                })
+            }
         }
+    }
+
+    /// Dense rows from a function that fills in those from a first one on, in as many parts as there are
+    /// threads; parts start at multiples of [`TOGETHER`].
+    fn dense(
+        &self,
+        data: Dataset,
+        threads: usize,
+        fill: impl Fn(&Dataset, usize, &mut [f32]) + Sync,
+    ) -> Result<Dataset, RecordsError> {
+        let (rows, columns) = (data.rows(), self.outputs());
+        let mut values = self.room_for(rows, columns)?;
+        let each = rows
+            .div_ceil(threads.max(1))
+            .next_multiple_of(TOGETHER)
+            .max(TOGETHER);
+        std::thread::scope(|scope| {
+            for (part, values) in values.chunks_mut(each * columns).enumerate() {
+                let (data, fill) = (&data, &fill);
+                scope.spawn(move || fill(data, part * each, values));
+            }
+        });
+        let features = Features::Dense(DenseRows::new(columns, values)?);
+        data.with_features(features)
+    }
+
+    /// Zeros for so many rows.
+    fn room_for(&self, rows: usize, columns: usize) -> Result<Vec<f32>, RecordsError> {
+        let mut values = Vec::new();
+        let room = rows
+            .checked_mul(columns)
+            .filter(|&room| room <= MOST_VALUES);
+        if room.is_none_or(|room| values.try_reserve_exact(room).is_err()) {
+            return Err(RecordsError::Choice {
+                what: "features",
+                value: self.kind.to_string(),
+                reason: format!("{rows} rows of {columns} numbers would not fit in memory"),
+            });
+        }
+        values.resize(rows * columns, 0.0);
+        Ok(values)
     }
 }
 
@@ -145,10 +236,18 @@ mod tests {
 
     #[test]
     fn names_read_back_and_others_are_refused() {
-        for name in ["none", "unit", "roots"] {
+        for name in ["none", "unit", "roots", "fourier:200", "scattering"] {
             assert_eq!(name.parse::<FeatureKind>().unwrap().to_string(), name);
         }
-        for wrong in ["", "Unit", "unit:3", "pixels"] {
+        for wrong in [
+            "",
+            "Unit",
+            "unit:3",
+            "pixels",
+            "fourier",
+            "fourier:-2",
+            "fourier:x",
+        ] {
             let error = wrong.parse::<FeatureKind>().unwrap_err();
             assert!(error.to_string().contains("unit"), "{error}");
         }

@@ -51,7 +51,7 @@ pub(super) fn open_unit(random: &mut ChaCha8Rng) -> f64 {
 }
 
 /// A standard normal number (Box and Muller's cosine half).
-fn normal(random: &mut ChaCha8Rng) -> f64 {
+pub(super) fn normal(random: &mut ChaCha8Rng) -> f64 {
     let radius = libm::sqrt(-2.0 * libm::log(open_unit(random)));
     radius * libm::cos(std::f64::consts::TAU * open_unit(random))
 }

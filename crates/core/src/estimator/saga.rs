@@ -6,7 +6,7 @@
 
 use super::{CHUNK, Estimator, Factored, RoundInput, Scratch, add_differences};
 use crate::linalg::bytes::{append_floats, floats};
-use crate::objective::Objective;
+use crate::objective::{Objective, ObjectiveError};
 use crate::privacy::{KeptMean, RawEstimate};
 
 /// Option III of Algorithm 3.
@@ -31,30 +31,22 @@ impl Saga {
 }
 
 impl Estimator for Saga {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
-        let table = self
-            .table
-            .get_or_insert_with(|| Table::fill(input, scratch, sum));
-        // The mean of the table as it was before this round's visits.
-        sum.add_mean(&table.mean, input.coordinates);
-        let repeats = !input.batch.is_sorted_by(|one, next| one < next);
-        for rows in input.batch.chunks(CHUNK) {
-            table.load(input, rows, scratch, sum);
-            add_differences(input, rows, self.difference_clip, scratch, sum);
-            if !repeats {
-                table.remember(input, rows, scratch, sum);
-            }
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        let known = self.table.is_some();
+        let mut table = match self.table.take() {
+            Some(table) => table,
+            None => Table::fill(input, scratch, sum)?,
+        };
+        let visited = table.visit(input, self.difference_clip, scratch, sum);
+        if known || visited.is_ok() {
+            self.table = Some(table);
         }
-        if repeats {
-            // A record that was visited twice is remembered once.
-            let mut rows = input.batch.to_vec();
-            rows.sort_unstable();
-            rows.dedup();
-            for rows in rows.chunks(CHUNK) {
-                table.load(input, rows, scratch, sum);
-                table.remember(input, rows, scratch, sum);
-            }
-        }
+        visited
     }
 
     /// Factors, then weights, then the mean: what was remembered depends on secret coins, and in
@@ -104,7 +96,11 @@ impl Estimator for Saga {
 }
 
 impl Table {
-    fn fill(input: RoundInput<'_>, scratch: &mut Scratch, sum: &RawEstimate) -> Self {
+    fn fill(
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &RawEstimate,
+    ) -> Result<Self, ObjectiveError> {
         let mut table = Self {
             gradients: Factored::default(),
             mean: KeptMean::zero(input.objective.dimension(), sum),
@@ -113,8 +109,8 @@ impl Table {
         let Factored { factors, weights } = &mut table.gradients;
         factors.reserve_exact(rows.len() * input.objective.factor_len());
         weights.reserve_exact(rows.len());
-        for rows in rows.chunks(CHUNK) {
-            scratch.compute_batch(input, rows, sum);
+        for rows in rows.chunks(input.chunk()) {
+            scratch.compute_batch(input, rows, sum)?;
             let Scratch {
                 batch, workspace, ..
             } = &mut *scratch;
@@ -123,13 +119,55 @@ impl Table {
             let contribution = input.contribution(rows, batch);
             table.mean.add(1, contribution, sum, workspace);
         }
-        table
+        Ok(table)
+    }
+
+    /// The estimate, and what the batch's visits leave in the table; nothing if the objective fails.
+    fn visit(
+        &mut self,
+        input: RoundInput<'_>,
+        difference_clip: Option<f64>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        // The mean of the table as it was before this round's visits.
+        sum.add_mean(&self.mean, input.coordinates);
+        let repeats = !input.batch.is_sorted_by(|one, next| one < next);
+        // What may fail is computed whole before the table changes. It is not more than the table.
+        let chunk = match input.objective.elsewhere() {
+            Some(_) => input.batch.len().max(1),
+            None => CHUNK,
+        };
+        for rows in input.batch.chunks(chunk) {
+            self.load(input, rows, scratch, sum)?;
+            add_differences(input, rows, difference_clip, 1.0, scratch, sum);
+            if !repeats {
+                self.remember(input, rows, scratch, sum);
+            }
+        }
+        if repeats {
+            // A record that was visited twice is remembered once.
+            let mut rows = input.batch.to_vec();
+            rows.sort_unstable();
+            rows.dedup();
+            for rows in rows.chunks(chunk) {
+                self.load(input, rows, scratch, sum)?;
+                self.remember(input, rows, scratch, sum);
+            }
+        }
+        Ok(())
     }
 
     /// Computes `rows` at the current model into the scratch's `batch`, and copies what the table
     /// holds for them into `reference`.
-    fn load(&self, input: RoundInput<'_>, rows: &[u32], scratch: &mut Scratch, sum: &RawEstimate) {
-        scratch.compute_batch(input, rows, sum);
+    fn load(
+        &self,
+        input: RoundInput<'_>,
+        rows: &[u32],
+        scratch: &mut Scratch,
+        sum: &RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        scratch.compute_batch(input, rows, sum)?;
         let len = input.objective.factor_len();
         let Factored { factors, weights } = &mut scratch.reference;
         factors.clear();
@@ -139,6 +177,7 @@ impl Table {
             factors.extend_from_slice(&self.gradients.factors[row * len..(row + 1) * len]);
             weights.push(self.gradients.weights[row]);
         }
+        Ok(())
     }
 
     /// Replaces what the table holds for `rows` by their gradients at the current model.

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use super::{CHUNK, Clipping, Estimator, RoundInput, Scratch, add_differences};
+use super::{Clipping, Estimator, RoundInput, Scratch, add_differences};
 use crate::linalg::bytes::{append_floats, floats};
-use crate::objective::Objective;
+use crate::objective::{Objective, ObjectiveError};
 use crate::privacy::{KeptMean, RawEstimate};
 
 /// Option II of Algorithm 3.
@@ -37,22 +37,20 @@ impl Svrg {
 }
 
 impl Estimator for Svrg {
-    fn estimate(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &mut RawEstimate) {
-        let snapshot = self
-            .snapshot
-            .get_or_insert_with(|| Snapshot::at(input.model));
-        if std::mem::take(&mut snapshot.fresh) {
-            snapshot.refresh(input, scratch, sum);
+    fn estimate(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        let first = self.snapshot.is_none();
+        let estimated = self.differences(input, scratch, sum);
+        match estimated {
+            Ok(()) => self.skip_round(input.model, input.snapshot),
+            Err(_) if first => self.snapshot = None,
+            Err(_) => {}
         }
-        for rows in input.batch.chunks(CHUNK) {
-            scratch.compute_batch(input, rows, sum);
-            snapshot.load(input, rows, scratch, sum);
-            add_differences(input, rows, self.difference_clip, scratch, sum);
-        }
-        if let Some(mean) = &snapshot.mean {
-            sum.add_mean(mean, input.coordinates);
-        }
-        self.skip_round(input.model, input.snapshot);
+        estimated
     }
 
     fn skip_round(&mut self, model: &Arc<Vec<f32>>, snapshot: bool) {
@@ -95,6 +93,33 @@ impl Estimator for Svrg {
     }
 }
 
+impl Svrg {
+    /// The estimate; of the state only what follows from the snapshot's model may change.
+    fn differences(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &mut RawEstimate,
+    ) -> Result<(), ObjectiveError> {
+        let snapshot = self
+            .snapshot
+            .get_or_insert_with(|| Snapshot::at(input.model));
+        if snapshot.fresh {
+            snapshot.refresh(input, scratch, sum)?;
+            snapshot.fresh = false;
+        }
+        for rows in input.batch.chunks(input.chunk()) {
+            scratch.compute_batch(input, rows, sum)?;
+            snapshot.load(input, rows, scratch, sum)?;
+            add_differences(input, rows, self.difference_clip, 1.0, scratch, sum);
+        }
+        if let Some(mean) = &snapshot.mean {
+            sum.add_mean(mean, input.coordinates);
+        }
+        Ok(())
+    }
+}
+
 impl Snapshot {
     fn at(model: &Arc<Vec<f32>>) -> Self {
         Self {
@@ -105,7 +130,12 @@ impl Snapshot {
         }
     }
 
-    fn refresh(&mut self, input: RoundInput<'_>, scratch: &mut Scratch, sum: &RawEstimate) {
+    fn refresh(
+        &mut self,
+        input: RoundInput<'_>,
+        scratch: &mut Scratch,
+        sum: &RawEstimate,
+    ) -> Result<(), ObjectiveError> {
         self.weights.clear();
         let mean = self
             .mean
@@ -118,17 +148,24 @@ impl Snapshot {
             workspace,
             ..
         } = scratch;
-        for rows in rows.chunks(CHUNK) {
+        for rows in rows.chunks(input.chunk()) {
             let single = sum.needs_single_records();
-            reference.compute(input, &self.model, rows, single, norms, workspace);
+            reference.compute(input, &self.model, rows, single, norms, workspace)?;
             self.weights.extend_from_slice(&reference.weights);
             mean.add(1, input.contribution(rows, reference), sum, workspace);
         }
+        Ok(())
     }
 
     /// Computes `rows` at the snapshot into the scratch's `reference`, with the weights that
     /// clipped them when the snapshot was new.
-    fn load(&self, input: RoundInput<'_>, rows: &[u32], scratch: &mut Scratch, sum: &RawEstimate) {
+    fn load(
+        &self,
+        input: RoundInput<'_>,
+        rows: &[u32],
+        scratch: &mut Scratch,
+        sum: &RawEstimate,
+    ) -> Result<(), ObjectiveError> {
         let Scratch {
             reference,
             norms,
@@ -140,10 +177,11 @@ impl Snapshot {
             ..input
         };
         let single = sum.needs_single_records();
-        reference.compute(unclipped, &self.model, rows, single, norms, workspace);
+        reference.compute(unclipped, &self.model, rows, single, norms, workspace)?;
         for (weight, &row) in reference.weights.iter_mut().zip(rows) {
             *weight = self.weights[row as usize];
         }
         reference.clear_unweighted();
+        Ok(())
     }
 }

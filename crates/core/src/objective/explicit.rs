@@ -5,7 +5,7 @@
 //! that at a cost of `O(batch x d)` time and memory, where the built-in objectives need far less.
 //! Every number of a record is computed from that record alone, to the bit.
 
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use super::{Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace};
 use crate::data::{Dataset, Features, SparseRow};
 use crate::linalg;
 
@@ -152,7 +152,7 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         mut outcomes: Option<&mut [Outcome]>,
         mut factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let dimension = self.dimension();
         assert_eq!(model.len(), dimension, "one number per parameter");
         let mut unused = workspace.take(if factors.is_none() { dimension } else { 0 });
@@ -173,6 +173,7 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
             }
         }
         workspace.put(unused);
+        Ok(())
     }
 
     fn squared_norms(
@@ -183,17 +184,8 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         squared_norms: &mut [f64],
         _workspace: &mut Workspace,
     ) {
-        let dimension = self.dimension();
         assert_eq!(squared_norms.len(), records.len(), "one norm per record");
-        for (j, squared_norm) in squared_norms.iter_mut().enumerate() {
-            let gradient = scaled(gradients, j, dimension);
-            *squared_norm = match coordinates {
-                Coordinates::All => (0..dimension).map(|i| gradient(i).powi(2)).sum(),
-                Coordinates::Selected(chosen) => {
-                    chosen.iter().map(|&i| gradient(i as usize).powi(2)).sum()
-                }
-            };
-        }
+        norms_of_rows(self.dimension(), gradients, coordinates, squared_norms);
     }
 
     fn squared_distances(
@@ -204,13 +196,9 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         squared_distances: &mut [f64],
         _workspace: &mut Workspace,
     ) {
-        let dimension = self.dimension();
         let count = squared_distances.len();
         assert_eq!(count, records.len(), "one distance per record");
-        for (j, squared_distance) in squared_distances.iter_mut().enumerate() {
-            let (left, right) = (scaled(left, j, dimension), scaled(right, j, dimension));
-            *squared_distance = (0..dimension).map(|i| (left(i) - right(i)).powi(2)).sum();
-        }
+        distances_of_rows(self.dimension(), left, right, squared_distances);
     }
 
     fn accumulate(
@@ -221,21 +209,62 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         sum: &mut [f32],
         _workspace: &mut Workspace,
     ) {
-        let dimension = self.dimension();
         assert_eq!(
-            sum.len(),
-            coordinates.count(dimension),
-            "one sum per coordinate"
+            records.len(),
+            gradients.weights.len(),
+            "one weight per record"
         );
-        for j in 0..records.len() {
-            let gradient = &gradients.factors[j * dimension..][..dimension];
-            let weight = gradients.weights[j];
-            match coordinates {
-                Coordinates::All => linalg::add_scaled(sum, weight, gradient),
-                Coordinates::Selected(chosen) => {
-                    for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
-                        *sum += weight * gradient[coordinate as usize];
-                    }
+        sum_rows(self.dimension(), gradients, coordinates, sum);
+    }
+}
+
+/// [`Objective::squared_norms`] where factors are the gradients themselves.
+pub fn norms_of_rows(
+    dimension: usize,
+    gradients: Gradients<'_>,
+    coordinates: Coordinates<'_>,
+    squared_norms: &mut [f64],
+) {
+    for (j, squared_norm) in squared_norms.iter_mut().enumerate() {
+        let gradient = scaled(gradients, j, dimension);
+        *squared_norm = match coordinates {
+            Coordinates::All => (0..dimension).map(|i| gradient(i).powi(2)).sum(),
+            Coordinates::Selected(chosen) => {
+                chosen.iter().map(|&i| gradient(i as usize).powi(2)).sum()
+            }
+        };
+    }
+}
+
+/// [`Objective::squared_distances`] where factors are the gradients themselves.
+pub fn distances_of_rows(
+    dimension: usize,
+    left: Gradients<'_>,
+    right: Gradients<'_>,
+    squared_distances: &mut [f64],
+) {
+    for (j, squared_distance) in squared_distances.iter_mut().enumerate() {
+        let (left, right) = (scaled(left, j, dimension), scaled(right, j, dimension));
+        *squared_distance = (0..dimension).map(|i| (left(i) - right(i)).powi(2)).sum();
+    }
+}
+
+/// [`Objective::accumulate`] where factors are the gradients themselves.
+pub fn sum_rows(
+    dimension: usize,
+    gradients: Gradients<'_>,
+    coordinates: Coordinates<'_>,
+    sum: &mut [f32],
+) {
+    let count = coordinates.count(dimension);
+    assert_eq!(sum.len(), count, "one sum per coordinate");
+    for (j, &weight) in gradients.weights.iter().enumerate() {
+        let gradient = &gradients.factors[j * dimension..][..dimension];
+        match coordinates {
+            Coordinates::All => linalg::add_scaled(sum, weight, gradient),
+            Coordinates::Selected(chosen) => {
+                for (sum, &coordinate) in sum.iter_mut().zip(chosen) {
+                    *sum += weight * gradient[coordinate as usize];
                 }
             }
         }

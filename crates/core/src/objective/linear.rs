@@ -15,7 +15,9 @@
 //! **Place in the paper.** The first experiment (logistic regression with a nonconvex regularizer).
 
 use super::margin_loss::{CrossEntropy, MarginLoss, TargetLoss};
-use super::{Coordinates, Gradients, Objective, Outcome, Records, Workspace, check_columns};
+use super::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace, check_columns,
+};
 use crate::data::indicators::{Indicators, MARKED, Table, table_of};
 use crate::data::packed::{RowSource, with_rows};
 use crate::data::{Dataset, Features, SparseRow, SparseRows};
@@ -88,7 +90,7 @@ impl<Loss: MarginLoss> Objective for Linear<Loss> {
         mut outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         self.assert_fits(records.data);
         assert_eq!(model.len(), self.features, "one number per parameter");
         let mut own = workspace.take(if factors.is_none() { records.len() } else { 0 });
@@ -125,6 +127,7 @@ impl<Loss: MarginLoss> Objective for Linear<Loss> {
             },
         );
         workspace.put(own);
+        Ok(())
     }
 
     fn outputs(&self) -> usize {

@@ -34,8 +34,8 @@ use std::ops::Range;
 use thiserror::Error;
 
 use super::{
-    Coordinates, Gradients, Objective, Outcome, Records, TargetLoss, Workspace, check_columns,
-    check_shape,
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, TargetLoss, Workspace,
+    check_columns, check_shape,
 };
 use crate::data::Dataset;
 use crate::linalg::{self, kernels::padded};
@@ -365,10 +365,11 @@ impl Objective for Network {
         outcomes: Option<&mut [Outcome]>,
         factors: Option<&mut [f32]>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         self.assert_fits(records.data);
         assert_eq!(model.len(), self.dimension(), "one number per parameter");
         pass::run(self, model, records, outcomes, factors, None, workspace);
+        Ok(())
     }
 
     fn outputs(&self) -> usize {

@@ -13,7 +13,9 @@
 
 use super::secure::Grid;
 use crate::linalg::bytes::{append_floats, floats};
-use crate::objective::{Coordinates, Gradients, Objective, Records, Regularizer, Workspace};
+use crate::objective::{
+    Coordinates, Gradients, Objective, ObjectiveError, Records, Regularizer, Workspace,
+};
 
 /// Which of the two sums of an estimate a record enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +213,19 @@ impl RawEstimate {
                     grid.add(&integers, sum);
                 }
             }
+        }
+    }
+
+    /// Lets `add` add the contributions of a whole batch, each multiplied by the scale that it is
+    /// given. `None`, and nothing happens, where records must be computed one by one.
+    pub(crate) fn add_whole(
+        &mut self,
+        term: Term,
+        add: impl FnOnce(f32, &mut [f32]) -> Result<(), ObjectiveError>,
+    ) -> Option<Result<(), ObjectiveError>> {
+        match &mut self.sum {
+            Sum::Float(sum) => Some(add((1.0 / self.divisors[term as usize]) as f32, sum)),
+            Sum::Grid { .. } => None,
         }
     }
 

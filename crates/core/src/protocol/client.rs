@@ -13,13 +13,17 @@ pub use plan::{ClientError, ClientPlan, EstimatorPlan, suits_secure_noise};
 
 use std::sync::Arc;
 
+use soteriafl_accountant::mutation::{Mutation, active};
+
 use super::{ClientId, Round};
 use crate::compress::{Selection, Update};
 use crate::data::Dataset;
 use crate::data::prefetch::BatchPrefetch;
-use crate::estimator::{Clipping, Estimator, Minibatch, RoundInput, Saga, Scratch, Svrg};
+use crate::estimator::{
+    Clipping, Estimator, Increment, Minibatch, Recursive, RoundInput, Saga, Scratch, Svrg,
+};
 use crate::linalg::memory::{prefetch_places, thread_buffer};
-use crate::objective::{Coordinates, Workspace};
+use crate::objective::{Coordinates, ObjectiveError, Workspace};
 use crate::privacy::{GaussianMechanism, Noise, RawEstimate, Released, RoundNoise};
 use crate::random::{ClientKeys, IndexSeed, Purpose, SecretKey, SecretRng, unit};
 use crate::sampling::Sampling;
@@ -32,6 +36,8 @@ pub struct Client {
     data: Arc<Dataset>,
     keys: ClientKeys,
     mechanism: GaussianMechanism,
+    /// The mechanism of increments, where they have noise of their own.
+    increments: Option<GaussianMechanism>,
     sampling: Sampling,
     estimator: Box<dyn Estimator>,
     clipping: Clipping,
@@ -107,7 +113,13 @@ impl Client {
         } else {
             plan.compressor.values()
         };
-        let mechanism = GaussianMechanism::new(plan.noise, sigma, &terms, coordinates)?;
+        let with_noise = |sigma| GaussianMechanism::new(plan.noise, sigma, &terms, coordinates);
+        let mechanism = with_noise(sigma)?;
+        let recursion = plan.estimator.recursion();
+        let increments = match recursion.and_then(|recursion| recursion.noise_levels()) {
+            Some(levels) => Some(with_noise(sigma * levels.ratio)?),
+            None => None,
+        };
         // SAGA subtracts from its mean what it has added, which is exact as long as nothing
         // saturates.
         if matches!(plan.estimator, EstimatorPlan::Saga { .. })
@@ -124,6 +136,7 @@ impl Client {
             EstimatorPlan::Minibatch => Box::new(Minibatch),
             EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
             EstimatorPlan::Saga { .. } => Box::new(Saga::new(difference_clip)),
+            EstimatorPlan::Recursive(recursion) => Box::new(Recursive::new(&recursion)),
         };
         let shift = if plan.shift_step.is_some() {
             vec![0.0; dimension]
@@ -136,6 +149,7 @@ impl Client {
             data,
             keys: key.into(),
             mechanism,
+            increments,
             sampling,
             estimator,
             clipping,
@@ -197,16 +211,19 @@ impl Client {
     /// `round` with the same coins, model and memory, without any noise and without a message:
     /// `coins` is all that is kept of the round's secrets. Returns whether the client took part in
     /// the round.
+    ///
+    /// # Errors
+    /// When the objective fails; the memory is then as it was.
     pub fn replay_round(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
         coins: &SecretKey,
         scratch: &mut RoundScratch,
-    ) -> bool {
+    ) -> Result<bool, ObjectiveError> {
         if self.skips(round, coins) {
             self.skip_round(round, model);
-            return false;
+            return Ok(false);
         }
         let mut sampled = coins.stream(round, Purpose::Sampling);
         let records = self.data.rows();
@@ -215,8 +232,10 @@ impl Client {
         let RoundScratch {
             rows, estimator, ..
         } = scratch;
-        self.estimate(round, model, Coordinates::Selected(&[]), rows, estimator);
-        true
+        let increment = self.increment(round, model);
+        let nowhere = Coordinates::Selected(&[]);
+        self.estimate(round, model, nowhere, increment, rows, estimator)?;
+        Ok(true)
     }
 
     /// Whether this client sends nothing in the round, by its participation coin.
@@ -257,12 +276,17 @@ impl Client {
     /// Every call draws the same randomness for the same round: asking twice with two different
     /// models would release twice under one noise, so a driver must never do it
     /// (the deployed client refuses).
+    ///
+    /// # Errors
+    /// When the objective fails, which only one that computes
+    /// [elsewhere](crate::objective::Elsewhere) does. Then there is no message, nothing has been
+    /// released, the client is as it was, and the round can be asked for again.
     pub fn message<'s>(
         &mut self,
         round: Round,
         model: &Arc<Vec<f32>>,
         scratch: &'s mut RoundScratch,
-    ) -> Message<'s> {
+    ) -> Result<Message<'s>, ObjectiveError> {
         let RoundScratch {
             rows,
             estimator,
@@ -274,22 +298,31 @@ impl Client {
             // No record is read.
             self.skip_round(round, model);
             wire::put_absence(&self.plan.compressor, round, bytes);
-            return Message {
+            return Ok(Message {
                 bytes,
                 update: None,
-            };
+            });
         }
-        let mut noise = self.keys.stream(round, Purpose::Noise);
+        let noise_of = if active(Mutation::NoiseReused) {
+            0
+        } else {
+            round
+        };
+        let mut noise = self.keys.stream(noise_of, Purpose::Noise);
         // Also where coordinates are shared, so that noise always begins at the second block.
         let own_seed = IndexSeed::draw(&mut noise);
-        let seed = if self.plan.shared_coordinates {
+        let mut seed = if self.plan.shared_coordinates {
             self.plan.public_seed.coordinates(round)
         } else {
             own_seed
         };
+        if active(Mutation::CoordinatesFromRecords) {
+            let norms = self.data.squared_norms().iter();
+            seed.0[0] ^= norms.fold(0, |mixed, norm| mixed ^ norm.to_bits().to_le_bytes()[6]);
+        }
         self.plan.compressor.select(seed, selection);
         let coordinates = selection.coordinates();
-        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator);
+        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator)?;
         if !self.shift.is_empty() {
             released.subtract(&self.shift, coordinates);
         }
@@ -298,10 +331,10 @@ impl Client {
         let mut coins = self.keys.stream(round, Purpose::Rounding);
         compressor.encode(&released, selection, &mut coins, bytes, update);
         estimator.recycle(released.into_buffer());
-        Message {
+        Ok(Message {
             bytes,
             update: Some(update),
-        }
+        })
     }
 
     /// The server has added the message that `update` decodes: moves the shift.
@@ -320,22 +353,32 @@ impl Client {
         noise: &mut SecretRng,
         rows: &mut Vec<u32>,
         scratch: &mut Scratch,
-    ) -> Released {
-        let mut coins = self.keys.stream(round, Purpose::Sampling);
+    ) -> Result<Released, ObjectiveError> {
+        let coins_of = if active(Mutation::CoinsReused) {
+            0
+        } else {
+            round
+        };
+        let mut coins = self.keys.stream(coins_of, Purpose::Sampling);
         self.sampling.draw(self.data.rows(), &mut coins, rows);
-        let noise = self.draw_noise(coordinates, noise, rows, &mut scratch.workspace);
+        let increment = self.increment(round, model);
+        let mechanism = self.mechanism(increment);
+        let noise = self.draw_noise(mechanism, coordinates, noise, rows, &mut scratch.workspace);
         // Clipping the whole estimate needs all of its coordinates.
         let computed = match self.plan.estimate_clip {
             Some(_) => Coordinates::All,
             None => coordinates,
         };
-        let mut sum = self.estimate(round, model, computed, rows, scratch);
+        let mut sum = self.estimate(round, model, computed, increment, rows, scratch)?;
         let (plan, workspace) = (&self.plan, &mut scratch.workspace);
         if let Some(clip) = plan.estimate_clip {
             let regularizer = plan.regularizer.as_ref();
             sum = sum.clip_whole(clip, regularizer, model, coordinates, workspace);
         }
-        let mut released = self.mechanism.release(sum, noise, workspace);
+        let mut released = self.mechanism(increment).release(sum, noise, workspace);
+        if let Some(increment) = increment {
+            released.scale(increment.scale);
+        }
         if let (Some(regularizer), None) = (&plan.regularizer, plan.estimate_clip) {
             let count = coordinates.count(plan.objective.dimension());
             let mut gradient = workspace.take_zeroed(count);
@@ -343,13 +386,26 @@ impl Client {
             released.add_public(&gradient);
             workspace.put(gradient);
         }
-        released
+        Ok(released)
+    }
+
+    /// What the round asks for beside a plain estimate: a function of public models.
+    fn increment(&self, round: Round, model: &[f32]) -> Option<Increment> {
+        self.plan
+            .increment(round, || self.estimator.distance(model))
+    }
+
+    /// Which noise the round has.
+    fn mechanism(&self, increment: Option<Increment>) -> &GaussianMechanism {
+        let own = self.increments.as_ref().filter(|_| increment.is_some());
+        own.unwrap_or(&self.mechanism)
     }
 
     /// The noise of the round, before any value of a record is used. While it is drawn, the memory
     /// of what is read next, the batch's rows and the selected places of the shift, is asked for.
     fn draw_noise(
         &self,
+        mechanism: &GaussianMechanism,
         coordinates: Coordinates<'_>,
         noise: &mut SecretRng,
         rows: &[u32],
@@ -357,9 +413,7 @@ impl Client {
     ) -> RoundNoise {
         let count = coordinates.count(self.plan.objective.dimension());
         let mut prefetch = BatchPrefetch::new(&self.data, rows);
-        let noise = self
-            .mechanism
-            .draw(count, noise, workspace, |left| prefetch.part(left));
+        let noise = mechanism.draw(count, noise, workspace, |left| prefetch.part(left));
         // What is left: everything, where noise is not drawn in steps.
         prefetch.part(1);
         if let (Coordinates::Selected(chosen), false) = (coordinates, self.shift.is_empty()) {
@@ -374,9 +428,10 @@ impl Client {
         round: Round,
         model: &Arc<Vec<f32>>,
         coordinates: Coordinates<'_>,
+        increment: Option<Increment>,
         rows: &[u32],
         scratch: &mut Scratch,
-    ) -> RawEstimate {
+    ) -> Result<RawEstimate, ObjectiveError> {
         let plan = &self.plan;
         let input = RoundInput {
             objective: plan.objective.as_ref(),
@@ -386,14 +441,24 @@ impl Client {
             coordinates,
             clipping: self.clipping,
             snapshot: plan.snapshot_coin(round),
+            increment,
         };
         let records = self.data.rows();
-        let (batch, all) = (self.sampling.divisor(records), records as f64);
+        let (mut batch, all) = (self.sampling.divisor(records), records as f64);
+        if active(Mutation::RealisedDivisor) {
+            batch = rows.len().max(1) as f64;
+        }
         let count = coordinates.count(plan.objective.dimension());
-        let mut sum = self
-            .mechanism
-            .empty_estimate(count, batch, all, &mut scratch.workspace);
-        self.estimator.estimate(input, scratch, &mut sum);
-        sum
+        let mut sum =
+            self.mechanism(increment)
+                .empty_estimate(count, batch, all, &mut scratch.workspace);
+        self.estimator.estimate(input, scratch, &mut sum)?;
+        if let (true, Clipping::Record(clip)) =
+            (active(Mutation::ClippedAfterTheSum), self.clipping)
+        {
+            let workspace = &mut scratch.workspace;
+            sum = sum.clip_whole(clip, None, model, Coordinates::All, workspace);
+        }
+        Ok(sum)
     }
 }

@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use soteriafl_accountant::Recursion;
+
 use super::{ClientId, Equalizing, Round, Smoothing};
 use crate::compress::{Compressor, DecodeError, Update};
 use crate::linalg::{all_finite, largest, vectorised_widely};
@@ -52,6 +54,11 @@ pub struct ServerPlan {
     pub schedule: Schedule,
     /// Heavy-ball momentum; 0 is the paper's step.
     pub momentum: f64,
+    /// Whether messages are increments, and how they are added up; `None` in the paper. It stands
+    /// where momentum would, but before the regularizer, whose gradient must not be added up.
+    pub recursion: Option<Recursion>,
+    /// The longest step, as a norm; the paper's step has `None`.
+    pub step_cap: Option<f64>,
     /// Shift step `gamma`; `None`: direct compression.
     pub shift_step: Option<f64>,
     /// The public regularizer, when the server adds its exact gradient.
@@ -133,7 +140,7 @@ pub struct ServerState {
     pub model: Vec<f32>,
     /// The mean shift `s^t`; empty under direct compression.
     pub shift: Vec<f32>,
-    /// The velocity; empty without momentum.
+    /// The velocity; empty without momentum or recursion.
     pub velocity: Vec<f32>,
 }
 
@@ -142,6 +149,8 @@ pub struct ServerState {
 pub struct Server {
     plan: ServerPlan,
     model: Arc<Vec<f32>>,
+    /// Where the next model is written when clients keep this one: in a recursion.
+    next: Arc<Vec<f32>>,
     shift: Vec<f32>,
     velocity: Vec<f32>,
     average: Vec<f32>,
@@ -185,9 +194,10 @@ impl Server {
         };
         Self {
             shift: zeros(plan.shift_step.is_some()),
-            velocity: zeros(plan.momentum != 0.0),
+            velocity: zeros(plan.momentum != 0.0 || plan.recursion.is_some()),
             average: vec![0.0; dimension],
             line: Vec::new(),
+            next: Arc::new(zeros(plan.recursion.is_some())),
             model: Arc::new(start),
             plan,
             round: 0,
@@ -350,7 +360,8 @@ impl Server {
     }
 
     /// Closes the round: `x -= eta K (s + average + grad R(x))`, where `K` is the smoothing, the
-    /// equalising or the identity, and `s += gamma average`.
+    /// equalising or the identity, and `s += gamma average`. In a recursion `v = a v + average`
+    /// stands for the average.
     ///
     /// # Errors
     /// When the run has ended.
@@ -359,15 +370,17 @@ impl Server {
             return Err(ServerError::Finished(self.plan.rounds));
         }
         let plan = &self.plan;
-        let model = Arc::make_mut(&mut self.model);
         let step = (plan.step_size * plan.schedule.factor(self.round, plan.rounds)) as f32;
         let shift_step = plan.shift_step.unwrap_or(0.0) as f32;
         let plain = plan.regularizer.is_none()
             && plan.momentum == 0.0
+            && plan.recursion.is_none()
+            && plan.step_cap.is_none()
             && plan.smoothing.is_none()
             && plan.equalizing.is_none();
         let nonzero = if plain && !self.shift.is_empty() {
             // The usual case in one pass over memory.
+            let model = Arc::make_mut(&mut self.model);
             let state = model.iter_mut().zip(&mut self.shift);
             vectorised_widely(
                 #[inline(always)]
@@ -400,6 +413,28 @@ impl Server {
 
     /// The step with everything that a plan may ask for; leaves the average zero.
     fn step(&mut self, step: f32, shift_step: f32) {
+        if let Some(recursion) = &self.plan.recursion {
+            let keep = match recursion.starts_anew(self.round) {
+                true => 0.0,
+                false => recursion.keep as f32,
+            };
+            for (velocity, v) in self.velocity.iter_mut().zip(&mut self.average) {
+                // Not `0 * velocity + v`: that would turn a `-0` into `0`.
+                *velocity = if keep == 0.0 {
+                    *v
+                } else {
+                    keep * *velocity + *v
+                };
+                *v = *velocity;
+            }
+            // Clients keep this round's model until the next one. It lies still, and what they kept
+            // before is overwritten, so that no round asks for memory.
+            std::mem::swap(&mut self.model, &mut self.next);
+            match Arc::get_mut(&mut self.model) {
+                Some(model) => model.copy_from_slice(&self.next),
+                None => self.model = Arc::clone(&self.next),
+            }
+        }
         let model = Arc::make_mut(&mut self.model);
         for (s, v) in self.shift.iter_mut().zip(&mut self.average) {
             let sum = *s + *v;
@@ -419,14 +454,24 @@ impl Server {
                 *v = *velocity;
             }
         }
+        let mut step = step;
         if let Some(equalizing) = &self.plan.equalizing {
             let share = (1.0 - self.plan.momentum) as f32;
             self.average.iter_mut().for_each(|v| *v *= share);
             equalizing.apply(&mut self.average);
+        }
+        if let Some(cap) = self.plan.step_cap {
+            step = step.min((cap / norm(&self.average)) as f32);
         }
         for (x, v) in model.iter_mut().zip(&mut self.average) {
             *x -= step * *v;
             *v = 0.0;
         }
     }
+}
+
+/// The Euclidean norm, in `f64`.
+fn norm(values: &[f32]) -> f64 {
+    let squares = values.iter().map(|&value| f64::from(value).powi(2));
+    squares.sum::<f64>().sqrt()
 }

@@ -5,11 +5,13 @@
 //! sums are added in the order of units, so metrics are the same bits on any number of threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::EvaluationPlan;
 use crate::data::Dataset;
-use crate::objective::{Coordinates, Gradients, Objective, Outcome, Records, Workspace};
+use crate::objective::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace,
+};
 
 /// Most pieces of an evaluation, each the work of one thread.
 pub const UNITS: usize = 32;
@@ -33,6 +35,7 @@ pub(super) struct Evaluation<'a> {
     train: Vec<Arc<Dataset>>,
     units: Vec<Unit>,
     next: AtomicUsize,
+    failure: Mutex<Option<ObjectiveError>>,
 }
 
 struct Unit {
@@ -87,6 +90,7 @@ impl<'a> Evaluation<'a> {
             train,
             units,
             next: AtomicUsize::new(0),
+            failure: Mutex::default(),
         }
     }
 
@@ -102,38 +106,47 @@ impl<'a> Evaluation<'a> {
             };
             let mut sums = unit.result.lock().expect("each unit has one thread");
             sums.reset(self.plan.objective.dimension());
-            match &unit.part {
-                Part::Train(spans) => {
-                    for &(client, from, to) in spans {
-                        let data = &self.train[client];
-                        let weight = self.plan.weights[client] / data.rows() as f64;
-                        sums.add(
-                            self.plan.objective,
-                            model,
-                            data,
-                            from..to,
-                            Some(weight),
-                            workspace,
-                        );
-                    }
-                }
-                Part::Test(from, to) => {
-                    if let Some(test) = self.plan.test {
-                        sums.add(
-                            self.plan.objective,
-                            model,
-                            test,
-                            *from..*to,
-                            None,
-                            workspace,
-                        );
-                    }
-                }
+            if let Err(error) = self.measure(&unit.part, &mut sums, model, workspace) {
+                *self.failure() = Some(error);
+                return;
             }
         }
     }
 
-    pub(super) fn finish(&self, model: &[f32]) -> Metrics {
+    fn measure(
+        &self,
+        part: &Part,
+        sums: &mut Sums,
+        model: &[f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), ObjectiveError> {
+        let EvaluationPlan {
+            objective,
+            weights,
+            test,
+            ..
+        } = self.plan;
+        match part {
+            Part::Train(spans) => {
+                for &(client, from, to) in spans {
+                    let data = &self.train[client];
+                    let weight = Some(weights[client] / data.rows() as f64);
+                    sums.add(*objective, model, data, from..to, weight, workspace)?;
+                }
+            }
+            Part::Test(from, to) => {
+                if let Some(test) = test {
+                    sums.add(*objective, model, test, *from..*to, None, workspace)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&self, model: &[f32]) -> Result<Metrics, ObjectiveError> {
+        if let Some(error) = self.failure().take() {
+            return Err(error);
+        }
         let mut gradient = vec![0f64; model.len()];
         let (mut loss, mut correct) = (0.0, 0);
         for unit in &self.units {
@@ -164,11 +177,15 @@ impl<'a> Evaluation<'a> {
             .test
             .filter(|test| test.targets().is_none())
             .map(|test| correct as f64 / test.rows().max(1) as f64);
-        Metrics {
+        Ok(Metrics {
             loss,
             grad_norm_sq,
             test_accuracy,
-        }
+        })
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<ObjectiveError>> {
+        self.failure.lock().expect("no thread panics holding it")
     }
 }
 
@@ -189,7 +206,7 @@ impl Sums {
         span: std::ops::Range<u32>,
         weight: Option<f64>,
         workspace: &mut Workspace,
-    ) {
+    ) -> Result<(), ObjectiveError> {
         let Self {
             loss,
             correct,
@@ -205,7 +222,7 @@ impl Sums {
             let records = Records { data, rows };
             outcomes.resize(rows.len(), Outcome::default());
             let Some(weight) = weight else {
-                objective.factors(model, records, Some(outcomes), None, workspace);
+                objective.factors(model, records, Some(outcomes), None, workspace)?;
                 let labels = data.labels();
                 *correct += rows
                     .iter()
@@ -214,18 +231,29 @@ impl Sums {
                     .count() as u64;
                 continue;
             };
-            factors.resize(rows.len() * objective.factor_len(), 0.0);
-            objective.factors(model, records, Some(outcomes), Some(factors), workspace);
+            let elsewhere = objective.elsewhere();
+            if elsewhere.is_some() {
+                objective.factors(model, records, Some(outcomes), None, workspace)?;
+            } else {
+                factors.resize(rows.len() * objective.factor_len(), 0.0);
+                objective.factors(model, records, Some(outcomes), Some(factors), workspace)?;
+            }
             *loss += weight
                 * outcomes
                     .iter()
                     .map(|outcome| f64::from(outcome.loss))
                     .sum::<f64>();
+            if let Some(elsewhere) = elsewhere {
+                let all = Coordinates::All;
+                elsewhere.add_clipped(model, records, None, all, weight as f32, gradient)?;
+                continue;
+            }
             weights.clear();
             weights.resize(rows.len(), weight as f32);
             let gradients = Gradients { factors, weights };
             objective.accumulate(records, gradients, Coordinates::All, gradient, workspace);
         }
+        Ok(())
     }
 }
 

@@ -3,16 +3,18 @@
 //! lines of its own.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
+use super::SimulationError;
 use super::evaluate::Evaluation;
 use super::mailbox::{Mailbox, Received};
 use super::task::{ClientBlock, Task};
 use super::workers::Barrier;
 use super::{BLOCK, Traffic};
 use crate::linalg::memory::prefetch_to_write;
-use crate::protocol::{Client, ClientId, RoundScratch, Server};
+use crate::objective::ObjectiveError;
+use crate::protocol::{Client, ClientId, Round, RoundScratch, Server};
 use crate::wire;
 
 pub(super) struct SharedState<'a> {
@@ -23,6 +25,14 @@ pub(super) struct SharedState<'a> {
     /// one may still be read while the other is written.
     mailboxes: Vec<Mailbox>,
     queues: Vec<ClientQueue>,
+    failure: Failure,
+}
+
+/// The first client, in the order of clients, that could not compute its message.
+#[derive(Default)]
+struct Failure {
+    failed: AtomicBool,
+    first: Mutex<Option<SimulationError>>,
 }
 
 /// A client, in cache lines of its own: its neighbour may belong to another thread.
@@ -64,7 +74,15 @@ impl<'a> SharedState<'a> {
             clients,
             mailboxes,
             queues: (0..threads).map(|_| ClientQueue::default()).collect(),
+            failure: Failure::default(),
         }
+    }
+
+    /// Why no further message can be made, if so. Known after every task.
+    pub(super) fn failure(&self) -> Option<SimulationError> {
+        let failed = self.failure.failed.load(Ordering::Acquire);
+        let mut first = failed.then(|| self.failure.first())?;
+        first.take()
     }
 
     /// Does one thread's part of a task.
@@ -157,7 +175,13 @@ impl<'a> SharedState<'a> {
             let share = share(clients.len(), owner, self.queues.len());
             while let Some(slot) = self.queues[owner].next(block.number, &share) {
                 let mut client = clients[slot].client();
-                let message = client.message(round, model, scratch);
+                let message = match client.message(round, model, scratch) {
+                    Ok(message) => message,
+                    Err(error) => {
+                        self.failure.record(client.id(), round, error);
+                        continue;
+                    }
+                };
                 if let Some(update) = message.update {
                     client.accepted(update);
                 }
@@ -168,7 +192,12 @@ impl<'a> SharedState<'a> {
 
     /// Adds the messages of a block to the thread's copy of the server, if it has one, in the order
     /// of clients. The last block closes the round.
+    ///
+    /// If a message is missing, none of the block is added, and the round stays open.
     fn deliver(&self, thread: usize, block: ClientBlock) {
+        if self.failure.failed.load(Ordering::Acquire) {
+            return;
+        }
         let Some(replica) = self.replicas.get(thread) else {
             return;
         };
@@ -195,6 +224,25 @@ impl<'a> SharedState<'a> {
             let down = wire::downlink_len(server.model().len(), summary.nonzero);
             traffic.downlink_bytes += (self.clients.len() * down) as u64;
         }
+    }
+}
+
+impl Failure {
+    fn first(&self) -> MutexGuard<'_, Option<SimulationError>> {
+        self.first.lock().expect("no thread panics holding it")
+    }
+
+    fn record(&self, client: ClientId, round: Round, error: ObjectiveError) {
+        let mut first = self.first();
+        let earlier = matches!(&*first, Some(SimulationError::Client { client: known, .. }) if *known < client);
+        if !earlier {
+            *first = Some(SimulationError::Client {
+                client,
+                round,
+                error,
+            });
+        }
+        self.failed.store(true, Ordering::Release);
     }
 }
 

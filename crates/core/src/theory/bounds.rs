@@ -167,7 +167,9 @@ impl Problem {
         let (p, eta) = (b / m, choice.step_size);
         let beta = self.beta(estimator, b, p);
         let (c1, c3, c4, theta) = match estimator {
-            EstimatorKind::Gd | EstimatorKind::Sgd => (0.0, 0.0, 0.0, 1.0),
+            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Recursive => {
+                (0.0, 0.0, 0.0, 1.0)
+            }
             EstimatorKind::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
             EstimatorKind::Saga => (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m)),
         };

@@ -109,6 +109,8 @@ pub fn server_plan(plan: &ClientPlan, clients: usize, rounds: Round) -> ServerPl
         step_size: 0.3,
         schedule: Schedule::Constant,
         momentum: 0.0,
+        recursion: plan.estimator.recursion(),
+        step_cap: None,
         smoothing: None,
         equalizing: None,
         shift_step: plan.shift_step,
@@ -137,7 +139,10 @@ impl Sender {
 
     /// Whether the client takes part; the message is then in `bytes` and `update`.
     pub fn send(&mut self, round: Round, model: &Arc<Vec<f32>>) -> bool {
-        let message = self.client.message(round, model, &mut self.scratch);
+        let message = self
+            .client
+            .message(round, model, &mut self.scratch)
+            .unwrap();
         self.bytes.clear();
         self.bytes.extend_from_slice(message.bytes);
         if let Some(update) = message.update {

@@ -7,7 +7,7 @@ use soteriafl_core::compress::Selection;
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Coordinates, Regularizer};
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{Equalizing, EstimatorPlan, Round, Schedule, Smoothing};
+use soteriafl_core::protocol::{ClientPlan, Equalizing, EstimatorPlan, Round, Schedule, Smoothing};
 use soteriafl_core::random::{IndexSeed, Purpose, SecretKey, fill_standard_normal, unit};
 use soteriafl_core::sampling::Sampling;
 
@@ -84,6 +84,7 @@ impl Setting {
         let mut x: Vec<f64> = self.start.iter().map(|&x| f64::from(x)).collect();
         let mut s = vec![0.0; x.len()];
         let mut velocity = vec![0.0; x.len()];
+        let mut recursive = vec![0.0; x.len()];
         for round in 0..plan.rounds {
             let mut mean = vec![0.0; x.len()];
             for (i, client) in clients.iter_mut().enumerate() {
@@ -93,6 +94,14 @@ impl Setting {
                 }
             }
             let mut direction = s.clone();
+            if let Some(recursion) = &plan.recursion {
+                if recursion.starts_anew(round) {
+                    recursive.fill(0.0);
+                }
+                recursive = scaled(recursive, recursion.keep);
+                add(&mut recursive, 1.0, &mean);
+                mean.clone_from(&recursive);
+            }
             add(&mut direction, 1.0, &mean);
             if let Some(regularizer) = plan.regularizer {
                 add(&mut direction, 1.0, &regularizer_gradient(regularizer, &x));
@@ -119,7 +128,9 @@ impl Setting {
                 }
                 Schedule::InverseSqrt => (t + 1.0).powf(-0.5),
             };
-            add(&mut x, -plan.step_size * factor, &direction);
+            let norm = direction.iter().map(|v| v * v).sum::<f64>().sqrt();
+            let step = (plan.step_size * factor).min(plan.step_cap.unwrap_or(f64::INFINITY) / norm);
+            add(&mut x, -step, &direction);
             add(&mut s, plan.shift_step.unwrap_or(0.0), &mean);
         }
         let shifts = clients.into_iter().map(|client| client.shift).collect();
@@ -133,7 +144,7 @@ pub struct ReferenceClient {
     labels: Vec<usize>,
     key: SecretKey,
     pub shift: Vec<f64>,
-    /// SVRG's `w`.
+    /// SVRG's `w`, or the model of the round before.
     snapshot: Option<Vec<f64>>,
     /// SAGA's `w_j`.
     visits: Option<Vec<Vec<f64>>>,
@@ -168,6 +179,9 @@ impl ReferenceClient {
         {
             self.snapshot = Some(x.to_vec());
         }
+        if plan.estimator.recursion().is_some() {
+            self.snapshot = Some(x.to_vec());
+        }
         message
     }
 
@@ -194,13 +208,15 @@ impl ReferenceClient {
             g = clipped(g, bound);
         }
         let scale = d as f64 / chosen.len() as f64 / plan.compressor.participation();
+        let sigma = setting.sigma * noise_factor(plan, round, x, w);
         let mut v = vec![0.0; d];
         let mut standard = vec![0.0; chosen.len()];
         if plan.noise != Noise::None {
             fill_standard_normal(&mut noise, &mut standard);
         }
         for (&i, xi) in chosen.iter().zip(standard) {
-            v[i] = scale * (g[i] + setting.sigma * f64::from(xi) - self.shift[i]);
+            let shift = self.shift.get(i).copied().unwrap_or(0.0);
+            v[i] = scale * (g[i] + sigma * f64::from(xi) - shift);
         }
         v
     }
@@ -244,6 +260,23 @@ impl ReferenceClient {
             EstimatorPlan::Svrg {
                 difference_clip, ..
             } => (difference_clip, vec![w.to_vec(); m]),
+            EstimatorPlan::Recursive(recursion) => {
+                let scale = increment_scale(&setting.plan, round, x, w);
+                for &j in &batch {
+                    let mut increment = gradient(j as usize, x);
+                    if let Some(scale) = scale {
+                        let reference = gradient(j as usize, w);
+                        add(&mut increment, -recursion.keep, &reference);
+                        let bound = match setting.plan.clipping {
+                            Clipping::Record(clip) => scale * clip,
+                            _ => f64::INFINITY,
+                        };
+                        increment = clipped(increment, bound);
+                    }
+                    add(&mut sum, 1.0 / b, &increment);
+                }
+                return sum;
+            }
             EstimatorPlan::Saga { difference_clip } => {
                 let visits = self.visits.take().unwrap_or_else(|| vec![x.to_vec(); m]);
                 (difference_clip, visits)
@@ -264,6 +297,28 @@ impl ReferenceClient {
             batch.iter().for_each(|&j| visits[j as usize] = x.to_vec());
         }
         sum
+    }
+}
+
+/// `H/G` of an increment; `None` where the recursion starts anew, or there is none.
+pub fn increment_scale(plan: &ClientPlan, round: Round, x: &[f64], before: &[f64]) -> Option<f64> {
+    let recursion = plan.estimator.recursion()?;
+    let Clipping::Record(clip) = plan.clipping else {
+        return (!recursion.starts_anew(round)).then_some(1.0);
+    };
+    let pairs = x.iter().zip(before);
+    let distance = pairs.map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt();
+    (!recursion.starts_anew(round)).then(|| recursion.scale(clip, distance))
+}
+
+/// By how much the noise of this round exceeds `sigma`.
+fn noise_factor(plan: &ClientPlan, round: Round, x: &[f64], before: &[f64]) -> f64 {
+    match (
+        increment_scale(plan, round, x, before),
+        plan.estimator.recursion(),
+    ) {
+        (Some(scale), Some(recursion)) => scale * recursion.noise_ratio,
+        _ => 1.0,
     }
 }
 

@@ -193,13 +193,11 @@ impl Case {
     pub fn factors(&self, data: &Dataset, rows: &[u32]) -> (Vec<f32>, Vec<Outcome>) {
         let mut factors = vec![f32::NAN; rows.len() * self.objective.factor_len()];
         let mut outcomes = vec![Outcome::default(); rows.len()];
-        self.objective.factors(
-            &self.model(),
-            Records { data, rows },
-            Some(&mut outcomes),
-            Some(&mut factors),
-            &mut Workspace::new(),
-        );
+        let (records, mut workspace) = (Records { data, rows }, Workspace::new());
+        let (seen, found) = (Some(&mut outcomes[..]), Some(&mut factors[..]));
+        self.objective
+            .factors(&self.model(), records, seen, found, &mut workspace)
+            .unwrap();
         (factors, outcomes)
     }
 

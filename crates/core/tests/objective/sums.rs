@@ -234,13 +234,10 @@ fn models_that_are_not_numbers_show_and_do_not_panic() {
                     data: &data,
                     rows: &rows,
                 };
-                case.objective.factors(
-                    &model,
-                    records,
-                    Some(&mut outcomes),
-                    Some(&mut factors),
-                    &mut workspace,
-                );
+                let (seen, found) = (Some(&mut outcomes[..]), Some(&mut factors[..]));
+                case.objective
+                    .factors(&model, records, seen, found, &mut workspace)
+                    .unwrap();
                 if bad.is_nan() {
                     assert!(
                         outcomes.iter().all(|outcome| outcome.loss.is_nan()),

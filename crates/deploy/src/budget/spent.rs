@@ -34,6 +34,8 @@ pub struct Spent {
     pub delta: f64,
     /// Under zero-out if all runs are, else under replace-one.
     pub adjacency: Adjacency,
+    /// For persons with up to so many records: the fewest that any of the runs speaks of.
+    pub records_per_person: u32,
     /// How it was added up.
     pub method: &'static str,
     /// Over how many runs.
@@ -108,6 +110,12 @@ impl<'a> Counted<'a> {
         runs.all(|run| run.price.is_known())
     }
 
+    /// A run that speaks of more records of a person bounds what fewer cost.
+    fn records_per_person(&self) -> u32 {
+        let each = self.runs.iter().map(|run| run.price.records_per_person);
+        each.min().unwrap_or(1)
+    }
+
     /// What all of these runs cost at `delta`.
     ///
     /// # Errors
@@ -127,6 +135,7 @@ impl<'a> Counted<'a> {
             epsilon,
             delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person(),
             method,
             runs: self.runs.len(),
         })
@@ -136,22 +145,32 @@ impl<'a> Counted<'a> {
     fn filter(&self, delta: f64) -> Result<Option<f64>, Refusal> {
         let mut sum = RdpCurve::zero();
         for run in &self.runs {
-            let Some(curve) = curve(&run.price, self.adjacency)? else {
-                return Ok(None);
+            let price = &run.price;
+            let (first, second) = match price.levels()? {
+                Some(levels) => levels.split(price.rounds),
+                None => (price.rounds, 0),
             };
-            sum = sum.plus(&curve.times(run.price.rounds));
+            let ratio = price.noise_levels.map_or(1.0, |(_, ratio)| ratio);
+            for (messages, sigma) in [(first, price.sigma), (second, ratio * price.sigma)] {
+                let Some(curve) = curve(price, sigma, self.adjacency)? else {
+                    return Ok(None);
+                };
+                if messages > 0 {
+                    sum = sum.plus(&curve.times(messages));
+                }
+            }
         }
         Ok(Some(sum.filter_epsilon(delta)))
     }
 }
 
-/// The Renyi curve of one message.
-fn curve(price: &Priced, adjacency: Adjacency) -> Result<Option<RdpCurve>, Refusal> {
+/// The Renyi curve of one message with this much noise.
+fn curve(price: &Priced, sigma: f64, adjacency: Adjacency) -> Result<Option<RdpCurve>, Refusal> {
     let Some(release) = price.release()? else {
         return Ok(None);
     };
     let by = |adjacency| {
-        let curve = release.rdp_curve(price.sigma, adjacency);
+        let curve = release.rdp_curve(sigma, adjacency);
         curve.map_err(|error| Refusal::Ledger(error.to_string()))
     };
     let replaced = by(Adjacency::ReplaceOne)?;

@@ -3,8 +3,9 @@
 //! numbers: the outcome of its pending message, and how many of its messages were taken, by which
 //! an older copy of a client's state is found out.
 //!
-//! Two things limit the choice: with SVRG the model of the last snapshot coin must pass by, and a
-//! client that repeats rounds gets all of them. Finding the place takes a look at every kept state,
+//! Two things limit the choice: a model that clients compare with must pass by (with SVRG that of
+//! the last snapshot coin, with recursive estimates the last one), and a client that repeats rounds
+//! gets all of them. Finding the place takes a look at every kept state,
 //! not at every round.
 
 use std::sync::Arc;
@@ -87,10 +88,14 @@ impl<S: ServerStore> Coordinator<S> {
         let bytes = |from: Round| until(open) - until(from);
         let vectors = 1
             + u64::from(self.plan.shift_step.is_some())
-            + u64::from(self.description.resolved.momentum != 0.0);
+            + u64::from(self.description.resolved.momentum != 0.0)
+            + u64::from(self.plan.estimator.recursion().is_some());
         let state = 4 * vectors * self.description.dimension() as u64;
-        // The model of a snapshot coin's round must not be skipped.
-        let needed = self.last_coin(have.unwrap_or(0), open).unwrap_or(open);
+        // The model that clients compare with must not be skipped.
+        let needed = match self.plan.estimator.recursion() {
+            Some(_) => open.saturating_sub(1),
+            None => self.last_coin(have.unwrap_or(0), open).unwrap_or(open),
+        };
         let candidates = self
             .snapshots
             .iter()

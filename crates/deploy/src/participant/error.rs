@@ -1,6 +1,7 @@
 //! Why a participant stops, and what a person can do about it.
 
 use soteriafl_core::compress::DecodeError;
+use soteriafl_core::objective::ObjectiveError;
 use soteriafl_core::protocol::{Round, ServerError};
 use soteriafl_core::random::EntropyError;
 
@@ -72,6 +73,15 @@ pub enum ParticipantError {
     /// A stored message cannot be repeated.
     #[error("the message of round {0} cannot be computed again from the stored state")]
     Repeat(Round),
+    /// The objective failed: nothing was sent or spent, and the round can be tried again.
+    #[error("the message of round {round} could not be computed, and nothing was sent: {error}")]
+    Objective {
+        /// The round.
+        round: Round,
+        /// Why.
+        #[source]
+        error: ObjectiveError,
+    },
     /// The core refuses.
     #[error(transparent)]
     Server(#[from] ServerError),

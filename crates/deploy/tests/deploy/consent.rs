@@ -320,11 +320,13 @@ pub fn calibrated(
         records: mechanism.records,
         shifts,
         probabilities,
+        noise_levels: None,
         sigma: cost.sigma,
         masked: masked.map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one)),
         rounds,
         delta,
         adjacency,
+        records_per_person: 1,
         epsilon: Some(cost.epsilon),
         claim: soteriafl::Claim::Proved,
     })

@@ -201,6 +201,16 @@ fn svrg_survives_a_failure_at_every_step() {
 }
 
 #[test]
+fn recursive_estimates_survive_a_failure_at_every_step() {
+    every_step(&["algorithm.preset=ldp-srm"]);
+    every_step(&[
+        "algorithm.preset=ldp-spider",
+        "algorithm.restart=3",
+        "privacy.noise=secure",
+    ]);
+}
+
+#[test]
 fn saga_survives_a_failure_at_every_step() {
     every_step(&["algorithm.preset=soteriafl-saga"]);
 }
@@ -328,11 +338,14 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
 #[test]
 fn networked_runs_equal_simulated_ones() {
     for noise in ["float", "secure"] {
-        for estimator in ["gd", "sgd", "svrg", "saga"] {
+        for estimator in ["gd", "sgd", "svrg", "saga", "recursive"] {
             for compressor in ["rand-k", "qsgd", "natural", "identity"] {
                 for more in [
                     &[][..],
-                    &["algorithm.momentum=0.5", "algorithm.participation=0.6"],
+                    match estimator {
+                        "recursive" => &["algorithm.keep=1", "algorithm.participation=0.6"],
+                        _ => &["algorithm.momentum=0.5", "algorithm.participation=0.6"],
+                    },
                     &["algorithm.shift=off", "data.weighting=equal"],
                 ] {
                     let noise = format!("privacy.noise={noise}");

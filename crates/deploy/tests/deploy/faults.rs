@@ -186,7 +186,13 @@ impl Play {
 #[test]
 fn faults_do_not_change_the_result() {
     let (mut crashes, mut plays) = (0, 0);
-    for preset in ["soteriafl-sgd", "soteriafl-svrg", "soteriafl-saga"] {
+    for preset in [
+        "soteriafl-sgd",
+        "soteriafl-svrg",
+        "soteriafl-saga",
+        "ldp-srm",
+        "ldp-spider",
+    ] {
         let preset = format!("algorithm.preset={preset}");
         let overrides = [preset.as_str(), "algorithm.rounds=12"];
         let deployment = Deployment::new(&overrides);

@@ -184,7 +184,9 @@ impl Deployment {
             every: 0,
             from: u32::MAX,
         };
-        simulation.run(1, &plan, |_, _| ControlFlow::Continue(()));
+        simulation
+            .run(1, &plan, |_, _| ControlFlow::Continue(()))
+            .unwrap();
         bits(simulation.server().model())
     }
 

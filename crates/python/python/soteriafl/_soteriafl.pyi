@@ -1,12 +1,20 @@
 """The native part: numbers and arrays in, numbers and arrays out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Finished", "Release", "Rows", "__version__", "filter_epsilon", "simulate"]
+__all__ = [
+    "Finished",
+    "Release",
+    "Rows",
+    "__version__",
+    "filter_epsilon",
+    "simulate",
+    "simulate_objective",
+]
 
 __version__: str
 
@@ -148,4 +156,13 @@ def simulate(
     progress: Callable[..., bool | None] | None,
     every: float,
 ) -> Finished: ...
+def simulate_objective(
+    objective: object,
+    settings: Mapping[str, object],
+    *,
+    records: Sequence[int],
+    test: int,
+    start: NDArray[np.float32],
+    observe: Callable[[int, int, tuple[float, float | None] | None], bool | None] | None,
+) -> dict[str, Any]: ...
 def filter_epsilon(releases: _Before, *, delta: float, adjacency: str) -> float: ...

@@ -81,7 +81,9 @@ class Mechanism(_Released):
     Parameters
     ----------
     estimator
-        "gd" (all records), "sgd" (every record by a coin of its own), "svrg" or "saga".
+        "gd" (all records), "sgd" (every record by a coin of its own), "svrg", "saga", or
+        "recursive" (increments whose noise follows their clip: a message costs what one of sgd
+        does).
     records
         The client's number of records. It is public.
     batch
@@ -108,7 +110,7 @@ class Mechanism(_Released):
     2.0
     """
 
-    estimator: Literal["gd", "sgd", "svrg", "saga"] = "gd"
+    estimator: Literal["gd", "sgd", "svrg", "saga", "recursive"] = "gd"
     records: int
     batch: float | None = None
     clip: float = 1.0

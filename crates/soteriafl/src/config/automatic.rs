@@ -19,6 +19,7 @@ use soteriafl_core::data::{Cosine, FeatureKind};
 use soteriafl_core::objective::Activation;
 
 use super::document::ConfigError;
+use super::images;
 use super::linear::{WIDEST_ROOTS, is_linear};
 use super::plain;
 use super::resolve::{Resolved, Shape};
@@ -58,6 +59,10 @@ const WIDEST: usize = 512;
 impl Config {
     /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
     pub(super) fn budget(&self, shape: &Shape) -> usize {
+        if self.of_scattering(shape) {
+            let all = images::rounds(shape.dimension) * shape.dimension;
+            return self.values.or(all);
+        }
         let messages = match (shape.model, self.noise_target) {
             (ModelKind::Logistic | ModelKind::Linear, _) => 300.0,
             // More budget for privacy is worth more messages, as in the paper's experiments: 150 at
@@ -87,7 +92,7 @@ impl Config {
             return share(0.05, dimension);
         }
         let values = self.budget(shape);
-        let whole = self.whole_gradients(shape);
+        let whole = self.whole_gradients(shape) || self.of_scattering(shape);
         let rounds = match (self.rounds, self.values) {
             (Auto::Given(Theory::Given(rounds)), Auto::Given(_)) => rounds as usize,
             (Auto::Given(_), _) if whole => return dimension,
@@ -104,7 +109,9 @@ impl Config {
 
     /// Whether all clients send the same coordinates.
     pub(super) fn sharing_rule(&self, shape: &Shape, scope: ClipScope) -> bool {
-        let fits = shape.model == ModelKind::Mlp || self.logit_rule(shape).is_some();
+        let fits = shape.model == ModelKind::Mlp
+            || self.of_scattering(shape)
+            || self.logit_rule(shape).is_some();
         self.preset == Preset::Auto && fits && scope == ClipScope::Selected
     }
 
@@ -118,6 +125,7 @@ impl Config {
         features: usize,
     ) -> Result<FeatureKind, ConfigError> {
         let kind = self.feature_map.or_else(|| match self.is_ordinary() {
+            false if self.scatters(features) => FeatureKind::Scattering,
             true if features <= WIDEST_ROOTS => FeatureKind::Roots,
             true => FeatureKind::Unit,
             false => FeatureKind::None,
@@ -256,7 +264,9 @@ impl Config {
 
     /// The server's momentum, where all clients send the same coordinates.
     pub(super) fn momentum_rule(&self, shape: &Shape) -> f64 {
-        if self.plain(shape) {
+        if self.of_scattering(shape) {
+            images::MOMENTUM
+        } else if self.plain(shape) {
             plain::MOMENTUM
         } else if self.whole_gradients(shape) {
             EQUALIZED_MOMENTUM
@@ -322,6 +332,7 @@ impl Config {
             return if model.is_linear() { 0.5 } else { 1.0 };
         }
         let whole = match model {
+            _ if self.of_scattering(shape) => images::CLIP,
             _ if let Some(rule) = rule => rule.clip,
             ModelKind::Logistic => 2.0,
             ModelKind::Linear => self.number_clip(shape),
@@ -337,11 +348,12 @@ impl Config {
     }
 
     /// The step size.
-    pub(super) fn step_rule(&self, shape: &Shape, floor: f64) -> f64 {
+    pub(super) fn step_rule(&self, shape: &Shape, floor: f64, rounds: f64) -> f64 {
         if let Some(rule) = self.logit_rule(shape) {
             return rule.step;
         }
         match (self.preset, shape.model) {
+            _ if self.of_scattering(shape) => images::step(self, shape, rounds),
             // The loss of a number is four times as smooth as that of two classes.
             (_, ModelKind::Linear) if self.plain(shape) => plain::step_rule(floor) / 4.0,
             _ if self.plain(shape) => plain::step_rule(floor),
@@ -360,6 +372,8 @@ impl Config {
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
             (Preset::Auto, ModelKind::Linear) => self.number_step(shape),
+            // Errors of a number are larger than those of a probability.
+            (Preset::Auto, ModelKind::Mlp) if self.target_range.is_some() => 1.0,
             // Gradients of networks are as long as they are: the other step is for short ones.
             (Preset::Auto, _) if self.unclipped() => 1.0,
             (Preset::Auto, _) => 12.0,
@@ -393,6 +407,7 @@ impl Config {
             _ if limited => compressor.values(),
             (Preset::Auto, Some(_)) => compressor.values(),
             // What travels is not chosen by the number of values: as many rounds as at 5%.
+            (Preset::Auto, None) if self.of_scattering(shape) => shape.dimension,
             (Preset::Auto, None) => share(0.05, shape.dimension),
             _ => return 100,
         };

@@ -46,7 +46,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "data.factor",
         "a positive number, with scale = \"constant\"",
     ),
-    ("data.features", "auto | none | unit | roots"),
+    (
+        "data.features",
+        "auto | none | unit | roots | fourier:NUMBER | scattering",
+    ),
     ("data.whiten", "auto | none, or a number in (0, 1)"),
     ("data.basis", "auto | none | cosine:NUMBER"),
     ("data.standardize", "auto | true | false"),
@@ -82,12 +85,15 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     (
         "algorithm.preset",
-        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | dp-gd | dp-sgd | rrpsgd",
+        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | distributed-dp-srm | ldp-spider | diff2 | dp-gd | dp-sgd | dp-srm | rrpsgd",
     ),
-    ("algorithm.estimator", "auto | gd | sgd | svrg | saga"),
+    (
+        "algorithm.estimator",
+        "auto | gd | sgd | svrg | saga | recursive",
+    ),
     (
         "algorithm.batch",
-        "auto, or the expected number of records per round",
+        "auto | all, or the expected number of records per round",
     ),
     ("algorithm.snapshot_probability", "auto, or a probability"),
     (
@@ -113,6 +119,15 @@ pub const KEYS: &[(&str, &str)] = &[
         "auto | constant | cosine | inverse-sqrt",
     ),
     ("algorithm.momentum", "auto, or a number in [0, 1)"),
+    ("algorithm.keep", "auto, or a number in [0, 1]"),
+    (
+        "algorithm.restart",
+        "auto | first, or a positive number of rounds",
+    ),
+    (
+        "algorithm.step_cap",
+        "none, or a positive number (the longest step)",
+    ),
     (
         "algorithm.smoothing",
         "auto, or how often (an integer from 0 to 64)",
@@ -128,6 +143,10 @@ pub const KEYS: &[(&str, &str)] = &[
     ("privacy.sigma", "a number >= 0"),
     ("privacy.delta", "a number in (0, 1)"),
     ("privacy.adjacency", "replace-one | zero-out"),
+    (
+        "privacy.records_per_person",
+        "how many records one person has at a client at most (an integer from 1 to 1000)",
+    ),
     ("privacy.clip", "auto, or a positive number"),
     ("privacy.clip_scope", "auto | record | selected | estimate"),
     ("privacy.sampling", "poisson | with-replacement"),
@@ -135,6 +154,12 @@ pub const KEYS: &[(&str, &str)] = &[
         "privacy.difference_clip",
         "auto | none, or a positive number",
     ),
+    (
+        "privacy.difference_scale",
+        "auto | none, or a positive number",
+    ),
+    ("privacy.trusted_aggregation", "auto | true | false"),
+    ("privacy.noise_ratio", "auto, or a number >= 1"),
     ("privacy.accountant", "pld | rdp | paper"),
     ("privacy.amplification", "auto | off"),
     ("privacy.noise", "auto | float | secure"),

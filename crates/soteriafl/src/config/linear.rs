@@ -100,6 +100,7 @@ impl Config {
         let applies = self.preset == Preset::Auto
             && is_linear(shape.model)
             && shape.feature_map != FeatureKind::None
+            && !self.of_scattering(shape)
             && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorKind::Gd));
         let signal = self.signal(shape).filter(|_| applies)?;
         let clip = match self.clip {
@@ -156,7 +157,7 @@ pub(super) fn is_linear(model: ModelKind) -> bool {
 }
 
 /// `mu` of what is left for rounds when second moments have got their share of `mu^2`.
-fn left_for_rounds(epsilon: f64, delta: f64, share: Option<f64>) -> f64 {
+pub(super) fn left_for_rounds(epsilon: f64, delta: f64, share: Option<f64>) -> f64 {
     largest_mu(epsilon, delta) * (1.0 - share.unwrap_or(0.0)).sqrt()
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The names are those of the table of presets, so that whoever reads one finds it there.
 
+use soteriafl_accountant::Recursion;
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::FeatureKind;
 
@@ -61,6 +62,9 @@ impl Resolved {
         if self.output == Output::Random && self.batch == Some(1.0) && self.clients == 1 {
             return "rrpsgd".to_string();
         }
+        if let Some(recursion) = &self.recursion {
+            return self.recursive_row(recursion).to_string();
+        }
         let family = match (compressed, shifted, self.clients) {
             (_, true, _) => "soteriafl",
             (true, false, _) => "cdp",
@@ -68,5 +72,21 @@ impl Resolved {
             (false, false, _) => "ldp",
         };
         format!("{family}-{estimator}")
+    }
+
+    /// The row of a recursion, or the estimator's name where the table has none.
+    fn recursive_row(&self, recursion: &Recursion) -> &'static str {
+        let whole = self.compressor == CompressorKind::Identity;
+        match (recursion.keep, recursion.period, self.clients) {
+            _ if !whole => "recursive",
+            (_, None, _) if self.trusted_aggregation => "distributed-dp-srm",
+            _ if self.trusted_aggregation => "recursive",
+            (1.0, Some(_), _) if self.preset == Preset::Diff2 => "diff2",
+            (1.0, Some(_), 2..) => "ldp-spider",
+            (0.0 | 1.0, ..) => "recursive",
+            (_, None, 1) => "dp-srm",
+            (_, None, _) => "ldp-srm",
+            _ => "recursive",
+        }
     }
 }

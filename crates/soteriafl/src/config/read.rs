@@ -102,7 +102,11 @@ impl Config {
                 Auto::Auto,
                 auto(word::<EstimatorKind>),
             )?,
-            batch: d.read("algorithm.batch", Auto::Auto, auto(positive))?,
+            batch: d.read(
+                "algorithm.batch",
+                Auto::Auto,
+                auto(word_or("all", None, |value| positive(value).map(Some))),
+            )?,
             snapshot_probability: d.read(
                 "algorithm.snapshot_probability",
                 Auto::Auto,
@@ -145,6 +149,23 @@ impl Config {
                 Auto::Auto,
                 auto(|value| not_negative(value).filter(|m| *m < 1.0)),
             )?,
+            keep: d.read(
+                "algorithm.keep",
+                Auto::Auto,
+                auto(|value| not_negative(value).filter(|share| *share <= 1.0)),
+            )?,
+            restart: d.read(
+                "algorithm.restart",
+                Auto::Auto,
+                auto(word_or("first", None, |value| {
+                    Some(Some(count(value)?.try_into().ok()?))
+                })),
+            )?,
+            step_cap: d.read(
+                "algorithm.step_cap",
+                None,
+                word_or("none", None, |value| positive(value).map(Some)),
+            )?,
             smoothing: d.read(
                 "algorithm.smoothing",
                 Auto::Auto,
@@ -169,6 +190,11 @@ impl Config {
                 probability(value).filter(|delta| *delta < 1.0)
             })?,
             adjacency: d.read("privacy.adjacency", Adjacency::ReplaceOne, word)?,
+            records_per_person: d.read("privacy.records_per_person", 1, |value| {
+                u32::try_from(count(value)?)
+                    .ok()
+                    .filter(|most| *most <= MOST_OF_PERSON)
+            })?,
             clip: d.read(
                 "privacy.clip",
                 Auto::Auto,
@@ -184,6 +210,21 @@ impl Config {
                 "privacy.difference_clip",
                 Auto::Auto,
                 auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
+            difference_scale: d.read(
+                "privacy.difference_scale",
+                Auto::Auto,
+                auto(word_or("none", None, |value| positive(value).map(Some))),
+            )?,
+            noise_ratio: d.read(
+                "privacy.noise_ratio",
+                Auto::Auto,
+                auto(|value| number(value).filter(|ratio| *ratio >= 1.0)),
+            )?,
+            trusted_aggregation: d.read(
+                "privacy.trusted_aggregation",
+                Auto::Auto,
+                auto(Value::as_bool),
             )?,
             accountant: d.read(
                 "privacy.accountant",
@@ -264,8 +305,13 @@ pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("cdp-sgd", Preset::CdpSgd),
     ("ldp-sgd", Preset::Ldp(EstimatorKind::Sgd)),
     ("ldp-svrg", Preset::Ldp(EstimatorKind::Svrg)),
+    ("ldp-srm", Preset::LdpSrm),
+    ("distributed-dp-srm", Preset::DistributedDpSrm),
+    ("ldp-spider", Preset::LdpSpider),
+    ("diff2", Preset::Diff2),
     ("dp-gd", Preset::Dp(EstimatorKind::Gd)),
     ("dp-sgd", Preset::Dp(EstimatorKind::Sgd)),
+    ("dp-srm", Preset::DpSrm),
     ("rrpsgd", Preset::Rrpsgd),
 ];
 pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
@@ -350,6 +396,9 @@ fn not_negative(value: &Value) -> Option<f64> {
 fn probability(value: &Value) -> Option<f64> {
     positive(value).filter(|number| *number <= 1.0)
 }
+
+/// The most records of one person that the accountant composes.
+const MOST_OF_PERSON: u32 = 1000;
 
 fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_integer()?)

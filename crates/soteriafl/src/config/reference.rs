@@ -32,7 +32,7 @@ impl Config {
         smallest: usize,
     ) -> (f64, Option<f64>) {
         let rate = batch.map_or(1.0, |batch| batch / smallest as f64);
-        if matches!(estimator, EstimatorKind::Gd | EstimatorKind::Sgd) {
+        if !estimator.has_two_terms() {
             return (self.snapshot_probability.or(rate), None);
         }
         // In the authors' mode nothing bounds differences, and the probability is the corollary's.

@@ -8,11 +8,11 @@
 //! for a record of squared length about `d` picks up is `R G sqrt(d) / s`. The rule makes that a
 //! public constant, takes as few rounds as the step allows, and looks at no record.
 
-use soteriafl_accountant::largest_mu;
 use soteriafl_core::objective::TargetLoss;
 use soteriafl_data::{FeatureKind, TargetRange};
 
 use super::document::ConfigError;
+use super::linear::left_for_rounds;
 use super::resolve::Shape;
 use super::{Auto, Config, LossName, ModelKind, NoiseTarget, Preset, Task, Theory};
 
@@ -102,7 +102,7 @@ impl Config {
         let smallest = shape.records.iter().copied().min().unwrap_or(1) as f64;
         let clients = shape.records.len() as f64;
         let mu = match self.noise_target {
-            NoiseTarget::Epsilon(epsilon) => largest_mu(epsilon, self.delta),
+            NoiseTarget::Epsilon(epsilon) => left_for_rounds(epsilon, self.delta, shape.whiten),
             _ => 1.0,
         };
         let path = NOISE / CLIP * smallest * mu * clients.sqrt() / 2.0;
@@ -148,7 +148,7 @@ mod tests {
             regression.regression().unwrap(),
             TargetRange::new(0.0, 10.0).ok()
         );
-        assert_eq!(regression.model_for(0).unwrap(), ModelKind::Linear);
+        assert_eq!(regression.model_for(0, 4).unwrap(), ModelKind::Linear);
         assert_eq!(config("").regression().unwrap(), None);
         for wrong in [
             "[model]\ntask = \"regression\"\n",
@@ -161,8 +161,12 @@ mod tests {
             );
         }
         let softmax = config("[data]\ntarget_range = [0, 1]\n[model]\nkind = \"softmax\"\n");
-        assert!(softmax.model_for(0).is_err());
-        assert!(config("[model]\nkind = \"linear\"\n").model_for(2).is_err());
+        assert!(softmax.model_for(0, 4).is_err());
+        assert!(
+            config("[model]\nkind = \"linear\"\n")
+                .model_for(2, 4)
+                .is_err()
+        );
     }
 
     #[test]

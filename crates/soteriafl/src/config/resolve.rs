@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use soteriafl_accountant::Estimator;
+use soteriafl_accountant::{Estimator, Recursion};
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
@@ -16,17 +16,17 @@ use soteriafl_data::schema::Ranges;
 use soteriafl_data::{Cosine, FeatureKind, Partition, Source, TableSchema, TargetRange};
 
 use crate::problem::regularizer;
-use crate::specification::{Batches, Clip, Coordinates, Specification};
+use crate::specification::{Aggregation, Batches, Clip, Coordinates, Specification};
 
-use super::automatic::{holds_constant, share};
+use super::automatic::holds_constant;
 use super::document::ConfigError;
 use super::read::{PRESETS, name};
 use super::{
-    AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, LossName, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset,
-    RegularizerKind, ScaleChoice, ShiftChoice, Theory,
+    AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, Init, LossName,
+    ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
+    ScaleChoice, ShiftChoice, Theory,
 };
-use crate::words::{counted, readable};
+use crate::words::readable;
 
 pub use crate::specification::StepSizeOrigin;
 
@@ -79,6 +79,8 @@ pub struct Resolved {
     pub step_size: f64,
     pub schedule: Schedule,
     pub momentum: f64,
+    pub recursion: Option<Recursion>,
+    pub step_cap: Option<f64>,
     pub smoothing: u32,
     pub equalize: f64,
     pub shared_coordinates: bool,
@@ -88,6 +90,7 @@ pub struct Resolved {
     pub noise_target: NoiseTarget,
     pub delta: f64,
     pub adjacency: Adjacency,
+    pub records_per_person: u32,
     pub clip: f64,
     /// Whether it is applied: always with noise, without it only if it was asked for.
     pub clipped: bool,
@@ -96,6 +99,7 @@ pub struct Resolved {
     pub difference_clip: Option<f64>,
     pub accountant: AccountantName,
     pub amplification: bool,
+    pub trusted_aggregation: bool,
     pub noise: NoiseName,
     pub quorum: Option<usize>,
     pub deadline: Option<f64>,
@@ -117,7 +121,10 @@ impl Resolved {
             scope,
         };
         Specification {
-            estimator: Estimator::new(self.estimator, self.difference_clip),
+            estimator: match self.recursion {
+                Some(recursion) => Estimator::Recursive(recursion),
+                None => Estimator::new(self.estimator, self.difference_clip),
+            },
             batch: self.batch,
             batches: match self.with_replacement {
                 true => Batches::WithReplacement,
@@ -139,12 +146,19 @@ impl Resolved {
             target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person,
             accountant: self.accountant,
             direct_theorem: matches!(
                 self.preset,
                 Preset::CdpSgd | Preset::Ldp(EstimatorKind::Sgd)
             ),
             amplification: self.amplification,
+            aggregation: match self.trusted_aggregation {
+                true => Aggregation::Trusted {
+                    equal_weights: self.equal_weights,
+                },
+                false => Aggregation::Open,
+            },
             noise: self.noise,
             step_size_origin: self.step_size_origin,
             ranges_from_records: self
@@ -154,6 +168,7 @@ impl Resolved {
             step_size: self.step_size,
             schedule: self.schedule,
             momentum: self.momentum,
+            step_cap: self.step_cap,
             regularizer: regularizer(self.regularizer, self.lambda),
             regularizer_at_client: self.regularizer_at_client,
             rounds: self.rounds,
@@ -193,36 +208,45 @@ impl Config {
     /// When a single-client preset meets several clients.
     pub fn clients(&self) -> Result<usize, ConfigError> {
         match (self.preset, self.clients) {
-            (Preset::Dp(_) | Preset::Rrpsgd, Auto::Given(clients)) if clients > 1 => {
+            (Preset::Dp(_) | Preset::Rrpsgd | Preset::DpSrm, Auto::Given(clients))
+                if clients > 1 =>
+            {
                 Err(ConfigError::with_hint(
                     format!(
                         "{} has one client, but `data.clients` is {clients}",
                         name(PRESETS, self.preset)
                     ),
-                    "use ldp-sgd for several clients without compression",
+                    match self.preset {
+                        Preset::DpSrm => "use ldp-srm for several clients",
+                        _ => "use ldp-sgd for several clients without compression",
+                    },
                 ))
             }
-            (Preset::Dp(_) | Preset::Rrpsgd, _) => Ok(1),
+            (Preset::Dp(_) | Preset::Rrpsgd | Preset::DpSrm, _) => Ok(1),
             (_, clients) => Ok(clients.or(10)),
         }
     }
 
-    /// The model family for data with `classes` classes; none where it has numbers to predict.
+    /// The model family for data with `classes` classes and `inputs` features; no classes where it has numbers to predict.
     ///
     /// # Errors
     /// When the model is not for such data.
-    pub fn model_for(&self, classes: usize) -> Result<ModelKind, ConfigError> {
+    pub fn model_for(&self, classes: usize, inputs: usize) -> Result<ModelKind, ConfigError> {
         if self.regression()?.is_some() {
             return self.regression_model();
         }
-        let model = self.model.or(if classes == 2 {
-            ModelKind::Logistic
-        } else if self.is_ordinary() {
-            // A network's noise grows with its parameters, a linear model's does not.
-            ModelKind::Softmax
-        } else {
-            ModelKind::Mlp
-        });
+        let model = self
+            .model
+            .or(if self.preset == Preset::Auto && self.scatters(inputs) {
+                ModelKind::Softmax
+            } else if classes == 2 {
+                ModelKind::Logistic
+            } else if self.is_ordinary() {
+                // A network's noise grows with its parameters, a linear model's does not.
+                ModelKind::Softmax
+            } else {
+                ModelKind::Mlp
+            });
         match model {
             ModelKind::Logistic if classes != 2 => Err(ConfigError::with_hint(
                 format!("logistic regression needs two classes, the data has {classes}"),
@@ -247,13 +271,15 @@ impl Config {
             })
     }
 
-    /// The scaling for this source.
-    pub fn scale_choice(&self) -> ScaleChoice {
-        self.scale.or(if self.source.is_images() {
-            ScaleChoice::Standard
-        } else {
-            ScaleChoice::None
-        })
+    /// The scaling for this source. Scattering looks at how pixels differ, whatever their unit.
+    pub fn scale_choice(&self, map: FeatureKind) -> ScaleChoice {
+        self.scale.or(
+            if self.source.is_images() && map != FeatureKind::Scattering {
+                ScaleChoice::Standard
+            } else {
+                ScaleChoice::None
+            },
+        )
     }
 
     /// Chooses everything that is left to choose, and lists what the user should know.
@@ -269,6 +295,11 @@ impl Config {
                 estimator
             }
             Preset::CdpSgd | Preset::Rrpsgd => EstimatorKind::Sgd,
+            Preset::DpSrm
+            | Preset::LdpSrm
+            | Preset::DistributedDpSrm
+            | Preset::LdpSpider
+            | Preset::Diff2 => EstimatorKind::Recursive,
         });
         let compressor = self.compressor_kind(shape)?;
         let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
@@ -312,6 +343,7 @@ impl Config {
             Preset::Auto if rule.is_some() && compressor == CompressorKind::Identity => {
                 ShiftChoice::Off
             }
+            _ if estimator == EstimatorKind::Recursive => ShiftChoice::Off,
             Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
             _ => ShiftChoice::Off,
         });
@@ -333,15 +365,27 @@ impl Config {
         let batch = self.batch_size(estimator, &problem, smallest)?;
         let (snapshot_probability, difference_clip) =
             self.references(estimator, clip_scope, clip, batch, smallest);
+        let recursion = self.recursion(estimator, clip)?;
         let b = batch.unwrap_or(smallest as f64);
         let origin = if self.step_size_from_data {
             StepSizeOrigin::Records
         } else {
             StepSizeOrigin::Public
         };
+        let rounds = match self
+            .rounds
+            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
+        {
+            Theory::Given(rounds) => rounds,
+            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
+            Theory::Theory => problem
+                .rounds(estimator, b, snapshot_probability, 1.0)
+                .ceil()
+                .clamp(1.0, 1e7) as u32,
+        };
         let (step_size, step_size_origin) = match self
             .step_size
-            .or_else(|| Theory::Given(self.step_rule(shape, equalize)))
+            .or_else(|| Theory::Given(self.step_rule(shape, equalize, f64::from(rounds))))
         {
             Theory::Given(step) => (step, origin),
             Theory::Theory => match shape.smoothness {
@@ -363,17 +407,6 @@ impl Config {
                 }
             },
         };
-        let rounds = match self
-            .rounds
-            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
-        {
-            Theory::Given(rounds) => rounds,
-            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
-            Theory::Theory => problem
-                .rounds(estimator, b, snapshot_probability, 1.0)
-                .ceil()
-                .clamp(1.0, 1e7) as u32,
-        };
         let resolved = Resolved {
             source: self.source.clone(),
             test: self.test.clone(),
@@ -384,7 +417,7 @@ impl Config {
             target_range: self.regression()?,
             clients: shape.records.len(),
             partition: self.partition,
-            scale: self.scale_choice(),
+            scale: self.scale_choice(shape.feature_map),
             feature_map: shape.feature_map,
             whiten: shape.whiten,
             basis: shape.basis.map(|basis| basis.frequencies()),
@@ -418,13 +451,15 @@ impl Config {
             } else {
                 Schedule::Constant
             }),
-            momentum: self.momentum.or(if rule.is_some() {
+            momentum: self.momentum.or(if rule.is_some() || recursion.is_some() {
                 0.0
             } else if shared || self.plain(shape) {
                 self.momentum_rule(shape)
             } else {
                 0.0
             }),
+            recursion,
+            step_cap: self.step_cap,
             smoothing,
             equalize,
             shared_coordinates: shared,
@@ -437,6 +472,7 @@ impl Config {
             noise_target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
+            records_per_person: self.records_per_person,
             clip,
             clipped,
             clip_scope,
@@ -444,6 +480,9 @@ impl Config {
             difference_clip,
             accountant: self.accountant,
             amplification: self.amplification,
+            trusted_aggregation: self
+                .trusted_aggregation
+                .or(self.preset == Preset::DistributedDpSrm),
             noise: self.noise.or(NoiseName::Float),
             quorum: self.quorum,
             deadline: self.deadline,
@@ -456,71 +495,11 @@ impl Config {
             step_size_origin,
         };
         self.check_values(&resolved, d)?;
+        self.check_recursion(&resolved)?;
+        resolved.check_aggregation()?;
         resolved.check(smallest)?;
         let warnings = self.warnings(&resolved, smallest);
         Ok((resolved, warnings))
-    }
-
-    fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
-        let dimension = shape.dimension;
-        let name = self.compressor.or(match self.preset {
-            _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
-            Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
-            Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
-            Preset::Ldp(_) | Preset::Dp(_) | Preset::Rrpsgd => CompressorName::Identity,
-        });
-        Ok(match name {
-            CompressorName::Identity => CompressorKind::Identity,
-            CompressorName::Qsgd => CompressorKind::Qsgd {
-                levels: self.levels,
-            },
-            CompressorName::Natural => CompressorKind::Natural,
-            CompressorName::RandK => match (self.k, self.fraction) {
-                (Auto::Given(_), Auto::Given(_)) => {
-                    return Err(ConfigError::with_hint(
-                        "`algorithm.k` and `algorithm.fraction` are both given",
-                        "leave one of them out",
-                    ));
-                }
-                (Auto::Given(k), Auto::Auto) => CompressorKind::RandK { k },
-                (Auto::Auto, Auto::Given(fraction)) => CompressorKind::RandK {
-                    k: share(fraction, dimension),
-                },
-                (Auto::Auto, Auto::Auto) => CompressorKind::RandK {
-                    k: self.message_size(shape),
-                },
-            },
-        })
-    }
-
-    fn batch_size(
-        &self,
-        estimator: EstimatorKind,
-        problem: &theory::Problem,
-        smallest: usize,
-    ) -> Result<Option<f64>, ConfigError> {
-        if estimator == EstimatorKind::Gd {
-            return Ok(None);
-        }
-        let batch = self.batch.or_else(|| match self.preset {
-            Preset::Rrpsgd => 1.0,
-            _ => problem.batch(estimator).floor().clamp(1.0, smallest as f64),
-        });
-        if batch > smallest as f64 {
-            return Err(ConfigError::with_hint(
-                format!(
-                    "`algorithm.batch` is {batch}, but the smallest client has {}",
-                    counted(smallest, "record")
-                ),
-                format!("use a batch of at most {smallest}, or the estimator gd"),
-            ));
-        }
-        if self.with_replacement && batch.fract() != 0.0 {
-            return Err(ConfigError::conflict(
-                "`privacy.sampling = \"with-replacement\"` needs a whole number as batch",
-            ));
-        }
-        Ok(Some(batch))
     }
 
     fn warnings(&self, resolved: &Resolved, smallest: usize) -> Vec<String> {
@@ -548,7 +527,17 @@ impl Config {
             unused(&["algorithm.snapshot_probability"], "only svrg has it");
         }
         if matches!(resolved.estimator, EstimatorKind::Gd | EstimatorKind::Sgd) {
-            unused(&["privacy.difference_clip"], "only svrg and saga have it");
+            let reason = "only svrg, saga and recursive have it";
+            unused(&["privacy.difference_clip"], reason);
+        }
+        if resolved.recursion.is_none() {
+            let keys = [
+                "algorithm.keep",
+                "algorithm.restart",
+                "privacy.difference_scale",
+                "privacy.noise_ratio",
+            ];
+            unused(&keys, "only recursive has it");
         }
         if resolved.noise_target == NoiseTarget::None {
             unused(&["privacy.accountant"], "there is no noise");
@@ -578,6 +567,9 @@ impl Config {
                 "`data.features` appends a constant to every record",
             );
         }
+        if resolved.trusted_aggregation && resolved.noise_target != NoiseTarget::None {
+            warnings.push(super::aggregation::UNPROTECTED.to_string());
+        }
         if resolved.noise_target != NoiseTarget::None && resolved.delta > 1.0 / smallest as f64 {
             warnings.push(format!(
                 "`privacy.delta` = {} is above 1/records = {:.1e}: it allows a record to be published in full with that probability",
@@ -591,7 +583,7 @@ impl Config {
 
 impl Resolved {
     fn check(&self, smallest: usize) -> Result<(), ConfigError> {
-        let two_terms = matches!(self.estimator, EstimatorKind::Svrg | EstimatorKind::Saga);
+        let two_terms = self.estimator.has_two_terms();
         if two_terms && self.clip_scope == ClipScope::Selected {
             return Err(ConfigError::with_hint(
                 "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
@@ -632,7 +624,10 @@ impl Resolved {
         }
         let clips = [
             ("privacy.clip", Some(self.clip)),
-            ("privacy.difference_clip", self.difference_clip),
+            (
+                "privacy.difference_clip",
+                self.difference_clip.filter(|_| two_terms),
+            ),
         ];
         for (key, clip) in clips {
             if let Some(clip) = clip.filter(|&clip| secure && !suits_secure_noise(clip)) {

@@ -225,9 +225,12 @@ impl Resolved {
             ("preset", text(name(PRESETS, self.preset))),
             ("estimator", text(self.estimator.word())),
         ];
-        if let Some(batch) = self.batch {
-            lines.push(("batch", number(batch)));
+        match self.batch {
+            Some(batch) => lines.push(("batch", number(batch))),
+            None if self.estimator != EstimatorKind::Gd => lines.push(("batch", text("all"))),
+            None => {}
         }
+        lines.extend(self.recursion_lines());
         if self.estimator == EstimatorKind::Svrg {
             lines.push(("snapshot_probability", number(self.snapshot_probability)));
         }
@@ -267,6 +270,9 @@ impl Resolved {
         }
         lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
         lines.push(("momentum", number(self.momentum)));
+        if let Some(cap) = self.step_cap {
+            lines.push(("step_cap", number(cap)));
+        }
         lines.push(("smoothing", self.smoothing.to_string()));
         lines.push(("equalize", number(self.equalize)));
         lines.push(("rounds", self.rounds.to_string()));
@@ -285,6 +291,9 @@ impl Resolved {
             ("delta", number(self.delta)),
             ("adjacency", text(self.adjacency.word())),
         ]);
+        if self.records_per_person > 1 {
+            lines.push(("records_per_person", self.records_per_person.to_string()));
+        }
         if self.clipped {
             lines.push(("clip", number(self.clip)));
             lines.push(("clip_scope", text(self.clip_scope.word())));
@@ -299,8 +308,8 @@ impl Resolved {
                 "poisson"
             }),
         ));
-        let two_terms = matches!(self.estimator, EstimatorKind::Svrg | EstimatorKind::Saga);
-        if two_terms && self.clipped {
+        lines.extend(self.increment_lines());
+        if self.estimator.has_two_terms() && self.clipped {
             lines.push((
                 "difference_clip",
                 self.difference_clip.map_or(text("none"), number),
@@ -313,6 +322,9 @@ impl Resolved {
             "amplification",
             text(if self.amplification { "auto" } else { "off" }),
         ));
+        if self.trusted_aggregation {
+            lines.push(("trusted_aggregation", true.to_string()));
+        }
         lines.push(("noise", text(name(NOISES, self.noise))));
         lines
     }
@@ -323,11 +335,11 @@ fn list(values: &[String]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-fn text(value: &str) -> String {
+pub(super) fn text(value: &str) -> String {
     toml::Value::String(value.to_string()).to_string()
 }
 
 /// The shortest text that reads back as the same number, always recognisable as a float.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     toml::Value::Float(value).to_string()
 }

@@ -180,7 +180,7 @@ impl Job {
             EstimatorKind::Svrg => {
                 2.0 * per_client + resolved.snapshot_probability * records as f64
             }
-            EstimatorKind::Saga => 2.0 * per_client,
+            EstimatorKind::Saga | EstimatorKind::Recursive => 2.0 * per_client,
         };
         let scale = self.setting.problem.objective.dimension() as u64;
         (
@@ -224,7 +224,7 @@ impl Job {
         let (per_round, per_evaluation) = self.work();
         let mut points: Vec<Point> = Vec::new();
         let mut stopped = false;
-        simulation.run(1, &plan, |now, _| {
+        let ended = simulation.run(1, &plan, |now, _| {
             let mut done = per_round;
             if let Some(metrics) = now.metrics {
                 done += per_evaluation;
@@ -245,6 +245,7 @@ impl Job {
             }
             ControlFlow::Continue(())
         });
+        ended.map_err(|error| setting.failure(&error))?;
         Ok((!stopped).then(|| Outcome::new(points, privacy)))
     }
 

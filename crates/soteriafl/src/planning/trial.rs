@@ -16,7 +16,7 @@ use soteriafl_data::{DataDirectories, Dataset, Partition};
 
 use super::{Inquiry, UNSOUND};
 use crate::config::resolve::{Resolved, StepSizeOrigin};
-use crate::config::{Config, Document, EstimatorKind, NoiseName};
+use crate::config::{Config, Document, NoiseName};
 use crate::experiment::Statistic;
 use crate::problem::{Problem, regularizer};
 use crate::reproduce::tables::plus_minus;
@@ -32,7 +32,7 @@ const FEWEST_RECORDS: usize = 20;
 pub const MOST_WORK: f64 = 6e9;
 
 /// Each candidate runs once for each of them.
-const SEEDS: u64 = 3;
+pub(super) const SEEDS: u64 = 3;
 
 const PRESETS: [&str; 6] = [
     "auto",
@@ -61,7 +61,7 @@ pub struct Trial {
     /// What could not run, and why.
     pub refused: Vec<(String, String)>,
     /// Share of the most common class: what a model that learnt nothing reaches.
-    baseline: Statistic,
+    pub(super) baseline: Statistic,
     /// Test records of a seed.
     test_rows: usize,
 }
@@ -200,7 +200,7 @@ type Candidate = (String, Resolved, f64);
 
 /// A preset in place of what the configuration says of algorithms. The compressor stays: how much
 /// may travel is part of the problem.
-fn preset_settings(document: &Document, preset: &str) -> Vec<String> {
+pub(super) fn preset_settings(document: &Document, preset: &str) -> Vec<String> {
     let mut set = vec![format!("algorithm.preset={preset}")];
     for key in ["algorithm.estimator", "algorithm.shift"] {
         if document.has(key) {
@@ -257,7 +257,7 @@ fn same_run(left: &Resolved, right: &Resolved) -> bool {
 }
 
 /// How many records a client has in a trial.
-fn records_each(
+pub(super) fn records_each(
     inquiry: &Inquiry,
     candidates: &[Candidate],
     clients: usize,
@@ -274,10 +274,7 @@ fn records_each(
     let work: f64 = candidates
         .iter()
         .map(|(_, run, _)| {
-            let passes = match run.estimator {
-                EstimatorKind::Gd | EstimatorKind::Sgd => 1.0,
-                EstimatorKind::Svrg | EstimatorKind::Saga => 2.0,
-            };
+            let passes = f64::from(run.estimator.gradients());
             let batch = run.batch.unwrap_or(each as f64).max(1.0);
             f64::from(run.rounds) * passes * batch * clients as f64 * dimension as f64
         })
@@ -289,7 +286,7 @@ fn records_each(
 }
 
 /// So many of something.
-fn some(count: usize, name: &str) -> String {
+pub(super) fn some(count: usize, name: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {name}{plural}")
 }
@@ -303,7 +300,7 @@ fn dealing(partition: Partition) -> &'static str {
 }
 
 /// Synthetic records in place of the configuration's.
-fn synthetic(
+pub(super) fn synthetic(
     inquiry: &Inquiry,
     form: Form,
     clients: usize,
@@ -361,7 +358,7 @@ fn most_common(test: &Dataset) -> f64 {
 }
 
 /// Where a run ends.
-fn end_of(run: &Resolved, problem: &Problem, sigma: f64) -> Result<Metrics, String> {
+pub(super) fn end_of(run: &Resolved, problem: &Problem, sigma: f64) -> Result<Metrics, String> {
     let problem = &*problem.whitened(run).map_err(|error| error.to_string())?;
     let sigmas = vec![sigma; problem.shards.len()];
     let mut simulation =
@@ -377,9 +374,10 @@ fn end_of(run: &Resolved, problem: &Problem, sigma: f64) -> Result<Metrics, Stri
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut end = None;
-    simulation.run(threads, &plan, |progress, _| {
+    let ended = simulation.run(threads, &plan, |progress, _| {
         end = progress.metrics.or(end);
         ControlFlow::Continue(())
     });
+    ended.map_err(|error| error.to_string())?;
     end.ok_or_else(|| "a trial was not evaluated".to_string())
 }

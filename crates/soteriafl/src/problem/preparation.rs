@@ -49,7 +49,7 @@ impl Preparation {
         let classes = shape.labels.len();
         let loss = targets.map(|range| config.target_loss(range)).transpose()?;
         let weights = class_weights(config, classes)?;
-        let kind = config.model_for(classes)?;
+        let kind = config.model_for(classes, shape.features)?;
         let map = config.features_for(kind, shape.features)?;
         let intercept = kind.is_linear() && config.has_intercept(kind, map);
         let features = FeatureMap::new(map, shape.features)?;
@@ -104,7 +104,7 @@ impl Preparation {
         Ok(Self {
             kind,
             model,
-            scale: config.scale_choice(),
+            scale: config.scale_choice(map),
             standardize,
             whiten: config.whiten_for(kind, map, features.outputs())?,
             features,

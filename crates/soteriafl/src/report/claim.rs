@@ -17,6 +17,8 @@ pub(super) struct Claim<'a> {
     pub(super) delta: Option<f64>,
     /// The neighbouring relation as the summary names it.
     pub(super) adjacency: Option<&'a str>,
+    /// How many records of one person are meant.
+    person: u32,
     /// Why there is no claim; none for a proved one.
     reason: Option<&'a str>,
 }
@@ -37,6 +39,7 @@ impl Claim<'_> {
             epsilon,
             delta,
             adjacency: text_at(run, "/privacy/adjacency"),
+            person: number_at(run, "/privacy/records_per_person").map_or(1, |most| most as u32),
             reason,
         }
     }
@@ -57,9 +60,11 @@ impl Claim<'_> {
         let delta = self
             .delta
             .map(|delta| format!("δ = {}", text::number_rounded_up(delta, 3)));
+        let persons = (self.person > 1).then(|| format!("up to {} records each", self.person));
         let parts: Vec<String> = delta
             .into_iter()
             .chain(self.adjacency.map(escape))
+            .chain(persons)
             .collect();
         parts.join(", ")
     }
@@ -81,14 +86,26 @@ impl Claim<'_> {
     }
 
     fn meaning(&self, epsilon: f64, delta: f64, deployed: bool) -> String {
-        let (pair, exchange) = match self.adjacency {
-            Some("replace-one") => ("replace-one", "is exchanged for any other record"),
-            Some("zero-out") => (
+        let (pair, exchange) = match (self.adjacency, self.person) {
+            (Some("replace-one"), 1) => ("replace-one", "is exchanged for any other record"),
+            (Some("zero-out"), 1) => (
                 "zero-out",
                 "is replaced by an empty record that contributes nothing",
             ),
-            Some(other) => (other, "is changed as that relation allows"),
-            None => ("unnamed", "is changed"),
+            (Some("replace-one"), _) => ("replace-one", "are exchanged for any other records"),
+            (Some("zero-out"), _) => (
+                "zero-out",
+                "are replaced by empty records that contribute nothing",
+            ),
+            (Some(other), _) => (other, "is changed as that relation allows"),
+            (None, _) => ("unnamed", "is changed"),
+        };
+        let (who, others) = match self.person {
+            1 => ("one record of one client".to_owned(), "record"),
+            most => (
+                format!("all records of one person at one client, {most} at most,"),
+                "person's records",
+            ),
         };
         // The two error rates of any test obey a + e^eps b >= 1 - delta both ways, so their sum is
         // at least 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
@@ -102,11 +119,11 @@ impl Claim<'_> {
         };
         format!(
             "<p>Each client's messages are (ε, δ)-differentially private with <strong>ε = \
-             {}</strong> and <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if one \
-             record of one client {exchange}, the probability of anything that can be concluded \
+             {}</strong> and <strong>δ = {}</strong> under <strong>{}</strong> adjacency: if {who} \
+             {exchange}, the probability of anything that can be concluded \
              from all the messages this client sends in the whole run grows by a factor of at \
              most <span class=\"formula\">e<sup>ε</sup> = {}</span>, plus δ.</p>\n\
-             <p>Put as a game: somebody who knows every other record, sees every message and \
+             <p>Put as a game: somebody who knows every other {others}, sees every message and \
              every model, and has to tell which of two such candidates was used, is right in at \
              most <strong>{guess}&#8239;%</strong> of the cases. A blind guess is right in \
              50&#8239;%.</p>\n\
@@ -298,6 +315,10 @@ pub(super) fn section(run: &RunFiles) -> String {
         ),
         ("Adjacency", claim.adjacency.map(str::to_owned)),
         (
+            "Records of a person",
+            (claim.person > 1).then(|| format!("up to {}", claim.person)),
+        ),
+        (
             "Accountant",
             text_at(run, "/privacy/accountant").map(str::to_owned),
         ),
@@ -356,6 +377,17 @@ mod tests {
             r#"{"epsilon": 5000, "delta": 1e-5, "claim": "proved"}"#,
         ));
         assert!(huge.contains("<strong>100&#8239;%</strong>") && huge.contains("= ∞"));
+    }
+
+    #[test]
+    fn a_claim_about_persons_says_so() {
+        let page = section(&run(
+            r#"{"epsilon": 1.0, "delta": 1e-5, "adjacency": "replace-one", "claim": "proved", "records_per_person": 3}"#,
+        ));
+        assert!(
+            page.contains("if all records of one person at one client, 3 at most, are exchanged")
+        );
+        assert!(page.contains("every other person's records") && page.contains("up to 3"));
     }
 
     #[test]

@@ -72,13 +72,17 @@ pub(super) fn title(run: &RunFiles) -> String {
 /// The names of algorithms and data sets as their authors write them; any other name as it is.
 fn proper_name(name: &str) -> String {
     match name {
+        "diff2" => return "DIFF2".to_owned(),
+        "distributed-dp-srm" => return "Distributed DP-SRM".to_owned(),
         "mnist" => return "MNIST".to_owned(),
         "fashion-mnist" => return "Fashion-MNIST".to_owned(),
         _ => {}
     }
     match name.split_once('-') {
         Some(("soteriafl", estimator)) => format!("SoteriaFL-{}", estimator.to_uppercase()),
-        Some(("cdp" | "ldp" | "dp", "gd" | "sgd" | "svrg" | "saga")) => name.to_uppercase(),
+        Some(("cdp" | "ldp" | "dp", "gd" | "sgd" | "svrg" | "saga" | "srm" | "spider")) => {
+            name.to_uppercase()
+        }
         _ => name.to_owned(),
     }
 }
@@ -163,6 +167,14 @@ fn estimator_details(settings: &Settings) -> String {
             &[
                 ("batch", "batch"),
                 ("snapshot probability", "snapshot_probability"),
+            ],
+        ),
+        Some("recursive") => named(
+            settings,
+            &[
+                ("batch", "batch"),
+                ("keeps", "keep"),
+                ("starts anew", "restart"),
             ],
         ),
         _ => named(settings, &[("batch", "batch")]),
@@ -371,10 +383,13 @@ fn step_facts(settings: &Settings) -> Facts {
         ("Momentum", algorithm("momentum")),
         ("Smoothing", algorithm("smoothing")),
         ("Equalizing floor", algorithm("equalize")),
+        ("Longest step", algorithm("step_cap")),
         ("Coordinates", algorithm("coordinates")),
         ("Clip", privacy("clip")),
         ("Clip scope", privacy("clip_scope")),
         ("Difference clip", privacy("difference_clip")),
+        ("Difference scale", privacy("difference_scale")),
+        ("Noise ratio", privacy("noise_ratio")),
         ("Sampling", privacy("sampling")),
         ("Target epsilon", privacy("epsilon")),
     ]

@@ -122,8 +122,9 @@ impl Agreed {
         let before = joined(options, share, outline, known)?;
         let messages = before.map_or(0, |run| run.messages);
         let sent = Sent::messages(messages);
-        let price =
-            budget::price(&description, rows).map_err(|refusal| refusal.of_the_run(sent))?;
+        let persons = options.records_per_person.unwrap_or(1);
+        let price = budget::price_of_persons(&description, rows, persons)
+            .map_err(|refusal| refusal.of_the_run(sent))?;
         budget::check_claim(&description, &price, sent)?;
         if let Some(before) = before {
             check_unchanged(before, &records, &price)?;

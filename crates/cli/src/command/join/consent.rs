@@ -6,6 +6,8 @@ use soteriafl_accountant::{Adjacency, round_up};
 
 use super::super::{Failure, Verbosity};
 use crate::logs;
+use soteriafl::advice;
+use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
 use soteriafl_deploy::budget::{
     Counted, Judged, Limits, Refusal, Sent, Spent, UNKNOWN_BITS, strict_limit,
@@ -65,6 +67,10 @@ impl<'a> Cost<'a> {
                 verbosity.say(line);
             }
         }
+        let price = &self.run.price;
+        if let Some(presumed) = advice::persons(price.records_per_person, &price.claim) {
+            verbosity.warn(presumed);
+        }
         for warning in &description.warnings {
             verbosity.warn(shortened(warning));
         }
@@ -104,7 +110,7 @@ impl<'a> Cost<'a> {
             "this run costs {} at delta {}, {}{beside} (claim: {})",
             epsilon_text(price.epsilon),
             readable(price.delta),
-            price.adjacency,
+            neighbours(price.adjacency, price.records_per_person),
             price.claim
         ));
         if run.messages > 0 {
@@ -121,7 +127,7 @@ impl<'a> Cost<'a> {
                 counted(count, "run"),
                 epsilon_text(self.before.epsilon),
                 readable(self.before.delta),
-                self.before.adjacency
+                neighbours(self.before.adjacency, self.before.records_per_person)
             ),
         });
         let allowed = |limit: Option<f64>| {
@@ -138,7 +144,7 @@ impl<'a> Cost<'a> {
             epsilon_text(strict.epsilon),
             readable(strict.delta),
             allowed(limits.epsilon.map(strict_limit)),
-            spent.adjacency,
+            neighbours(spent.adjacency, spent.records_per_person),
         ));
         if self.counted.is_known() {
             lines.push(format!(
@@ -168,6 +174,7 @@ impl<'a> Cost<'a> {
             epsilon_replace_one = price.cost(Adjacency::ReplaceOne, price.delta).unwrap_or(None),
             delta = price.delta,
             adjacency = price.adjacency.word(),
+            records_per_person = price.records_per_person,
             claim = %price.claim,
             spent = self.before.epsilon,
             runs_before = self.before.runs,

@@ -6,6 +6,8 @@ use soteriafl_core::protocol::shift_step;
 use soteriafl_core::theory::{Problem as Numbers, Tables};
 
 use soteriafl::config::AccountantName;
+use soteriafl::planning::outlook::Outlook;
+use soteriafl::planning::persons::PersonRow;
 use soteriafl::planning::trial::{Advice, Trial};
 use soteriafl::planning::{Inquiry, Row};
 use soteriafl::report::Table;
@@ -18,9 +20,11 @@ pub(super) struct Shown<'a> {
     /// Whether rows are runs of the configuration, so that their settings mean something.
     pub(super) is_a_run: bool,
     pub(super) rows: &'a [Row],
+    pub(super) persons: &'a [PersonRow],
     pub(super) tables: Tables,
     pub(super) trial: Option<&'a Trial>,
     pub(super) advice: &'a Advice,
+    pub(super) outlook: Option<&'a Outlook>,
 }
 
 impl Shown<'_> {
@@ -59,7 +63,9 @@ impl Shown<'_> {
             "amplification": if terms.amplification { "auto" } else { "off" },
             "accountant": accountant(terms.accountant),
             "algorithms": algorithms, "table_1": first, "table_2": second,
+            "persons": persons_json(self.persons),
             "trial": self.trial.map(trial_json),
+            "outlook": self.outlook.map(outlook_json),
             "recommended": self.advice.name,
             "reason": self.advice.reason,
             "remarks": self.inquiry.remarks,
@@ -78,6 +84,7 @@ impl Shown<'_> {
                 out += &format!("{}: no exact sigma: {missing}\n", row.name);
             }
         }
+        out += &persons_text(self.persons);
         out += &self.papers_tables();
         out += "\nConditions of the theorems that do not hold\n";
         let broken: Vec<String> = self
@@ -104,6 +111,9 @@ impl Shown<'_> {
             ),
             None => format!("\nNothing is recommended: {reason}.\n"),
         };
+        if let Some(outlook) = self.outlook {
+            out += &expected(outlook);
+        }
         out
     }
 
@@ -281,6 +291,61 @@ fn tried(trial: &Trial) -> String {
     out
 }
 
+fn outlook_json(outlook: &Outlook) -> Value {
+    let rows: Vec<Value> = outlook
+        .rows
+        .iter()
+        .map(|row| {
+            let share = outlook.share(row);
+            json!({
+                "what": row.what, "clients": row.clients, "samples": row.records,
+                "epsilon": row.epsilon, "sigma": row.sigma,
+                "signal_to_noise": row.signal_to_noise,
+                "test_accuracy": statistic_json(&row.accuracy),
+                "share": share, "model": Outlook::word(share),
+            })
+        })
+        .collect();
+    json!({
+        "rows": rows, "majority_accuracy": outlook.majority,
+        "accuracy_without_noise": outlook.without_noise, "sentence": outlook.sentence(),
+    })
+}
+
+/// What can be expected, as a table.
+fn expected(outlook: &Outlook) -> String {
+    let rows = outlook.rows.iter().map(|row| {
+        let share = outlook.share(row);
+        vec![
+            row.what.clone(),
+            row.clients.to_string(),
+            row.records.to_string(),
+            readable(row.epsilon),
+            noise(Some(row.sigma)),
+            format!("{:.3}", row.signal_to_noise),
+            plus_minus(&row.accuracy),
+            format!("{:.0}%", 100.0 * share),
+            Outlook::word(share).to_string(),
+        ]
+    });
+    let heads = [
+        "problem",
+        "clients",
+        "records each",
+        "epsilon",
+        "sigma",
+        "signal/noise",
+        "test accuracy",
+        "of what can be won",
+        "model",
+    ];
+    format!(
+        "\nWhat to expect of it\n{}{}\n",
+        table(&heads, rows.collect()),
+        outlook.sentence()
+    )
+}
+
 fn is_amplified(row: &Row) -> bool {
     row.exact.is_some_and(|level| level.amplified)
 }
@@ -308,10 +373,45 @@ fn soteria(estimator: EstimatorKind) -> &'static str {
         EstimatorKind::Sgd => "SoteriaFL-SGD",
         EstimatorKind::Svrg => "SoteriaFL-SVRG",
         EstimatorKind::Saga => "SoteriaFL-SAGA",
+        // Not among the algorithms that are compared.
+        EstimatorKind::Recursive => "recursive",
     }
 }
 
 fn table(columns: &[&str], rows: Vec<Vec<String>>) -> String {
     let columns = columns.iter().map(ToString::to_string).collect();
     Table { columns, rows }.to_text()
+}
+
+fn persons_json(rows: &[PersonRow]) -> Value {
+    let row = |row: &PersonRow| {
+        json!({
+            "records_per_person": row.records_per_person,
+            "sigma": row.sigma,
+            "epsilon_of_single_noise": row.epsilon,
+        })
+    };
+    rows.iter().map(row).collect()
+}
+
+/// What persons with several records cost the configuration itself.
+fn persons_text(rows: &[PersonRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let shown = |value: f64| readable(round_up(value, 4));
+    let row = |row: &PersonRow| {
+        vec![
+            row.records_per_person.to_string(),
+            shown(row.sigma),
+            row.epsilon.map_or("unknown".to_string(), shown),
+        ]
+    };
+    let columns =
+        "records of a person|sigma for the target|epsilon with the sigma of the first row";
+    let table = Table::new(columns, rows.iter().map(row));
+    format!(
+        "\nPersons (privacy.records_per_person), for the configuration itself\n{}",
+        table.to_text()
+    )
 }

@@ -100,7 +100,8 @@ pub(super) fn finish(
         .as_ref()
         .and_then(soteriafl::quality::no_better_than_mean);
     found.extend(no_better);
-    let foreseen = advice::noise(ratio, model.len()).into_iter();
+    let persons = advice::persons(plan.resolved.records_per_person, &privacy.claim);
+    let foreseen = advice::noise(ratio, model.len()).into_iter().chain(persons);
     let ending = RunResult {
         resolved: &plan.resolved,
         records: &last.records,
@@ -200,7 +201,7 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
             "{} at delta {}, {} (each client by its own ledger)",
             readable(soteriafl_accountant::round_up(epsilon, 4)),
             readable(ending.resolved.delta),
-            ending.resolved.adjacency
+            ending.resolved.specification().neighbours()
         ),
         None => format!("no claim: {}", ending.privacy.claim),
     };

@@ -11,7 +11,7 @@ use soteriafl_data::{
     TableSchema,
 };
 
-use super::super::{Failure, Verbosity, inputs};
+use super::super::{Failure, Verbosity, all_cores, inputs};
 use super::Options;
 use soteriafl::accounting;
 use soteriafl::advice;
@@ -99,7 +99,13 @@ impl Plan {
         let weights = problem::weights(&self.resolved, &self.records);
         let ratio = advice::signal_to_noise(&self.resolved, dimension, &sigmas, &weights);
         let noise = advice::noise(ratio, dimension);
-        Ok(noise.into_iter().chain(self.columns()).collect())
+        let claim = accounting::claim(&run);
+        let persons = advice::persons(run.records_per_person, &claim);
+        Ok(noise
+            .into_iter()
+            .chain(persons)
+            .chain(self.columns())
+            .collect())
     }
 
     /// Whether the columns of the server's own test set are far out of scale.
@@ -209,7 +215,7 @@ impl Plan {
             }
             test = scaling.apply(test)?;
             if plan.features.kind() != FeatureKind::None {
-                test = plan.features.apply(test)?;
+                test = plan.features.apply_by(test, all_cores())?;
             }
             if let Some(basis) = basis {
                 test = basis.apply(test)?;

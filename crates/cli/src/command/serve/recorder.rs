@@ -108,7 +108,9 @@ fn measure(objective: &dyn Objective, model: &[f32], data: &Dataset) -> (f64, Op
     for rows in rows.chunks(CHUNK) {
         let outcomes = &mut outcomes[..rows.len()];
         let records = Records { data, rows };
-        objective.factors(model, records, Some(outcomes), None, &mut workspace);
+        objective
+            .factors(model, records, Some(outcomes), None, &mut workspace)
+            .expect("the program's models compute here");
         for (outcome, &row) in outcomes.iter().zip(rows) {
             loss += f64::from(outcome.loss);
             let label = data.labels().get(row as usize);

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use soteriafl_accountant::{EventError, Recursion};
+
 use crate::compress::Compressor;
 use crate::data::Dataset;
-use crate::estimator::Clipping;
+use crate::estimator::{Clipping, Increment};
 use crate::objective::{Objective, Regularizer};
 use crate::privacy::secure::NoiseError;
 use crate::privacy::{Noise, TermBound};
@@ -30,12 +32,33 @@ pub enum EstimatorPlan {
         /// `C_A`; `None` leaves differences as they are.
         difference_clip: Option<f64>,
     },
+    /// Increments that the server adds up.
+    Recursive(Recursion),
 }
 
 impl EstimatorPlan {
     /// Whether an estimate is a difference and a mean, each clipped by itself.
     pub(super) fn has_two_terms(self) -> bool {
-        self != EstimatorPlan::Minibatch
+        matches!(self, Self::Svrg { .. } | Self::Saga { .. })
+    }
+
+    /// The recursion that the server must follow, if there is one.
+    pub fn recursion(self) -> Option<Recursion> {
+        match self {
+            Self::Recursive(recursion) => Some(recursion),
+            _ => None,
+        }
+    }
+
+    /// The bound on differences that is the same in every round.
+    fn difference_clip(self) -> Option<f64> {
+        match self {
+            Self::Svrg {
+                difference_clip, ..
+            }
+            | Self::Saga { difference_clip } => difference_clip,
+            Self::Minibatch | Self::Recursive(_) => None,
+        }
     }
 }
 
@@ -78,7 +101,40 @@ impl ClientPlan {
             _ => false,
         }
     }
+
+    /// Whether the estimate of `round` is an increment, and how it is clipped for a model at this
+    /// distance from the last one. Records that are not clipped have increments that are not.
+    pub(super) fn increment(
+        &self,
+        round: Round,
+        distance: impl FnOnce() -> f64,
+    ) -> Option<Increment> {
+        let recursion = self.estimator.recursion()?;
+        if recursion.starts_anew(round) {
+            return None;
+        }
+        let (Clipping::Record(clip) | Clipping::Selected(clip)) = self.clipping else {
+            return Some(Increment {
+                scale: 1.0,
+                clip: None,
+            });
+        };
+        let scale = recursion.scale(clip, distance());
+        let bound = scale * clip;
+        let bound = match self.noise {
+            // Twice the slack of other differences: the factors `a` and `1/s` round once more each.
+            Noise::Secure => bound * (1.0 - 2.0 * SLACK) - 4.0 * clip * SLACK,
+            _ => bound,
+        };
+        Some(Increment {
+            scale,
+            clip: Some(bound),
+        })
+    }
 }
+
+/// How far below their clips records are clipped with secure noise, as a share: see [`tighten`].
+const SLACK: f64 = 1.0 / (1u64 << 20) as f64;
 
 /// Why a client cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +176,9 @@ pub enum ClientError {
     /// A combination that no proof covers and that the code therefore does not have.
     #[error("{0}")]
     Unsupported(&'static str),
+    /// Numbers of the recursion that make no sense.
+    #[error(transparent)]
+    Recursion(#[from] EventError),
     /// Secure noise does not fit.
     #[error("secure noise: {0}")]
     Noise(#[from] NoiseError),
@@ -147,7 +206,28 @@ pub(super) fn check(
             batch,
         });
     }
-    if plan.estimator.has_two_terms() && matches!(plan.clipping, Clipping::Selected(_)) {
+    if let Some(recursion) = plan.estimator.recursion() {
+        recursion.check()?;
+        let refused = [
+            (
+                plan.shift_step.is_some(),
+                "recursive estimates have no shift: their increments are what a shift would leave",
+            ),
+            (
+                plan.regularizer.is_some(),
+                "with recursive estimates the server adds the regularizer, behind the recursion",
+            ),
+            (
+                plan.estimate_clip.is_some(),
+                "recursive estimates need clipped records, not clipped estimates",
+            ),
+        ];
+        if let Some((_, reason)) = refused.into_iter().find(|(applies, _)| *applies) {
+            return Err(ClientError::Unsupported(reason));
+        }
+    }
+    if plan.estimator != EstimatorPlan::Minibatch && matches!(plan.clipping, Clipping::Selected(_))
+    {
         return Err(ClientError::Unsupported(
             "clip_scope = \"selected\" works with gd and sgd only",
         ));
@@ -201,17 +281,10 @@ pub fn suits_secure_noise(clip: f64) -> bool {
 /// relative only for normal numbers, and a malicious server could leave that range by tiny clips
 /// and huge features: clips outside [2^-40, 2^40] are refused.
 pub(super) fn tighten(plan: &ClientPlan) -> Result<(Clipping, Option<f64>), ClientError> {
-    let difference_clip = match plan.estimator {
-        EstimatorPlan::Minibatch => None,
-        EstimatorPlan::Svrg {
-            difference_clip, ..
-        }
-        | EstimatorPlan::Saga { difference_clip } => difference_clip,
-    };
+    let difference_clip = plan.estimator.difference_clip();
     if plan.noise != Noise::Secure {
         return Ok((plan.clipping, difference_clip));
     }
-    const SLACK: f64 = 1.0 / (1u64 << 20) as f64;
     let (clipping, clip) = match plan.clipping {
         Clipping::None => return Ok((Clipping::None, difference_clip)),
         Clipping::Record(clip) => (Clipping::Record(clip * (1.0 - SLACK)), clip),
@@ -246,25 +319,27 @@ pub(super) fn secure_terms(
     };
     let divisor = sampling.divisor(records);
     match plan.estimator {
-        EstimatorPlan::Minibatch => Ok(vec![TermBound { clip, divisor }]),
-        EstimatorPlan::Svrg {
-            difference_clip, ..
+        // Increments are counted in units in which they are no longer than a gradient.
+        EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => {
+            Ok(vec![TermBound { clip, divisor }])
         }
-        | EstimatorPlan::Saga { difference_clip } => match (difference_clip, plan.noise) {
-            (Some(difference), _) => Ok(vec![
-                TermBound {
-                    clip: difference,
-                    divisor,
-                },
-                TermBound {
-                    clip,
-                    divisor: records as f64,
-                },
-            ]),
-            (None, Noise::Secure) => Err(ClientError::Unsupported(
-                "secure noise with svrg and saga needs a difference_clip",
-            )),
-            (None, _) => Ok(Vec::new()),
-        },
+        EstimatorPlan::Svrg { .. } | EstimatorPlan::Saga { .. } => {
+            match (plan.estimator.difference_clip(), plan.noise) {
+                (Some(difference), _) => Ok(vec![
+                    TermBound {
+                        clip: difference,
+                        divisor,
+                    },
+                    TermBound {
+                        clip,
+                        divisor: records as f64,
+                    },
+                ]),
+                (None, Noise::Secure) => Err(ClientError::Unsupported(
+                    "secure noise with svrg and saga needs a difference_clip",
+                )),
+                (None, _) => Ok(Vec::new()),
+            }
+        }
     }
 }

@@ -1,0 +1,86 @@
+//! `soteria audit` and claims about persons.
+
+use crate::program::Place;
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// A small problem: eight rounds, clients of 150 records.
+const SMALL: &str = "--set data.source=synthetic:300x8 --set data.clients=2 --set data.scale=none \
+                     --set algorithm.rounds=8 --set privacy.delta=1e-3";
+
+#[test]
+fn an_audit_says_what_was_claimed_and_what_was_proved() {
+    let place = Place::new();
+    let command = format!("audit {SMALL} --runs 60 --threads 2 --json --out audit");
+    let json = place.run(&words(&command)).well().object();
+    for key in [
+        "claimed_epsilon",
+        "empirical_epsilon",
+        "delta",
+        "confidence",
+        "runs",
+    ] {
+        assert!(json[key].is_number(), "{key}: {json}");
+    }
+    assert_eq!(json["verdict"], "consistent");
+    assert!(json["empirical_epsilon"].as_f64() < json["claimed_epsilon"].as_f64());
+    assert_eq!(json, place.json("audit/audit.json"));
+    assert!(place.text("audit/report.html").contains("Attack proves"));
+    assert!(place.text("audit/tradeoff.svg").contains("false alarms"));
+    // What was audited can be audited, and trained, again.
+    let again = "audit --config audit/config.toml --runs 60 --threads 1 --json";
+    assert_eq!(place.run(&words(again)).well().object(), json);
+    let said = place.run(&words(&format!("{command} --seed 1"))).badly(2);
+    assert!(said.contains("not empty"), "{said}");
+}
+
+#[test]
+fn what_claims_nothing_is_refused() {
+    let place = Place::new();
+    let silent = format!("audit {SMALL} --set privacy.epsilon=none");
+    let said = place.run(&words(&silent)).badly(2);
+    assert!(said.contains("claims nothing (no noise)"), "{said}");
+    let said = place
+        .run(&words(&format!("audit {SMALL} --runs 2")))
+        .badly(2);
+    assert!(said.contains("at least"), "{said}");
+}
+
+/// A person's records cost more than one, the run says whom it speaks of and what it presumes, and
+/// `account` agrees with the closed form: K records of full batches are K times the clip.
+#[test]
+fn claims_about_persons_say_so() {
+    let place = Place::new();
+    let person = "--set privacy.records_per_person=3 --set run.eval_every=0";
+    let run = place.run(&words(&format!("train {SMALL} {person} --out run")));
+    let said = run.well().stderr;
+    assert!(
+        said.contains("presumes that nobody has more than 3 records"),
+        "{said}"
+    );
+    let summary = place.json("run/summary.json");
+    assert_eq!(summary["privacy"]["records_per_person"], 3);
+    assert!(
+        place
+            .text("run/config.toml")
+            .contains("records_per_person = 3")
+    );
+    assert!(
+        place
+            .text("run/report.html")
+            .contains("all records of one person")
+    );
+    let account = |rest: &str| {
+        let gd = "account --estimator gd --samples 1000 --rounds 10 --json";
+        let json = place.run(&words(&format!("{gd} {rest}"))).well().object();
+        json["epsilon"].as_f64().unwrap()
+    };
+    let persons = account("--clip 1 --sigma 0.01 --records-per-person 3");
+    assert!((persons - account("--clip 3 --sigma 0.01")).abs() < 1e-9);
+    let said = place
+        .run(&words("train --set privacy.records_per_person=0"))
+        .badly(2);
+    assert!(said.contains("records_per_person"), "{said}");
+}

@@ -1,0 +1,229 @@
+"""Gradients of records from what went into a layer and what came back.
+
+For one record of a linear layer, `g = e a^T` with its input `a` and the error `e` at its output;
+so `|g|^2 = |e|^2 |a|^2`, and the clipped sum over records is one matrix product. A layer that is
+applied at several places of a record (sequences, convolutions, repeated calls) adds up such
+products; these are made explicitly, one gradient of this layer per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .check import call, count
+
+__all__ = ["Capture", "Captured", "supported"]
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+
+
+def supported(module: nn.Module) -> str | None:
+    """Why hooks cannot compute the module's gradients; `None` if they can."""
+    owners: dict[int, str] = {}
+    for name, layer in module.named_modules():
+        for kind, parameter in layer.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
+            path = f"{name}.{kind}" if name else kind
+            if id(parameter) in owners:
+                return f"{path} is also {owners[id(parameter)]}"
+            owners[id(parameter)] = path
+            if type(layer) not in _LAYERS:
+                return f"{path} belongs to {type(layer).__name__}"
+            if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and (
+                layer.padding_mode != "zeros" or isinstance(layer.padding, str)
+            ):
+                return f"{name} pads by {layer.padding_mode} and {layer.padding!r}"
+    return None
+
+
+class Capture:
+    """Hooks on the trainable layers of a module, whose parameters begin at `offsets`."""
+
+    def __init__(self, module: nn.Module, offsets: dict[int, int], dimension: int) -> None:
+        self._offsets, self._dimension = offsets, dimension
+        self._calls: list[tuple[nn.Module, Tensor, int, Tensor, int]] | None = None
+        self._repeated: set[nn.Module] = set()
+        for layer in module.modules():
+            if any(p.requires_grad for p in layer.parameters(recurse=False)):
+                layer.register_forward_hook(self._remember)
+                if not isinstance(layer, nn.Linear):
+                    self._repeated.add(layer)
+
+    @property
+    def explicit_numbers(self) -> int:
+        """Numbers per record of the layers whose gradients are made explicitly."""
+        weights = (layer.weight for layer in self._repeated)
+        return sum(weight.numel() for weight in weights if isinstance(weight, Tensor))
+
+    def _remember(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if self._calls is not None:
+            a = inputs[0].detach()
+            self._calls.append((layer, a, a._version, output, output._version))
+
+    def run(self, module: nn.Module, X: Any, total: Callable[[Any], Tensor]) -> Captured:
+        """One forward and one backward pass."""
+        self._calls = []
+        try:
+            with torch.enable_grad():
+                outputs = call(module, X)
+                loss = total(outputs)
+            calls = self._calls
+        finally:
+            self._calls = None
+        for _, a, before, output, version in calls:
+            if a._version != before or output._version != version:
+                raise RuntimeError("a tensor was changed in place")
+        errors = torch.autograd.grad(loss, [output for *_, output, _ in calls], allow_unused=True)
+        pairs: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+        for (layer, a, *_), e in zip(calls, errors, strict=True):
+            if e is not None:
+                pairs.setdefault(layer, []).append((a, e))
+        parts = [self._part(layer, found) for layer, found in pairs.items()]
+        return Captured(parts, count(X), self._dimension)
+
+    def _part(self, layer: nn.Module, pairs: list[tuple[Tensor, Tensor]]) -> _Part:
+        weight = self._offset(layer.weight)
+        bias = self._offset(layer.bias)
+        if isinstance(layer, nn.Linear):
+            if len(pairs) == 1 and pairs[0][0].ndim == 2:
+                a, e = pairs[0]
+                return _Part(weight, bias, a.shape[1], e.shape[1], a, e, None)
+            self._repeated.add(layer)
+            flat = [(_places(a), _places(e)) for a, e in pairs]
+            rows = sum(torch.bmm(e.transpose(1, 2), a) for a, e in flat)
+            biases = sum(e.sum(1) for _, e in flat)
+            shape = layer.in_features, layer.out_features
+        else:
+            found = [_convolution(layer, a, e) for a, e in pairs]
+            rows, biases = (sum(parts) for parts in zip(*found, strict=True))
+            out = layer.weight.shape[0]
+            shape = layer.weight[0].numel(), out
+        return _Part(weight, bias, *shape, None, biases, rows.flatten(1))
+
+    def _offset(self, parameter: Tensor | None) -> int | None:
+        return None if parameter is None else self._offsets.get(id(parameter))
+
+
+def _places(values: Tensor) -> Tensor:
+    """Record, place, number."""
+    return values.reshape(len(values), -1, values.shape[-1])
+
+
+def _convolution(layer: Any, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """Per record, the gradients of weights and of biases."""
+    settings: tuple[Any, ...] = layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    if a.ndim == 3:
+        a, e = a[:, :, None], e[:, :, None]
+        one = (1, 1, 0, 1)
+        settings = tuple((left, *right) for left, right in zip(one, settings, strict=True))
+    patches = functional.unfold(a, *settings)
+    records, groups = len(a), layer.groups
+    patches = patches.view(records * groups, -1, patches.shape[-1])
+    errors = e.reshape(records * groups, -1, patches.shape[-1])
+    rows = torch.bmm(errors, patches.transpose(1, 2))
+    return rows.view(records, -1), e.flatten(2).sum(2)
+
+
+@dataclass
+class _Part:
+    """One layer: `weight` and `bias` are where its parameters begin, `None` if frozen."""
+
+    weight: int | None
+    bias: int | None
+    inputs: int
+    outputs: int
+    #: What came in, for layers applied once.
+    a: Tensor | None
+    #: What came back, summed over places: the gradient of the bias.
+    e: Tensor
+    #: Gradients of the weight, for layers applied at several places.
+    rows: Tensor | None
+
+    def weights(self) -> slice:
+        assert self.weight is not None
+        return slice(self.weight, self.weight + self.inputs * self.outputs)
+
+    def biases(self) -> slice:
+        assert self.bias is not None
+        return slice(self.bias, self.bias + self.outputs)
+
+    def squared_norms(self, mask: Tensor | None) -> Tensor:
+        total = torch.zeros(len(self.e))
+        squares = self.e.square()
+        if self.weight is not None:
+            if self.rows is not None:
+                rows = self.rows.square()
+                total += rows.sum(1) if mask is None else rows @ mask[self.weights()]
+            elif self.a is not None and mask is None:
+                total += squares.sum(1) * self.a.square().sum(1)
+            elif self.a is not None and mask is not None:
+                seen = mask[self.weights()].view(self.outputs, self.inputs)
+                total += (torch.mm(self.a.square(), seen.T) * squares).sum(1)
+        if self.bias is not None:
+            total += squares.sum(1) if mask is None else squares @ mask[self.biases()]
+        return total
+
+    def add_to(self, total: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        a, e, rows = self.a, self.e, self.rows
+        if bad is not None:
+            e = torch.where(bad, 0.0, e)
+            a = None if a is None else torch.where(bad, 0.0, a)
+            rows = None if rows is None else torch.where(bad, 0.0, rows)
+        if self.weight is not None:
+            target = total[self.weights()]
+            if rows is not None:
+                target += weights @ rows
+            elif a is not None:
+                target.view(self.outputs, self.inputs).addmm_((e * weights[:, None]).T, a)
+        if self.bias is not None:
+            total[self.biases()] += weights @ e
+
+    def explicit(self, found: Tensor) -> None:
+        if self.weight is not None:
+            if self.rows is not None:
+                found[:, self.weights()] = self.rows
+            elif self.a is not None:
+                products = self.e[:, :, None] * self.a[:, None, :]
+                found[:, self.weights()] = products.flatten(1)
+        if self.bias is not None:
+            found[:, self.biases()] = self.e
+
+
+class Captured:
+    """What a batch left in every layer."""
+
+    def __init__(self, parts: list[_Part], records: int, dimension: int) -> None:
+        self._parts, self._records, self._dimension = parts, records, dimension
+
+    def squared_norms(self, chosen: Tensor | None) -> Tensor:
+        """`|g_j|^2`, over all coordinates or over the chosen ones."""
+        mask = None
+        if chosen is not None:
+            mask = torch.zeros(self._dimension)
+            mask[chosen] = 1.0
+        norms = torch.zeros(self._records)
+        for part in self._parts:
+            norms += part.squared_norms(mask)
+        return norms
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        """Adds `sum_j weights_j g_j`; records of weight 0 may hold anything."""
+        # A norm of zero has weight 1, so weight 0 is a gradient that is not finite.
+        bad = (weights == 0.0)[:, None]
+        odd = bad if bool(bad.any()) else None
+        for part in self._parts:
+            part.add_to(total, weights, odd)
+
+    def explicit(self) -> Tensor:
+        """The gradients themselves, one row per record."""
+        found = torch.zeros(self._records, self._dimension)
+        for part in self._parts:
+            part.explicit(found)
+        return found

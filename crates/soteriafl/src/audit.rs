@@ -1,0 +1,397 @@
+//! The audit: the game of the definition, played many times with the client that runs, and what its
+//! outcome says about the epsilon that is claimed.
+//!
+//! ```text
+//! Specification --> Game (client, canaries, server, attack) --> scores
+//! scores of a pilot --> Rule;   scores of the other runs, Rule --> Tally --> lower bound on epsilon
+//! ```
+//!
+//! The bound holds with the stated confidence for every mechanism, whatever its noise (the
+//! proposition of `docs/audit.md`): if it lies above the claim, the claim is false, or an event of
+//! small probability has happened. A bound below the claim is consistent with it and proves nothing.
+//!
+//! **Cost.** That of the runs, `O(records + canaries)` a round, on all threads.
+
+mod attack;
+mod bound;
+mod canaries;
+#[cfg(test)]
+mod fixtures;
+mod game;
+mod guess;
+mod page;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use soteriafl_accountant::Adjacency;
+use soteriafl_core::protocol::RoundScratch;
+
+use crate::accounting::{Privacy, PrivacyError};
+use crate::specification::{NoiseName, NoiseTarget, Specification, neighbours};
+use bound::{Tally, Terms};
+use game::{Game, Scores};
+use guess::Rule;
+
+pub use page::{figure, html};
+
+/// Why there is no audit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditError {
+    /// Nothing is claimed that could be tested.
+    #[error("this run claims nothing ({0}), so there is nothing to audit")]
+    NoClaim(String),
+    /// The accountant refuses.
+    #[error(transparent)]
+    Privacy(#[from] PrivacyError),
+    /// A client cannot be built.
+    #[error("{0}")]
+    Client(String),
+    /// Too few runs to choose a rule and to count.
+    #[error("an audit needs at least {least} runs, found {found}")]
+    Runs {
+        /// How many it takes.
+        least: u32,
+        /// How many were asked for.
+        found: u32,
+    },
+    /// It was interrupted.
+    #[error("interrupted: an audit that stops early would choose its own end")]
+    Interrupted,
+}
+
+/// Whether what was seen agrees with the claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// No bound exceeds its claim.
+    Consistent,
+    /// One does.
+    Violated,
+}
+
+/// How to audit.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Runs of the client; `None`: as many as about a minute of two cores allows.
+    pub runs: Option<u32>,
+    /// Seed of coins, keys and coordinates.
+    pub seed: u64,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// One game and what came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Which data sets are neighbours, in words.
+    pub neighbours: String,
+    /// What is claimed.
+    pub claimed_epsilon: f64,
+    /// What the attack proves.
+    pub empirical_epsilon: f64,
+    /// One minus the probability that the bound is too large.
+    pub confidence: f64,
+    /// Runs of the client, those of the pilot included.
+    pub runs: u32,
+    /// Runs that chose the rule and were not counted.
+    pub pilot_runs: u32,
+    /// Coins of a run.
+    pub canaries: usize,
+    /// Coins that were guessed.
+    pub guesses: u64,
+    /// Guesses that were right.
+    pub right: u64,
+    /// Thresholds and what guessing above them reached: `(false positives, true positives)`.
+    #[serde(skip)]
+    pub curve: Vec<(f64, f64)>,
+}
+
+impl Outcome {
+    fn violates(&self) -> bool {
+        self.empirical_epsilon > self.claimed_epsilon
+    }
+}
+
+/// The outcome of an audit.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    /// The game of the configured neighbours first, then the other.
+    pub outcomes: Vec<Outcome>,
+    /// The delta of the claim.
+    pub delta: f64,
+    /// One minus the probability that any bound is too large.
+    pub confidence: f64,
+    /// How noise was drawn.
+    pub noise: &'static str,
+    /// Messages of a client.
+    pub rounds: u32,
+    /// The client's number of records.
+    pub records: usize,
+    /// Standard deviation of its noise.
+    pub sigma: f64,
+    /// How many records of one person are exchanged.
+    pub records_per_person: u32,
+}
+
+impl Findings {
+    /// Whether what was seen agrees with what is claimed.
+    pub fn verdict(&self) -> Verdict {
+        if self.outcomes.iter().any(Outcome::violates) {
+            Verdict::Violated
+        } else {
+            Verdict::Consistent
+        }
+    }
+
+    /// For machines.
+    pub fn to_json(&self) -> serde_json::Value {
+        let main = &self.outcomes[0];
+        serde_json::json!({
+            "claimed_epsilon": main.claimed_epsilon,
+            "empirical_epsilon": main.empirical_epsilon,
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "runs": main.runs,
+            "verdict": self.verdict(),
+            "neighbours": main.neighbours,
+            "records_per_person": self.records_per_person,
+            "noise": self.noise,
+            "rounds": self.rounds,
+            "records": self.records,
+            "sigma": self.sigma,
+            "games": self.outcomes,
+        })
+    }
+}
+
+/// Shares of the error: the configured neighbours, the others.
+const ERRORS: [f64; 2] = [0.04, 0.01];
+/// The share of the runs that choose the rule.
+const PILOT: f64 = 0.1;
+/// Fewest runs.
+const LEAST: u32 = 5;
+
+/// Games to be played with one client, and what is claimed for it.
+pub struct Audit {
+    games: Vec<Prepared>,
+    delta: f64,
+    settings: Settings,
+    noise: &'static str,
+    rounds: u32,
+    records: usize,
+    sigma: f64,
+    records_per_person: u32,
+}
+
+/// A game with its claim.
+struct Prepared {
+    game: Game,
+    claimed: f64,
+    adjacency: Adjacency,
+    runs: u32,
+}
+
+impl Audit {
+    /// Of a client with so many records of `run`.
+    ///
+    /// # Errors
+    /// When nothing is claimed, or the runs are too few.
+    pub fn new(
+        run: &Specification,
+        dimension: usize,
+        records: usize,
+        settings: Settings,
+    ) -> Result<Self, AuditError> {
+        let privacy = Privacy::without_odometer(run, dimension, &[records], false)?;
+        let Some(claimed) = privacy.epsilon else {
+            return Err(AuditError::NoClaim(privacy.claim.to_string()));
+        };
+        let sigma = privacy.sigmas[0];
+        let mut games = Vec::new();
+        let other = match run.adjacency {
+            Adjacency::ReplaceOne => Adjacency::ZeroOut,
+            Adjacency::ZeroOut => Adjacency::ReplaceOne,
+        };
+        for (adjacency, share) in [(run.adjacency, 0.9), (other, 0.1)] {
+            let claimed = if adjacency == run.adjacency {
+                Some(claimed)
+            } else {
+                let priced = Specification {
+                    adjacency,
+                    target: NoiseTarget::Sigma(sigma),
+                    ..run.clone()
+                };
+                Privacy::without_odometer(&priced, dimension, &[records], false)?.epsilon
+            };
+            let Some(claimed) = claimed else { continue };
+            let game = Game::new(run, dimension, records, sigma, adjacency, settings.seed)?;
+            let runs = settings.runs.unwrap_or_else(|| game.affordable());
+            let runs = (f64::from(runs) * share).round() as u32;
+            if runs < LEAST {
+                return Err(AuditError::Runs {
+                    least: (f64::from(LEAST) / share).ceil() as u32,
+                    found: settings.runs.unwrap_or(runs),
+                });
+            }
+            games.push(Prepared {
+                game,
+                claimed,
+                adjacency,
+                runs,
+            });
+        }
+        Ok(Self {
+            games,
+            delta: run.delta,
+            settings,
+            noise: match run.noise {
+                NoiseName::Float => "float (simulated)",
+                NoiseName::Secure => "secure",
+            },
+            rounds: run.rounds,
+            records,
+            sigma,
+            records_per_person: run.records_per_person,
+        })
+    }
+
+    /// How many runs all games have.
+    pub fn runs(&self) -> u64 {
+        self.games.iter().map(|game| u64::from(game.runs)).sum()
+    }
+
+    /// Plays. `progress` hears of every run that is over; `stop` ends it.
+    ///
+    /// # Errors
+    /// When it is interrupted.
+    pub fn play(
+        &self,
+        progress: &(dyn Fn() + Sync),
+        stop: &AtomicBool,
+    ) -> Result<Findings, AuditError> {
+        let mut outcomes = Vec::new();
+        for (prepared, error) in self.games.iter().zip(ERRORS) {
+            let Prepared {
+                ref game,
+                claimed,
+                adjacency,
+                runs,
+            } = *prepared;
+            let pilot_runs = (f64::from(runs) * PILOT).ceil() as u32;
+            let play = |numbers| self.scores(game, numbers, progress, stop);
+            let terms = |cap, sides| Terms {
+                runs: u64::from(runs - pilot_runs),
+                canaries: game.layout.canaries as u64,
+                cap,
+                sides,
+                delta: self.delta,
+                error,
+            };
+            let rule = Rule::choose(&play(0..pilot_runs)?, &terms);
+            let scores = play(pilot_runs..runs)?;
+            let tally = scores.iter().map(|run| rule.count(run)).fold(
+                Tally {
+                    guesses: 0,
+                    right: 0,
+                },
+                |sum, run| Tally {
+                    guesses: sum.guesses + run.guesses,
+                    right: sum.right + run.right,
+                },
+            );
+            outcomes.push(Outcome {
+                neighbours: neighbours(adjacency, self.records_per_person),
+                claimed_epsilon: claimed,
+                empirical_epsilon: terms(rule.cap, rule.answers()).epsilon(tally),
+                confidence: 1.0 - error,
+                runs,
+                pilot_runs,
+                canaries: game.layout.canaries,
+                guesses: tally.guesses,
+                right: tally.right,
+                curve: curve(&scores),
+            });
+        }
+        Ok(Findings {
+            confidence: 1.0 - ERRORS[..outcomes.len()].iter().sum::<f64>(),
+            outcomes,
+            delta: self.delta,
+            noise: self.noise,
+            rounds: self.rounds,
+            records: self.records,
+            sigma: self.sigma,
+            records_per_person: self.records_per_person,
+        })
+    }
+
+    /// The scores of some runs, in their order, whoever computes them.
+    fn scores(
+        &self,
+        game: &Game,
+        numbers: std::ops::Range<u32>,
+        progress: &(dyn Fn() + Sync),
+        stop: &AtomicBool,
+    ) -> Result<Vec<Scores>, AuditError> {
+        let next = AtomicU32::new(numbers.start);
+        let found: Mutex<Vec<(u32, Result<Scores, AuditError>)>> = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..self.settings.threads.max(1) {
+                scope.spawn(|| {
+                    let mut scratch = RoundScratch::default();
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= numbers.end || stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        let scores = game.play(number, &mut scratch);
+                        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                        found.push((number, scores));
+                        drop(found);
+                        progress();
+                    }
+                });
+            }
+        });
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_unstable_by_key(|(number, _)| *number);
+        if found.len() < numbers.len() {
+            return Err(AuditError::Interrupted);
+        }
+        found.into_iter().map(|(_, scores)| scores).collect()
+    }
+}
+
+/// What guessing `present` above each of many thresholds reaches: how often it is wrong where the
+/// answer is the other, and how often it is right.
+fn curve(runs: &[Scores]) -> Vec<(f64, f64)> {
+    const POINTS: usize = 160;
+    let mut all: Vec<(f32, bool)> = runs
+        .iter()
+        .flatten()
+        .map(|&(coin, score)| (score, coin))
+        .collect();
+    all.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
+    let present = all.iter().filter(|(_, coin)| *coin).count().max(1) as f64;
+    let absent = (all.len() as f64 - present).max(1.0);
+    let ratio = (all.len().max(2) as f64).powf(1.0 / POINTS as f64);
+    let (mut hits, mut alarms, mut next) = (0.0, 0.0, 1.0f64);
+    let mut points = vec![(0.0, 0.0)];
+    for (index, (_, coin)) in all.iter().enumerate() {
+        if *coin {
+            hits += 1.0;
+        } else {
+            alarms += 1.0;
+        }
+        if (index + 1) as f64 >= next || index + 1 == all.len() {
+            next = ((index + 1) as f64 * ratio).max(next + 1.0);
+            points.push((alarms / absent, hits / present));
+        }
+    }
+    points
+}
+
+#[cfg(test)]
+mod tests;

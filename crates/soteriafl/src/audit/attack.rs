@@ -1,0 +1,276 @@
+//! The likelihood ratio of one canary, over all rounds of a transcript, coordinates known.
+//!
+//! In every round the attacker sees `z = shift + N(0, 1)` (in units of the noise) in the canary's
+//! direction, if any of its coordinates travel. With `K` copies of the canary, each with a coin of
+//! its own, the shift is
+//!
+//! ```text
+//! GD, SGD     j hit                              j coins fell, of K
+//! SVRG        j hit + K reference
+//! SAGA        j hit + (u low + (K - u) high)     j of the u copies not visited since the start
+//! ```
+//!
+//! The coins are never seen. They are summed out exactly: for SAGA by a forward filter over `u`, for
+//! the others round by round. The score is `ln` of the probability of the transcript with the
+//! canary over that with the other answer.
+
+use super::canaries::Answer;
+
+/// What a round adds, in units of the noise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RoundShifts {
+    /// Sign of the server's choice: what is seen is multiplied by it.
+    pub(crate) sign: f64,
+    /// By every copy that is sampled (SAGA: and was not visited before).
+    pub(crate) hit: f64,
+    /// By every copy that SAGA has not visited since the start, or that SVRG holds.
+    pub(crate) unvisited: f64,
+    /// By every copy that SAGA has visited.
+    pub(crate) visited: f64,
+}
+
+/// What the attacker knows of the mechanism.
+#[derive(Clone, Debug)]
+pub(crate) struct Attack {
+    /// Probability of a coin.
+    pub(crate) rate: f64,
+    /// Copies of a canary.
+    pub(crate) copies: usize,
+    /// Whether copies are visited once (SAGA).
+    pub(crate) remembers: bool,
+    /// What stands in a canary's place otherwise.
+    pub(crate) other: Answer,
+    /// `choices[n][j]`: probability of `j` heads among `n` coins.
+    choices: Vec<Vec<f64>>,
+}
+
+/// What the attacker has gathered about one canary.
+#[derive(Clone, Debug)]
+pub(crate) struct Belief {
+    score: f64,
+    /// SAGA: the law of the number of unvisited copies, under both answers.
+    present: Vec<f64>,
+    opposite: Vec<f64>,
+}
+
+impl Attack {
+    pub(crate) fn new(rate: f64, copies: usize, remembers: bool, other: Answer) -> Self {
+        Self {
+            rate,
+            copies,
+            remembers,
+            other,
+            choices: (0..=copies).map(|coins| binomial(coins, rate)).collect(),
+        }
+    }
+
+    /// Whether scores are sums of what is seen: no coins.
+    pub(crate) fn is_linear(&self) -> bool {
+        self.rate >= 1.0 && !self.remembers
+    }
+
+    pub(crate) fn belief(&self) -> Belief {
+        let states = if self.remembers { self.copies + 1 } else { 0 };
+        let mut start = vec![0.0; states];
+        if let Some(all) = start.last_mut() {
+            *all = 1.0;
+        }
+        Belief {
+            score: 0.0,
+            present: start.clone(),
+            opposite: start,
+        }
+    }
+
+    /// The shift between the two answers' means, per unit of what is seen, without coins.
+    fn certain(&self, shifts: RoundShifts) -> f64 {
+        self.copies as f64 * (shifts.hit + shifts.unvisited)
+    }
+
+    /// The mean shift of a canary that is there with probability one half.
+    pub(crate) fn mean(&self, shifts: RoundShifts) -> f64 {
+        match self.other {
+            Answer::Null if self.is_linear() => 0.5 * shifts.sign * self.certain(shifts),
+            _ => 0.0,
+        }
+    }
+
+    /// Learns from one round; `seen` is `None` where nothing of the canary travelled. Without coins
+    /// `seen` has [`mean`](Self::mean) subtracted.
+    pub(crate) fn observe(&self, belief: &mut Belief, shifts: RoundShifts, seen: Option<f64>) {
+        let seen = seen.map(|z| z * shifts.sign);
+        if self.is_linear() {
+            let times = if self.other == Answer::Opposite {
+                2.0
+            } else {
+                1.0
+            };
+            belief.score += seen.map_or(0.0, |z| times * self.certain(shifts) * z);
+            return;
+        }
+        if !self.remembers {
+            let Some(z) = seen else { return };
+            belief.score += self.log_mixture(self.copies, shifts, z);
+            if self.other == Answer::Opposite {
+                belief.score -= self.log_mixture(self.copies, shifts, -z);
+            }
+            return;
+        }
+        belief.score += self.filter(&mut belief.present, shifts, seen);
+        if self.other == Answer::Opposite {
+            belief.score -= self.filter(&mut belief.opposite, shifts, seen.map(|z| -z));
+        }
+    }
+
+    pub(crate) fn score(belief: &Belief) -> f64 {
+        belief.score
+    }
+
+    /// `ln sum_j p_j e^{a_j z - a_j^2/2}` over the coins of `coins` copies, all in one state.
+    fn log_mixture(&self, coins: usize, shifts: RoundShifts, z: f64) -> f64 {
+        let base = coins as f64 * shifts.unvisited;
+        let law = &self.choices[coins];
+        let exponent = |j: usize| {
+            let shift = base + j as f64 * shifts.hit;
+            shift * (z - 0.5 * shift)
+        };
+        let largest = (0..law.len()).map(exponent).fold(f64::MIN, f64::max);
+        let terms = law.iter().enumerate();
+        let sum: f64 = terms.map(|(j, p)| p * (exponent(j) - largest).exp()).sum();
+        largest + sum.ln()
+    }
+
+    /// One step of the forward filter; returns the log probability of what is seen, over that under
+    /// `N(0, 1)`.
+    fn filter(&self, law: &mut [f64], shifts: RoundShifts, seen: Option<f64>) -> f64 {
+        let copies = self.copies as f64;
+        let shift = |unvisited: usize, hits: usize| {
+            let u = unvisited as f64;
+            u * shifts.unvisited + (copies - u) * shifts.visited + hits as f64 * shifts.hit
+        };
+        let exponent = |unvisited, hits| {
+            let shift = shift(unvisited, hits);
+            seen.map_or(0.0, |z| shift * (z - 0.5 * shift))
+        };
+        let pairs = || {
+            let states = 0..law.len();
+            states.flat_map(|u| (0..=u).map(move |j| (u, j)))
+        };
+        let largest = pairs()
+            .map(|(u, j)| exponent(u, j))
+            .fold(f64::MIN, f64::max);
+        let mut next = vec![0.0; law.len()];
+        for (u, j) in pairs() {
+            next[u - j] += law[u] * self.choices[u][j] * (exponent(u, j) - largest).exp();
+        }
+        let total: f64 = next.iter().sum();
+        for (law, next) in law.iter_mut().zip(next) {
+            *law = next / total;
+        }
+        largest + total.ln()
+    }
+}
+
+/// The binomial law, by convolution.
+pub(crate) fn binomial(coins: usize, rate: f64) -> Vec<f64> {
+    let mut law = vec![1.0];
+    for _ in 0..coins {
+        let mut next = vec![0.0; law.len() + 1];
+        for (heads, &probability) in law.iter().enumerate() {
+            next[heads] += (1.0 - rate) * probability;
+            next[heads + 1] += rate * probability;
+        }
+        law = next;
+    }
+    law
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIFTS: RoundShifts = RoundShifts {
+        sign: -1.0,
+        hit: 0.9,
+        unvisited: 0.3,
+        visited: 0.5,
+    };
+
+    fn density(z: f64, shift: f64) -> f64 {
+        (-0.5 * (z - shift).powi(2)).exp()
+    }
+
+    /// All coins of all rounds written out: 2^(K T) terms.
+    fn brute(attack: &Attack, seen: &[Option<f64>], sign: f64) -> f64 {
+        let (copies, rounds) = (attack.copies, seen.len());
+        let mut total = 0.0;
+        for coins in 0..1u32 << (copies * rounds) {
+            let mut weight = 1.0;
+            let mut visited = vec![false; copies];
+            for (round, z) in seen.iter().enumerate() {
+                let mut shift = 0.0;
+                for (copy, visited) in visited.iter_mut().enumerate() {
+                    let falls = coins >> (round * copies + copy) & 1 == 1;
+                    weight *= if falls {
+                        attack.rate
+                    } else {
+                        1.0 - attack.rate
+                    };
+                    let was = attack.remembers && *visited;
+                    shift += if was {
+                        SHIFTS.visited
+                    } else {
+                        SHIFTS.unvisited
+                    };
+                    shift += if falls && !was { SHIFTS.hit } else { 0.0 };
+                    *visited |= falls;
+                }
+                if let Some(z) = z {
+                    weight *= density(z * SHIFTS.sign, sign * shift);
+                }
+            }
+            total += weight;
+        }
+        total
+    }
+
+    #[test]
+    fn scores_are_the_likelihood_ratio_with_all_coins_summed_out() {
+        let seen = [Some(0.4), None, Some(-1.7), Some(2.2)];
+        for copies in [1, 2, 3] {
+            for remembers in [false, true] {
+                for other in [Answer::Null, Answer::Opposite] {
+                    let attack = Attack::new(0.3, copies, remembers, other);
+                    let mut belief = attack.belief();
+                    for z in seen {
+                        attack.observe(&mut belief, SHIFTS, z);
+                    }
+                    let below = match other {
+                        Answer::Opposite => brute(&attack, &seen, -1.0),
+                        _ => seen.iter().flatten().map(|z| density(*z, 0.0)).product(),
+                    };
+                    let expected = (brute(&attack, &seen, 1.0) / below).ln();
+                    let found = Attack::score(&belief);
+                    assert!(
+                        (found - expected).abs() < 1e-9,
+                        "{copies} {remembers} {other:?}: {found} instead of {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Without coins the score of a centred message is the likelihood ratio, too.
+    #[test]
+    fn certain_shifts_need_no_coins() {
+        for other in [Answer::Null, Answer::Opposite] {
+            let attack = Attack::new(1.0, 2, false, other);
+            let (z, low) = (0.7, if other == Answer::Null { 0.0 } else { -2.4 });
+            let mut belief = attack.belief();
+            attack.observe(&mut belief, SHIFTS, Some(z - attack.mean(SHIFTS)));
+            let seen = z * SHIFTS.sign;
+            let expected = (density(seen, 2.4) / density(seen, low)).ln();
+            assert!((Attack::score(&belief) - expected).abs() < 1e-12);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The records of the worst-case game: canaries whose gradients lie on coordinates of their own,
+//! and an objective that a server turns at will through the first parameter of its models.
+//!
+//! A record is two numbers: a sign (0 for a null record, whose gradient is zero) and a block. Its
+//! gradient is `x_0 sign code`, where `code` has `+1` or `-1` on the block's coordinates and zero
+//! elsewhere. Where the clip bounds the coordinates that travel, a block is so wide that about six
+//! of them do in every round, so that the whole clip always travels; several canaries then share a
+//! block, with orthogonal codes. Everywhere else a block is one coordinate: the worst that random-k
+//! can be given.
+
+use std::sync::Arc;
+
+use soteriafl_core::data::{Dataset, DenseRows, Features};
+use soteriafl_core::objective::{
+    Coordinates, Gradients, Objective, ObjectiveError, Outcome, Records, Workspace,
+};
+
+/// Which coordinates belong to whom.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Layout {
+    /// Coins of a run.
+    pub(crate) canaries: usize,
+    /// Canaries that share a block.
+    pub(crate) per_block: usize,
+    /// Coordinates of a block.
+    pub(crate) width: usize,
+}
+
+impl Layout {
+    pub(crate) fn blocks(&self) -> usize {
+        self.canaries.div_ceil(self.per_block)
+    }
+
+    pub(crate) fn dimension(&self) -> usize {
+        self.blocks() * self.width
+    }
+
+    pub(crate) fn block(&self, canary: usize) -> usize {
+        canary / self.per_block
+    }
+
+    /// The code of a canary at a coordinate of its block, counted from the block's first.
+    pub(crate) fn sign(&self, canary: usize, offset: usize) -> f32 {
+        let mask = self.per_block - 1;
+        SIGNS[canary & mask][offset & mask]
+    }
+
+    /// The codes of all canaries of a block at a coordinate, counted from the block's first.
+    pub(crate) fn signs(&self, offset: usize) -> &'static [f32] {
+        // Walsh's matrix is symmetric.
+        &SIGNS[offset & (self.per_block - 1)][..self.per_block]
+    }
+}
+
+/// Most canaries that share a block; as many as share one are a power of two.
+pub(crate) const MOST_SHARED: usize = 8;
+
+/// Walsh's matrix: `-1` where the common ones of row and column are odd in number.
+const SIGNS: [[f32; MOST_SHARED]; MOST_SHARED] = {
+    let mut signs = [[1.0; MOST_SHARED]; MOST_SHARED];
+    let mut row = 0;
+    while row < MOST_SHARED {
+        let mut column = 0;
+        while column < MOST_SHARED {
+            if (row & column).count_ones() % 2 == 1 {
+                signs[row][column] = -1.0;
+            }
+            column += 1;
+        }
+        row += 1;
+    }
+    signs
+};
+
+/// What stands in the place of a canary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The canary.
+    Present,
+    /// A record that pulls the other way.
+    Opposite,
+    /// A null record.
+    Null,
+}
+
+/// A client's records: every canary in so many copies, one after the other, then null records.
+pub(crate) fn data(layout: Layout, answers: &[Answer], copies: usize, records: usize) -> Dataset {
+    let mut values = vec![0.0f32; 2 * records];
+    let mut rows = values.chunks_exact_mut(2);
+    for (canary, answer) in answers.iter().enumerate() {
+        for row in rows.by_ref().take(copies) {
+            row[0] = match answer {
+                Answer::Present => 1.0,
+                Answer::Opposite => -1.0,
+                Answer::Null => 0.0,
+            };
+            row[1] = canary as f32;
+        }
+    }
+    debug_assert!(answers.len() <= layout.canaries);
+    let features = DenseRows::new(2, values).expect("two finite columns");
+    Dataset::new(Features::Dense(features), vec![0; records], 1).expect("one class for all")
+}
+
+/// The objective of the game; see the module.
+pub(crate) struct Canaries(pub(crate) Layout);
+
+impl Canaries {
+    pub(crate) fn shared(layout: Layout) -> Arc<dyn Objective> {
+        Arc::new(Self(layout))
+    }
+
+    /// Calls `visit` with record, canary and the places and coordinates of its block among those
+    /// wanted. Canaries ascend in a batch, so one walk over the coordinates finds all of them.
+    fn visit(
+        &self,
+        records: Records<'_>,
+        gradients: Gradients<'_>,
+        coordinates: Coordinates<'_>,
+        mut visit: impl FnMut(usize, f32, usize, Block<'_>),
+    ) {
+        let layout = self.0;
+        let Features::Dense(rows) = records.data.features() else {
+            unreachable!("canaries are dense rows");
+        };
+        let mut at: Option<usize> = None;
+        for (record, &row) in records.rows.iter().enumerate() {
+            let value = gradients.factors[record] * gradients.weights[record];
+            if value == 0.0 {
+                continue;
+            }
+            let canary = rows.row(row as usize)[1] as usize;
+            let start = layout.block(canary) * layout.width;
+            let end = start + layout.width;
+            let block = match coordinates {
+                Coordinates::All => Block {
+                    start,
+                    first: start,
+                    chosen: None,
+                    len: layout.width,
+                },
+                Coordinates::Selected(chosen) => {
+                    let before = |&index: &u32| (index as usize) < start;
+                    let from = match at {
+                        None => chosen.partition_point(before),
+                        Some(at) => at + chosen[at..].iter().take_while(|i| before(i)).count(),
+                    };
+                    at = Some(from);
+                    let inside = chosen[from..].iter();
+                    let len = inside.take_while(|&&index| (index as usize) < end).count();
+                    Block {
+                        start,
+                        first: from,
+                        chosen: Some(&chosen[from..from + len]),
+                        len,
+                    }
+                }
+            };
+            visit(record, value, canary, block);
+        }
+    }
+}
+
+/// The part of a block that is wanted.
+struct Block<'a> {
+    /// Its first coordinate.
+    start: usize,
+    /// Place of its first wanted coordinate in outputs.
+    first: usize,
+    /// The coordinates; all of the block if there is no list.
+    chosen: Option<&'a [u32]>,
+    len: usize,
+}
+
+impl Block<'_> {
+    /// Of its part that is wanted: the place in the block.
+    fn offset(&self, index: usize) -> usize {
+        self.chosen
+            .map_or(index, |chosen| chosen[index] as usize - self.start)
+    }
+}
+
+impl Objective for Canaries {
+    fn dimension(&self) -> usize {
+        self.0.dimension()
+    }
+
+    fn factor_len(&self) -> usize {
+        1
+    }
+
+    fn factors(
+        &self,
+        model: &[f32],
+        records: Records<'_>,
+        outcomes: Option<&mut [Outcome]>,
+        factors: Option<&mut [f32]>,
+        _workspace: &mut Workspace,
+    ) -> Result<(), ObjectiveError> {
+        let Features::Dense(rows) = records.data.features() else {
+            unreachable!("canaries are dense rows");
+        };
+        if let Some(outcomes) = outcomes {
+            outcomes.fill(Outcome::default());
+        }
+        if let Some(factors) = factors {
+            for (factor, &row) in factors.iter_mut().zip(records.rows) {
+                *factor = model[0] * rows.row(row as usize)[0];
+            }
+        }
+        Ok(())
+    }
+
+    fn squared_norms(
+        &self,
+        records: Records<'_>,
+        gradients: Gradients<'_>,
+        coordinates: Coordinates<'_>,
+        squared_norms: &mut [f64],
+        _workspace: &mut Workspace,
+    ) {
+        squared_norms.fill(0.0);
+        self.visit(
+            records,
+            gradients,
+            coordinates,
+            |record, value, _, block| {
+                squared_norms[record] = f64::from(value).powi(2) * block.len as f64;
+            },
+        );
+    }
+
+    fn squared_distances(
+        &self,
+        _records: Records<'_>,
+        left: Gradients<'_>,
+        right: Gradients<'_>,
+        squared_distances: &mut [f64],
+        _workspace: &mut Workspace,
+    ) {
+        let width = self.0.width as f64;
+        let value = |side: Gradients<'_>, j: usize| f64::from(side.factors[j] * side.weights[j]);
+        for (j, squared) in squared_distances.iter_mut().enumerate() {
+            *squared = (value(left, j) - value(right, j)).powi(2) * width;
+        }
+    }
+
+    fn accumulate(
+        &self,
+        records: Records<'_>,
+        gradients: Gradients<'_>,
+        coordinates: Coordinates<'_>,
+        sum: &mut [f32],
+        _workspace: &mut Workspace,
+    ) {
+        let layout = self.0;
+        self.visit(
+            records,
+            gradients,
+            coordinates,
+            |_, value, canary, block| {
+                let places = &mut sum[block.first..block.first + block.len];
+                for (index, place) in places.iter_mut().enumerate() {
+                    *place += value * layout.sign(canary, block.offset(index));
+                }
+            },
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Norms, distances and sums against gradients written out.
+    #[test]
+    fn factored_gradients_are_those_of_the_definition() {
+        let layout = Layout {
+            canaries: 11,
+            per_block: 4,
+            width: 12,
+        };
+        let answers: Vec<Answer> = (0..11)
+            .map(|i| [Answer::Present, Answer::Opposite, Answer::Null][i % 3])
+            .collect();
+        let data = data(layout, &answers, 2, 30);
+        let objective = Canaries(layout);
+        let dimension = objective.dimension();
+        let (mut workspace, rows): (_, Vec<u32>) = (Workspace::new(), (0..30).collect());
+        let records = Records {
+            data: &data,
+            rows: &rows,
+        };
+        let mut factors = vec![0.0; 30];
+        let model = vec![0.75; dimension];
+        objective
+            .factors(&model, records, None, Some(&mut factors), &mut workspace)
+            .unwrap();
+        let weights: Vec<f32> = (0..30).map(|j| 0.5 + j as f32 / 30.0).collect();
+        let gradients = Gradients {
+            factors: &factors,
+            weights: &weights,
+        };
+        let gradient = |row: usize, coordinate: usize| {
+            let canary = row / 2;
+            let sign = match answers.get(canary) {
+                Some(Answer::Present) => 1.0,
+                Some(Answer::Opposite) => -1.0,
+                _ => return 0.0,
+            };
+            match coordinate / 12 == canary / 4 {
+                true => 0.75 * sign * weights[row] * layout.sign(canary, coordinate % 12),
+                false => 0.0,
+            }
+        };
+        let some: Vec<u32> = (0..dimension as u32)
+            .filter(|i| i % 3 != 1 && i % 7 != 2)
+            .collect();
+        for chosen in [None, Some(some)] {
+            let coordinates = chosen
+                .as_ref()
+                .map_or(Coordinates::All, |list| Coordinates::Selected(list));
+            let list: Vec<usize> = match &chosen {
+                None => (0..dimension).collect(),
+                Some(list) => list.iter().map(|&index| index as usize).collect(),
+            };
+            let mut sum = vec![0.0; list.len()];
+            objective.accumulate(records, gradients, coordinates, &mut sum, &mut workspace);
+            for (found, &coordinate) in sum.iter().zip(&list) {
+                let expected: f32 = (0..30).map(|row| gradient(row, coordinate)).sum();
+                assert!((found - expected).abs() < 1e-5);
+            }
+            let mut norms = vec![f64::NAN; 30];
+            objective.squared_norms(records, gradients, coordinates, &mut norms, &mut workspace);
+            for (row, found) in norms.iter().enumerate() {
+                let squares = list.iter().map(|&c| f64::from(gradient(row, c)).powi(2));
+                assert!((found - squares.sum::<f64>()).abs() < 1e-5);
+            }
+        }
+        let opposite: Vec<f32> = weights.iter().map(|weight| -weight).collect();
+        let other = Gradients {
+            factors: &factors,
+            weights: &opposite,
+        };
+        let mut distances = vec![f64::NAN; 30];
+        objective.squared_distances(records, gradients, other, &mut distances, &mut workspace);
+        for (row, found) in distances.iter().enumerate() {
+            let squares = (0..dimension).map(|c| f64::from(2.0 * gradient(row, c)).powi(2));
+            assert!((found - squares.sum::<f64>()).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn codes_of_a_block_are_orthogonal() {
+        let layout = Layout {
+            canaries: 8,
+            per_block: 8,
+            width: 64,
+        };
+        for one in 0..8 {
+            for other in 0..8 {
+                let products = (0..64).map(|c| layout.sign(one, c) * layout.sign(other, c));
+                let expected = if one == other { 64.0 } else { 0.0 };
+                assert_eq!(products.sum::<f32>(), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The game of the definition, played with the client that runs: coins are tossed, records laid
+//! out, and an honest client answers a server that chooses its models so that canaries stand out.
+//!
+//! One run is one client with fresh keys and up to [`MOST_CANARIES`] canaries among its records,
+//! each present or not by a coin of its own. The transcript is what a server has: bytes, decoded.
+
+use std::sync::Arc;
+
+use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
+use soteriafl_core::compress::{CompressorKind, Update};
+use soteriafl_core::objective::Coordinates;
+use soteriafl_core::protocol::{Client, ClientPlan, Round, RoundScratch};
+use soteriafl_core::random::{Purpose, SecretKey, below};
+
+use super::AuditError;
+use super::attack::{Attack, Belief, RoundShifts};
+use super::canaries::{Answer, Canaries, Layout, MOST_SHARED, data};
+use crate::specification::Specification;
+
+/// More canaries in a run are cheaper, but all of them may fail together with probability delta, so
+/// fewer runs say less: a run has about `SHARE_OF_DELTA / delta` canaries, within these bounds.
+const MOST_CANARIES: usize = 1024;
+const FEWEST_CANARIES: usize = 64;
+const SHARE_OF_DELTA: f64 = 0.01;
+/// With secure noise every record is put on the grid of all coordinates.
+const MOST_SECURE_CANARIES: usize = 64;
+/// Coordinates of a block that travel in a round, on average, where a canary has one for itself.
+const TRAVELLING: f64 = 6.0;
+/// The largest model of a game.
+const LARGEST: usize = 1 << 18;
+/// A gradient as far beyond the clip, so that a missing clip would show.
+const BEYOND: f64 = 4.0;
+
+/// A game, ready to be played any number of times.
+pub(crate) struct Game {
+    run: Specification,
+    plan: Arc<ClientPlan>,
+    pub(crate) layout: Layout,
+    attack: Attack,
+    other: Answer,
+    records: usize,
+    copies: usize,
+    sigma: f64,
+    /// By round: which model the server sends, and what that makes of a canary.
+    rounds: Vec<(Steer, RoundShifts)>,
+    models: [Arc<Vec<f32>>; 3],
+    seed: u64,
+}
+
+/// What the server chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steer {
+    Low,
+    High,
+    Back,
+}
+
+/// One transcript, scored: for each canary the coin and the score.
+pub(crate) type Scores = Vec<(bool, f32)>;
+
+impl Game {
+    /// Of a client with so many records of `run`, whose noise is `sigma`, for a model of `dimension`.
+    pub(crate) fn new(
+        run: &Specification,
+        dimension: usize,
+        records: usize,
+        sigma: f64,
+        adjacency: Adjacency,
+        seed: u64,
+    ) -> Result<Self, AuditError> {
+        let Some(clip) = run.clip else {
+            return Err(AuditError::NoClaim("nothing is clipped".to_string()));
+        };
+        if matches!(run.estimator, Estimator::Recursive(_)) {
+            let reason = "the audit has no attack on recursive estimators";
+            return Err(AuditError::Client(reason.to_string()));
+        }
+        let copies = (run.records_per_person as usize).clamp(1, records.max(1));
+        let fraction = match run.compressor {
+            CompressorKind::RandK { k } => k as f64 / dimension as f64,
+            _ => 1.0,
+        };
+        let most = match run.noise {
+            crate::specification::NoiseName::Secure => MOST_SECURE_CANARIES,
+            crate::specification::NoiseName::Float => {
+                ((SHARE_OF_DELTA / run.delta) as usize).clamp(FEWEST_CANARIES, MOST_CANARIES)
+            }
+        };
+        let sampled = run.batch.is_some_and(|batch| batch < records as f64);
+        let layout = layout(
+            most.min(records / copies),
+            clip.scope == ClipScope::Selected && fraction < 1.0,
+            sampled,
+            fraction,
+        );
+        let game = Specification {
+            compressor: match run.compressor {
+                CompressorKind::RandK { .. } => {
+                    // Rounded down: never more travels than was accounted for.
+                    let k = (fraction * layout.dimension() as f64 + 1e-9).floor() as usize;
+                    CompressorKind::RandK { k: k.max(1) }
+                }
+                other => other,
+            },
+            regularizer_at_client: false,
+            ..run.clone()
+        };
+        let plan = game
+            .client_plan(&Canaries::shared(layout))
+            .map_err(|error| AuditError::Client(error.to_string()))?;
+        let other = match adjacency {
+            Adjacency::ReplaceOne => Answer::Opposite,
+            Adjacency::ZeroOut => Answer::Null,
+        };
+        let strategy = Strategy::of(&game, records, sigma, clip.bound);
+        let rate = if sampled {
+            run.batch.unwrap_or(1.0) / records as f64
+        } else {
+            1.0
+        };
+        let rounds = strategy.rounds(&plan, run.rounds);
+        let model = |level: f64| {
+            let mut model = vec![0.0; layout.dimension()];
+            model[0] = level as f32;
+            Arc::new(model)
+        };
+        let high = BEYOND * clip.bound;
+        Ok(Self {
+            plan: Arc::new(plan),
+            layout,
+            attack: Attack::new(
+                rate,
+                copies,
+                matches!(run.estimator, Estimator::Saga { .. }),
+                other,
+            ),
+            other,
+            records,
+            copies,
+            sigma,
+            rounds,
+            models: [model(strategy.low), model(high), model(-high)],
+            run: game,
+            seed,
+        })
+    }
+
+    /// Plays run `number`: the same transcript for the same seed and number, on any thread.
+    pub(crate) fn play(
+        &self,
+        number: u32,
+        scratch: &mut RoundScratch,
+    ) -> Result<Scores, AuditError> {
+        let mut coins =
+            SecretKey::simulated(self.seed ^ COINS, number).stream(0, Purpose::Sampling);
+        let tossed: Vec<bool> = (0..self.layout.canaries)
+            .map(|_| below(&mut coins, 2) == 1)
+            .collect();
+        let answers: Vec<Answer> = tossed
+            .iter()
+            .map(|&heads| if heads { Answer::Present } else { self.other })
+            .collect();
+        let data = data(self.layout, &answers, self.copies, self.records);
+        let mut client = Client::new(
+            0,
+            Arc::clone(&self.plan),
+            Arc::new(data),
+            self.run.sampling(),
+            self.sigma,
+            SecretKey::simulated(self.seed, number),
+        )
+        .map_err(|error| AuditError::Client(error.to_string()))?;
+        let mut reader = Reader::new(self);
+        for (round, &(steer, shifts)) in self.rounds.iter().enumerate() {
+            let model = &self.models[steer as usize];
+            let message = client
+                .message(round as Round, model, scratch)
+                .map_err(|error| AuditError::Client(error.to_string()))?;
+            // A client that takes no part says nothing, and remembers nothing.
+            let Some(update) = message.update else {
+                continue;
+            };
+            reader.read(update, client.shift(), shifts);
+            client.accepted(update);
+        }
+        let scores = reader.beliefs.iter().map(|b| Attack::score(b) as f32);
+        Ok(tossed.into_iter().zip(scores).collect())
+    }
+}
+
+/// Mixed into the seed for the coins of the game, so that they share nothing with the client's.
+const COINS: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn layout(canaries: usize, blocks: bool, sampled: bool, fraction: f64) -> Layout {
+    if !blocks {
+        return Layout {
+            canaries,
+            per_block: 1,
+            width: 1,
+        };
+    }
+    let per_block = match sampled {
+        true => 1,
+        false => MOST_SHARED.min(1 << canaries.max(1).ilog2()),
+    };
+    let travelling = TRAVELLING.max(per_block as f64);
+    let width = (travelling / fraction).ceil() as usize;
+    let blocks = (LARGEST / width).max(1);
+    Layout {
+        canaries: canaries.min(blocks * per_block),
+        per_block,
+        width,
+    }
+}
+
+/// How the server turns gradients.
+struct Strategy {
+    estimator: Estimator,
+    /// In units of the noise: one copy's gradient of full length in the minibatch sum, a hit's
+    /// difference, and the two levels in the mean over all records.
+    full: f64,
+    hit: f64,
+    unvisited: f64,
+    visited: f64,
+    /// The value behind the low level.
+    low: f64,
+}
+
+impl Strategy {
+    fn of(run: &Specification, records: usize, sigma: f64, clip: f64) -> Self {
+        let m = records as f64;
+        let b = run.batch.unwrap_or(m);
+        let difference = match run.estimator {
+            Estimator::Svrg { difference_clip } | Estimator::Saga { difference_clip } => {
+                difference_clip.unwrap_or(2.0 * clip)
+            }
+            Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => 0.0,
+        };
+        // The longest reference gradient that leaves room for a whole difference.
+        let low = (clip - difference).max(-clip);
+        Self {
+            estimator: run.estimator,
+            full: clip / (b * sigma),
+            hit: (clip - low) / (b * sigma),
+            unvisited: low / (m * sigma),
+            visited: clip / (m * sigma),
+            low,
+        }
+    }
+
+    fn rounds(&self, plan: &ClientPlan, rounds: Round) -> Vec<(Steer, RoundShifts)> {
+        let still = RoundShifts {
+            sign: 1.0,
+            hit: 0.0,
+            unvisited: self.unvisited,
+            visited: self.unvisited,
+        };
+        (0..rounds)
+            .map(|round| match self.estimator {
+                // To and fro, so that noise that is used again would cancel.
+                Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => {
+                    let (steer, sign) = match round % 2 {
+                        0 => (Steer::High, 1.0),
+                        _ => (Steer::Back, -1.0),
+                    };
+                    let shifts = RoundShifts {
+                        sign,
+                        hit: self.full,
+                        unvisited: 0.0,
+                        visited: 0.0,
+                    };
+                    (steer, shifts)
+                }
+                // The snapshot is taken at the low level, and nothing differs from it there.
+                Estimator::Svrg { .. } if round == 0 || snapshot(plan, round) => {
+                    (Steer::Low, still)
+                }
+                Estimator::Saga { .. } if round == 0 => (Steer::Low, still),
+                Estimator::Svrg { .. } | Estimator::Saga { .. } => (
+                    Steer::High,
+                    RoundShifts {
+                        sign: 1.0,
+                        hit: self.hit,
+                        unvisited: self.unvisited,
+                        visited: self.visited,
+                    },
+                ),
+            })
+            .collect()
+    }
+}
+
+/// Whether the public coin moves the snapshot to this round's model.
+fn snapshot(plan: &ClientPlan, round: Round) -> bool {
+    use soteriafl_core::protocol::EstimatorPlan;
+    match plan.estimator {
+        EstimatorPlan::Svrg {
+            snapshot_probability,
+            ..
+        } => plan.public_seed.snapshot_coin(round, snapshot_probability),
+        _ => false,
+    }
+}
+
+/// The attacker at work on one transcript.
+struct Reader<'a> {
+    game: &'a Game,
+    beliefs: Vec<Belief>,
+    /// What turns a decoded value into a released one, in units of the noise.
+    scale: f64,
+    /// By canary: the projection of the round.
+    sums: Vec<f32>,
+    /// By block: how many of its coordinates travelled.
+    counts: Vec<u32>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(game: &'a Game) -> Self {
+        let compressor = &game.plan.compressor;
+        let stretched = match compressor.kind() {
+            CompressorKind::RandK { k } => compressor.dimension() as f64 / k as f64,
+            _ => 1.0,
+        } / compressor.participation();
+        Self {
+            beliefs: vec![game.attack.belief(); game.layout.canaries],
+            scale: 1.0 / (stretched * game.sigma),
+            sums: vec![0.0; game.layout.blocks() * game.layout.per_block],
+            counts: vec![0; game.layout.blocks()],
+            game,
+        }
+    }
+
+    fn read(&mut self, update: &Update, shift: &[f32], shifts: RoundShifts) {
+        let layout = self.game.layout;
+        let Layout {
+            per_block, width, ..
+        } = layout;
+        self.sums.fill(0.0);
+        self.counts.fill(0);
+        let (inverse, scale) = (1.0 / self.game.sigma as f32, self.scale as f32);
+        let values = update.values();
+        let (sums, counts) = (&mut self.sums, &mut self.counts);
+        let mut add = |place: usize, index: usize| {
+            let shift = shift.get(index).copied().unwrap_or(0.0);
+            let z = values[place] * scale + shift * inverse;
+            let block = index / width;
+            counts[block] += 1;
+            let canaries = &mut sums[block * per_block..(block + 1) * per_block];
+            for (sum, sign) in canaries.iter_mut().zip(layout.signs(index - block * width)) {
+                *sum += z * sign;
+            }
+        };
+        match update.coordinates() {
+            Coordinates::All => (0..values.len()).for_each(|index| add(index, index)),
+            Coordinates::Selected(chosen) => {
+                for (place, &index) in chosen.iter().enumerate() {
+                    add(place, index as usize);
+                }
+            }
+        }
+        self.learn(shifts);
+    }
+
+    fn learn(&mut self, shifts: RoundShifts) {
+        let attack = &self.game.attack;
+        let mean = attack.mean(shifts);
+        let per_block = self.game.layout.per_block;
+        let blocks = self.beliefs.chunks_mut(per_block);
+        for ((beliefs, sums), &count) in blocks.zip(self.sums.chunks(per_block)).zip(&self.counts) {
+            let root = f64::from(count).sqrt();
+            for (belief, &sum) in beliefs.iter_mut().zip(sums) {
+                let seen = (count > 0).then(|| f64::from(sum) / root - mean);
+                attack.observe(belief, shifts, seen);
+            }
+        }
+    }
+}
+
+impl Game {
+    /// As many runs as about a minute of two cores allows, by a count of what a run does.
+    pub(crate) fn affordable(&self) -> u32 {
+        const BUDGET: f64 = 1e11;
+        let (rounds, canaries) = (self.rounds.len() as f64, self.layout.canaries as f64);
+        let batch = self.attack.rate * self.records as f64;
+        let travelling = self.plan.compressor.values() as f64;
+        let secure = self.run.noise == crate::specification::NoiseName::Secure;
+        // Nanoseconds of a round.
+        let round = 2000.0
+            + batch
+                * if secure {
+                    200.0 + 4.0 * travelling
+                } else {
+                    12.0
+                }
+            + travelling * if secure { 120.0 } else { 20.0 }
+            + canaries * if self.attack.is_linear() { 25.0 } else { 90.0 };
+        (BUDGET / (rounds * round)).clamp(200.0, 2e5) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+use crate::audit::fixtures::run;
+use crate::specification::{Clip, NoiseName};
+
+const RECORDS: usize = 200;
+const DIMENSION: usize = 100;
+
+fn scores(run: &Specification, sigma: f64, adjacency: Adjacency, runs: u32) -> [Vec<f64>; 2] {
+    let game = Game::new(run, DIMENSION, RECORDS, sigma, adjacency, 5).unwrap();
+    let mut by_coin = [Vec::new(), Vec::new()];
+    let mut scratch = RoundScratch::default();
+    for number in 0..runs {
+        for (coin, score) in game.play(number, &mut scratch).unwrap() {
+            by_coin[usize::from(coin)].push(f64::from(score));
+        }
+    }
+    by_coin
+}
+
+fn mean_and_variance(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares = values.iter().map(|value| (value - mean).powi(2));
+    (mean, squares.sum::<f64>() / (count - 1.0))
+}
+
+/// Full gradients: the likelihood ratio is Gaussian with mean `+-mu^2/2` and variance `mu^2`, `mu`
+/// the root of the rounds times the distance over sigma. Each of 2 x 4 x 2 statistics may be five
+/// standard errors off (failure probability below 1e-5 in all), or half a percent, which is what
+/// canaries of one block disturb each other.
+#[test]
+fn full_gradients_have_the_likelihood_ratio_of_the_closed_form() {
+    let selected = Specification {
+        clip: Some(Clip {
+            bound: 0.5,
+            scope: ClipScope::Selected,
+        }),
+        compressor: CompressorKind::RandK { k: 10 },
+        shift: Some(0.1),
+        ..run()
+    };
+    let secure = Specification {
+        noise: NoiseName::Secure,
+        ..selected.clone()
+    };
+    for (run, runs) in [(run(), 100), (selected, 100), (secure, 40)] {
+        for (adjacency, distance) in [(Adjacency::ZeroOut, 1.0), (Adjacency::ReplaceOne, 2.0)] {
+            let sigma = 0.02;
+            let mu2 = f64::from(run.rounds) * (distance * 0.5 / RECORDS as f64 / sigma).powi(2);
+            for (coin, values) in scores(&run, sigma, adjacency, runs).into_iter().enumerate() {
+                let count = values.len() as f64;
+                let (mean, variance) = mean_and_variance(&values);
+                let expected = if coin == 1 { 0.5 * mu2 } else { -0.5 * mu2 };
+                let (off, spread) = (mean - expected, (mu2 / count).sqrt());
+                assert!(
+                    off.abs() < 5.0 * spread + 0.02 * mu2,
+                    "{adjacency} {coin}: {mean}, {expected}"
+                );
+                let spread = mu2 * (2.0 / count).sqrt();
+                let off = variance - mu2;
+                assert!(
+                    off.abs() < 5.0 * spread + 0.02 * mu2,
+                    "{adjacency} {coin}: {variance}, {mu2}"
+                );
+            }
+        }
+    }
+}
+
+/// A likelihood ratio has mean one under the law below it, if the law above is what the attack
+/// takes it for, and its inverse under the other: the attack knows the client's law, coins and
+/// hidden tables included. Both means within five standard errors as they were found.
+#[test]
+fn likelihood_ratios_of_hidden_coins_are_those_of_the_client() {
+    let with = |estimator| Specification {
+        estimator,
+        batch: Some(20.0),
+        rounds: 12,
+        ..run()
+    };
+    let difference_clip = Some(0.2);
+    for run in [
+        with(Estimator::Sgd),
+        with(Estimator::Svrg { difference_clip }),
+        with(Estimator::Saga { difference_clip }),
+        with(Estimator::Saga {
+            difference_clip: None,
+        }),
+    ] {
+        for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
+            let [absent, present] = scores(&run, 0.03, adjacency, 100);
+            let above: Vec<f64> = absent.iter().map(|score| score.exp()).collect();
+            let below: Vec<f64> = present.iter().map(|score| (-score).exp()).collect();
+            for ratios in [above, below] {
+                let (mean, variance) = mean_and_variance(&ratios);
+                let spread = (variance / ratios.len() as f64).sqrt();
+                assert!(
+                    (mean - 1.0).abs() < 5.0 * spread && spread < 0.1,
+                    "{:?} {adjacency}: {mean} +- {spread}",
+                    run.estimator
+                );
+            }
+        }
+    }
+}
+
+/// Any thread may play any run.
+#[test]
+fn a_run_depends_on_its_number_alone() {
+    let game = Game::new(&run(), DIMENSION, RECORDS, 0.1, Adjacency::ZeroOut, 1).unwrap();
+    let (mut one, mut other) = (RoundScratch::default(), RoundScratch::default());
+    let first = game.play(3, &mut one).unwrap();
+    game.play(4, &mut other).unwrap();
+    assert_eq!(game.play(3, &mut other).unwrap(), first);
+    assert_ne!(game.play(5, &mut other).unwrap(), first);
+}
