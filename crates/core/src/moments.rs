@@ -190,9 +190,7 @@ impl Whitening {
             };
             values.extend(mapped.iter().map(|value| (scale * value) as f32));
         }
-        let features = Features::Dense(DenseRows::new(self.columns, values)?);
-        let labels = data.labels().to_vec();
-        Dataset::new(features, labels, data.classes())?.with_label_names(data.label_names())
+        data.with_features(Features::Dense(DenseRows::new(self.columns, values)?))
     }
 }
 

@@ -1,4 +1,5 @@
-//! `soteria evaluate`: loss and accuracy of a trained model on any data.
+//! `soteria evaluate`: loss and quality of a trained model on any data: accuracy, confusion, AUC and
+//! calibration of classes, R2, RMSE and MAE of numbers.
 //!
 //! A model file says how features were scaled. With the run's `config.toml` its scaling is taken
 //! instead: constants computed from records are computed again from the run's training data, exactly
@@ -26,10 +27,11 @@ use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::trained::{Trained, public_scaling};
 use soteriafl::words::counted;
 
-/// Loss and accuracy of a trained model on any data
+/// Loss and quality of a trained model on any data
 ///
-/// The loss is the mean cross-entropy, without regularizer. A source with a test set is evaluated
-/// on it, any other on all of its rows.
+/// Of classes: accuracy, recall and precision, AUC, log loss, calibration. Of numbers: R2, RMSE and
+/// MAE in their unit. The loss is the mean that was trained on, without regularizer and weights of
+/// classes. A source with a test set is evaluated on it, any other on all of its rows.
 ///
 /// The model file says how features were scaled and what the columns of a table mean. With --config
 /// the scaling of that run is applied: given and published constants as they are, others computed

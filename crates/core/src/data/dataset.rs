@@ -135,7 +135,7 @@ impl Dataset {
     ///
     /// # Errors
     /// When there are not as many rows.
-    pub(super) fn with_features(&self, features: Features) -> Result<Dataset, RecordsError> {
+    pub(crate) fn with_features(&self, features: Features) -> Result<Dataset, RecordsError> {
         Dataset::labelled(features, self.labels.clone())
     }
 

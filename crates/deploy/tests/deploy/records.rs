@@ -5,7 +5,7 @@ use std::path::Path;
 use soteriafl::config::{Config, Document};
 use soteriafl::problem::Preparation;
 use soteriafl::record_shape::RecordShape;
-use soteriafl_data::{DataDirectories, Features, Share};
+use soteriafl_data::{DataDirectories, Features, Schema, Share, Source, TargetRange};
 use soteriafl_deploy::Hash;
 use soteriafl_deploy::description::{Description, DescriptionError};
 use soteriafl_deploy::records::{self, LoadError, Records};
@@ -60,6 +60,35 @@ fn read(path: &Path, part: &str, description: &Description) -> Records {
     let directories = DataDirectories::default();
     let own = records::source_digest(&share.source, &directories).unwrap();
     records::load(&share, own, description, &directories).unwrap()
+}
+
+/// A file of numbers is one data set in the ledger, whether a run takes them as classes or predicts
+/// them, and whatever range it says; another number makes another one.
+#[test]
+fn numbers_to_predict_are_known_by_themselves() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.txt");
+    let source: Source = format!("libsvm:{}", path.display()).parse().unwrap();
+    let directories = DataDirectories::default();
+    let digest = || records::source_digest(&source, &directories).unwrap();
+    // Few enough numbers to be classes.
+    std::fs::write(&path, ROWS).unwrap();
+    let classes = digest();
+    for (low, high) in [(-1.0, 1.0), (0.0, 7.0)] {
+        let schema = Schema {
+            targets: TargetRange::new(low, high).ok(),
+            ..Schema::default()
+        };
+        let loaded = source.load_as(&schema, &directories, 0).unwrap().train;
+        assert!(loaded.targets().is_some() && records::digest(&loaded) == classes);
+    }
+    // Too many to be classes: nobody has to say that before the digest is taken.
+    let many = |last: &str| {
+        let rows: String = (0..60).map(|row| format!("{row}.5 1:{row}\n")).collect();
+        std::fs::write(&path, format!("{rows}{last} 1:3\n")).unwrap();
+        digest()
+    };
+    assert!(many("7.25") != many("7.5") && many("7.25") == many("+7.250"));
 }
 
 /// One file, told by a server to have more features, classes spelled otherwise, other seeds, partitions,

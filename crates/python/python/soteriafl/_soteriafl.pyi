@@ -6,7 +6,15 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Finished", "Release", "Rows", "__version__", "filter_epsilon", "simulate", "simulate_objective"]
+__all__ = [
+    "Finished",
+    "Release",
+    "Rows",
+    "__version__",
+    "filter_epsilon",
+    "simulate",
+    "simulate_objective",
+]
 
 __version__: str
 

@@ -82,7 +82,8 @@ class Mechanism(_Released):
     ----------
     estimator
         "gd" (all records), "sgd" (every record by a coin of its own), "svrg", "saga", or
-        "recursive" (increments whose noise follows their clip: a message costs what one of sgd does).
+        "recursive" (increments whose noise follows their clip: a message costs what one of sgd
+        does).
     records
         The client's number of records. It is public.
     batch

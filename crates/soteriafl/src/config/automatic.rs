@@ -372,6 +372,8 @@ impl Config {
             }
             (Preset::Auto, ModelKind::Logistic) => 0.7,
             (Preset::Auto, ModelKind::Linear) => self.number_step(shape),
+            // Errors of a number are larger than those of a probability.
+            (Preset::Auto, ModelKind::Mlp) if self.target_range.is_some() => 1.0,
             // Gradients of networks are as long as they are: the other step is for short ones.
             (Preset::Auto, _) if self.unclipped() => 1.0,
             (Preset::Auto, _) => 12.0,

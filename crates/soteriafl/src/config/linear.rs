@@ -157,7 +157,7 @@ pub(super) fn is_linear(model: ModelKind) -> bool {
 }
 
 /// `mu` of what is left for rounds when second moments have got their share of `mu^2`.
-fn left_for_rounds(epsilon: f64, delta: f64, share: Option<f64>) -> f64 {
+pub(super) fn left_for_rounds(epsilon: f64, delta: f64, share: Option<f64>) -> f64 {
     largest_mu(epsilon, delta) * (1.0 - share.unwrap_or(0.0)).sqrt()
 }
 

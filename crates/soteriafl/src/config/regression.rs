@@ -8,11 +8,11 @@
 //! for a record of squared length about `d` picks up is `R G sqrt(d) / s`. The rule makes that a
 //! public constant, takes as few rounds as the step allows, and looks at no record.
 
-use soteriafl_accountant::largest_mu;
 use soteriafl_core::objective::TargetLoss;
 use soteriafl_data::{FeatureKind, TargetRange};
 
 use super::document::ConfigError;
+use super::linear::left_for_rounds;
 use super::resolve::Shape;
 use super::{Auto, Config, LossName, ModelKind, NoiseTarget, Preset, Task, Theory};
 
@@ -102,7 +102,7 @@ impl Config {
         let smallest = shape.records.iter().copied().min().unwrap_or(1) as f64;
         let clients = shape.records.len() as f64;
         let mu = match self.noise_target {
-            NoiseTarget::Epsilon(epsilon) => largest_mu(epsilon, self.delta),
+            NoiseTarget::Epsilon(epsilon) => left_for_rounds(epsilon, self.delta, shape.whiten),
             _ => 1.0,
         };
         let path = NOISE / CLIP * smallest * mu * clients.sqrt() / 2.0;

@@ -203,7 +203,7 @@ fn a_record_has_the_same_bits_alone_sparse_and_by_any_number_of_threads() {
     assert_eq!((all.rows(), all.columns()), (19, map.outputs()));
     assert_eq!(map.apply_by(dense(&images), 3).unwrap(), all);
     for (row, image) in images.iter().enumerate() {
-        let alone = map.apply(dense(&[image.clone()])).unwrap();
+        let alone = map.apply(dense(std::slice::from_ref(image))).unwrap();
         assert_eq!(alone.full_row(0), all.full_row(row));
         assert!((all.squared_norms()[row] - 1.0).abs() < 1e-6);
     }
