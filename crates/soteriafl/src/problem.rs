@@ -23,11 +23,11 @@ use soteriafl_data::{
     Scale, Scaling, Source,
 };
 
+use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Init, RegularizerKind, ScaleChoice};
 use crate::model_file::{self, About};
 use crate::record_shape::RecordShape;
-use crate::{accounting, advice};
 
 pub use preparation::Preparation;
 pub use records::Records;
