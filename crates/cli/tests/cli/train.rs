@@ -77,6 +77,7 @@ fn a_run_leaves_its_files() {
     let summary = place.json("run/summary.json");
     let expected = [
         "algorithm",
+        "choices",
         "clients",
         "data",
         "dataset",

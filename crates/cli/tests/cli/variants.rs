@@ -246,6 +246,7 @@ fn networks_train_on_a_table() {
     let base = [
         "data.source=csv:flowers.csv",
         "data.test=csv:flowers.csv",
+        "data.features=none",
         "privacy.epsilon=20",
     ];
     let with = |more: &[&'static str]| [&base[..], more].concat();

@@ -13,7 +13,7 @@
 //! whatever the dimension, the classes and the rounds are. So the way `R` follows from `s` alone: it
 //! ends where that noise is [`NOISE`] (a logit that a model is sure of is several times that). More
 //! (public) features cost no noise, and rounds only have to be enough for steps that do not overshoot.
-//! Under zero-out the sensitivity is half, and `s` twice that.
+//! Under zero-out the sensitivity is half, and `s` twice that; `K` records of a person divide it by `K`.
 //!
 //! **Guarantee.** Nothing here looks at a record. **Cost.** None. **Place in the paper:** Algorithm 1
 //! with full gradients; the choice is this program's (`docs/defaults.md`).
@@ -92,7 +92,9 @@ impl Config {
         };
         let records = &shape.records;
         let mu = left_for_rounds(epsilon, self.delta, shape.whiten);
-        signal(mu, self.adjacency, self.equal_weights, records)
+        let signal = signal(mu, self.adjacency, self.equal_weights, records)?;
+        // Noise hides all records of a person.
+        Some(signal / f64::from(self.records_per_person))
     }
 
     /// The rule, where it applies: full gradients of a linear model on records of length one.
@@ -219,7 +221,8 @@ impl Resolved {
             ));
         }
         let mu = left_for_rounds(epsilon, self.delta, self.whiten);
-        let signal = signal(mu, self.adjacency, self.equal_weights, records);
+        let signal = signal(mu, self.adjacency, self.equal_weights, records)
+            .map(|signal| signal / f64::from(self.records_per_person));
         let travelled = self.step_size * f64::from(self.rounds);
         if let Some(signal) = signal
             && travelled <= NOISE * signal / self.whole_clip(dimension) * 1.001
@@ -295,7 +298,11 @@ mod tests {
                 (ModelKind::Softmax, 800, vec![40, 80, 300]),
                 (ModelKind::Softmax, 60, vec![900]),
             ] {
-                let config = config(&[&format!("privacy.adjacency={adjacency}")]);
+                let person = if dimension == 60 { 3 } else { 1 };
+                let config = config(&[
+                    &format!("privacy.adjacency={adjacency}"),
+                    &format!("privacy.records_per_person={person}"),
+                ]);
                 let shape = shape(model, dimension, &records);
                 let (run, warnings) = config.resolve(&shape).unwrap();
                 assert!(warnings.is_empty(), "{warnings:?}");
