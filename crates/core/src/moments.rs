@@ -28,7 +28,7 @@ use crate::privacy::secure::NoiseError;
 use crate::privacy::{GaussianMechanism, Noise, Released, TermBound};
 use crate::random::{Purpose, SecretKey};
 
-/// By how much one replaced record may exceed `sqrt(2)`, relatively, after each was put on a grid or rounded: what the
+/// By how much one replaced record may exceed `sqrt(2)`, relatively, after each was put on a grid: what the
 /// accountant is told. On a grid records end within `2^-19` of where they were ([`release`] refuses coarser ones).
 pub const SLACK: f64 = 1.0 / (1u64 << 18) as f64;
 

@@ -242,6 +242,14 @@ impl Agreed {
         let cost = Cost::of(&run, known, &terms.limits, terms.disjoint)?;
         consent.shown(&cost, &description);
         budget::check_limits(&cost.counted, &cost.total, &run, &terms.limits)?;
+        let counted = cost.total.spent.records_per_person;
+        if terms.limits.epsilon.is_some() && counted < terms.records_per_person {
+            return Err(AgreementError::Declined(format!(
+                "refused: --records-per-person {} is given, and an earlier run of this state was \
+                 accounted for persons with {counted} of them; {sent}",
+                terms.records_per_person
+            )));
+        }
         // What was agreed to is not asked again. Before the first message nothing was: the part of
         // the records, the price or what was spent beside it may be others by now.
         if terms.limits.epsilon.is_none() && run.messages == 0 {

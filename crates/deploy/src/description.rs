@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteriafl_data::schema::Ranges;
+use soteriafl_data::schema::{Ranges, Role};
 use soteriafl_data::{
     Constants, Cosine, FeatureMap, Partition, RecordsError, Scaling, Schema, Source, TargetRange,
 };
@@ -365,6 +365,12 @@ fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
 fn check_ranges(shape: &RecordShape) -> Result<(), DescriptionError> {
     match &shape.schema {
         Some(schema) if schema.ranges() == Ranges::ReadFromRecords => Err(DescriptionError::Ranges),
+        // Clients of a deployment would not leave out what is too much.
+        Some(schema) if schema.named_by(&Role::Person).is_some() => {
+            Err(DescriptionError::Simulated(
+                "a column of the role \"person\": let the clients ignore it, and bound what they bring themselves",
+            ))
+        }
         _ => Ok(()),
     }
 }

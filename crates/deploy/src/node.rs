@@ -2,7 +2,7 @@
 //! state directory: every question may be answered by a new process.
 //!
 //! **Guarantee.** What `soteria join` guarantees: the run is judged by the owner's [`Terms`] before
-//! anything leaves, again at every question; a message is in the ledger before it is in an answer;
+//! anything leaves, by every process anew; a message is in the ledger before it is in an answer;
 //! a client that does not take part says so and gives no reason. **Cost.** Each question opens the
 //! state, reads the records and prices the run; [`Node::kept_open`] does that once per process.
 
@@ -86,13 +86,12 @@ impl Node {
             && question.run() == Some(&run[..])
         {
             let client = self.terms.client;
-            return Ok(exchange::answer(
-                participant,
-                &question,
-                run,
-                client,
-                *records,
-            )?);
+            let answer = exchange::answer(participant, &question, run, client, *records);
+            if answer.is_err() {
+                // The next question begins with what is stored.
+                self.open = None;
+            }
+            return Ok(answer?);
         }
         // Before the state is opened again: one process has it once.
         self.open = None;

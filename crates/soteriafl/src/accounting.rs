@@ -322,6 +322,10 @@ fn question(
     }
 }
 
+/// Why second moments have no noise.
+const NO_TARGET: &str =
+    "`data.whiten` needs `privacy.epsilon`: its noise is a share of that target";
+
 /// A client's release of second moments, before the first round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MomentsRelease {
@@ -341,8 +345,13 @@ pub fn moments(
     run: &Specification,
     records: usize,
 ) -> Result<Option<MomentsRelease>, PrivacyError> {
-    let (Some(share), NoiseTarget::Epsilon(epsilon)) = (run.moments, run.target) else {
-        return Ok(None);
+    let (share, epsilon) = match (run.moments, run.target) {
+        (None, _) | (_, NoiseTarget::None) => return Ok(None),
+        (Some(share), NoiseTarget::Epsilon(epsilon)) => (share, epsilon),
+        // Its noise is a share of a target: without one there is nothing to calibrate it to.
+        (Some(_), NoiseTarget::Sigma(_)) => {
+            return Err(PrivacyError::Moments(NO_TARGET.to_string()));
+        }
     };
     // The accountant counts the distance of neighbours as so many shifts.
     let (distance, moved) = match run.adjacency {
@@ -408,7 +417,8 @@ fn monotone(run: &Specification) -> bool {
             difference_clip: None
         }
     );
-    !pair && run.accountant != AccountantName::Paper
+    // Of few records a person has all, and more coins of the same mean have a longer tail.
+    !pair && run.accountant != AccountantName::Paper && run.records_per_person == 1
 }
 
 /// Sizes for which noise is computed: every size, or, where there are many, the next smaller one of

@@ -113,7 +113,11 @@ impl Prepared {
     pub fn foreseen(&self) -> Vec<String> {
         let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
         let columns = advice::columns_of(&self.problem);
-        let persons = advice::persons(self.resolved.records_per_person, &self.privacy.claim);
+        // A column that says who is who was heeded.
+        let persons = match self.problem.left_out {
+            Some(_) => None,
+            None => advice::persons(self.resolved.records_per_person, &self.privacy.claim),
+        };
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
         let whose = "the records, as a simulation may, outside of the claim";
         let outside = quality::outside_range(shards, whose);

@@ -76,6 +76,9 @@ pub struct Problem {
     pub shape: RecordShape,
     /// What the schema of their table did not know, for its owner's eyes.
     pub adjustments: Vec<Adjustment>,
+    /// Where a column says whose records are whose: how many were left out of persons with too
+    /// many, for their owner's eyes.
+    pub left_out: Option<usize>,
     /// What was decided about them.
     pub preparation: Preparation,
     digest: OnceLock<String>,
@@ -131,6 +134,7 @@ impl Problem {
             shape,
             adjustments,
             prepared_by_records,
+            left_out,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -157,7 +161,11 @@ impl Problem {
         let mut out_of_scale = None;
         // With an intercept of its own the records have one column more, and the map is none.
         if preparation.features.kind() != FeatureKind::None {
-            out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
+            // A few bytes of data can name any number of columns.
+            const MOST_LOOKED_AT: usize = 1 << 20;
+            if train.columns() <= MOST_LOOKED_AT {
+                out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
+            }
             let threads = std::thread::available_parallelism().map_or(1, usize::from);
             let map = |data| preparation.features.apply_by(data, threads);
             train = map(train)?;
@@ -179,6 +187,7 @@ impl Problem {
             intercept: if intercept { value } else { 0.0 },
             shape,
             adjustments,
+            left_out,
             preparation,
             digest: OnceLock::new(),
             prepared_by_records,

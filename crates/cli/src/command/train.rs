@@ -242,6 +242,13 @@ fn announce(prepared: &Prepared, verbosity: Verbosity) {
     for adjustment in &problem.adjustments {
         verbosity.say(adjustment.to_string());
     }
+    if let Some(left_out) = problem.left_out {
+        verbosity.say(format!(
+            "persons: {} left out, so that nobody has more than {} at a client",
+            counted(left_out, "record"),
+            resolved.records_per_person
+        ));
+    }
     if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
         verbosity.say(format!("privacy: {START_IS_PUBLIC}"));
     }

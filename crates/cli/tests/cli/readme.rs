@@ -145,7 +145,7 @@ fn every_command_of_the_readme_is_taken() {
             }
             // Hours, or several machines: that the words are understood is seen all the same,
             // because help comes after them.
-            "reproduce" | "serve" | "join" => {
+            "reproduce" | "serve" | "join" | "audit" => {
                 assert!(run(&place, &line, &["--help"]).contains("Usage: soteria"));
             }
             other => panic!("no check for `soteria {other}`"),

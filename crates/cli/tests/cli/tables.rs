@@ -216,6 +216,49 @@ fn python_says_the_same(place: &Place, table: &str) {
     }
 }
 
+/// Nobody has more records than the claim says: what is too much is left out before anything else
+/// sees it, and only its number is told.
+#[test]
+fn persons_have_no_more_records_than_the_claim_says() {
+    let place = Place::new();
+    let mut text = String::from("patient;age;outcome\n");
+    for row in 0..60 {
+        // Patient 0 has twenty records, each of the others two.
+        let patient = if row < 20 { 0 } else { 1 + (row - 20) / 2 };
+        let outcome = ["well", "ill"][row % 2];
+        text += &format!("{patient};{};{outcome}\n", 20 + row);
+    }
+    place.write("people.csv", text);
+    place.write(
+        "people.toml",
+        r#"ranges = "public"
+columns = [
+  { name = "patient", role = "person" },
+  { name = "age", kind = "number", range = [0, 100] },
+  { name = "outcome", role = "label", classes = ["well", "ill"] },
+]
+"#,
+    );
+    for (most, left_out) in [(2, 18), (5, 15), (20, 0)] {
+        let most = format!("privacy.records_per_person={most}");
+        let settings = [
+            "data.source=csv:people.csv",
+            "data.schema=people.toml",
+            "data.clients=1",
+            "algorithm.rounds=2",
+            &most,
+        ];
+        let mut words = vec!["train", "--force", "--out", "run"];
+        words.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        let ran = ok(&place, &words);
+        let said = format!("persons: {left_out} records left out");
+        assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("presumes"), "{}", ran.stderr);
+        let summary = place.json("run/summary.json");
+        assert_eq!(summary["samples_per_client"][0], 60 - left_out);
+    }
+}
+
 #[test]
 fn everything_that_does_not_fit_is_told_at_once() {
     let place = Place::new();

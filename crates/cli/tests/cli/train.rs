@@ -113,9 +113,17 @@ fn a_run_leaves_its_files() {
     assert_eq!(
         keys(&summary["final"]),
         [
+            "auc",
+            "balanced_accuracy",
+            "calibration",
+            "calibration_error",
+            "classes",
+            "confusion",
             "grad_norm_sq",
+            "log_loss",
             "loss",
             "majority_accuracy",
+            "roc",
             "test_accuracy",
             "utility"
         ]

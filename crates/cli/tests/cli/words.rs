@@ -45,18 +45,12 @@ fn all_faults_of_a_table_are_told_at_once_and_by_name() {
 #[test]
 fn a_log_for_machines_quotes_no_record() {
     let place = Place::new();
-    place.write("mine.csv", FAULTY.replace("Ulm", "Castrop-Rauxel"));
     place.write("mine.svm", "+1 1:0.5\n-1 2:Castrop-Rauxel\n");
-    for (source, place_of_fault) in [
-        (
-            "csv:mine.csv",
-            "line 3, column 2: expected a finite number, found text",
-        ),
-        (
-            "libsvm:mine.svm",
-            "mine.svm, line 2, column 6: expected a finite number",
-        ),
-    ] {
+    // A table is judged by the run's schema, once there is one: see the tests of deployed records.
+    for (source, place_of_fault) in [(
+        "libsvm:mine.svm",
+        "mine.svm, line 2, column 6: expected a finite number",
+    )] {
         let words = "join --server http://127.0.0.1:9 --client 0 --insecure --state state --yes --log json --data";
         let mut words: Vec<&str> = words.split(' ').collect();
         words.push(source);

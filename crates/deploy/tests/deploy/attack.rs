@@ -24,7 +24,7 @@ pub fn ledger_run(price: Priced) -> LedgerRun {
 
 /// What some server describes, as a client with `records` records of 40 features reads it.
 pub fn describe(records: usize, settings: &[String]) -> Description {
-    let text = "[data]\nsource = \"libsvm:d.txt\"\nclients = 1\n[model]\nkind = \"logistic\"\nintercept = false\n[privacy]\nnoise = \"secure\"\n";
+    let text = "[data]\nsource = \"libsvm:d.txt\"\nclients = 1\nwhiten = \"none\"\n[model]\nkind = \"logistic\"\nintercept = false\n[privacy]\nnoise = \"secure\"\n";
     let mut document = Document::from_text(text, "server").unwrap();
     for setting in settings {
         document.set(setting).unwrap();

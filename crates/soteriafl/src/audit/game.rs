@@ -75,6 +75,11 @@ impl Game {
             let reason = "the audit has no attack on recursive estimators";
             return Err(AuditError::Client(reason.to_string()));
         }
+        if run.moments.is_some() {
+            let reason = "the audit does not play the release of second moments: \
+                          set data.whiten = \"none\"";
+            return Err(AuditError::Client(reason.to_string()));
+        }
         let copies = (run.records_per_person as usize).clamp(1, records.max(1));
         let fraction = match run.compressor {
             CompressorKind::RandK { k } => k as f64 / dimension as f64,

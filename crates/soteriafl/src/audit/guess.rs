@@ -65,7 +65,7 @@ impl Rule {
     ) -> Option<(Self, f64)> {
         /// Each candidate guesses so many times as often as the one before.
         const RATIO: f64 = 1.15;
-        const FEWEST: f64 = 12.0;
+        const FEWEST: f64 = 40.0;
         let mut opinions: Vec<(f32, bool, u32)> = Vec::new();
         for (run, scores) in pilot.iter().enumerate() {
             opinions.extend(scores.iter().map(|&(coin, score)| {
@@ -88,9 +88,12 @@ impl Rule {
             let cap = cap(&by_run, guesses);
             let terms = terms(cap, side.answers());
             let times = terms.runs as f64 / pilot.len() as f64;
+            // Less one standard deviation of a fair coin: of many candidates the luckiest would win,
+            // and few guesses are the luckiest.
+            let sure = (right as f64 - 0.5 * (guesses as f64).sqrt()).max(0.0);
             let tally = Tally {
                 guesses: (guesses as f64 * times).round() as u64,
-                right: (right as f64 * times).round() as u64,
+                right: (sure * times).round() as u64,
             };
             let promise = terms.roughly(tally);
             if best.is_none_or(|(_, most)| promise > most) {

@@ -27,6 +27,10 @@ impl Inquiry {
     /// When the accountant refuses.
     pub fn persons(&self) -> Result<Vec<PersonRow>, PrivacyError> {
         let run = self.terms.specification();
+        // What the release of second moments costs a person is not a matter of sigma.
+        if run.moments.is_some() {
+            return Ok(Vec::new());
+        }
         let (dimension, records) = (self.shape.dimension, &self.shape.records[..]);
         let least = records.iter().copied().min().unwrap_or(0);
         let level = |records_per_person, target| {

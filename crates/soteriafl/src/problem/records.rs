@@ -8,6 +8,7 @@ use soteriafl_data::{
 
 use super::ProblemError;
 use crate::config::{Auto, Config, ConfigError, NaturalClients};
+use crate::persons;
 use crate::record_shape::RecordShape;
 use crate::words::counted;
 
@@ -23,6 +24,9 @@ pub struct Records {
     pub(super) adjustments: Vec<Adjustment>,
     /// Whether whoever gave them has prepared them by numbers computed from them.
     pub(super) prepared_by_records: bool,
+    /// Where a column says whose records are whose: how many were left out of persons with too
+    /// many.
+    pub(super) left_out: Option<usize>,
 }
 
 impl Records {
@@ -47,10 +51,21 @@ impl Records {
             Some(natural) => Some(clients_of(config, natural, loaded.clients)?),
             None => None,
         };
-        Ok(Self {
+        let people = loaded.people;
+        if people.is_some() && (config.rows.is_some() || config.holdout.is_some()) {
+            return Err(ConfigError::conflict(
+                "`data.rows` and `data.holdout` do not go with a column of the role \"person\"",
+            )
+            .into());
+        }
+        let mut records = Self {
             adjustments: loaded.adjustments,
             ..Self::deal(config, loaded.train, loaded.test, clients)?
-        })
+        };
+        if let Some(people) = people {
+            records.bound_persons(people.of_rows(), config.records_per_person, seed)?;
+        }
+        Ok(records)
     }
 
     /// Records that a program has in memory, and, if it says so, which rows of `train` each client
@@ -83,6 +98,29 @@ impl Records {
             .into());
         }
         Self::deal(config, train, test, clients)
+    }
+
+    /// Leaves out what any person has beyond `most` records at a client, by a rule that looks at
+    /// nothing but that person's records ([`persons`]).
+    fn bound_persons(
+        &mut self,
+        person_of: &[u32],
+        most: u32,
+        seed: u64,
+    ) -> Result<(), ProblemError> {
+        let mut left_out = 0;
+        for (client, rows) in self.dealt.iter_mut().enumerate() {
+            let kept = persons::kept(&self.train, rows, person_of, most, seed);
+            left_out += rows.len() - kept.len();
+            if kept.is_empty() {
+                return Err(ProblemError::Model(format!(
+                    "client {client} has no records"
+                )));
+            }
+            *rows = kept;
+        }
+        self.left_out = Some(left_out);
+        Ok(())
     }
 
     /// Says that features were scaled or chosen by numbers computed from the records before they
@@ -156,6 +194,7 @@ impl Records {
             dealt,
             adjustments: Vec::new(),
             prepared_by_records: false,
+            left_out: None,
         })
     }
 

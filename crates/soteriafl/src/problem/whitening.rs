@@ -34,6 +34,7 @@ impl Problem {
         let clients = self.shards.iter().zip(self.weights(resolved)).enumerate();
         for (id, (shard, weight)) in clients {
             let noised = accounting::moments(&run, shard.rows()).map_err(|error| unfit(&error))?;
+            // Without noise only where nothing is private.
             let sigma = noised.map_or(0.0, |noised| noised.sigma);
             let key = SecretKey::simulated(resolved.seed, id as u32);
             let released = moments::release(shard, sigma, run.noise_kind(), &key)

@@ -224,7 +224,20 @@ class PerRecord:
         """The way for this module, found at the first batch: two records agree with "exact"."""
         if self._mode is None:
             two = (at(X, slice(0, 2)), y[:2])
-            if self._capture is not None and self._agrees("hooks", *two):
+            # A layer of somebody's own may mix records in training alone, which is not compared
+            # where coins are drawn; by vmap it sees one record.
+            own = [
+                type(layer).__name__
+                for layer in self._module.modules()
+                if not type(layer).__module__.startswith("torch.nn")
+            ]
+            if self.stochastic and own and self._asked == "hooks":
+                raise UnsupportedModule(
+                    f'`gradients = "hooks"`: {own[0]} is a module of your own beside dropout, and '
+                    'whether it mixes records in training cannot be seen; use gradients="vmap"'
+                )
+            hooks = self._capture is not None and not (self.stochastic and own)
+            if hooks and self._agrees("hooks", *two):
                 self._mode = "hooks"
             elif self._asked == "hooks":
                 raise UnsupportedModule(
@@ -365,9 +378,13 @@ class PerRecord:
         return self._reduction
 
     def _total(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The sum of the records' losses."""
-        loss = self._loss(outputs, y)
-        return loss * len(y) if self._reduced(outputs, y) == "mean" else loss.sum()
+        """The sum of the records' losses, each computed alone: a loss that looks at the batch on
+        some records only cannot couple them."""
+        self._reduced(outputs, y)
+        if len(y) == 1:
+            return self._one_loss(outputs[0], y[0])
+        total: Tensor = torch.func.vmap(self._one_loss)(outputs, y).sum()
+        return total
 
     # Parameters.
 

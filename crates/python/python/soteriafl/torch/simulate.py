@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -333,6 +334,12 @@ def _classifies(model: PerRecord, test: tuple[Any, torch.Tensor]) -> bool:
     return classifies(outputs, y)
 
 
+def _rounded_up(epsilon: float) -> str:
+    """Four digits, never less than it is."""
+    digits = Decimal(epsilon).normalize(Context(prec=4, rounding=ROUND_CEILING))
+    return f"{float(digits):.4g}"
+
+
 def _privacy(answer: Any, settings: dict[str, Any], mode: str) -> Privacy:
     reason, epsilon = answer["reason"], answer["epsilon"]
     delta, adjacency = settings["delta"], settings["adjacency"]
@@ -341,7 +348,7 @@ def _privacy(answer: Any, settings: dict[str, Any], mode: str) -> Privacy:
     else:
         assumed = _EXACT if settings["secure"] else _FLOAT if mode == "exact" else _ROUNDED
         statement = (
-            f"The messages of every client are ({epsilon:.4g}, {delta:g})-differentially private "
+            f"The messages of every client are ({_rounded_up(epsilon)}, {delta:g})-differentially private "
             f"for its records ({adjacency}). {assumed} The start counts as public, and whoever "
             "knows the seed knows the noise."
         )
