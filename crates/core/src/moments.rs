@@ -14,7 +14,7 @@
 //! `|v(x)| = |x x^T|_F = |x|^2` and `v(x) . v(y) = (x . y)^2 >= 0`: a record left out changes the sum by at most 1, a
 //! record replaced by at most `sqrt(2)` (`docs/privacy.md`, Proposition 6a). Noise is the same on all of `v`.
 //!
-//! **Guarantee.** The sum is a [`RawEstimate`], so it leaves through [`GaussianMechanism::release`] alone. Records that are
+//! **Guarantee.** The sum is a `RawEstimate`, so it leaves through [`GaussianMechanism::release`] alone. Records that are
 //! longer than one are shortened, each by itself; with secure noise each is put on the grid by itself. The map acts on
 //! each record alone and is a function of what was released: post-processing. The bits do not depend on threads or machine.
 //!

@@ -35,7 +35,7 @@ pub struct Prepared {
     pub privacy: Privacy,
     /// How long finding the noise took.
     pub calibration: Duration,
-    /// The longest way of the signal over the length of the noise ([`advice`](crate::advice)).
+    /// The longest way of the signal over the length of the noise ([`advice`]).
     pub signal_to_noise: Option<f64>,
 }
 

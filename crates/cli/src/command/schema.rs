@@ -14,7 +14,7 @@ use super::{Failure, Verbosity, print, print_json};
 ///
 /// A schema says of every column whether the model sees it, what can stand in it (a number with its
 /// range, one of some values, yes or no, a date), and what a gap becomes. Name it by data.schema,
-/// or write it under [schema] in the configuration.
+/// or write it under `[schema]` in the configuration.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     #[command(subcommand)]

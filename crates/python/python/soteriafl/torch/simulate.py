@@ -348,9 +348,9 @@ def _privacy(answer: Any, settings: dict[str, Any], mode: str) -> Privacy:
     else:
         assumed = _EXACT if settings["secure"] else _FLOAT if mode == "exact" else _ROUNDED
         statement = (
-            f"The messages of every client are ({_rounded_up(epsilon)}, {delta:g})-differentially private "
-            f"for its records ({adjacency}). {assumed} The start counts as public, and whoever "
-            "knows the seed knows the noise."
+            f"The messages of every client are ({_rounded_up(epsilon)}, {delta:g})-differentially "
+            f"private for its records ({adjacency}). {assumed} The start counts as public, and "
+            "whoever knows the seed knows the noise."
         )
     return Privacy(
         epsilon=epsilon if reason is None else None,
