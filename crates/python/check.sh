@@ -59,6 +59,14 @@ if ! "$bin/python" -c 'import torch' 2> /dev/null && ! install "torch>=2.6"; the
     echo "*** torch cannot be installed: soteriafl.torch is NOT tested ***" >&2
     echo 'soteriafl\.torch.*' > "$absent"
 fi
+# Flower: about 50 packages, no tensors among them.
+if ! "$bin/python" -c 'import flwr' 2> /dev/null && ! install "flwr>=1.41,<1.43"; then
+    echo "*** flwr cannot be installed: soteriafl.flower is NOT tested ***" >&2
+    echo 'soteriafl\.flower.*' >> "$absent"
+else
+    # flwr is not typed for mypy, so its base class, an abstract one, is not seen.
+    echo 'soteriafl.flower.strategy.SoteriaStrategy' >> "$absent"
+fi
 install --reinstall --no-deps "$wheel" 2> /dev/null || install --force-reinstall --no-deps "$wheel"
 
 cd "$here"

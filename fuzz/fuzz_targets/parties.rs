@@ -10,11 +10,11 @@ use soteriafl_deploy::participant::Position;
 
 #[allow(dead_code)]
 #[path = "../../crates/deploy/tests/deploy/harness.rs"]
-mod world;
+mod harness;
 
-use world::{World, bits, speak};
+use harness::{Deployment, bits, next_message};
 
-#[derive(Arbitrary, Debug)]
+#[derive(Arbitrary, Clone, Debug)]
 enum Call {
     Join {
         client: u8,
@@ -54,15 +54,22 @@ enum Call {
 
 fuzz_target!(|calls: Vec<Call>| {
     thread_local! {
-        static WORLD: World = World::new(&["deployment.quorum=2", "deployment.deadline=30"]);
+        static RUNS: [Deployment; 2] = ["none", "rand-k:0.5+sign"].map(|form| {
+            let downlink = format!("algorithm.downlink={form}");
+            Deployment::new(&["deployment.quorum=2", "deployment.deadline=30", &downlink])
+        });
     }
-    WORLD.with(|world| play(&world.anew(), calls));
+    RUNS.with(|runs| {
+        let [plain, compressed] = runs;
+        play(&plain.anew(), calls.clone());
+        play(&compressed.anew(), calls);
+    });
 });
 
-fn play(world: &World, calls: Vec<Call>) {
+fn play(run: &Deployment, calls: Vec<Call>) {
     let mut now = Duration::ZERO;
-    let mut coordinator = world.coordinator(now).expect("a new run");
-    let mut participant = world
+    let mut coordinator = run.coordinator(now).expect("a new run");
+    let mut participant = run
         .participant(0)
         .expect("a new client")
         .expect("its run");
@@ -72,12 +79,12 @@ fn play(world: &World, calls: Vec<Call>) {
         match call {
             Call::Join { client, records } => {
                 let honest =
-                    (usize::from(client) < world.clients()).then(|| world.records(client.into()));
+                    (usize::from(client) < run.clients()).then(|| run.records(client.into()));
                 let records = records.or(honest).unwrap_or_default();
                 let _ = coordinator.join(client.into(), records, now);
             }
             Call::Submit { client, at, bytes } => {
-                if let Ok(Some((round, message))) = speak(&coordinator, &mut participant) {
+                if let Ok(Some((round, message))) = next_message(&coordinator, &mut participant) {
                     let first = made[round as usize].get_or_insert_with(|| message.clone());
                     assert_eq!(*first, message, "a second message for round {round}");
                     let mut message = message.to_vec();
@@ -128,7 +135,7 @@ fn play(world: &World, calls: Vec<Call>) {
                 }
                 assert!(participant.replica().model().iter().all(|x| x.is_finite()));
             }
-            Call::Restart => match world.participant(0) {
+            Call::Restart => match run.participant(0) {
                 Ok(Some(again)) => participant = again,
                 _ => return,
             },

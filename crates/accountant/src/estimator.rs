@@ -7,6 +7,8 @@
 //! | SGD; recursive, in units of a round's public scale | 0 | `G/b` | 1, 2 |
 //! | SVRG, SAGA, difference clipped to `C_A` | `G/m` | `C_A/b + G/m` | 2, 4 |
 //! | SVRG, SAGA, gradients clipped only | `G/m` | `(2-q) G/b` | 2, 4 |
+//! | SAG with memory `a < 1` | `a G/m` | `(1-a) G/b + a G/m` | 2, 4 |
+//! | SAG with memory 1 | - | `G/m` (always) | 1, 1 |
 //!
 //! `m` records, expected batch `b`, sampling rate `q = b/m`, clip `G`. A row is proved in
 //! `docs/privacy.md`; it holds under both adjacencies and whatever the estimator's hidden state is.
@@ -20,6 +22,8 @@
 //! | SGD | `j G/b` | `K`, `2 K` |
 //! | SVRG, SAGA, difference clipped to `C_A` | `j C_A/b + K G/m` | `2 K`, `4 K` |
 //! | SVRG, SAGA, gradients clipped only | `j (2-q) G/b + (K-j) G/m` | `2 K`, `4 K` |
+//! | SAG with memory `a < 1` | `j (1-a) G/b + K a G/m` | `2 K`, `4 K` |
+//! | SAG with memory 1 | `K G/m` (always) | 1, 1 |
 //!
 //! A new estimator is a variant of both enums here and a row in `Estimator::shifts` and
 //! `Estimator::masked_vectors`.
@@ -41,6 +45,8 @@ pub enum EstimatorKind {
     Svrg,
     /// Minibatch of differences to a table of last visits, plus the table's mean.
     Saga,
+    /// Minibatch and the mean of a table of last visits, each with a constant weight.
+    Sag,
     /// Increments that the server adds up.
     Recursive,
 }
@@ -52,6 +58,7 @@ words!(
     Sgd = "sgd",
     Svrg = "svrg",
     Saga = "saga",
+    Sag = "sag",
     Recursive = "recursive",
 );
 
@@ -62,11 +69,17 @@ impl EstimatorKind {
         matches!(self, Self::Svrg | Self::Saga)
     }
 
+    /// Whether an estimate holds a mean over all records, whose terms are clipped on all coordinates.
+    #[must_use]
+    pub fn keeps_mean(self) -> bool {
+        self.has_two_terms() || self == Self::Sag
+    }
+
     /// How many gradients of a record an estimate asks for.
     #[must_use]
     pub fn gradients(self) -> u32 {
         match self {
-            Self::Gd | Self::Sgd => 1,
+            Self::Gd | Self::Sgd | Self::Sag => 1,
             Self::Svrg | Self::Saga | Self::Recursive => 2,
         }
     }
@@ -93,6 +106,13 @@ pub enum Estimator {
         /// The bound `C_A`.
         difference_clip: Option<f64>,
     },
+    /// Stochastic average gradient: `a` times the mean of the table of last visits, this round's
+    /// included, plus `1 - a` times the minibatch's mean. No gradient is ever subtracted, so that no
+    /// difference needs a clip.
+    Sag {
+        /// `a`, in (0, 1].
+        memory: f64,
+    },
     /// Increments that the server adds up. Their noise follows their clip, so that a message costs
     /// what one of SGD does.
     Recursive(Recursion),
@@ -101,7 +121,7 @@ pub enum Estimator {
 impl Estimator {
     /// The estimator of this kind, with what is usual for the rest: the recursive one has the
     /// momentum of DP-SRM ([`Recursion::momentum`]), whose cost does not depend on the difference
-    /// clip. GD and SGD have no differences and no use for their clip.
+    /// clip, and SAG remembers a half. GD, SGD and SAG have no differences and no use for their clip.
     #[must_use]
     pub fn new(kind: EstimatorKind, difference_clip: Option<f64>) -> Self {
         match kind {
@@ -109,6 +129,7 @@ impl Estimator {
             EstimatorKind::Sgd => Self::Sgd,
             EstimatorKind::Svrg => Self::Svrg { difference_clip },
             EstimatorKind::Saga => Self::Saga { difference_clip },
+            EstimatorKind::Sag => Self::Sag { memory: MEMORY },
             EstimatorKind::Recursive => {
                 Self::Recursive(Recursion::momentum(difference_clip.unwrap_or(1.0)))
             }
@@ -123,6 +144,7 @@ impl Estimator {
             Self::Sgd => EstimatorKind::Sgd,
             Self::Svrg { .. } => EstimatorKind::Svrg,
             Self::Saga { .. } => EstimatorKind::Saga,
+            Self::Sag { .. } => EstimatorKind::Sag,
             Self::Recursive(_) => EstimatorKind::Recursive,
         }
     }
@@ -142,6 +164,12 @@ impl Estimator {
         self.kind().has_two_terms()
     }
 
+    /// Whether every record moves the estimate by one vector of norm `G/m` at most in every round,
+    /// whichever coins fall: the coins then have no part in the bound.
+    fn is_certain(self) -> bool {
+        matches!(self, Self::Gd) || self == Self::Sag { memory: 1.0 }
+    }
+
     /// How far the `person` records of one person move the estimate: the row of the table above.
     pub(crate) fn shifts(
         self,
@@ -151,7 +179,11 @@ impl Estimator {
         person: u32,
     ) -> Result<ShiftMixture, EventError> {
         let all = clip / records;
-        if self == Self::Gd {
+        if let Self::Sag { memory } = self {
+            let holds = memory > 0.0 && memory <= 1.0;
+            check_range("the memory", "(0, 1]", memory, holds)?;
+        }
+        if self.is_certain() {
             return ShiftMixture::certain(f64::from(person) * all);
         }
         check_positive("the batch", batch)?;
@@ -164,6 +196,7 @@ impl Estimator {
                 recursion.check()?;
                 [0.0, sampled]
             }
+            Self::Sag { memory } => [memory * all, (1.0 - memory) * sampled + memory * all],
             Self::Svrg { difference_clip } | Self::Saga { difference_clip } => {
                 match difference_clip {
                     Some(bound) => {
@@ -187,12 +220,16 @@ impl Estimator {
     /// together, under zero-out and under replace-one. Without coins all records are one vector.
     pub(crate) fn masked_vectors(self, person: u32) -> (u32, u32) {
         match self {
-            Self::Gd => (1, 1),
-            Self::Sgd | Self::Recursive(_) => (person, 2 * person),
-            Self::Svrg { .. } | Self::Saga { .. } => (2 * person, 4 * person),
+            _ if self.is_certain() => (1, 1),
+            Self::Gd | Self::Sgd | Self::Recursive(_) => (person, 2 * person),
+            Self::Svrg { .. } | Self::Saga { .. } | Self::Sag { .. } => (2 * person, 4 * person),
         }
     }
 }
+
+/// How much SAG remembers unless told otherwise: with less, noise and the spread of batches grow;
+/// with more, so does the age of what it follows.
+pub const MEMORY: f64 = 0.5;
 
 /// The law of the number of heads among `coins` coins, by convolution: sums of positive numbers,
 /// so each probability is right up to `coins` roundings.
@@ -222,7 +259,7 @@ mod tests {
         let error = "adam".parse::<EstimatorKind>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no estimator is called `adam`; there are gd, sgd, svrg, saga, recursive"
+            "no estimator is called `adam`; there are gd, sgd, svrg, saga, sag, recursive"
         );
     }
 }

@@ -187,6 +187,10 @@ mod tests {
         }
     }
 
+    fn sag(memory: f64) -> Estimator {
+        Estimator::Sag { memory }
+    }
+
     fn recursive() -> Estimator {
         Estimator::Recursive(Recursion::momentum(0.3))
     }
@@ -205,6 +209,8 @@ mod tests {
             (svrg, vec![(0.002, 0.95), (0.012, 0.05)], (2, 4)),
             (saga, vec![(0.002, 0.95), (1.95 * 0.04, 0.05)], (2, 4)),
             (recursive(), vec![(0.0, 0.95), (0.04, 0.05)], (1, 2)),
+            (sag(0.25), vec![(0.0005, 0.95), (0.0305, 0.05)], (2, 4)),
+            (sag(1.0), vec![(0.002, 1.0)], (1, 1)),
         ];
         for (estimator, parts, (zero_out, replace_one)) in cases {
             let release = mechanism(estimator).release().unwrap();
@@ -233,6 +239,7 @@ mod tests {
             (Estimator::Sgd, [0.0, 0.04, 0.08], (2, 4)),
             (close, [0.004, 0.014, 0.024], (4, 8)),
             (loose, [0.004, 0.08, 0.156], (4, 8)),
+            (sag(0.5), [0.002, 0.022, 0.042], (4, 8)),
         ];
         for (estimator, shifts, (zero_out, replace_one)) in cases {
             let release = mechanism(estimator).release_of_person(2).unwrap();
@@ -252,9 +259,11 @@ mod tests {
             assert_eq!(random_k.vectors(Adjacency::ReplaceOne), replace_one);
         }
         let gd = mechanism(Estimator::Gd);
-        let release = gd.release_of_person(3).unwrap();
-        assert_eq!(release.shifts, ShiftMixture::certain(0.006).unwrap());
-        assert_eq!(release.random_k, gd.release().unwrap().random_k);
+        for certain in [gd, mechanism(sag(1.0))] {
+            let release = certain.release_of_person(3).unwrap();
+            assert_eq!(release.shifts, ShiftMixture::certain(0.006).unwrap());
+            assert_eq!(release.random_k, gd.release().unwrap().random_k);
+        }
         // All of the client's records, and no more.
         let few = Mechanism { records: 5, ..gd };
         assert_eq!(
@@ -290,7 +299,7 @@ mod tests {
         let saga = Estimator::Saga {
             difference_clip: Some(1.0),
         };
-        for estimator in [saga, recursive()] {
+        for estimator in [saga, sag(1.0), recursive()] {
             let mut selected = mechanism(estimator);
             selected.clip_scope = ClipScope::Selected;
             assert!(matches!(selected.release(), Err(EventError::Unproved(_))));
@@ -330,6 +339,9 @@ mod tests {
                 estimator: Estimator::Recursive(Recursion::momentum(f64::NAN)),
                 ..base
             },
+            mechanism(sag(0.0)),
+            mechanism(sag(1.0 + f64::EPSILON)),
+            mechanism(sag(f64::NAN)),
         ];
         for mechanism in bad {
             assert!(mechanism.release().is_err(), "{mechanism:?}");

@@ -25,6 +25,18 @@ pub enum Mutation {
     SelectedAmplified,
     /// A person is charged for one record.
     PersonChargedOnce,
+    /// Which of a person's records are kept depends on where they stand.
+    PersonsBoundedByPlace,
+    /// Persons keep all of their records.
+    PersonsUnbounded,
+    /// The number of records says how many persons have.
+    NullRecordsForgotten,
+    /// Increments of a recursion have less noise than they are charged for.
+    IncrementsQuieter,
+    /// Increments of a recursion are not clipped.
+    IncrementsUnclipped,
+    /// Second moments are released with next to no noise.
+    MomentsBare,
 }
 
 #[cfg(feature = "mutations")]

@@ -57,6 +57,9 @@ struct Options {
         value_parser = clap::value_parser!(u32).range(1..=20_000)
     )]
     clients: Vec<u32>,
+    /// What the server sends, as algorithm.downlink
+    #[arg(long, value_name = "FORM", default_value = "none")]
+    downlink: String,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -75,7 +78,7 @@ fn main() -> Result<(), Failure> {
             load.rounds,
             100.0 * load.fraction
         );
-        let measurement = measure(load)?;
+        let measurement = measure(load, &options.downlink)?;
         if !options.json {
             println!("network    {}", measurement.to_text());
         }
@@ -198,13 +201,13 @@ fn loads(quick: bool, clients: &[u32]) -> Vec<Load> {
 }
 
 /// Starts a server, lets the clients of one load run against it, and stops it.
-fn measure(load: Load) -> Result<Measurement, Failure> {
+fn measure(load: Load, downlink: &str) -> Result<Measurement, Failure> {
     raise_file_limit();
     let place = TempDir::new()?;
     let keys = place.path().join("keys");
     Directory::init(&keys, load.clients, &[], 1, false)?;
     let config = place.path().join("run.toml");
-    std::fs::write(&config, configuration(load))?;
+    std::fs::write(&config, configuration(load, downlink))?;
     let server = Server::start(place.path(), &config, &keys)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -214,13 +217,13 @@ fn measure(load: Load) -> Result<Measurement, Failure> {
     Ok(measurement)
 }
 
-fn configuration(load: Load) -> String {
+fn configuration(load: Load, downlink: &str) -> String {
     // The records are only there to give the model its shape; clients bring their own numbers.
     format!(
         "[data]\nsource = \"synthetic:{}x784x10\"\nclients = {}\n\
          [model]\nkind = \"mlp\"\nhidden = [64]\n\
          [algorithm]\npreset = \"soteriafl-sgd\"\nbatch = 5\nk = {}\nrounds = {}\n\
-         step_size = 0.001\n\
+         step_size = 0.001\ndownlink = \"{downlink}\"\n\
          [privacy]\nsigma = 0.1\n[run]\neval_every = 0\n",
         RECORDS * load.clients as usize,
         load.clients,

@@ -90,6 +90,7 @@ impl Problem {
             step_cap: None,
             smoothing: None,
             equalizing: None,
+            downlink: None,
             shift_step: Some(step),
             regularizer: None,
             rounds,

@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         step_cap: None,
         smoothing: None,
         equalizing: None,
+        downlink: None,
         shift_step: plan.shift_step,
         regularizer: None,
         rounds: 3,

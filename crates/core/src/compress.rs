@@ -2,9 +2,11 @@
 //!
 //! A compressor is a random map `C` with `E C(x) = x` and `E |C(x) - x|^2 <= omega |x|^2`
 //! (Definition 1 of the paper). It acts on [`Released`] values only, so that it cannot cost
-//! privacy. Biased operators (top-k, sign) are not compressors in this sense: the paper's theorems
-//! need unbiasedness, shifted compression diverges from its fixed point without it, and top-k of a
-//! gradient would leak through the choice of coordinates.
+//! privacy. Biased operators are not compressors in this sense: the paper's theorems need
+//! unbiasedness, and shifted compression diverges from its fixed point without it. So a
+//! [`Client`](crate::protocol::Client) refuses the last two rows, which are for clients without a
+//! server ([`crate::gossip`]); top-k of a gradient that has noise on some coordinates only would
+//! leak through the choice of coordinates.
 //!
 //! | compressor | omega | a message of dimension `d` |
 //! | --- | --- | --- |
@@ -12,6 +14,8 @@
 //! | random-k | d/k - 1 | a seed and `k` values; no indices |
 //! | QSGD, `s` levels | min(d/s^2, sqrt(d)/s) | the norm, then a sign and a level per coordinate |
 //! | natural | 1/8 | a sign and an exponent: 9 bits per coordinate |
+//! | grid | none: the error is absolute, `d step^2/4` | a level per coordinate |
+//! | top-k | none: biased | `k` places and values |
 //!
 //! **Participation is a compressor.** A client that takes part with probability `p` and scales by
 //! `1/p` is unbiased with `1 + omega' = (1 + omega)/p`: same theory, same shift step, one code
@@ -22,8 +26,13 @@
 //! and shift are then needed on those coordinates alone.
 
 mod bits;
+mod downlink;
+mod grid;
 mod natural;
 mod qsgd;
+mod top_k;
+
+pub use downlink::{BUCKET, Downlink, DownlinkKind, Rounding};
 
 use crate::linalg::all_finite;
 use crate::linalg::bytes::floats;
@@ -49,15 +58,30 @@ pub enum CompressorKind {
     },
     /// Random rounding to a power of two (Horvath et al. 2019).
     Natural,
+    /// Random rounding to multiples of `step`: for whole models, not for gradients.
+    Grid {
+        /// The distance of two levels.
+        step: f64,
+        /// Bits of a level; what needs more is cut off.
+        bits: u32,
+    },
+    /// The `k` coordinates of the largest magnitude. Biased: where all coordinates have noise and
+    /// what is left out is sent later.
+    TopK {
+        /// How many.
+        k: usize,
+    },
 }
 
 /// Why a compressor cannot be built.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompressError {
-    /// Random-k with a `k` outside `1..=d`.
-    #[error("random-k needs 1 <= k <= {dimension}, found k = {k}")]
+    /// Random-k or top-k with a `k` outside `1..=d`.
+    #[error("{name} needs 1 <= k <= {dimension}, found k = {k}")]
     Count {
+        /// The compressor.
+        name: &'static str,
         /// The `k` asked for.
         k: usize,
         /// The model's dimension.
@@ -66,6 +90,17 @@ pub enum CompressError {
     /// QSGD with a useless number of levels.
     #[error("qsgd needs 1 <= levels <= 32767, found {0}")]
     Levels(u32),
+    /// A grid with a useless step or number of bits.
+    #[error(
+        "a grid needs a step between 1e-20 and 1e20 and 2 to {most} bits, found {step:e} and {bits}",
+        most = grid::MOST_BITS
+    )]
+    Grid {
+        /// The step asked for.
+        step: f64,
+        /// The bits asked for.
+        bits: u32,
+    },
     /// A participation probability outside `(0, 1]`.
     #[error("participation must lie in (0, 1], found {0}")]
     Participation(f64),
@@ -102,6 +137,14 @@ pub enum DecodeError {
         /// Its position in the message.
         position: usize,
     },
+    /// A place that is none, or not after the one before.
+    #[error("place {position} is {place}, which is none of the model or not after the one before")]
+    Place {
+        /// Its position in the message.
+        position: usize,
+        /// The place found.
+        place: u32,
+    },
     /// A level above the number of levels.
     #[error("value {position} has level {found}, above {levels}")]
     Level {
@@ -126,6 +169,8 @@ pub struct Compressor {
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     seed: Option<IndexSeed>,
+    /// Whether only `indices` travel: drawn from the seed, or chosen by the values themselves.
+    some: bool,
     indices: Vec<u32>,
     marks: Vec<u64>,
 }
@@ -135,6 +180,7 @@ impl Selection {
     pub(crate) fn for_thread() -> Self {
         Self {
             seed: None,
+            some: false,
             indices: thread_buffer(0),
             marks: thread_buffer(0),
         }
@@ -142,9 +188,9 @@ impl Selection {
 
     /// The coordinates, ascending.
     pub fn coordinates(&self) -> Coordinates<'_> {
-        match self.seed {
-            Some(_) => Coordinates::Selected(&self.indices),
-            None => Coordinates::All,
+        match self.some {
+            true => Coordinates::Selected(&self.indices),
+            false => Coordinates::All,
         }
     }
 }
@@ -165,6 +211,12 @@ impl Update {
         }
     }
 
+    /// Forgets everything: adding it adds nothing.
+    pub fn clear(&mut self) {
+        self.selection.seed = None;
+        self.values.clear();
+    }
+
     /// Where the values belong.
     pub fn coordinates(&self) -> Coordinates<'_> {
         self.selection.coordinates()
@@ -173,6 +225,21 @@ impl Update {
     /// The values, in the order of the coordinates.
     pub fn values(&self) -> &[f32] {
         &self.values
+    }
+
+    /// Marks the coordinates with a value that is not zero.
+    pub(crate) fn mark_nonzero(&self, marks: &mut [bool]) {
+        match self.coordinates() {
+            Coordinates::All => {
+                let marks = marks.iter_mut().zip(&self.values);
+                marks.for_each(|(mark, value)| *mark |= *value != 0.0);
+            }
+            Coordinates::Selected(indices) => {
+                for (&index, value) in indices.iter().zip(&self.values) {
+                    marks[index as usize] |= *value != 0.0;
+                }
+            }
+        }
     }
 
     /// Adds `scale` times this update to a dense vector.
@@ -210,8 +277,20 @@ impl Compressor {
             return Err(CompressError::Participation(participation));
         }
         match kind {
-            CompressorKind::RandK { k } if k == 0 || k > dimension => {
-                Err(CompressError::Count { k, dimension })
+            CompressorKind::RandK { k } if k == 0 || k > dimension => Err(CompressError::Count {
+                name: "random-k",
+                k,
+                dimension,
+            }),
+            CompressorKind::TopK { k } if k == 0 || k > dimension => Err(CompressError::Count {
+                name: "top-k",
+                k,
+                dimension,
+            }),
+            CompressorKind::Grid { step, bits }
+                if !(1e-20..=1e20).contains(&step) || !(2..=grid::MOST_BITS).contains(&bits) =>
+            {
+                Err(CompressError::Grid { step, bits })
             }
             CompressorKind::Qsgd { levels } if levels == 0 || levels > 32_767 => {
                 Err(CompressError::Levels(levels))
@@ -239,7 +318,17 @@ impl Compressor {
         self.participation
     }
 
-    /// The variance parameter omega, participation included.
+    /// Whether `E C(x) = x` with an error relative to `x`: what the theory of shifted and of direct
+    /// compression needs.
+    pub fn is_unbiased(&self) -> bool {
+        !matches!(
+            self.kind,
+            CompressorKind::Grid { .. } | CompressorKind::TopK { .. }
+        )
+    }
+
+    /// The variance parameter omega, participation included; infinite where there is none
+    /// ([`is_unbiased`](Self::is_unbiased)).
     pub fn omega(&self) -> f64 {
         let d = self.dimension as f64;
         let omega = match self.kind {
@@ -247,14 +336,27 @@ impl Compressor {
             CompressorKind::RandK { k } => d / k as f64 - 1.0,
             CompressorKind::Qsgd { levels } => qsgd::omega(d, levels),
             CompressorKind::Natural => natural::OMEGA,
+            CompressorKind::Grid { .. } | CompressorKind::TopK { .. } => f64::INFINITY,
         };
         (1.0 + omega) / self.participation - 1.0
     }
 
-    /// `k/d` where coordinates are chosen at random, `None` where all travel.
+    /// The share `a` of `E |a' C(x) - x|^2 <= (1 - a) |x|^2`, which biased compression needs: with
+    /// `a' = 1` for top-k, and for unbiased compressors with `a' = a = 1/(1 + omega)`. Zero for a
+    /// grid, whose error is not relative.
+    pub fn contraction(&self) -> f64 {
+        match self.kind {
+            CompressorKind::TopK { k } => k as f64 / self.dimension as f64,
+            _ => 1.0 / (1.0 + self.omega()),
+        }
+    }
+
+    /// `k/d` where some coordinates travel, `None` where all do.
     pub fn fraction(&self) -> Option<f64> {
         match self.kind {
-            CompressorKind::RandK { k } => Some(k as f64 / self.dimension as f64),
+            CompressorKind::RandK { k } | CompressorKind::TopK { k } => {
+                Some(k as f64 / self.dimension as f64)
+            }
             _ => None,
         }
     }
@@ -262,7 +364,7 @@ impl Compressor {
     /// Values in one message.
     pub fn values(&self) -> usize {
         match self.kind {
-            CompressorKind::RandK { k } => k,
+            CompressorKind::RandK { k } | CompressorKind::TopK { k } => k,
             _ => self.dimension,
         }
     }
@@ -274,6 +376,8 @@ impl Compressor {
             CompressorKind::RandK { k } => IndexSeed::LEN + 4 * k,
             CompressorKind::Qsgd { levels } => qsgd::encoded_len(self.dimension, levels),
             CompressorKind::Natural => natural::encoded_len(self.dimension),
+            CompressorKind::Grid { bits, .. } => grid::encoded_len(self.dimension, bits),
+            CompressorKind::TopK { k } => top_k::encoded_len(self.dimension, k),
         }
     }
 
@@ -292,6 +396,7 @@ impl Compressor {
             }
             _ => None,
         };
+        selection.some = selection.seed.is_some();
     }
 
     /// Compresses `residual`, given on the selected coordinates: appends the body to `body` and
@@ -310,13 +415,13 @@ impl Compressor {
         let start = body.len();
         match self.kind {
             CompressorKind::Identity => {
-                put_values(values, scale, body, &mut update.values);
-                update.selection.seed = None;
+                put_values(values.iter().copied(), scale, body, &mut update.values);
+                update.selection.some = false;
             }
             CompressorKind::RandK { k } => {
                 body.extend_from_slice(&selection.seed.map_or([0; IndexSeed::LEN], |seed| seed.0));
                 put_values(
-                    values,
+                    values.iter().copied(),
                     scale * self.dimension as f64 / k as f64,
                     body,
                     &mut update.values,
@@ -324,16 +429,35 @@ impl Compressor {
                 // Drawing the coordinates again from the seed would give the same.
                 std::mem::swap(selection, &mut update.selection);
             }
-            CompressorKind::Qsgd { .. } | CompressorKind::Natural => {
+            CompressorKind::TopK { k } => {
+                let Selection { indices, some, .. } = &mut update.selection;
+                top_k::choose(values, k, indices);
+                *some = true;
+                top_k::put_places(indices, self.dimension, body);
+                let largest = indices.iter().map(|&place| values[place as usize]);
+                put_values(largest, scale, body, &mut update.values);
+            }
+            CompressorKind::Qsgd { .. } | CompressorKind::Natural | CompressorKind::Grid { .. } => {
                 match self.kind {
                     CompressorKind::Qsgd { levels } => {
                         qsgd::encode(values, scale, levels, coins, body)
+                    }
+                    CompressorKind::Grid { step, bits } => {
+                        grid::encode(values, step, bits, coins, body)
                     }
                     _ => natural::encode(values, scale, coins, body),
                 }
                 let own = self.decode(&body[start..], update);
                 debug_assert_eq!(own, Ok(()), "a message must be readable by its sender");
             }
+        }
+    }
+
+    /// How many of these values lie beyond the range of a grid, which cuts them off.
+    pub fn beyond_range(&self, values: &[f32]) -> usize {
+        match self.kind {
+            CompressorKind::Grid { step, bits } => grid::beyond(values, step, bits),
+            _ => 0,
         }
     }
 
@@ -349,7 +473,7 @@ impl Compressor {
                 found: body.len(),
             });
         }
-        update.selection.seed = None;
+        update.selection.some = false;
         match self.kind {
             CompressorKind::Identity => take_values(body, &mut update.values),
             CompressorKind::RandK { k } => {
@@ -359,8 +483,18 @@ impl Compressor {
                 let seed = IndexSeed(bytes);
                 let Selection { indices, marks, .. } = &mut update.selection;
                 seed.choose(k, self.dimension, indices, marks);
-                update.selection.seed = Some(seed);
+                (update.selection.seed, update.selection.some) = (Some(seed), true);
                 take_values(values, &mut update.values)
+            }
+            CompressorKind::TopK { k } => {
+                let Selection { indices, some, .. } = &mut update.selection;
+                *some = true;
+                let values = top_k::take_places(body, self.dimension, k, indices)?;
+                take_values(values, &mut update.values)
+            }
+            CompressorKind::Grid { step, bits } => {
+                grid::decode(body, self.dimension, step, bits, &mut update.values);
+                Ok(())
             }
             CompressorKind::Qsgd { levels } => {
                 qsgd::decode(body, self.dimension, levels, &mut update.values)
@@ -370,10 +504,15 @@ impl Compressor {
     }
 }
 
-fn put_values(values: &[f32], scale: f64, body: &mut Vec<u8>, sent: &mut Vec<f32>) {
+fn put_values(
+    values: impl Iterator<Item = f32>,
+    scale: f64,
+    body: &mut Vec<u8>,
+    sent: &mut Vec<f32>,
+) {
     let scale = scale as f32;
     sent.clear();
-    sent.extend(values.iter().map(|value| clamp(value * scale)));
+    sent.extend(values.map(|value| clamp(value * scale)));
     let start = body.len();
     body.resize(start + 4 * sent.len(), 0);
     for (bytes, value) in body[start..]
@@ -430,6 +569,19 @@ mod tests {
         ]
     }
 
+    /// Those that are not unbiased, or whose error is not relative.
+    fn others(dimension: usize) -> Vec<CompressorKind> {
+        vec![
+            CompressorKind::Grid {
+                step: 0.01,
+                bits: 9,
+            },
+            CompressorKind::TopK {
+                k: dimension.div_ceil(3),
+            },
+        ]
+    }
+
     fn compress_once(compressor: &Compressor, x: &[f32], round: u32, update: &mut Update) {
         let key = SecretKey::simulated(11, 0);
         let mut selection = Selection::default();
@@ -443,7 +595,7 @@ mod tests {
         let mut coins = key.stream(round, Purpose::Rounding);
         let mut sent = Update::default();
         compressor.encode(
-            &Released::for_tests(chosen),
+            &Released::derived(chosen),
             &mut selection,
             &mut coins,
             &mut body,
@@ -526,17 +678,88 @@ mod tests {
         assert_eq!(omega(CompressorKind::Natural, 1.0), 0.125);
     }
 
+    /// A grid: on levels, unbiased, never further away than a step, cut off at the ends of its
+    /// range. 4,000 draws of 24 coordinates; a mean may be off by 6 of its standard errors (at most
+    /// half a step each), which a fresh seed would miss with probability below 1e-7.
+    #[test]
+    fn a_grid_is_unbiased_with_an_absolute_error() {
+        let (step, bits) = (0.25, 4);
+        let compressor = Compressor::new(CompressorKind::Grid { step, bits }, 24, 1.0).unwrap();
+        let x: Vec<f32> = (0..24).map(|i| 0.13 * i as f32 - 1.7).collect();
+        let (mut mean, mut error) = (vec![0f64; 24], 0.0);
+        let (draws, mut update) = (4_000u32, Update::default());
+        for draw in 0..draws {
+            compress_once(&compressor, &x, draw, &mut update);
+            for (i, &value) in update.values().iter().enumerate() {
+                let (value, x) = (f64::from(value), f64::from(x[i]));
+                assert_eq!(value, (value / step).round() * step);
+                assert!((value - x).abs() <= step, "{value} for {x}");
+                mean[i] += value / f64::from(draws);
+                error += (value - x).powi(2) / f64::from(draws);
+            }
+        }
+        assert!(error <= 24.0 * step * step / 4.0, "{error}");
+        for (mean, &x) in mean.iter().zip(&x) {
+            let tolerance = 6.0 * step / 2.0 / f64::from(draws).sqrt();
+            assert!((mean - f64::from(x)).abs() < tolerance, "{mean} for {x}");
+        }
+        let far = [-2.1f32, -2.0, 1.75, 1.8];
+        let compressor = Compressor::new(CompressorKind::Grid { step, bits }, 4, 1.0).unwrap();
+        compress_once(&compressor, &far, 0, &mut update);
+        assert_eq!(update.values(), [-2.0, -2.0, 1.75, 1.75]);
+        assert_eq!(compressor.beyond_range(&far), 2);
+    }
+
+    #[test]
+    fn top_k_sends_the_largest_as_they_are() {
+        let compressor = Compressor::new(CompressorKind::TopK { k: 3 }, 7, 1.0).unwrap();
+        let mut update = Update::default();
+        compress_once(
+            &compressor,
+            &[1.0, -4.0, 0.5, 4.0, -1.0, 9.0, 4.0],
+            0,
+            &mut update,
+        );
+        assert!(matches!(
+            update.coordinates(),
+            Coordinates::Selected([1, 3, 5])
+        ));
+        assert_eq!(update.values(), [-4.0, 4.0, 9.0]);
+        assert_eq!(compressor.contraction(), 3.0 / 7.0);
+        // Places that do not ascend, or are none, are refused.
+        let mut body = Vec::new();
+        top_k::put_places(&[1, 1, 5], 7, &mut body);
+        body.resize(compressor.encoded_len(), 0);
+        let refused = compressor.decode(&body, &mut update);
+        let place = DecodeError::Place {
+            position: 1,
+            place: 1,
+        };
+        assert_eq!(refused, Err(place));
+    }
+
     #[test]
     fn refuses_impossible_parameters() {
         let build = |kind, p| Compressor::new(kind, 10, p).map(|_| ());
         assert_eq!(
             build(CompressorKind::RandK { k: 11 }, 1.0),
             Err(CompressError::Count {
+                name: "random-k",
                 k: 11,
                 dimension: 10
             })
         );
         assert!(build(CompressorKind::RandK { k: 0 }, 1.0).is_err());
+        assert!(build(CompressorKind::TopK { k: 0 }, 1.0).is_err());
+        for (step, bits) in [
+            (0.0, 8),
+            (f64::NAN, 8),
+            (f64::INFINITY, 8),
+            (0.1, 1),
+            (0.1, 25),
+        ] {
+            assert!(build(CompressorKind::Grid { step, bits }, 1.0).is_err());
+        }
         assert!(build(CompressorKind::Qsgd { levels: 0 }, 1.0).is_err());
         assert!(build(CompressorKind::Identity, 0.0).is_err());
         assert!(build(CompressorKind::Identity, f64::NAN).is_err());
@@ -553,7 +776,7 @@ mod tests {
             f32::MAX,
             -f32::MAX,
         ];
-        for kind in kinds(x.len()) {
+        for kind in kinds(x.len()).into_iter().chain(others(x.len())) {
             let compressor = Compressor::new(kind, x.len(), 0.5).unwrap();
             let mut update = Update::default();
             compress_once(&compressor, &x, 0, &mut update);
@@ -570,7 +793,7 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             dimension in 1usize..40,
         ) {
-            for kind in kinds(dimension) {
+            for kind in kinds(dimension).into_iter().chain(others(dimension)) {
                 let compressor = Compressor::new(kind, dimension, 1.0).unwrap();
                 let mut update = Update::default();
                 let _ = compressor.decode(&bytes, &mut update);

@@ -7,6 +7,7 @@
 //! | SGD | `1/b sum_{j in B} g_j` |
 //! | SVRG | `1/b sum_{j in B} D(g_j - h_j) + 1/m sum_j h_j`, `h_j` at the snapshot |
 //! | SAGA | the same, `h_j` from the table of last visits |
+//! | SAG | `(1-a)/b sum_{j in B} g_j + a/m sum_j h_j`, `h_j` from that table, `B` visited already |
 //! | recursive | `1/b sum_{j in B} D(g_j - a h_j)`, `h_j` at the model before, or as SGD |
 //!
 //! `g_j` and `h_j` are record gradients, each clipped to `G` once; `D` clips the difference to
@@ -22,8 +23,10 @@
 //! SVRG's snapshots and SAGA's table mean, which are kept on all coordinates.
 
 mod recursive;
+mod sag;
 mod saga;
 mod svrg;
+mod table;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,6 +42,7 @@ use crate::objective::{
 use crate::privacy::{Contribution, RawEstimate, Term};
 
 pub use recursive::{Increment, Recursive};
+pub use sag::Sag;
 pub use saga::Saga;
 pub use svrg::Svrg;
 
@@ -403,7 +407,11 @@ fn add_differences(
         batch,
         reference,
     } = scratch;
-    let bound = bound.filter(|_| !active(Mutation::DifferencesUnclipped));
+    let unclipped = [
+        Mutation::DifferencesUnclipped,
+        Mutation::IncrementsUnclipped,
+    ];
+    let bound = bound.filter(|_| !unclipped.into_iter().any(active));
     if let Some(bound) = bound {
         let len = input.objective.factor_len();
         norms.resize(rows.len(), 0.0);

@@ -29,11 +29,14 @@
 //! | [`objective`] | losses with factored per-record gradients, the public regularizer |
 //! | [`sampling`] | which records a round uses |
 //! | [`estimator`] | GD, SGD, SVRG and SAGA with every record clipped |
-//! | [`moments`] | second moments, released once, and the map of records that they give |
 //! | [`privacy`] | the Gaussian mechanism, with floating-point or exact integer noise |
 //! | [`compress`] | unbiased compressors, participation included |
 //! | [`wire`] | messages as bytes |
+//! | [`preliminary`] | what clients release once, before the first round |
+//! | [`moments`] | such a release: second moments, and the map of records that they give |
+//! | [`ranges`] | two more: in which range the values of a column lie |
 //! | [`protocol`] | client and server |
+//! | [`gossip`] | clients without a server: graphs, and what neighbours tell each other |
 //! | [`simulate`] | all clients in one process |
 //! | [`quality`] | how good a model is on records that it was not trained on |
 //! | [`random`] | secret and public randomness, as two types |
@@ -41,8 +44,8 @@
 //! | [`linalg`] | the arithmetic underneath |
 //!
 //! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
-//! simulate, quality, protocol, wire, compress, estimator, moments, privacy, objective, data, sampling,
-//! random, linalg.
+//! simulate, gossip, quality, protocol, ranges, moments, preliminary, wire, compress, estimator, privacy,
+//! objective, data, sampling, random, linalg.
 //!
 //! The crate `soteriafl-data` reads records, `soteriafl-accountant` computes what a sigma costs and
 //! which sigma meets a target; the library `soteriafl` combines them: a run with calibrated noise in
@@ -51,13 +54,16 @@
 pub mod compress;
 pub mod data;
 pub mod estimator;
+pub mod gossip;
 pub mod linalg;
 pub mod moments;
 pub mod objective;
+pub mod preliminary;
 pub mod privacy;
 pub mod protocol;
 pub mod quality;
 pub mod random;
+pub mod ranges;
 pub mod sampling;
 pub mod simulate;
 pub mod theory;

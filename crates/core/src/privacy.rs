@@ -20,12 +20,13 @@
 mod raw_estimate;
 pub mod secure;
 
+use sha2::{Digest, Sha256};
 use soteriafl_accountant::mutation::{Mutation, active};
 use zeroize::Zeroize;
 
 use crate::linalg::round_up;
 use crate::objective::{Coordinates, Workspace};
-use crate::random::{NORMAL_BLOCK, SecretRng, fill_standard_normal};
+use crate::random::{NORMAL_BLOCK, Purpose, SecretKey, SecretRng, fill_standard_normal};
 pub(crate) use raw_estimate::KeptMean;
 pub use raw_estimate::{Contribution, RawEstimate, Term};
 use raw_estimate::{Sum, TermGrids};
@@ -69,7 +70,7 @@ pub struct Released {
 
 impl GaussianMechanism {
     /// A mechanism with standard deviation `sigma` per coordinate. Secure noise needs to know the
-    /// terms of the estimate: the minibatch term first, then the full-batch term of SVRG and SAGA.
+    /// terms of the estimate: the minibatch term first, then the term of all records (SVRG, SAGA, SAG).
     ///
     /// # Errors
     /// When no integer grid suits `sigma` and the terms.
@@ -102,7 +103,7 @@ impl GaussianMechanism {
     /// there is no such term, or no grid.
     pub fn reference_capacity(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Secure { grids, .. } => grids.reference.map(|grid| grid.capacity()),
+            Kind::Secure { grids, .. } => Some(grids.of(Term::Reference).capacity()),
             _ => None,
         }
     }
@@ -163,19 +164,51 @@ impl GaussianMechanism {
     }
 
     /// An empty sum of the kind that this mechanism adds noise to, for an estimate on `len`
-    /// coordinates with an expected batch of `batch` out of `records`.
+    /// coordinates with the divisors of its two terms.
     pub fn empty_estimate(
         &self,
         len: usize,
-        batch: f64,
-        records: f64,
+        divisors: [f64; 2],
         workspace: &mut Workspace,
     ) -> RawEstimate {
-        let divisors = [batch, records];
         match &self.kind {
             Kind::Silent | Kind::Float => RawEstimate::float(len, divisors, workspace),
             Kind::Secure { grids, .. } => RawEstimate::grid(len, *grids, divisors),
         }
+    }
+
+    /// Draws the noise and adds it, with a key that is a hash of `key`, of `label` and of the sum
+    /// itself: one secret can serve for any number of such releases, and no two sums, and no two
+    /// labels, ever share their noise. What a simulation with a fixed seed publishes at two targets
+    /// can then not be subtracted from each other. For a fixed sum the key is as good as fresh.
+    pub(crate) fn release_bound(
+        &self,
+        estimate: RawEstimate,
+        key: &SecretKey,
+        label: &[u8],
+        workspace: &mut Workspace,
+    ) -> Released {
+        let mut hasher = Sha256::new();
+        hasher.update(key.expose());
+        hasher.update((label.len() as u64).to_le_bytes());
+        hasher.update(label);
+        hasher.update(self.sigma.to_le_bytes());
+        let len = match &estimate.sum {
+            Sum::Float(sum) => {
+                sum.iter()
+                    .for_each(|value| hasher.update(value.to_le_bytes()));
+                sum.len()
+            }
+            Sum::Grid { sum, .. } => {
+                sum.iter()
+                    .for_each(|value| hasher.update(value.to_le_bytes()));
+                sum.len()
+            }
+        };
+        let bound = SecretKey::kept(hasher.finalize().into());
+        let mut stream = bound.stream(0, Purpose::Preliminary);
+        let noise = self.draw(len, &mut stream, workspace, |_| {});
+        self.release(estimate, noise, workspace)
     }
 
     /// Adds the noise. This is the only way from a raw estimate to a released one.
@@ -258,13 +291,22 @@ impl Released {
             .for_each(|(value, public)| *value += public);
     }
 
+    /// A vector that was computed from released values, public ones and coins of its own alone
+    /// (post-processing), such as the model of a client without a server.
+    pub(crate) fn derived(values: Vec<f32>) -> Self {
+        Self { values }
+    }
+
+    /// The values on some coordinates, in a buffer with one place for each.
+    pub(crate) fn restricted(&self, chosen: &[u32], mut values: Vec<f32>) -> Self {
+        for (value, &index) in values.iter_mut().zip(chosen) {
+            *value = self.values[index as usize];
+        }
+        Self { values }
+    }
+
     /// The buffer, for reuse.
     pub fn into_buffer(self) -> Vec<f32> {
         self.values
-    }
-
-    #[cfg(test)]
-    pub(crate) fn for_tests(values: Vec<f32>) -> Self {
-        Self { values }
     }
 }

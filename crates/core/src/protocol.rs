@@ -11,10 +11,14 @@
 //!                                                                         s += gamma sum_i w_i v_i
 //! ```
 //!
+//! What goes down is the average, from which everybody takes the same step; or, compressed, how far
+//! the server's model is from the one that everybody holds (`broadcast`).
+//!
 //! No clock, no socket, no file, no thread, no global randomness: numbers and bytes in, numbers and
 //! bytes out. The simulator and the network drive the same two types, and with the same keys both
 //! give the same bits.
 
+mod broadcast;
 mod client;
 mod equalize;
 mod server;

@@ -47,8 +47,8 @@ pub enum Purpose {
     Rounding = 3,
     /// Whether the client takes part in this round.
     Participation = 4,
-    /// Gaussian noise of the release of second moments, before the first round.
-    Moments = 5,
+    /// Gaussian noise of a release before the first round, by a key of its own.
+    Preliminary = 5,
 }
 
 /// A client's secret: the root of its noise, coins and coordinates. Prints nothing, and is wiped
@@ -127,7 +127,7 @@ impl ClientKeys {
     pub fn stream(&self, round: u32, purpose: Purpose) -> SecretRng {
         let key = match purpose {
             Purpose::Participation | Purpose::Sampling => &self.coins,
-            Purpose::Noise | Purpose::Rounding | Purpose::Moments => &self.noise,
+            Purpose::Noise | Purpose::Rounding | Purpose::Preliminary => &self.noise,
         };
         key.stream(round, purpose)
     }
@@ -162,6 +162,10 @@ pub enum PublicPurpose {
     Iterate = 4,
     /// Which rows are tested on instead of trained on.
     Holdout = 6,
+    /// Coordinates and rounding of what the server sends.
+    Downlink = 12,
+    /// Which clients talk to each other.
+    Topology = 16,
 }
 
 /// The run's public seed.
@@ -403,7 +407,7 @@ mod tests {
             (Purpose::Noise, false),
             (Purpose::Sampling, true),
             (Purpose::Rounding, false),
-            (Purpose::Moments, false),
+            (Purpose::Preliminary, false),
             (Purpose::Participation, true),
         ] {
             let first = |mut stream: SecretRng| stream.next_u64();

@@ -57,21 +57,34 @@ impl Sampling {
         }
     }
 
-    /// Draws a batch out of `records` rows into `rows`.
+    /// Draws a batch out of `records` records into `rows`.
     pub fn draw(&self, records: usize, rng: &mut SecretRng, rows: &mut Vec<u32>) {
+        self.draw_present(records, records, rng, rows);
+    }
+
+    /// Draws a batch out of `records` records, of which those from `present` on are null records
+    /// and nobody asks for: their coins would be independent of all others.
+    pub fn draw_present(
+        &self,
+        records: usize,
+        present: usize,
+        rng: &mut SecretRng,
+        rows: &mut Vec<u32>,
+    ) {
         rows.clear();
         match *self {
-            Sampling::Full => rows.extend(0..records as u32),
+            Sampling::Full => rows.extend(0..present as u32),
             Sampling::Poisson { batch, coins } => {
                 let rate = batch / records as f64;
                 match coins {
-                    _ if rate >= 1.0 => rows.extend(0..records as u32),
-                    Coins::Exact => exact_coins(rate, records, rng, rows),
-                    Coins::Fast => geometric_gaps(rate, records, rng, rows),
+                    _ if rate >= 1.0 => rows.extend(0..present as u32),
+                    Coins::Exact => exact_coins(rate, present, rng, rows),
+                    Coins::Fast => geometric_gaps(rate, present, rng, rows),
                 }
             }
             Sampling::WithReplacement { batch } => {
-                rows.extend((0..batch).map(|_| below(rng, records as u32)));
+                let draws = (0..batch).map(|_| below(rng, records as u32));
+                rows.extend(draws.filter(|&row| (row as usize) < present));
             }
         }
     }

@@ -24,6 +24,7 @@
 //! metrics, a few dozen gradients.
 
 mod evaluate;
+mod gossip;
 mod mailbox;
 mod parallelism;
 mod shared_state;
@@ -39,6 +40,7 @@ use crate::objective::{Objective, ObjectiveError, Regularizer};
 use crate::protocol::{Client, ClientId, Round, RoundScratch, Server};
 use evaluate::Evaluation;
 pub use evaluate::Metrics;
+pub use gossip::GossipSimulation;
 use parallelism::Parallelism;
 use shared_state::{ClientSlot, Replica, SharedState};
 use task::{ClientBlock, Task};

@@ -5,8 +5,8 @@
 //! clients of `m` records, dimension `d`, compression `omega`, smoothness `L`, clip `G`,
 //! `tau = (1 + omega)^(3/2) / sqrt(n)`. The noise constant is `c = 48` throughout, as in the
 //! authors' experiments. Whole schedules with their utility bounds are [`Choice`]s; Tables 1 and 2
-//! for given numbers are [`Tables`]. Recursive estimates are in no theorem of the paper: where a
-//! number is needed all the same, as for a batch, they count as SGD.
+//! for given numbers are [`Tables`]. Recursive estimates and SAG are in no theorem of the paper: where
+//! a number is needed all the same, as for a batch, they count as SGD and as SAGA.
 
 mod bounds;
 mod tables;
@@ -58,7 +58,7 @@ impl Problem {
                 (m * self.epsilon * self.clip * beta.sqrt() / spread).min(m)
             }
             EstimatorKind::Svrg => m.powf(2.0 / 3.0) / 4.0,
-            EstimatorKind::Saga => (3.0 * m.powf(2.0 / 3.0)).min(m),
+            EstimatorKind::Saga | EstimatorKind::Sag => (3.0 * m.powf(2.0 / 3.0)).min(m),
         }
     }
 
@@ -72,7 +72,7 @@ impl Problem {
             EstimatorKind::Svrg => {
                 probability.powf(2.0 / 3.0) * batch.powf(1.0 / 3.0) * slow / (2.0 * self.smoothness)
             }
-            EstimatorKind::Saga => slow / (3.0 * self.smoothness),
+            EstimatorKind::Saga | EstimatorKind::Sag => slow / (3.0 * self.smoothness),
         }
     }
 
@@ -87,7 +87,7 @@ impl Problem {
             EstimatorKind::Svrg => {
                 probability.powf(4.0 / 3.0) * batch.powf(2.0 / 3.0) * square * fast
             }
-            EstimatorKind::Saga => square * fast / 3.0,
+            EstimatorKind::Saga | EstimatorKind::Sag => square * fast / 3.0,
         }
     }
 
@@ -114,7 +114,7 @@ impl Problem {
         let square = self.clip.powi(2);
         match estimator {
             EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Recursive => square / 4.0,
-            EstimatorKind::Svrg | EstimatorKind::Saga => 2.0 * square,
+            EstimatorKind::Svrg | EstimatorKind::Saga | EstimatorKind::Sag => 2.0 * square,
         }
     }
 }

@@ -10,9 +10,12 @@
 //! body.
 //!
 //! **Guarantee.** No bytes make a decoder panic, and nothing is allocated because a header says so.
-//! The body of a message is described in [`crate::compress`], an average at [`put_average`].
+//! The body of a message is described in [`crate::compress`], an average at [`put_average`], what
+//! the server sends in its place when the way down is compressed at [`Downlink`].
 
-use crate::compress::{Compressor, CompressorKind, DecodeError, Update, check_finite};
+use crate::compress::{
+    Compressor, CompressorKind, DecodeError, Downlink, Rounding, Update, check_finite,
+};
 use crate::linalg::bytes::{append_floats, floats};
 use crate::linalg::vectorised;
 
@@ -26,20 +29,21 @@ const ABSENT: u8 = 0;
 
 /// Writes the header of a message that carries a body.
 pub fn put_header(compressor: &Compressor, round: u32, message: &mut Vec<u8>) {
-    put(kind_byte(compressor.kind()), compressor, round, message);
+    let kind = kind_byte(compressor.kind());
+    put(kind, compressor.dimension(), round, message);
 }
 
 /// Writes the message of a client that skips the round.
 pub fn put_absence(compressor: &Compressor, round: u32, message: &mut Vec<u8>) {
-    put(ABSENT, compressor, round, message);
+    put(ABSENT, compressor.dimension(), round, message);
 }
 
-fn put(kind: u8, compressor: &Compressor, round: u32, message: &mut Vec<u8>) {
+fn put(kind: u8, dimension: usize, round: u32, message: &mut Vec<u8>) {
     message.clear();
     message.push(VERSION);
     message.push(kind);
     message.extend_from_slice(&round.to_le_bytes());
-    message.extend_from_slice(&(compressor.dimension() as u32).to_le_bytes());
+    message.extend_from_slice(&(dimension as u32).to_le_bytes());
 }
 
 /// Reads a message of `round` into `update`; `false` if the client skips the round.
@@ -114,6 +118,8 @@ fn kind_byte(kind: CompressorKind) -> u8 {
         CompressorKind::RandK { .. } => 2,
         CompressorKind::Qsgd { .. } => 3,
         CompressorKind::Natural => 4,
+        CompressorKind::Grid { .. } => 5,
+        CompressorKind::TopK { .. } => 6,
     }
 }
 
@@ -151,10 +157,7 @@ pub fn put_average(average: &[f32], round: u32, message: &mut Vec<u8>) {
     };
     message.clear();
     message.reserve_exact(HEADER_LEN + least + 4);
-    message.push(VERSION);
-    message.push(kind);
-    message.extend_from_slice(&round.to_le_bytes());
-    message.extend_from_slice(&(average.len() as u32).to_le_bytes());
+    put(kind, average.len(), round, message);
     match kind {
         DENSE => append_floats(average, message),
         BITMAP => {
@@ -289,6 +292,39 @@ fn index_error(found: usize, dimension: usize) -> DecodeError {
         field: "an ascending index below",
         expected: dimension as u64,
         found: found as u64,
+    }
+}
+
+/// Writes the header of what the server sends in `round`; the body is [`Downlink::encode`]'s.
+pub fn put_downlink_header(downlink: &Downlink, round: u32, message: &mut Vec<u8>) {
+    let kind = downlink_byte(downlink);
+    put(kind, downlink.dimension(), round, message);
+}
+
+/// Reads what the server sends in `round` into `update`, which is to be added to the model.
+///
+/// # Errors
+/// When the bytes are none of this run and round; `update` is then empty.
+pub fn decode_downlink(
+    downlink: &Downlink,
+    round: u32,
+    message: &[u8],
+    update: &mut Update,
+) -> Result<(), DecodeError> {
+    update.clear();
+    let (header, body) = split_header(message, HEADER_LEN + downlink.encoded_len())?;
+    check_header(header, round, downlink.dimension())?;
+    let kind = downlink_byte(downlink);
+    expect("kind", u64::from(kind), u64::from(header[1]))?;
+    downlink.decode(round, body, update)
+}
+
+fn downlink_byte(downlink: &Downlink) -> u8 {
+    match downlink.kind().rounding {
+        Rounding::Exact => 24,
+        Rounding::Qsgd { .. } => 25,
+        Rounding::Natural => 26,
+        Rounding::Sign => 27,
     }
 }
 

@@ -121,7 +121,7 @@ fn packing(sizes: &[usize], dense: bool) -> u64 {
 }
 
 /// The estimators, each with a way to sample that goes with it.
-fn algorithms() -> [(EstimatorPlan, Sampling); 5] {
+fn algorithms() -> [(EstimatorPlan, Sampling); 6] {
     let poisson = Sampling::Poisson {
         batch: 12.0,
         coins: Coins::Fast,
@@ -136,6 +136,7 @@ fn algorithms() -> [(EstimatorPlan, Sampling); 5] {
         (EstimatorPlan::Minibatch, poisson),
         (svrg, poisson),
         (EstimatorPlan::Saga { difference_clip }, poisson),
+        (EstimatorPlan::Sag { memory: 0.5 }, poisson),
         (EstimatorPlan::Recursive(Recursion::momentum(0.3)), poisson),
     ]
 }
@@ -177,11 +178,11 @@ fn setting(
     }
 }
 
-/// How many sums over all coordinates a client computes in a round: of the estimate, and of SAGA's
-/// mean.
+/// How many sums over all coordinates a client computes in a round: of the estimate, and of a
+/// table's mean.
 fn full_sums(estimator: EstimatorPlan, kind: CompressorKind) -> u64 {
     let sides = match estimator {
-        EstimatorPlan::Minibatch => 1,
+        EstimatorPlan::Minibatch | EstimatorPlan::Sag { .. } => 1,
         _ => 2,
     };
     let estimate = match kind {
@@ -189,7 +190,7 @@ fn full_sums(estimator: EstimatorPlan, kind: CompressorKind) -> u64 {
         _ => 0,
     };
     let mean = match estimator {
-        EstimatorPlan::Saga { .. } => 2,
+        EstimatorPlan::Saga { .. } | EstimatorPlan::Sag { .. } => 2,
         _ => 0,
     };
     estimate + mean

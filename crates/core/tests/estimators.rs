@@ -67,7 +67,7 @@ impl Model {
     }
 }
 
-const ESTIMATORS: [EstimatorPlan; 7] = [
+const ESTIMATORS: [EstimatorPlan; 9] = [
     EstimatorPlan::Minibatch,
     EstimatorPlan::Svrg {
         snapshot_probability: 0.3,
@@ -83,6 +83,8 @@ const ESTIMATORS: [EstimatorPlan; 7] = [
     EstimatorPlan::Saga {
         difference_clip: Some(0.1),
     },
+    EstimatorPlan::Sag { memory: 0.4 },
+    EstimatorPlan::Sag { memory: 1.0 },
     EstimatorPlan::Recursive(Recursion {
         keep: 0.8,
         period: None,
@@ -382,6 +384,38 @@ fn a_table_remembers_only_the_last_visit() {
             fresh.send(round, &model);
             for (old, fresh) in old.update.values().iter().zip(fresh.update.values()) {
                 assert!((old - fresh).abs() < 1e-5, "{sampling:?}: {old} {fresh}");
+            }
+        }
+    }
+}
+
+/// Where every record is visited in every round, the table's mean is the full gradient, and whatever
+/// the memory is, SAG is GD: up to the rounding of two sums, in floating point.
+#[test]
+fn whole_batches_of_sag_are_full_gradients() {
+    let (values, labels) = table(4, 30, 6, 3);
+    let data = Arc::new(dense(&values, &labels, 3));
+    let objective = network(6, &[4], 3);
+    let d = objective.dimension();
+    let build = |estimator| {
+        let mut plan = client_plan(Arc::clone(&objective), CompressorKind::RandK { k: d / 2 });
+        plan.estimator = estimator;
+        plan.clipping = Clipping::Record(0.5);
+        let key = SecretKey::simulated(1, 0);
+        let data = Arc::clone(&data);
+        Sender::new(Client::new(0, Arc::new(plan), data, Sampling::Full, 1e-4, key).unwrap())
+    };
+    let mut gd = build(EstimatorPlan::Minibatch);
+    let mut sags = [0.3, 1.0].map(|memory| build(EstimatorPlan::Sag { memory }));
+    let mut stream = Stream(6);
+    for round in 0..20 {
+        let model = Arc::new(stream.numbers(d, 2.0));
+        assert!(gd.send(round, &model));
+        for sag in &mut sags {
+            assert!(sag.send(round, &model));
+            let pairs = sag.update.values().iter().zip(gd.update.values());
+            for (found, expected) in pairs {
+                assert!((found - expected).abs() < 1e-5, "{found} {expected}");
             }
         }
     }

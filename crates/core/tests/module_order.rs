@@ -3,15 +3,18 @@
 
 use std::path::{Path, PathBuf};
 
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 17] = [
     "theory",
     "simulate",
+    "gossip",
     "quality",
     "protocol",
+    "ranges",
+    "moments",
+    "preliminary",
     "wire",
     "compress",
     "estimator",
-    "moments",
     "privacy",
     "objective",
     "data",

@@ -53,6 +53,8 @@ fn messages_stay_finite_whatever_the_server_sends() {
         EstimatorPlan::Saga {
             difference_clip: None,
         },
+        EstimatorPlan::Sag { memory: 0.5 },
+        EstimatorPlan::Sag { memory: 1.0 },
     ];
     let lies = [
         f32::NAN,
@@ -384,6 +386,7 @@ fn impossible_clients_are_refused() {
     let result = build(both, &[0, 1, 2], POISSON);
     assert!(matches!(result, Err(ClientError::Unsupported(_))));
     for estimator in [
+        EstimatorPlan::Sag { memory: 1.0 },
         EstimatorPlan::Saga {
             difference_clip: None,
         },
@@ -397,6 +400,23 @@ fn impossible_clients_are_refused() {
         plan.clipping = Clipping::Selected(1.0);
         let result = build(plan, &[0, 1, 2], POISSON);
         assert!(matches!(result, Err(ClientError::Unsupported(_))));
+    }
+}
+
+/// A memory is a share, and not nothing.
+#[test]
+fn a_memory_is_a_share() {
+    for memory in [0.0, -0.5, 1.5, f64::NAN] {
+        let mut plan = client_plan(logistic(4), CompressorKind::Identity);
+        plan.estimator = EstimatorPlan::Sag { memory };
+        let (rows, labels) = table(2, 9, 4, 2);
+        let data = Arc::new(dense(&rows, &labels, 2));
+        let key = SecretKey::simulated(3, 0);
+        let built = Client::new(7, Arc::new(plan), data, POISSON, 0.1, key).map(|_| ());
+        assert!(
+            matches!(built, Err(ClientError::Unsupported(_))),
+            "{memory}"
+        );
     }
 }
 

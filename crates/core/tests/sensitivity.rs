@@ -48,6 +48,8 @@ fn estimators() -> Vec<(EstimatorPlan, Sampling, (f64, f64))> {
         difference_clip,
     };
     let saga = |difference_clip| EstimatorPlan::Saga { difference_clip };
+    let sag = |memory| EstimatorPlan::Sag { memory };
+    let mixed = |a: f64| (a * CLIP / m, (1.0 - a) * CLIP / BATCH + a * CLIP / m);
     let loose = (CLIP / m, (2.0 - q) * CLIP / BATCH);
     let clipped = (CLIP / m, DIFFERENCE / BATCH + CLIP / m);
     vec![
@@ -57,6 +59,8 @@ fn estimators() -> Vec<(EstimatorPlan, Sampling, (f64, f64))> {
         (svrg(Some(DIFFERENCE)), POISSON, clipped),
         (saga(None), POISSON, loose),
         (saga(Some(DIFFERENCE)), POISSON, clipped),
+        (sag(0.6), POISSON, mixed(0.6)),
+        (sag(1.0), POISSON, (CLIP / m, CLIP / m)),
         (recursive(0.7, None), POISSON, (0.0, CLIP / BATCH)),
         (recursive(1.0, Some(4)), POISSON, (0.0, CLIP / BATCH)),
         (recursive(1.0, Some(9)), Sampling::Full, (0.0, CLIP / m)),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use soteriafl_accountant::{IncrementClip, Recursion};
-use soteriafl_core::compress::{Compressor, CompressorKind};
+use soteriafl_core::compress::{Compressor, CompressorKind, Downlink, DownlinkKind, Rounding};
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Explicit, Objective, Outcome, RecordLoss, Regularizer, RowView};
@@ -340,6 +340,31 @@ fn metrics_are_what_they_say() {
         )
         .unwrap();
     assert_eq!(checked, ROUNDS + 1);
+}
+
+/// A compressed way down: the same rows on any number of threads, and what is counted is what every
+/// client gets.
+#[test]
+fn the_way_down_is_the_same_on_any_number_of_threads() {
+    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
+        for rounding in [Rounding::Sign, Rounding::Natural] {
+            let mut setting = setting(9, estimator, Noise::Float, true);
+            let d = setting.start.len();
+            let kind = DownlinkKind {
+                coordinates: Some(d / 2),
+                rounding,
+            };
+            let downlink = Downlink::new(kind, d, setting.plan.public_seed).unwrap();
+            let each = wire::HEADER_LEN + downlink.encoded_len();
+            setting.server.downlink = Some(downlink);
+            let alone = rows(&setting, 1, 2, None);
+            assert!(alone == rows(&setting, 3, 2, None), "{}", setting.name);
+            assert_eq!(
+                alone[ROUNDS as usize].1[2],
+                u64::from(ROUNDS) * 9 * each as u64
+            );
+        }
+    }
 }
 
 /// Traffic is what the messages by hand add up to: absent clients send a bare header.

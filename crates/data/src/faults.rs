@@ -122,6 +122,8 @@ pub struct Faults {
     /// What the header calls the columns, if there is one.
     names: Option<Vec<String>>,
     rows: u64,
+    /// What is counted to say where a row stands: lines, or rows.
+    places: &'static str,
     /// By column, counted from 0, whole rows first.
     faults: BTreeMap<(Option<usize>, Kind), Fault>,
 }
@@ -133,8 +135,14 @@ impl Faults {
             file: file.to_owned(),
             names,
             rows: 0,
+            places: "line",
             faults: BTreeMap::new(),
         }
+    }
+
+    /// The same for a file whose rows are counted in these.
+    pub(super) fn counted_in(self, places: &'static str) -> Faults {
+        Faults { places, ..self }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -193,7 +201,11 @@ impl Faults {
         let expected = &fault.expected;
         if let ([(line, found)], 1) = (&fault.first[..], fault.count) {
             let found = if values { found } else { kind.found() };
-            return format!("{file}, line {line}{column}: expected {expected}, found {found}");
+            let place = match line {
+                0 => String::new(),
+                line => format!(", {} {line}", self.places),
+            };
+            return format!("{file}{place}{column}: expected {expected}, found {found}");
         }
         let quoted = values && kind != Kind::Nothing;
         let places: Vec<String> = fault
@@ -207,9 +219,10 @@ impl Faults {
         let found = kind.found();
         format!(
             "{file}{column}: expected {expected}, found {found} in {} of {} rows, \
-             first in lines {}",
+             first in {}s {}",
             fault.count,
             self.rows,
+            self.places,
             enumerate(&places)
         )
     }

@@ -26,7 +26,6 @@ pub enum Foreign {
     Utf32,
     Bzip2,
     Xz,
-    Zstandard,
     SevenZip,
     Tar,
     Pickle,
@@ -58,7 +57,6 @@ impl Foreign {
             [a, 0, b, 0, ..] | [0, a, 0, b, ..] if is_text(*a) && is_text(*b) => Foreign::Utf16,
             _ if starts(b"BZh") && head.get(4..10) == Some(b"1AY&SY") => Foreign::Bzip2,
             _ if starts(b"\xfd7zXZ\0") => Foreign::Xz,
-            _ if starts(b"\x28\xb5\x2f\xfd") => Foreign::Zstandard,
             _ if starts(b"7z\xbc\xaf\x27\x1c") => Foreign::SevenZip,
             _ if head.get(257..262) == Some(b"ustar") => Foreign::Tar,
             [0x80, 2..=5, ..] => Foreign::Pickle,
@@ -72,20 +70,14 @@ impl Foreign {
     pub fn advice(self) -> &'static str {
         match self {
             Foreign::Zip | Foreign::Tar | Foreign::SevenZip => {
-                "unpack it and name the file inside of it (gzip is the only compression that is \
-                 read as it is)"
+                "unpack it and name the file inside of it (gzip and zstd are the compressions that \
+                 are read as they are)"
             }
-            Foreign::Bzip2 | Foreign::Xz | Foreign::Zstandard => {
-                "unpack it, or pack it with gzip instead"
-            }
+            Foreign::Bzip2 | Foreign::Xz => "unpack it, or pack it with gzip or zstd instead",
             Foreign::Excel | Foreign::OldExcel | Foreign::OpenDocument => {
                 "save the sheet as CSV in UTF-8 and name that file as csv:FILE"
             }
-            Foreign::Parquet => {
-                "write it as CSV, for instance pandas.read_parquet(\"FILE\").to_csv(\"FILE.csv\", \
-                 index=False), and name that \
-                 as csv:FILE.csv"
-            }
+            Foreign::Parquet => "name it as parquet:FILE",
             Foreign::Arrow => {
                 "write it as CSV, for instance pandas.read_feather(\"FILE\").to_csv(\"FILE.csv\", \
                  index=False), and name that \
@@ -159,7 +151,6 @@ impl fmt::Display for Foreign {
             Foreign::Utf32 => "text in UTF-32",
             Foreign::Bzip2 => "data packed with bzip2",
             Foreign::Xz => "data packed with xz",
-            Foreign::Zstandard => "data packed with zstd",
             Foreign::SevenZip => "a 7z archive",
             Foreign::Tar => "a tar archive",
             Foreign::Pickle => "a Python pickle",
@@ -226,7 +217,6 @@ mod tests {
             (b"\xff\xfe\0\x001\0\0\0".to_vec(), "x", Foreign::Utf32),
             (b"BZh91AY&SY\x12".to_vec(), "x", Foreign::Bzip2),
             (b"\xfd7zXZ\0\0\x04".to_vec(), "x", Foreign::Xz),
-            (b"\x28\xb5\x2f\xfd\x24".to_vec(), "x", Foreign::Zstandard),
             (b"7z\xbc\xaf\x27\x1c\0".to_vec(), "x", Foreign::SevenZip),
             (tar, "x", Foreign::Tar),
             (b"\x80\x04\x95\x10".to_vec(), "x", Foreign::Pickle),

@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::faults::Kind;
 use super::reader::quote;
+use super::schema::Cell;
 use super::{DataError, Dataset, Place, TableSchema};
 use soteriafl_core::data::{LARGEST_VALUE, Labels as Truth, TargetRange, Targets};
 
@@ -162,6 +164,16 @@ impl Labels {
         };
         self.rows.push(class);
         Ok(())
+    }
+
+    /// The same of a cell; what kind of fault it is, and what was expected.
+    pub(super) fn push_cell(&mut self, cell: Cell<'_>) -> Result<(), (Kind, String)> {
+        let refused = match cell {
+            Cell::Gap | Cell::Text(b"") => return Err((Kind::Nothing, "a label".to_owned())),
+            Cell::Text(text) => self.push(text),
+            Cell::Number(number) => self.push(number.to_string().as_bytes()),
+        };
+        refused.map_err(|refused| (Kind::Label, refused.expected))
     }
 
     pub(super) fn rows(&self) -> usize {

@@ -59,6 +59,7 @@ mod reader;
 pub mod schema;
 mod several;
 mod source;
+mod table;
 
 pub use directories::DataDirectories;
 pub use error::{DataError, Place};

@@ -15,10 +15,10 @@ use std::path::Path;
 
 use flate2::read::DeflateDecoder;
 
-use super::csv::LabelColumn;
 use super::labels::Labels;
 use super::reader::{feature_value, quote};
 use super::source::Loaded;
+use super::table::LabelColumn;
 use super::{DataError, Dataset, DenseRows, Features, Place, Schema};
 
 /// Longest header of an array.

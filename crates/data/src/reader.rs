@@ -1,4 +1,4 @@
-//! Files as byte streams: plain or gzip, told apart by their first bytes and never by their names.
+//! Files as byte streams: plain, gzip or zstd, told apart by their first bytes and never by their names.
 //! What is certainly neither text nor IDX is refused for what it is (`foreign.rs`).
 
 use std::fs::File;
@@ -20,7 +20,7 @@ const LONGEST_LINE: u64 = 1 << 28;
 pub(super) struct Input<'a> {
     path: PathBuf,
     reader: Box<dyn BufRead + 'a>,
-    gzip: bool,
+    packing: Option<Packing>,
     /// The first bytes, decompressed.
     head: Vec<u8>,
 }
@@ -48,23 +48,21 @@ impl<'a> Input<'a> {
             error,
         };
         let mut reader = reader;
-        let head = head(&mut reader).map_err(failed)?;
-        let gzip = head.starts_with(&[0x1f, 0x8b]);
+        let mut head = head(&mut reader).map_err(failed)?;
+        let packing = Packing::of(&head);
         let mut input = Input {
             path: name.to_owned(),
             reader: Box::new(rejoin(head.clone(), reader)),
-            gzip,
+            packing,
             head: Vec::new(),
         };
-        let head = if gzip {
-            let mut unpacked = MultiGzDecoder::new(input.reader);
-            input.reader = Box::new(io::empty());
-            let head = self::head(&mut unpacked).map_err(|error| input.failed(error))?;
+        if let Some(packing) = packing {
+            let packed = std::mem::replace(&mut input.reader, Box::new(io::empty()));
+            let unpacked = packing.unpack(packed);
+            let mut unpacked = unpacked.map_err(|error| input.failed(error))?;
+            head = self::head(&mut unpacked).map_err(|error| input.failed(error))?;
             input.reader = Box::new(rejoin(head.clone(), unpacked));
-            head
-        } else {
-            head
-        };
+        }
         match Foreign::of(&head, name) {
             Some(kind) => Err(DataError::Foreign {
                 path: name.to_owned(),
@@ -88,10 +86,10 @@ impl<'a> Input<'a> {
 
     /// The error for a read that failed: broken compression is a matter of the file's format.
     pub(super) fn failed(&self, error: io::Error) -> DataError {
-        if self.gzip {
+        if let Some(packing) = self.packing {
             return DataError::Format {
                 place: Place::file(&self.path),
-                expected: "whole gzip data".to_owned(),
+                expected: format!("whole {} data", packing.name()),
                 found: format!("damaged or truncated data ({error})"),
             };
         }
@@ -139,6 +137,38 @@ impl<'a> Input<'a> {
 impl Read for Input<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.reader.read(buffer)
+    }
+}
+
+/// How a file is packed.
+#[derive(Clone, Copy)]
+enum Packing {
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    /// Of a file with these first bytes.
+    fn of(head: &[u8]) -> Option<Packing> {
+        match head {
+            [0x1f, 0x8b, ..] => Some(Packing::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Packing::Zstd),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Packing::Gzip => "gzip",
+            Packing::Zstd => "zstd",
+        }
+    }
+
+    fn unpack<'a>(self, packed: Box<dyn BufRead + 'a>) -> io::Result<Box<dyn Read + 'a>> {
+        Ok(match self {
+            Packing::Gzip => Box::new(MultiGzDecoder::new(packed)),
+            Packing::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(packed)?),
+        })
     }
 }
 
@@ -235,18 +265,28 @@ mod tests {
         assert_eq!(lines(b"\x1f").unwrap(), ["\x1f"]);
     }
 
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        zstd::encode_all(bytes, 3).unwrap()
+    }
+
     #[test]
-    fn damaged_gzip_is_an_error_of_the_format() {
-        let whole = gzip(&b"some text that is long enough\n".repeat(50));
-        for cut in [2, 5, 12, whole.len() - 9, whole.len() - 1] {
-            let error = lines(&whole[..cut]).unwrap_err();
-            assert!(matches!(error, DataError::Format { .. }), "{cut}: {error}");
-            assert!(
-                error
-                    .to_string()
-                    .starts_with("memory: expected whole gzip data, found damaged")
-            );
+    fn damaged_packed_data_is_an_error_of_the_format() {
+        let text = b"some text that is long enough\n".repeat(50);
+        for (whole, name) in [(gzip(&text), "gzip"), (zstd(&text), "zstd")] {
+            assert_eq!(lines(&whole).unwrap().len(), 50);
+            for cut in [4, 5, 12, whole.len() - 9, whole.len() - 1] {
+                let error = lines(&whole[..cut]).unwrap_err();
+                assert!(matches!(error, DataError::Format { .. }), "{cut}: {error}");
+                let said = format!("memory: expected whole {name} data, found damaged");
+                assert!(error.to_string().starts_with(&said), "{cut}: {error}");
+            }
         }
+    }
+
+    #[test]
+    fn zstd_frames_are_read_through() {
+        let joined = [zstd(b"a\n"), zstd(b"b\n")].concat();
+        assert_eq!(lines(&joined).unwrap(), ["a", "b"]);
     }
 
     #[test]

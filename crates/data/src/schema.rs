@@ -75,6 +75,8 @@ pub enum ColumnKind {
         /// The upper end.
         high: f64,
     },
+    /// A number of which nobody knows the range: clients estimate it, privately, before the run.
+    PrivateNumber,
     /// One of some values.
     Category {
         /// All of them, in the order of their features.
@@ -255,6 +257,45 @@ impl TableSchema {
             .collect()
     }
 
+    /// The features, by number, whose ranges nobody knows: read by this schema they are numbers as
+    /// they stand in the table.
+    pub fn private_numbers(&self) -> Vec<usize> {
+        let (mut next, mut found) = (0, Vec::new());
+        let kinds = self.columns.iter().filter_map(|column| match &column.role {
+            Role::Feature { kind, .. } => Some(kind),
+            _ => None,
+        });
+        for (kind, encoder) in kinds.zip(&self.encoders) {
+            if *kind == ColumnKind::PrivateNumber {
+                found.push(next);
+            }
+            next += encoder.width();
+        }
+        found
+    }
+
+    /// The same with ranges that were estimated, one for each of [`private_numbers`].
+    ///
+    /// [`private_numbers`]: Self::private_numbers
+    ///
+    /// # Errors
+    /// When one is no range.
+    pub fn with_ranges(&self, ranges: &[(f64, f64)]) -> Result<TableSchema, SchemaError> {
+        let mut ranges = ranges.iter();
+        let known = |column: &Column| {
+            let mut column = column.clone();
+            if let Role::Feature { kind, .. } = &mut column.role
+                && *kind == ColumnKind::PrivateNumber
+                && let Some(&(low, high)) = ranges.next()
+            {
+                *kind = ColumnKind::Number { low, high };
+            }
+            column
+        };
+        let columns = self.columns.iter().map(known).collect();
+        TableSchema::new(self.ranges, self.numbers, self.missing.clone(), columns)
+    }
+
     /// The encoder of every feature column, in the order of columns.
     fn encoders(&self) -> &[Encoder] {
         &self.encoders
@@ -272,10 +313,12 @@ fn names(column: &Column, numbers: Numbers) -> Vec<String> {
     };
     let name = &column.name;
     let mut names = match kind {
-        ColumnKind::Number { .. } | ColumnKind::Date { .. } => match numbers {
-            Numbers::Linear => vec![name.clone()],
-            Numbers::Root => vec![name.clone(), format!("sqrt({name})")],
-        },
+        ColumnKind::Number { .. } | ColumnKind::PrivateNumber | ColumnKind::Date { .. } => {
+            match numbers {
+                Numbers::Linear => vec![name.clone()],
+                Numbers::Root => vec![name.clone(), format!("sqrt({name})")],
+            }
+        }
         ColumnKind::YesNo { .. } => vec![name.clone()],
         ColumnKind::Category { values, unknown } => {
             let mut names: Vec<String> = values.iter().map(|v| format!("{name}={v}")).collect();
@@ -360,7 +403,7 @@ fn check_column(column: &Column) -> Result<(), SchemaError> {
             ColumnKind::Date { low, high } => range(f64::from(low.days()), f64::from(high.days())),
             ColumnKind::Category { values, .. } => list("values", values, 1),
             ColumnKind::YesNo { words: Some(words) } => list("values", words, 2),
-            ColumnKind::YesNo { words: None } => Ok(()),
+            ColumnKind::YesNo { words: None } | ColumnKind::PrivateNumber => Ok(()),
         },
         Role::Label(Target::Classes(classes)) => list("classes", classes, 2),
         Role::Label(Target::Quantity { low, high }) => range(*low, *high),

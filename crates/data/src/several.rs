@@ -5,9 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::csv::{self, Format};
-use super::reader::Input;
 use super::source::Loaded;
+use super::table::{Format, Reader, load_all};
 use super::{DataError, Grouping, Schema};
 
 /// Whether a path stands for several files.
@@ -54,8 +53,8 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
 /// Reads all files as one table. Unless a column says whose records they are, their files do.
 pub(super) fn load(path: &Path, format: &Format, schema: &Schema) -> Result<Loaded, DataError> {
     let files = files(path)?;
-    let inputs = files.iter().map(|path| Input::open(path));
-    let (mut loaded, counts) = csv::load_all(inputs, format, schema)?;
+    let readers = files.iter().map(|path| Reader::open(path, format));
+    let (mut loaded, counts) = load_all(readers, format, schema)?;
     if schema.client_column.is_none() {
         let names = files.iter().map(|file| client(file)).collect();
         let of_rows = counts.iter().enumerate();

@@ -1,24 +1,31 @@
 //! Whether to take part: decided by the description alone, before anything has left and before the
 //! state is bound to anything. Whatever carries the messages (our own network, another one), a
 //! client comes to its [`Participant`] through [`outline`], [`joined`], [`Agreed::reach`] and
-//! [`Agreed::participant`], in this order.
+//! [`Agreed::opening`] and [`Agreed::participant`], in this order.
 //!
 //! A client believes nobody: the noise and the cost of the whole run are computed here, from its
 //! own number of records, and compared with its own limits.
 
 use std::sync::Arc;
 
+use soteriafl::accounting::preliminaries;
+use soteriafl::persons::Bounded;
+use soteriafl::preliminary;
 use soteriafl::problem::{ProblemError, weights};
 use soteriafl::run as setup;
+use soteriafl_core::objective::{Objective, ObjectiveError};
 use soteriafl_core::protocol::{Client, ClientId, Server};
 use soteriafl_core::random::{EntropyError, SecretKey};
-use soteriafl_data::{Adjustment, DataDirectories, Share};
+use soteriafl_data::Adjustment;
 
 use super::Hash;
 use super::budget::{self, Cost, Limits, Priced, Refusal, Sent};
 use super::description::{Description, DescriptionError};
-use super::participant::{Participant, ParticipantError, Parts, checkpoint_every, fresh_secrets};
-use super::records::{self, LoadError, Records};
+use super::holding::Holding;
+use super::participant::{
+    Opening, Participant, ParticipantError, Parts, Secrets, checkpoint_every, fresh_secrets,
+};
+use super::records::{LoadError, Records};
 use super::schema_pin::{self, ShapeError};
 use super::store::{ClientStore, LedgerRun, StoreError};
 
@@ -28,9 +35,7 @@ pub struct Terms {
     /// Which client this is.
     pub client: ClientId,
     /// Its records.
-    pub share: Share,
-    /// Where data sets are looked for.
-    pub directories: DataDirectories,
+    pub holding: Holding,
     /// Up to where it goes.
     pub limits: Limits,
     /// Up to how many records of a person it speaks of, where the run speaks of fewer.
@@ -100,6 +105,9 @@ pub enum AgreementError {
     /// Whoever was asked said no.
     #[error("{0}")]
     Declined(String),
+    /// Whoever computes the model cannot, for this run.
+    #[error("the model cannot be computed: {0}; nothing was sent")]
+    Objective(ObjectiveError),
     /// The run cannot be set up.
     #[error(transparent)]
     Problem(#[from] ProblemError),
@@ -166,10 +174,10 @@ pub fn joined<'a>(
             given: terms.client,
         });
     }
-    if run.part != terms.share.part && !run.finished {
+    if run.part != terms.holding.part() && !run.finished {
         return Err(AgreementError::OtherPart {
             bound: run.part,
-            given: terms.share.part,
+            given: terms.holding.part(),
         });
     }
     Ok(Some(run))
@@ -181,6 +189,8 @@ pub struct Agreed {
     pub description: Description,
     /// The records, ready to train on.
     pub records: Records,
+    /// The loss over them.
+    pub objective: Arc<dyn Objective>,
     /// The run as the ledger will know it.
     pub run: LedgerRun,
 }
@@ -199,25 +209,30 @@ impl Agreed {
         store: &mut impl ClientStore,
         consent: &mut dyn Consent,
     ) -> Result<Self, AgreementError> {
-        let share = &terms.share;
+        let holding = &terms.holding;
+        let names = outline.shape.names.as_deref();
+        let unfit = |error| AgreementError::Records(error, names.map(<[String]>::to_vec));
+        // Before a shape is kept that is none of these records'.
+        holding.check_model(outline).map_err(unfit)?;
         let same = known.iter().filter(|run| run.data == own);
         schema_pin::admit(
             store,
-            share,
+            holding,
             &outline.shape,
             same.map(|run| run.description.as_str()),
             terms.shape.as_deref(),
         )?;
-        let names = outline.shape.names.as_deref();
-        let records = records::load(share, own, outline, &terms.directories)
-            .map_err(|error| AgreementError::Records(error, names.map(<[String]>::to_vec)))?;
+        let records = holding.load(own, outline).map_err(unfit)?;
         if let (Some(names), false) = (names, records.named) {
             consent.unnamed(names);
         }
         if !records.adjustments.is_empty() {
             consent.adjusted(&records.adjustments);
         }
-        let rows = records.data.rows();
+        if let Some(bounded) = &records.bounded {
+            consent.bounded(bounded, outline.resolved.records_per_person);
+        }
+        let rows = records.data.records();
         let description =
             Description::parse(outline.text(), rows).map_err(AgreementError::Unusable)?;
         let before = joined(terms, outline, known)?;
@@ -234,7 +249,7 @@ impl Agreed {
             description: outline.text().to_string(),
             client: terms.client,
             data: records.digest,
-            part: share.part,
+            part: holding.part(),
             price,
             messages,
             finished: false,
@@ -255,31 +270,55 @@ impl Agreed {
         if terms.limits.epsilon.is_none() && run.messages == 0 {
             consent.without_limit(&cost)?;
         }
+        let objective = holding.objective(&description);
         Ok(Self {
+            objective: objective.map_err(AgreementError::Objective)?,
             description,
             records,
             run,
         })
     }
 
-    /// The client itself, going on where the store ends. The run has begun in it. A checkpoint is
-    /// written every so many rounds; `None`: so often that it costs little beside the messages.
+    /// The client before the first round, going on where the store ends. The run has begun in it.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or a release has no noise.
+    pub fn opening<S: ClientStore>(
+        &self,
+        store: S,
+        terms: &Terms,
+    ) -> Result<Opening<S>, AgreementError> {
+        let run = self.description.resolved.specification();
+        let data = Arc::clone(&self.records.data);
+        let releases = preliminaries(&run, data.records()).map_err(Refusal::from)?;
+        let hash = *self.description.hash();
+        let aim = preliminary::aim(&self.description.resolved);
+        let secrets = secrets(terms);
+        Ok(Opening::new(store, hash, releases, data, aim, secrets)?)
+    }
+
+    /// The client itself, once all that comes before the first round is over, going on where its
+    /// store ends. A checkpoint is written every so many rounds; `None`: so often that it costs
+    /// little beside the messages.
     ///
     /// # Errors
     /// When the store belongs to something else, or there are no secrets.
     pub fn participant<S: ClientStore>(
         &self,
-        store: S,
+        opening: Opening<S>,
         terms: &Terms,
         every: Option<u32>,
     ) -> Result<Participant<S>, AgreementError> {
+        let missing =
+            || AgreementError::Client("a release before the first round is missing".into());
+        let (store, data) = opening.into_parts().ok_or_else(missing)?;
         let description = &self.description;
         let resolved = &description.resolved;
-        let plan = Arc::new(setup::plan_for(resolved, &description.model.objective())?);
+        let plan = Arc::new(setup::plan_for(resolved, &self.objective)?);
         let client = Client::new(
             terms.client,
             Arc::clone(&plan),
-            Arc::clone(&self.records.data),
+            data,
             resolved.specification().sampling(),
             self.run.price.sigma,
             // Replaced before every message.
@@ -292,21 +331,27 @@ impl Agreed {
         // Weights are the server's business: a replica is given averages.
         let server_plan =
             setup::server_plan(resolved, &description.model, &plan, weights(resolved, &[1]));
-        let (test_seed, id) = (terms.test_seed, terms.client);
         Ok(Participant::new(Parts {
             store,
             run: *description.hash(),
             client,
+            trained_on: terms.holding.in_order(),
             compressor: plan.compressor.clone(),
-            replica: Server::new(server_plan, start),
+            replica: Server::follower(server_plan, start),
             awaits_start,
-            secrets: Box::new(move |_, purpose| match test_seed {
-                Some(seed) => Ok(SecretKey::simulated(seed, id).into()),
-                None => fresh_secrets(purpose),
-            }),
+            secrets: secrets(terms),
             checkpoint_every: every.unwrap_or_else(|| checkpoint_every(&plan.compressor)),
         })?)
     }
+}
+
+/// Where a client's secrets come from: the operating system, but for test runs.
+fn secrets(terms: &Terms) -> Secrets {
+    let (test_seed, id) = (terms.test_seed, terms.client);
+    Box::new(move |_, purpose| match test_seed {
+        Some(seed) => Ok(SecretKey::simulated(seed, id).into()),
+        None => fresh_secrets(purpose),
+    })
 }
 
 /// Is shown what taking part costs, and may say no.
@@ -317,6 +362,10 @@ pub trait Consent {
 
     /// What the schema made of values that do not fit it: for the owner of the records alone.
     fn adjusted(&mut self, adjustments: &[Adjustment]);
+
+    /// What was left out of persons who have more records than the run speaks of: for the owner of
+    /// the records alone.
+    fn bounded(&mut self, bounded: &Bounded, most: u32);
 
     /// What the run costs, before any limit is applied.
     fn shown(&mut self, cost: &Cost<'_>, description: &Description);

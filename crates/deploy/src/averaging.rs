@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use soteriafl_core::compress::Update;
+use soteriafl_core::compress::{BUCKET, Update};
 use soteriafl_core::linalg::largest;
 use soteriafl_core::objective::Regularizer;
 use soteriafl_core::protocol::{ClientId, Server, ServerError};
@@ -27,8 +27,10 @@ pub const LARGEST: f32 = 18_446_744_073_709_551_616.0;
 pub struct Averaged {
     /// One bit per client, lowest first.
     pub accepted: Vec<u8>,
-    /// The averaged message, as it goes over the wire.
+    /// What goes over the wire: the averaged message, or what is told in its place.
     pub average: Bytes,
+    /// The averaged message itself where another one goes over the wire; empty otherwise.
+    pub uncompressed: Bytes,
     /// Values that the accepted messages carried.
     pub values: u64,
     /// Clients whose messages were left out.
@@ -74,9 +76,15 @@ pub fn close(
         wire::put_average(server.average(), server.round(), &mut average);
         let alone = influence.is_empty();
         if step(server, alone)? {
+            let average = Bytes::from(average);
+            let (average, uncompressed) = match server.broadcast() {
+                Some(told) => (Bytes::copy_from_slice(told), average),
+                None => (average, Bytes::new()),
+            };
             return Ok(Some(Averaged {
                 accepted,
-                average: average.into(),
+                average,
+                uncompressed,
                 values,
                 left_out,
             }));
@@ -104,8 +112,14 @@ fn step(server: &mut Server, alone: bool) -> Result<bool, ServerError> {
         Some(Regularizer::L2 { lambda } | Regularizer::Nonconvex { lambda }) => f64::from(lambda),
         _ => 0.0,
     };
+    // What is told of a coordinate is at most the norm of its bucket's differences.
+    let told = match plan.downlink {
+        Some(_) => 2.0 * (BUCKET as f64).sqrt() + 1.0,
+        None => 1.0,
+    };
     // Momentum is below one: what the state can become at most.
-    let growth = (1.0 + plan.step_size) * (4.0 + 2.0 * lambda + plan.shift_step.unwrap_or(0.0));
+    let growth =
+        told * (1.0 + plan.step_size) * (4.0 + 2.0 * lambda + plan.shift_step.unwrap_or(0.0));
     if f64::from(server.largest()).max(average).max(1.0) * growth <= f64::from(LARGEST) {
         server.close()?;
         return Ok(true);

@@ -9,11 +9,13 @@
 //!   ([`Priced::cost`]);
 //! - `spent`: what several runs cost together ([`Counted`]);
 //! - `cost`: a run beside what was spent before it ([`Cost`]);
+//! - `words`: the same for a person to read;
 //! - `limits`: at which deltas a client judges, and what it refuses ([`check_limits`]).
 
 mod cost;
 mod limits;
 mod spent;
+mod words;
 
 use serde::{Deserialize, Serialize};
 use soteriafl_accountant::{
@@ -22,7 +24,7 @@ use soteriafl_accountant::{
 
 use super::description::Description;
 use super::store::LedgerRun;
-pub use cost::Cost;
+pub use cost::{Cost, epsilon_text};
 pub use limits::{
     Deltas, Judged, Limits, MAX_DELTA, MOST_READ, STRICTER, UNKNOWN_BITS, check_limits,
     strict_limit,
@@ -50,9 +52,14 @@ pub struct Priced {
     /// counts too much, since the ratio is above 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_levels: Option<(Option<u32>, f64)>,
+    /// What is released once, before the first message of a round: how far one record can move it,
+    /// and its noise. A version of the program that does not know this cannot read a state that has
+    /// such runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<(f64, f64)>,
     /// Random-k: `k/d`, and how many record vectors are masked together (zero-out, replace-one).
     pub masked: Option<(f64, u32, u32)>,
-    /// Messages of the whole run.
+    /// Rounds of the whole run, a message each.
     pub rounds: u64,
     /// The run's delta.
     pub delta: f64,
@@ -78,6 +85,7 @@ impl Default for Priced {
             probabilities: Vec::new(),
             sigma: 0.0,
             noise_levels: None,
+            before: Vec::new(),
             masked: None,
             rounds: 0,
             delta: 0.0,
@@ -130,8 +138,12 @@ impl Priced {
         let Some(release) = self.release()? else {
             return Ok(None);
         };
-        let question =
+        let mut question =
             Question::new(release, self.rounds, delta, adjacency).noise_levels(self.levels()?);
+        for (release, sigma) in self.releases_before()? {
+            let asked = question.after(&release, sigma, 1);
+            question = asked.map_err(|error| Refusal::Ledger(error.to_string()))?;
+        }
         let mut least = f64::INFINITY;
         // Both are bounds, so the smaller one holds. The first is nearly always the smaller; the
         // second answers where the first cannot.
@@ -148,6 +160,25 @@ impl Priced {
     /// Whether there is a claim, hence a cost.
     pub fn is_known(&self) -> bool {
         matches!(self.release(), Ok(Some(_)))
+    }
+
+    /// Messages of the whole run: those of the rounds, and what is released before them.
+    pub fn messages(&self) -> u64 {
+        self.rounds + self.before.len() as u64
+    }
+
+    /// What is released before the first round, as the accountant sees it, each with its noise.
+    fn releases_before(&self) -> Result<Vec<(Release, f64)>, Refusal> {
+        let release = |&(shift, sigma): &(f64, f64)| {
+            if !(sigma > 0.0 && sigma.is_finite()) {
+                return Err(Refusal::Ledger(format!("a noise in it is {sigma}")));
+            }
+            let shifts = ShiftMixture::certain(shift);
+            let shifts = shifts.map_err(|error| Refusal::Ledger(error.to_string()))?;
+            let random_k = None;
+            Ok((Release { shifts, random_k }, sigma))
+        };
+        self.before.iter().map(release).collect()
     }
 
     /// The two levels of noise, where there are two.
@@ -195,6 +226,8 @@ impl Priced {
             differ("probabilities", &self.probabilities, &other.probabilities)
         } else if self.noise_levels != other.noise_levels {
             differ("noise levels", &self.noise_levels, &other.noise_levels)
+        } else if self.before != other.before {
+            differ("releases before", &self.before, &other.before)
         } else if self.masked != other.masked {
             differ("masks", &self.masked, &other.masked)
         } else if (self.records, self.rounds) != (other.records, other.rounds) {
@@ -235,8 +268,8 @@ pub enum Refusal {
         total: f64,
         /// At which delta.
         delta: f64,
-        /// For which neighbours.
-        adjacency: &'static str,
+        /// For which neighbours, in words.
+        adjacency: String,
         /// What was allowed.
         limit: f64,
         /// What has left before.
@@ -256,8 +289,8 @@ pub enum Refusal {
         total: f64,
         /// At the stricter delta.
         delta: f64,
-        /// For which neighbours.
-        adjacency: &'static str,
+        /// For which neighbours, in words.
+        adjacency: String,
         /// What was given.
         limit: f64,
         /// What that allows there.
@@ -277,8 +310,8 @@ pub enum Refusal {
         read: String,
         /// How many may be.
         most: f64,
-        /// For which neighbours.
-        adjacency: &'static str,
+        /// For which neighbours, in words.
+        adjacency: String,
         /// What has left before.
         sent: Sent,
         /// What to do.
@@ -286,15 +319,15 @@ pub enum Refusal {
     },
     /// Its epsilon would mean little.
     #[error(
-        "refused: epsilon at delta {} ({adjacency}) lets a record be published with that probability, \
+        "refused: epsilon at delta {} ({adjacency}) lets records be published with that probability, \
          more than --max-delta {}; {sent}",
         readable(*delta), readable(*limit)
     )]
     Delta {
         /// The run's delta.
         delta: f64,
-        /// For which neighbours.
-        adjacency: &'static str,
+        /// For which neighbours, in words.
+        adjacency: String,
         /// What was allowed.
         limit: f64,
         /// What has left before.
@@ -415,6 +448,8 @@ pub fn price_of_persons(
     let dimension = description.dimension();
     let privacy = Privacy::settle(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
+    // Noise is the run's, and what it hides is what is asked about.
+    let noised = accounting::preliminaries(run, records)?;
     let run = &Specification {
         records_per_person: run.records_per_person.max(records_per_person),
         ..run.clone()
@@ -429,6 +464,11 @@ pub fn price_of_persons(
         .and_then(|release| release.random_k)
         .filter(|_| run.may_amplify())
         .map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one));
+    let moved = accounting::preliminaries(run, records)?;
+    let before = noised.iter().zip(&moved).map(|(noised, moved)| {
+        let shift = moved.release.shifts.parts().last();
+        (shift.map_or(0.0, |&(shift, _)| shift), noised.sigma)
+    });
     let secret = description.test_seed.is_none();
     let mut priced = Priced {
         records: records as u64,
@@ -439,6 +479,7 @@ pub fn price_of_persons(
             .estimator
             .noise_levels()
             .map(|levels| (levels.period, levels.ratio)),
+        before: before.collect(),
         masked,
         rounds: u64::from(run.rounds),
         delta: run.delta,

@@ -7,7 +7,7 @@
 //! the open round live in memory only: if the process dies, clients send the same bytes again.
 //!
 //! This file has the coordinator's state and what can be asked of it. What changes it is in
-//! `members` (who takes part), `rounds` (the open round), `history` (closed ones), `catch_up`
+//! `members` (who takes part), `releases` (what comes before the first round), `rounds` (the open round), `history` (closed ones), `catch_up`
 //! (clients that are behind) and `resume` (after a restart).
 //!
 //! Cost: `O(k)` per message, twice (checked when it arrives, added when the round closes, so that
@@ -18,6 +18,7 @@ mod catch_up;
 mod error;
 mod history;
 mod members;
+mod releases;
 mod resume;
 mod rounds;
 
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use soteriafl_core::compress::Update;
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientId, ClientPlan, Round, Server, ServerState};
 
 use super::calibration_cache::CalibrationCache;
@@ -35,6 +37,7 @@ use super::message_bounds::Rule;
 use super::store::{ClosedRound, Evaluation, Member, ServerStore, Sums};
 pub use error::CoordinatorError;
 use soteriafl::accounting::Privacy;
+use soteriafl::problem::ProblemError;
 use soteriafl::run;
 
 /// Rounds between dense states.
@@ -84,6 +87,15 @@ pub struct Coordinator<S> {
     start: Vec<f32>,
     members: Vec<Option<Member>>,
     joined: usize,
+    /// Numbers of a record as it is when nothing was released.
+    columns: usize,
+    /// What is released before the first round, while that goes on.
+    releases: Option<releases::Releases>,
+    averages: Vec<Arc<Average>>,
+    /// Their traffic.
+    released: Sums,
+    /// Digests of the messages in the averages, as far as this process has seen them.
+    release_names: Vec<Vec<blake3::Hash>>,
     running: Option<Running>,
     /// Bytes of all averages up to each closed round's.
     bytes: Vec<u64>,
@@ -142,6 +154,8 @@ impl<S: ServerStore> Coordinator<S> {
         let record = store.load()?;
         let objective = description.model.objective();
         let plan = run::plan_for(&description.resolved, &objective)?;
+        let features = description.features();
+        let features = features.map_err(|error| ProblemError::Model(error.to_string()))?;
         let clients = description.resolved.clients;
         let mut coordinator = Self {
             store,
@@ -149,6 +163,11 @@ impl<S: ServerStore> Coordinator<S> {
             start,
             members: vec![None; clients],
             joined: 0,
+            columns: features.outputs(),
+            releases: None,
+            averages: Vec::new(),
+            released: Sums::default(),
+            release_names: Vec::new(),
             running: None,
             bytes: Vec::new(),
             coins: Vec::new(),
@@ -233,7 +252,8 @@ impl<S: ServerStore> Coordinator<S> {
         self.recent.back()
     }
 
-    /// Whether all clients have joined and the run has begun.
+    /// Whether all clients have joined, everything before the first round is over, and the run has
+    /// begun.
     pub fn begun(&self) -> bool {
         self.running.is_some()
     }
@@ -304,6 +324,19 @@ impl<S: ServerStore> Coordinator<S> {
         let open = self.running.as_ref().map(|running| &running.open);
         open.and_then(|open| open.get(client as usize))
             .is_some_and(Option::is_some)
+    }
+
+    /// The BLAKE3 hash of a client's message of the last round, if it was taken and this process
+    /// has seen it.
+    pub fn last_taken(&self, client: ClientId) -> Option<Bytes> {
+        let names = &self.running.as_ref()?.last_names;
+        let name = names.get(client as usize).copied().flatten()?;
+        let latest = self
+            .latest()
+            .filter(|last| last.round + 1 == self.round())?;
+        latest
+            .accepts(client)
+            .then(|| Bytes::copy_from_slice(name.as_bytes()))
     }
 
     /// How many clients have answered in the open round.

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use soteriafl_data::schema::{Ranges, Role};
+use soteriafl_core::{moments, preliminary};
+use soteriafl_data::schema::Ranges;
 use soteriafl_data::{
     Constants, Cosine, FeatureMap, Partition, RecordsError, Scaling, Schema, Source, TargetRange,
 };
@@ -202,6 +203,9 @@ impl Description {
         if config.schema.is_some() || config.natural.is_some() {
             return Err(malformed("its configuration names columns"));
         }
+        if config.is_elsewhere() && shape != RecordShape::elsewhere() {
+            return Err(malformed("it shapes records that it does not read"));
+        }
         check_ranges(&shape)?;
         let clients = config.clients()?;
         let preparation = Preparation::of(&config, &shape)?;
@@ -214,6 +218,7 @@ impl Description {
         }
         let shape_of_run = preparation.shape(vec![records; clients]);
         let (resolved, warnings) = config.resolve(&shape_of_run)?;
+        check_simulated(&resolved)?;
         let again =
             super::description::text(&resolved, &shape, dimension, &start, test_seed, nonce);
         if again != text {
@@ -222,7 +227,6 @@ impl Description {
         if resolved.step_size_origin != StepSizeOrigin::Public {
             return Err(DescriptionError::StepSize);
         }
-        check_simulated(&resolved)?;
         if resolved.standardize {
             return Err(DescriptionError::Standardize);
         }
@@ -301,6 +305,15 @@ impl Description {
         FeatureMap::new(self.resolved.feature_map, self.shape.features)
     }
 
+    /// Bytes of the longest message that a client sends before the first round.
+    pub fn longest_release(&self) -> usize {
+        let columns = self.features().map_or(0, |features| features.outputs());
+        match self.resolved.whiten {
+            Some(_) => preliminary::message_len(moments::entries(columns)),
+            None => 0,
+        }
+    }
+
     /// The basis that scaled records are written in.
     ///
     /// # Errors
@@ -310,6 +323,12 @@ impl Description {
         frequencies
             .map(|frequencies| Cosine::new(self.shape.features, frequencies))
             .transpose()
+    }
+
+    /// Whether a column says whose each record is, so that clients bound what they bring of one
+    /// person.
+    pub fn bounds_persons(&self) -> bool {
+        self.shape.bounds_persons()
     }
 
     /// Whether records get a constant feature.
@@ -338,14 +357,14 @@ impl Description {
 
 /// Refuses what only simulations have, with the reason.
 fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
-    if resolved.whiten.is_some() {
-        return Err(DescriptionError::Simulated(
-            "a release of second moments (`data.whiten`)",
-        ));
-    }
     if resolved.holdout.is_some() {
         return Err(DescriptionError::Simulated(
             "`data.holdout`: the records are the clients', who train on all that they bring",
+        ));
+    }
+    if resolved.gossip.is_some() {
+        return Err(DescriptionError::Simulated(
+            "clients without a server (sdm-dsgd, q-dpsgd-1, porter): in a deployment all clients have the model of one",
         ));
     }
     if resolved.output == Output::Random {
@@ -365,11 +384,8 @@ fn check_simulated(resolved: &Resolved) -> Result<(), DescriptionError> {
 fn check_ranges(shape: &RecordShape) -> Result<(), DescriptionError> {
     match &shape.schema {
         Some(schema) if schema.ranges() == Ranges::ReadFromRecords => Err(DescriptionError::Ranges),
-        // Clients of a deployment would not leave out what is too much.
-        Some(schema) if schema.named_by(&Role::Person).is_some() => {
-            Err(DescriptionError::Simulated(
-                "a column of the role \"person\": let the clients ignore it, and bound what they bring themselves",
-            ))
+        Some(schema) if !schema.private_numbers().is_empty() => {
+            Err(DescriptionError::Simulated("private ranges"))
         }
         _ => Ok(()),
     }
@@ -421,28 +437,33 @@ fn range_of(value: &toml::Value) -> Option<TargetRange> {
     }
 }
 
-/// What decides which records a part `SOURCE:i/n` holds, besides `i` and `n`.
+/// What decides which records of a source are in a run: of a part `SOURCE:i/n`, besides `i` and `n`,
+/// and of persons with too many.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dealing {
     seed: u64,
     rows: Option<usize>,
     partition: Partition,
+    /// How many records of a person are kept, where a column says who is who.
+    bounded: Option<u32>,
 }
 
 impl Dealing {
     /// How the run with this description deals; `None` if the text is none.
     pub fn of(text: &str) -> Option<Self> {
-        let (head, rest) = text.split_once(DIVIDER)?;
-        let head: toml::Table = head.parse().ok()?;
-        let mut document = Document::from_text(rest, "run description").ok()?;
-        // Of a text that nobody has checked: it must not open files.
-        document.remove("data.schema");
-        let config = Config::read(&document).ok()?;
+        let (head, config) = unchecked(text)?;
+        let shape = shape_of(text)?;
         Some(Self {
+            bounded: shape.bounds_persons().then_some(config.records_per_person),
             seed: config.seed,
             rows: config.rows,
             partition: Self::partition(config.partition, head.contains_key("test_seed")),
         })
+    }
+
+    /// Whether the run chooses among the records of a person.
+    pub fn bounds_persons(&self) -> bool {
+        self.bounded.is_some()
     }
 
     /// Dealing by labels, one record would move others from part to part: only a test, which claims
@@ -450,6 +471,21 @@ impl Dealing {
     pub fn partition(configured: Partition, test: bool) -> Partition {
         if test { configured } else { Partition::Iid }
     }
+}
+
+/// Whether the clients of the run with this description compute its model themselves, or may: a
+/// text that cannot be read says nothing.
+pub fn may_be_elsewhere(text: &str) -> bool {
+    unchecked(text).is_none_or(|(_, config)| config.is_elsewhere())
+}
+
+/// The head of a text that nobody has checked, and the settings that follow it.
+fn unchecked(text: &str) -> Option<(toml::Table, Config)> {
+    let (head, rest) = text.split_once(DIVIDER)?;
+    let mut document = Document::from_text(rest, "run description").ok()?;
+    // It must not open files.
+    document.remove("data.schema");
+    Some((head.parse().ok()?, Config::read(&document).ok()?))
 }
 
 fn text(
@@ -494,7 +530,7 @@ fn without_folder(source: &Source) -> Source {
             path: name(path),
             features: *features,
         },
-        Source::Csv { path, format } => Source::Csv {
+        Source::Table { path, format } => Source::Table {
             path: name(path),
             format: format.clone(),
         },

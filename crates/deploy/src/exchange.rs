@@ -14,8 +14,8 @@
 //!
 //! [`Questions`] wraps the [`Coordinator`], [`answer`] the [`Participant`]; both are as pure as
 //! those, and everything they guarantee holds: a message is stored before it leaves, a retry sends
-//! the same bytes, a round is durable before anybody hears of it, and a client learns by round
-//! whether its message was taken. Questions and answers may be lost, repeated and delayed: a
+//! the same bytes, a round is durable before anybody hears of it, and a client learns by round, and
+//! by the digest of the message, whether it was taken. Questions and answers may be lost, repeated and delayed: a
 //! question is built from the position of the client's last answer, what a client knows already it
 //! passes over, and a client that is behind its last answer (a restored copy) answers with its
 //! position alone and is asked again from there.
@@ -25,12 +25,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientId, Round, ServerState};
+use soteriafl_core::wire;
 
 use crate::coordinator::{Coordinator, CoordinatorError, Receipt};
 use crate::description::{LONGEST, RUN_ID_LEN};
 use crate::net::rpc::{self, progress::Event};
-use crate::participant::{Participant, ParticipantError, Position};
+use crate::participant::{Opening, Participant, ParticipantError, Position};
 use crate::store::{ClientStore, ServerStore};
 use crate::{from_bytes, to_bytes};
 
@@ -90,6 +92,12 @@ pub struct Question {
     /// The run's description, if the server thinks that the client needs it.
     pub description: Option<String>,
     progress: Vec<rpc::Progress>,
+    /// What all clients have released before the first round, as far as the client lacks it.
+    averages: Vec<(u32, Average)>,
+    /// The release that is open, before the first round.
+    release: Option<u32>,
+    /// The digest of the client's message that was taken last, where the server knows it.
+    taken: Option<Bytes>,
 }
 
 impl Question {
@@ -106,9 +114,16 @@ impl Question {
         if question.description.is_empty() && question.progress.is_empty() {
             return Err(malformed(what, "it asks nothing"));
         }
+        let averages = question.averages.iter();
+        let averages = averages.map(|average| Some((average.number, average.read()?)));
         Ok(Self {
-            description: Some(question.description).filter(|text| !text.is_empty()),
+            description: Some(question.description.clone()).filter(|text| !text.is_empty()),
             progress: question.progress,
+            averages: averages
+                .collect::<Option<_>>()
+                .ok_or_else(|| malformed(what, "an average is no numbers"))?,
+            release: question.release,
+            taken: question.taken,
         })
     }
 
@@ -135,6 +150,10 @@ pub enum Answer {
         position: Option<Position>,
         /// Its message of the open round.
         message: Option<Bytes>,
+        /// How many averages of releases before the first round it knows, where it lacks some.
+        averages: Option<u32>,
+        /// Its message of the open release.
+        release: Option<Bytes>,
     },
 }
 
@@ -149,6 +168,8 @@ impl Answer {
                 records,
                 position,
                 message,
+                averages,
+                release,
             } => rpc::Answer {
                 run: run.clone(),
                 client: *client,
@@ -157,6 +178,8 @@ impl Answer {
                 pending: position.and_then(|position| position.pending),
                 every_round: position.is_some_and(|position| position.every_round),
                 message: message.clone(),
+                averages: *averages,
+                release: release.clone(),
             },
         };
         answer.encode_to_vec()
@@ -180,6 +203,8 @@ impl Answer {
                     every_round: answer.every_round,
                 }),
                 message: answer.message,
+                averages: answer.averages,
+                release: answer.release,
             }),
             _ => Err(malformed("answer", "its run has another length")),
         }
@@ -216,6 +241,12 @@ pub fn answer<S: ClientStore>(
                 continue;
             }
         }
+        // Of another copy's message nothing may be learned, least of all a shift.
+        if let (Some(Event::Closed(closed)), Some(taken)) = (&progress.event, &question.taken)
+            && closed.round + 1 == progress.open
+        {
+            participant.check_taken(closed.round, taken)?;
+        }
         match apply(participant, progress.event.as_ref()) {
             Ok(()) => {}
             Err(ParticipantError::Gap { .. }) => gap = true,
@@ -228,13 +259,55 @@ pub fn answer<S: ClientStore>(
         true => participant.message()?.map(|(_, message)| message),
         false => None,
     };
+    if message.is_none() {
+        participant.settle()?;
+    }
     Ok(Answer::TakesPart {
         run: Bytes::copy_from_slice(run),
         client,
         records,
         position: Some(participant.position()),
         message,
+        averages: None,
+        release: None,
     })
+}
+
+/// The answer of a client that has not heard all that comes before the first round: notes what the
+/// question tells, and makes, or repeats, the message of the open release. `None` once there is
+/// nothing left to release: then [`answer`] goes on.
+///
+/// # Errors
+/// When the server lies in a way that leaves no records, or the state cannot be kept.
+pub fn answer_opening<S: ClientStore>(
+    opening: &mut Opening<S>,
+    question: &Question,
+    run: &[u8],
+    client: ClientId,
+    records: u64,
+) -> Result<Option<Answer>, ExchangeError> {
+    for (number, average) in &question.averages {
+        if *number <= opening.averages() {
+            opening.heard(*number, average)?;
+        }
+    }
+    if opening.finished() {
+        return Ok(None);
+    }
+    let next = opening.averages();
+    let release = match question.release {
+        Some(open) if open == next => opening.message(open)?,
+        _ => None,
+    };
+    Ok(Some(Answer::TakesPart {
+        run: Bytes::copy_from_slice(run),
+        client,
+        records,
+        position: None,
+        message: None,
+        averages: Some(next),
+        release,
+    }))
 }
 
 /// What the server tells, done to the participant. What it knows already is passed over.
@@ -259,6 +332,7 @@ pub(crate) fn apply<S: ClientStore>(
                 model: vector(&snapshot.model)?,
                 shift: vector(&snapshot.shift)?,
                 velocity: vector(&snapshot.velocity)?,
+                target: Vec::new(),
             };
             participant.jump(state, snapshot.accepted, snapshot.taken)
         }
@@ -286,8 +360,12 @@ pub struct Questions<S> {
     run: Bytes,
     /// What each client answered last, in this process.
     positions: Vec<Option<Position>>,
+    /// How many averages of releases each client knows, as far as it has said.
+    averages: Vec<u32>,
     /// Who answers as which client: the transport's name of it, in this process.
     peers: BTreeMap<u64, ClientId>,
+    /// The same, by client.
+    speakers: Vec<Option<u64>>,
 }
 
 impl<S: ServerStore> Questions<S> {
@@ -296,7 +374,9 @@ impl<S: ServerStore> Questions<S> {
         Self {
             run: Bytes::copy_from_slice(&coordinator.description().run_id()),
             positions: vec![None; coordinator.members().len()],
+            averages: vec![0; coordinator.members().len()],
             peers: BTreeMap::new(),
+            speakers: vec![None; coordinator.members().len()],
             coordinator,
         }
     }
@@ -310,7 +390,7 @@ impl<S: ServerStore> Questions<S> {
     pub fn introduce(&self) -> Vec<u8> {
         let question = rpc::Question {
             description: self.coordinator.description().text().to_string(),
-            progress: Vec::new(),
+            ..rpc::Question::default()
         };
         question.encode_to_vec()
     }
@@ -331,7 +411,12 @@ impl<S: ServerStore> Questions<S> {
         let Some(member) = member else {
             return Ok(Some(self.introduce()));
         };
-        if !coordinator.begun() || member.done {
+        let release = coordinator.open_release();
+        let waits = match release {
+            Some(_) => coordinator.has_released(client),
+            None => !coordinator.begun(),
+        };
+        if waits || member.done {
             return Ok(None);
         }
         // A client that has made no message may have nothing in its state but what it was told.
@@ -341,12 +426,20 @@ impl<S: ServerStore> Questions<S> {
             false => coordinator.description().text().to_string(),
         };
         let mut progress = vec![self.progress(Event::Opened(rpc::Opened {}))];
-        if let Some(position) = position {
+        if let (Some(position), None) = (position, release) {
             progress.extend(self.since(client, position)?);
         }
+        let known = self.averages.get(client as usize).copied().unwrap_or(0);
+        let averages = self.coordinator.averages().iter().enumerate();
+        let averages = averages.skip(known as usize);
         let question = rpc::Question {
             description,
             progress,
+            averages: averages
+                .map(|(number, average)| rpc::Average::of(number as u32, average))
+                .collect(),
+            release,
+            taken: self.coordinator.last_taken(client),
         };
         Ok(Some(question.encode_to_vec()))
     }
@@ -395,7 +488,9 @@ impl<S: ServerStore> Questions<S> {
 
     /// A peer is gone: another one may answer as its client.
     pub fn forget(&mut self, peer: u64) {
-        self.peers.remove(&peer);
+        if let Some(client) = self.peers.remove(&peer) {
+            self.speakers[client as usize] = None;
+        }
     }
 
     /// Hears the answer of a peer, as the transport knows it; `now` is the time since the process
@@ -416,6 +511,8 @@ impl<S: ServerStore> Questions<S> {
             records,
             position,
             message,
+            averages,
+            release,
         } = Answer::decode(answer)?
         else {
             return Ok(Heard::Refused);
@@ -429,6 +526,22 @@ impl<S: ServerStore> Questions<S> {
         let begun = coordinator.begun();
         coordinator.join(client, records, now)?;
         self.peers.insert(peer, client);
+        self.speakers[client as usize] = Some(peer);
+        let all = coordinator.averages().len() as u32;
+        match averages {
+            Some(known) => {
+                self.averages[client as usize] = known.min(all);
+                let Some(message) = release else {
+                    return Ok(Heard::Behind(client));
+                };
+                let number = wire::claimed_round(&message).unwrap_or(known);
+                coordinator.release(client, number, Some(message), now)?;
+                return Ok(Heard::Message(client, Receipt::Received));
+            }
+            // A client that follows the rounds knows all of them.
+            None if begun => self.averages[client as usize] = all,
+            None => {}
+        }
         let Some(position) = position.filter(|_| begun) else {
             return Ok(Heard::Joined(client));
         };
@@ -460,8 +573,8 @@ impl<S: ServerStore> Questions<S> {
                 client,
             });
         }
-        match self.peers.iter().find(|(_, of)| **of == client) {
-            Some((&known, _)) if known != peer => Err(ExchangeError::Twice {
+        match self.speakers.get(client as usize).copied().flatten() {
+            Some(known) if known != peer => Err(ExchangeError::Twice {
                 client,
                 known,
                 peer,
@@ -475,7 +588,10 @@ impl<S: ServerStore> Questions<S> {
     pub fn missing(&self) -> Vec<ClientId> {
         let coordinator = &self.coordinator;
         let lacks = |client: &ClientId| match (coordinator.begun(), coordinator.finished()) {
-            (false, _) => coordinator.members()[*client as usize].is_none(),
+            (false, _) => match coordinator.open_release() {
+                Some(_) => !coordinator.has_released(*client),
+                None => coordinator.members()[*client as usize].is_none(),
+            },
             (true, true) => {
                 let member = coordinator.members()[*client as usize].as_ref();
                 member.is_none_or(|member| !member.done)

@@ -20,12 +20,13 @@
 //!
 //! | Modules | Subject |
 //! | --- | --- |
-//! | [`description`], [`schema_pin`], [`records`] | what is agreed: the run, the shape of records |
-//! | [`run_plan`], [`coordinator`], [`averaging`], [`message_bounds`], [`calibration_cache`] | the server |
+//! | [`description`], [`schema_pin`], [`holding`], [`records`] | what is agreed: the run, the records and their shape |
+//! | [`run_plan`], [`coordinator`], [`averaging`], [`message_bounds`], [`calibration_cache`], [`ending`] | the server |
 //! | [`agreement`], [`participant`], [`budget`] | the client: whether it takes part, how, and its privacy ledger |
+//! | [`books`] | whether a client's books agree with themselves, for its own eyes |
 //! | [`store`], [`sqlite`] | what is durable, and how |
 //! | [`net`], [`accept`] | TLS, connections, gRPC |
-//! | [`exchange`], [`node`] | the same as questions and answers, for other transports |
+//! | [`exchange`], [`node`], [`served`] | the same as questions and answers, for other transports |
 //! | [`dashboard`], [`log_quota`] | what people and machines see of a server |
 //!
 //! [`Coordinator`](coordinator::Coordinator) and [`Participant`](participant::Participant) wrap the
@@ -37,12 +38,15 @@
 pub mod accept;
 pub mod agreement;
 pub mod averaging;
+pub mod books;
 pub mod budget;
 pub mod calibration_cache;
 pub mod coordinator;
 pub mod dashboard;
 pub mod description;
+pub mod ending;
 pub mod exchange;
+pub mod holding;
 pub mod log_quota;
 #[cfg(feature = "test-util")]
 pub mod memory;
@@ -53,6 +57,7 @@ pub mod participant;
 pub mod records;
 pub mod run_plan;
 pub mod schema_pin;
+pub mod served;
 pub mod sqlite;
 pub mod store;
 

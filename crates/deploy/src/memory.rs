@@ -10,12 +10,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientId, Round, ServerState};
 
 use super::Hash;
 use super::store::{
     Checkpoint, ClientStore, ClosedRound, Evaluation, LedgerRun, Member, ServerRecord, ServerStore,
-    StoreError, StoredMessage, count_taken,
+    StoreError, StoredMessage, StoredRelease, count_taken,
 };
 
 /// When changes fail.
@@ -90,6 +92,7 @@ pub struct ServerMemory(Arc<Mutex<(PlannedFailure, ServerMedium)>>);
 struct ServerMedium {
     description: Option<String>,
     members: Vec<(ClientId, Member)>,
+    released: Vec<Average>,
     rounds: Vec<ClosedRound>,
     states: Vec<ServerState>,
     evaluations: Vec<Evaluation>,
@@ -116,6 +119,7 @@ impl ServerStore for ServerMemory {
         Ok(ServerRecord {
             description: medium.description.clone(),
             members: medium.members.clone(),
+            released: medium.released.clone(),
             averages: medium
                 .rounds
                 .iter()
@@ -152,6 +156,16 @@ impl ServerStore for ServerMemory {
         })
     }
 
+    fn released(&mut self, number: u32, average: &Average) -> Result<(), StoreError> {
+        self.change(|medium| {
+            if number as usize != medium.released.len() {
+                return Err(missing("releases out of order"));
+            }
+            medium.released.push(average.clone());
+            Ok(())
+        })
+    }
+
     fn close(
         &mut self,
         round: &ClosedRound,
@@ -164,6 +178,9 @@ impl ServerStore for ServerMemory {
             }
             medium.rounds.push(round.clone());
             if let Some(state) = state {
+                for closed in &mut medium.rounds {
+                    closed.uncompressed = Bytes::new();
+                }
                 let last = medium.states.iter().map(|state| state.round).max();
                 medium
                     .states
@@ -228,8 +245,20 @@ struct ClientMedium {
 #[derive(Clone)]
 struct RunMedium {
     run: LedgerRun,
+    releases: Vec<StoredRelease>,
     rows: Vec<StoredMessage>,
     state: Option<Checkpoint>,
+}
+
+impl RunMedium {
+    fn keep(&mut self, state: &Checkpoint) {
+        for row in &mut self.rows {
+            if row.round < state.server.round {
+                (row.message, row.coins) = (Vec::new(), None);
+            }
+        }
+        self.state = Some(state.clone());
+    }
 }
 
 impl ClientMemory {
@@ -242,6 +271,12 @@ impl ClientMemory {
     pub fn all_rows(&self) -> Vec<StoredMessage> {
         let runs = &lock(&self.0).runs;
         runs.iter().flat_map(|run| run.rows.clone()).collect()
+    }
+
+    /// The releases before the first round of all runs, as they are on the medium.
+    pub fn all_releases(&self) -> Vec<StoredRelease> {
+        let runs = &lock(&self.0).runs;
+        runs.iter().flat_map(|run| run.releases.clone()).collect()
     }
 
     /// A copy of the medium as it is now, of which later changes know nothing: a backup.
@@ -278,7 +313,7 @@ impl ClientStore for ClientMemory {
         Ok(runs
             .iter()
             .map(|run| LedgerRun {
-                messages: run.rows.len() as u64,
+                messages: (run.releases.len() + run.rows.len()) as u64,
                 ..run.run.clone()
             })
             .collect())
@@ -301,13 +336,16 @@ impl ClientStore for ClientMemory {
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError> {
         let ClientMedium { failure, runs, .. } = &mut *lock(&self.0);
         failure.step(|| {
-            let unspent = |known: &RunMedium| known.rows.is_empty() && !known.run.finished;
+            let unspent = |known: &RunMedium| {
+                known.releases.is_empty() && known.rows.is_empty() && !known.run.finished
+            };
             runs.retain(|known| known.run.hash != run.hash || !unspent(known));
             if runs.iter().any(|known| known.run.hash == run.hash) {
                 return Err(missing("a run begun twice"));
             }
             runs.push(RunMedium {
                 run: run.clone(),
+                releases: Vec::new(),
                 rows: Vec::new(),
                 state: None,
             });
@@ -315,15 +353,52 @@ impl ClientStore for ClientMemory {
         })
     }
 
+    fn pay_release(&mut self, run: &Hash, number: u32, message: &[u8]) -> Result<(), StoreError> {
+        self.change(run, None, |run| {
+            if run.releases.len() != number as usize {
+                return Err(missing("a second message for a release"));
+            }
+            run.releases.push(StoredRelease {
+                message: message.to_vec(),
+                average: None,
+            });
+            Ok(())
+        })
+    }
+
+    fn hear_release(
+        &mut self,
+        run: &Hash,
+        number: u32,
+        average: &Average,
+    ) -> Result<(), StoreError> {
+        self.change(run, None, |run| {
+            let release = run.releases.get_mut(number as usize);
+            let release = release.ok_or_else(|| missing("no such release"))?;
+            (release.message, release.average) = (Vec::new(), Some(average.clone()));
+            Ok(())
+        })
+    }
+
+    fn releases(&mut self, run: &Hash) -> Result<Vec<StoredRelease>, StoreError> {
+        let runs = &lock(&self.0).runs;
+        let found = runs.iter().find(|known| known.run.hash == *run);
+        Ok(found.map_or_else(Vec::new, |run| run.releases.clone()))
+    }
+
     fn pay(
         &mut self,
         run: &Hash,
         row: &StoredMessage,
         before: Option<(Round, bool)>,
+        state: Option<&Checkpoint>,
     ) -> Result<(), StoreError> {
         self.change(run, before, |run| {
             if run.rows.iter().any(|known| known.round == row.round) {
                 return Err(missing("a second message for a round"));
+            }
+            if let Some(state) = state {
+                run.keep(state);
             }
             run.rows.push(row.clone());
             Ok(())
@@ -337,12 +412,7 @@ impl ClientStore for ClientMemory {
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError> {
         self.change(run, before, |run| {
-            for row in &mut run.rows {
-                if row.round < state.server.round {
-                    (row.message, row.coins) = (Vec::new(), None);
-                }
-            }
-            run.state = Some(state.clone());
+            run.keep(state);
             Ok(())
         })
     }

@@ -49,6 +49,17 @@ pub enum Rule {
 /// its rounding.
 const LOG_FAILURE: f64 = -41.0;
 
+/// Whether a release before the first round can come from a client whose noise is `sigma`: a mean of
+/// vectors of length one, with noise that exceeds this in a whole run with probability 2^-40 at
+/// most.
+pub fn plausible_release(numbers: &[f32], sigma: f64, clients: usize) -> bool {
+    let draws = clients as f64 * numbers.len() as f64;
+    let tau = (2.0 * std::f64::consts::LN_2 * (1.0 - LOG_FAILURE + draws.max(1.0).log2())).sqrt();
+    let bound = SLACK * (1.0 + tau * sigma);
+    let within = |value: &f32| f64::from(value.abs()) <= bound;
+    numbers.iter().all(within)
+}
+
 /// Arithmetic in `f32` on the client's side.
 const SLACK: f64 = 1.001;
 
@@ -85,6 +96,8 @@ impl Rule {
             CompressorKind::Identity => scale,
             CompressorKind::RandK { k } => scale * compressor.dimension() as f64 / k as f64,
             CompressorKind::Natural => 2.0 * scale,
+            // Clients of a server do not send them.
+            CompressorKind::Grid { .. } | CompressorKind::TopK { .. } => return Rule::None,
             CompressorKind::Qsgd { levels } => {
                 let (dimension, levels) = (compressor.dimension() as f64, f64::from(levels));
                 let fresh = SLACK * (estimate + sigma * (dimension.sqrt() + tau));
@@ -216,6 +229,7 @@ fn largest_estimate(plan: &ClientPlan, sampling: &Sampling, records: usize) -> O
     };
     let estimate = match plan.estimator {
         EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => clip * most,
+        EstimatorPlan::Sag { memory } => clip * ((1.0 - memory) * most + memory),
         EstimatorPlan::Svrg {
             difference_clip, ..
         }

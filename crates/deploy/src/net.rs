@@ -19,6 +19,7 @@ pub mod client;
 pub mod connect;
 pub mod grpc;
 pub mod identity;
+pub mod join;
 pub mod keys;
 pub mod listen;
 pub mod rpc;

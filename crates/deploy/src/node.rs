@@ -3,21 +3,29 @@
 //!
 //! **Guarantee.** What `soteria join` guarantees: the run is judged by the owner's [`Terms`] before
 //! anything leaves, by every process anew; a message is in the ledger before it is in an answer;
-//! a client that does not take part says so and gives no reason. **Cost.** Each question opens the
-//! state, reads the records and prices the run; [`Node::kept_open`] does that once per process.
+//! a client that does not take part says so and gives no reason. Whether a model that somebody
+//! computes elsewhere can be computed may depend on a record, and the server chooses at which model
+//! that is asked: so the first failure stops the state, by a durable note ([`STOPPED`]) and before
+//! any other process can open it; every later question, about whatever run, is answered alike until
+//! the owner has removed the note (`docs/privacy.md`, section 13). **Cost.** Each question opens
+//! the state, reads the records and prices the run; [`Node::kept_open`] does that once per process.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use soteriafl_core::objective::ObjectiveError;
 use soteriafl_data::DataError;
 
 use super::agreement::{self, Agreed, AgreementError, Consent, Terms};
 use super::description::RUN_ID_LEN;
 use super::exchange::{self, Answer, ExchangeError, Question};
-use super::participant::{Participant, Position};
-use super::records;
-use super::sqlite::ClientSqlite;
+use super::participant::{Participant, ParticipantError, Position};
+use super::sqlite::{ClientSqlite, open_private, sync_directory};
 use super::store::{ClientStore, StoreError};
+
+/// The file in a state's directory that says that a model could not be computed.
+pub const STOPPED: &str = "stopped";
 
 /// Why a question has no answer but, perhaps, [`Answer::Refused`].
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +46,29 @@ pub enum NodeError {
     /// The state knows nothing of this run.
     #[error("the server goes on with a run that this state has never joined")]
     Unknown,
+    /// Whoever computes the model could not: nothing was sent, and the state has stopped.
+    #[error(
+        "the model could not be computed in round {round}, and nothing was sent; that may be about \
+         a record, so this state answers nothing more until its owner has removed {}: {error}",
+        note.display()
+    )]
+    Failed {
+        /// The round.
+        round: u32,
+        /// The file that stops the state.
+        note: PathBuf,
+        /// Why.
+        #[source]
+        error: ObjectiveError,
+    },
+    /// That was so before.
+    #[error(
+        "a model could not be computed before, and this state answers nothing more: see its log \
+         for why, mend it, and remove {} (each time that it is removed, the server may learn one \
+         more bit about the records)",
+        .0.display()
+    )]
+    Stopped(PathBuf),
 }
 
 impl From<AgreementError> for NodeError {
@@ -87,15 +118,27 @@ impl Node {
         {
             let client = self.terms.client;
             let answer = exchange::answer(participant, &question, run, client, *records);
+            let answer = answer.or_else(|error| stopping(&self.state, error));
             if answer.is_err() {
                 // The next question begins with what is stored.
                 self.open = None;
             }
-            return Ok(answer?);
+            return answer;
         }
         // Before the state is opened again: one process has it once.
         self.open = None;
         self.agree(&question, consent)
+    }
+
+    /// The owner's word that a state that has stopped may go on.
+    ///
+    /// # Errors
+    /// When the note cannot be removed.
+    pub fn resume(&mut self) -> std::io::Result<()> {
+        match std::fs::remove_file(self.state.join(STOPPED)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn agree(
@@ -104,10 +147,18 @@ impl Node {
         consent: &mut dyn Consent,
     ) -> Result<Answer, NodeError> {
         let terms = &self.terms;
-        let mut store = ClientSqlite::open(&self.state)?;
+        let mut store = match self.keep {
+            true => ClientSqlite::open(&self.state)?,
+            false => ClientSqlite::open_briefly(&self.state)?,
+        };
+        // Only now: whoever had the state until now may have left a note.
+        let note = self.state.join(STOPPED);
+        if note.symlink_metadata().is_ok() {
+            return Err(NodeError::Stopped(note));
+        }
         let known = store.runs()?;
         // Before the server's description can say anything about them.
-        let own = records::source_digest(&terms.share.source, &terms.directories)?;
+        let own = terms.holding.digest()?;
         let asked = question.run();
         let text = match &question.description {
             Some(text) => text,
@@ -129,6 +180,8 @@ impl Node {
             records,
             position,
             message: None,
+            averages: None,
+            release: None,
         };
         if let Some(over) = agreement::joined(terms, &outline, &known)?
             && over.finished
@@ -141,7 +194,7 @@ impl Node {
             return Ok(takes_part(over.price.records, Some(end)));
         }
         let agreed = Agreed::reach(terms, own, &outline, &known, &mut store, consent)?;
-        let records = agreed.records.data.rows() as u64;
+        let records = agreed.records.data.records() as u64;
         if asked.is_none() {
             return Ok(takes_part(records, None));
         }
@@ -151,11 +204,48 @@ impl Node {
         }
         // What a process of one message does not keep, the next one would have to be told again.
         let every = (!self.keep).then_some(1);
-        let mut participant = agreed.participant(store, terms, every)?;
-        let answer = exchange::answer(&mut participant, question, &run, terms.client, records)?;
+        let mut opening = agreed.opening(store, terms)?;
+        if let Some(answer) =
+            exchange::answer_opening(&mut opening, question, &run, terms.client, records)?
+        {
+            return Ok(answer);
+        }
+        let mut participant = agreed.participant(opening, terms, every)?;
+        let answer = exchange::answer(&mut participant, question, &run, terms.client, records)
+            .or_else(|error| stopping(&self.state, error))?;
         if self.keep {
             self.open = Some((run, records, participant));
         }
         Ok(answer)
+    }
+}
+
+/// Stops the state if it was the model that could not be computed: while it is still open, so that
+/// no other process can ask meanwhile. Where not even that can be kept no message could be either,
+/// and both say the same.
+fn stopping(state: &Path, error: ExchangeError) -> Result<Answer, NodeError> {
+    let ExchangeError::Client(ParticipantError::Objective { round, error }) = error else {
+        return Err(error.into());
+    };
+    let path = state.join(STOPPED);
+    let note = || -> std::io::Result<()> {
+        let mut file = open_private(&path)?;
+        writeln!(file, "The model could not be computed in round {round}.")?;
+        file.sync_all()?;
+        #[cfg(unix)]
+        sync_directory(state)?;
+        Ok(())
+    };
+    match note() {
+        Ok(()) => Err(NodeError::Failed {
+            round,
+            note: path,
+            error,
+        }),
+        Err(reason) => Err(StoreError::Failed {
+            path: path.display().to_string(),
+            reason: reason.to_string(),
+        }
+        .into()),
     }
 }

@@ -3,7 +3,8 @@
 //! else's.
 //!
 //! **The model is a function of the averages.** The participant holds a replica of the server and
-//! applies each average to it, so the server sends averages and the bits agree.
+//! applies each average to it, so the server sends averages and the bits agree. Where the way down is
+//! compressed, what is told stands for the average, and the replica has the model alone.
 //!
 //! **A message is made once.** It is computed for the first model that this client sees for a
 //! round, with secrets drawn at that moment, stored with its round, and only then given out;
@@ -19,6 +20,7 @@
 //! **A noise is for one message**: `secrets` says how its keys are bound to it.
 
 mod error;
+mod opening;
 mod secrets;
 
 use std::collections::BTreeMap;
@@ -34,6 +36,7 @@ use soteriafl_core::wire;
 use super::store::{Checkpoint, ClientStore, StoredMessage};
 use super::{Hash, digest, records};
 pub use error::ParticipantError;
+pub use opening::Opening;
 use secrets::{HistoryDigest, server_bytes, vector_digest};
 pub use secrets::{Secrets, fresh_secrets};
 
@@ -98,6 +101,8 @@ pub struct Parts<S> {
     pub run: Hash,
     /// The client, as at the start of the run.
     pub client: Client,
+    /// The digest of its records, in their order, where the client's rows do not hold them.
+    pub trained_on: Option<Hash>,
     /// The compressor of all clients.
     pub compressor: Compressor,
     /// A server at the start of the run, to follow the real one.
@@ -120,6 +125,7 @@ impl<S: ClientStore> Participant<S> {
             mut store,
             run,
             mut client,
+            trained_on,
             compressor,
             mut replica,
             mut awaits_start,
@@ -129,7 +135,7 @@ impl<S: ClientStore> Participant<S> {
         let mut last_checkpoint = 0;
         let (state, rows) = (store.state(&run)?, store.rows(&run)?);
         let taken = store.taken(&run)?;
-        let trained_on = records::trained_on(client.data());
+        let trained_on = trained_on.unwrap_or_else(|| records::trained_on(client.data()));
         let history = HistoryDigest::from(&trained_on, state.as_ref(), &rows);
         if let Some(Checkpoint {
             server,
@@ -231,6 +237,23 @@ impl<S: ClientStore> Participant<S> {
         }
         let pending = self.pending.as_ref();
         Ok(pending.map(|pending| (pending.round, pending.message.clone())))
+    }
+
+    /// The server names the message of this client that it took in `round`, by its BLAKE3 hash.
+    ///
+    /// # Errors
+    /// When this state has made another one: then it is one of two copies, and makes nothing more.
+    pub fn check_taken(&mut self, round: Round, name: &[u8]) -> Result<(), ParticipantError> {
+        let pending = self.pending.as_ref().filter(|own| own.round == round);
+        let stored = self.rows.get(&round).map(|row| &row.message[..]);
+        let own = pending.map(|own| &own.message[..]).or(stored);
+        match own {
+            Some(own) if blake3::hash(own).as_bytes()[..] != *name => {
+                self.failed = true;
+                Err(ParticipantError::Copied(round))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The server closed `round`. Rounds that are known already are passed over.
@@ -358,6 +381,8 @@ impl<S: ClientStore> Participant<S> {
         let purpose = self.history.purpose(&self.run, round, &name);
         let keys = (self.secrets)(round, &purpose)?;
         let coins = self.client.remembers_coins().then(|| *keys.coins.expose());
+        // Before the message changes what the estimator remembers.
+        let state = self.due();
         self.client.set_keys(keys);
         let message = self
             .client
@@ -373,8 +398,12 @@ impl<S: ClientStore> Participant<S> {
             model: name,
             accepted: None,
         };
-        self.store.pay(&self.run, &row, self.outcome)?;
+        self.store
+            .pay(&self.run, &row, self.outcome, state.as_ref())?;
         self.outcome = None;
+        if let Some(state) = state {
+            self.last_checkpoint = state.server.round;
+        }
         Ok(Pending {
             round,
             present,
@@ -446,21 +475,44 @@ impl<S: ClientStore> Participant<S> {
         ParticipantError::Forgotten { taken, known }
     }
 
-    /// A checkpoint when one is due; the end when it has come.
+    /// The end when it has come.
     fn keep(&mut self) -> Result<(), ParticipantError> {
-        let round = self.replica.round();
         if self.replica.finished() {
             self.store.finish(&self.run, self.outcome)?;
             self.outcome = None;
-        } else if round - self.last_checkpoint >= self.checkpoint_every && self.rows.is_empty() {
-            let mut client = self.client.save();
-            client.memory.splice(..0, self.trained_on);
-            let state = Checkpoint {
-                server: self.replica.state(),
-                client,
-            };
+        }
+        Ok(())
+    }
+
+    /// The state before the open round, if it is time to keep it. It goes with the next message, in
+    /// one transaction.
+    fn due(&self) -> Option<Checkpoint> {
+        let round = self.replica.round();
+        let due = round - self.last_checkpoint >= self.checkpoint_every;
+        if !due || !self.rows.is_empty() || self.replica.finished() {
+            return None;
+        }
+        let mut client = self.client.save();
+        client.memory.splice(..0, self.trained_on);
+        Some(Checkpoint {
+            server: self.replica.state(),
+            client,
+        })
+    }
+
+    /// Keeps a state that is due although no message is made: for a process that ends here.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn settle(&mut self) -> Result<(), ParticipantError> {
+        if self.failed || self.pending.is_some() {
+            return Ok(());
+        }
+        if let Some(state) = self.due() {
+            self.failed = true;
             self.store.checkpoint(&self.run, &state, self.outcome)?;
-            (self.outcome, self.last_checkpoint) = (None, round);
+            (self.outcome, self.last_checkpoint) = (None, state.server.round);
+            self.failed = false;
         }
         Ok(())
     }

@@ -16,12 +16,13 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use soteriafl_data::{
     Adjustment, ColumnFault, DataDirectories, DataError, Dataset, FeatureKind, Features, GUESSED,
-    OtherName, RecordsError, Schema, Share, Source, TargetRange,
+    Grouping, OtherName, RecordsError, Schema, Share, Source, TargetRange,
 };
 
 use super::Hash;
 use super::description::{Dealing, Description};
 use soteriafl::config::NoiseName;
+use soteriafl::persons::{self, Bounded};
 use soteriafl::problem::needs_dense_rows;
 
 /// Most values of rows that have to be dense.
@@ -35,6 +36,9 @@ pub struct Records {
     pub digest: Hash,
     /// What the schema of their table did not know: for their owner's eyes, and no log's.
     pub adjustments: Vec<Adjustment>,
+    /// Where a column says whose records are whose: what bounding persons did, for their owner's
+    /// eyes.
+    pub bounded: Option<Bounded>,
     /// Whether the source names its features, so that their order was compared with the run's, if
     /// it names any.
     pub named: bool,
@@ -89,9 +93,18 @@ pub enum LoadError {
     /// The columns are not those of the run's schema, in words that quote no record.
     #[error("these records do not have the columns that the run's schema names: {0}")]
     Columns(String),
+    /// A part of a source whose records belong to persons.
+    #[error(
+        "this run bounds what a person brings, by a column of the schema: a client brings all of a source, for \
+         records dealt to parts would leave a person's with several clients (not SOURCE:i/n)"
+    )]
+    Part,
     /// The files have changed.
     #[error("the records have changed since they were read first")]
     Changed,
+    /// The run's model is none for them, in words that speak of public things alone.
+    #[error("{0}")]
+    Model(String),
 }
 
 /// What is wrong with columns, told by the schema's names and by numbers alone: a first line that is
@@ -119,18 +132,19 @@ pub fn load(
     description: &Description,
     directories: &DataDirectories,
 ) -> Result<Records, LoadError> {
-    let unfit = |_: RecordsError| LoadError::Unfit;
-    let run = &description.resolved;
+    if description.bounds_persons() && share.part.is_some() {
+        return Err(LoadError::Part);
+    }
+    let seed = description.resolved.seed;
     let loaded = share
         .source
-        .load_as(&description.schema(), directories, run.seed);
+        .load_as(&description.schema(), directories, seed);
     let loaded = loaded.map_err(|error| match error {
         DataError::Names { difference, .. } => LoadError::Names(difference),
         DataError::Columns { faults, .. } => LoadError::Columns(columns(&faults)),
         _ => LoadError::Unfit,
     })?;
-    let (mut whole, adjustments) = (loaded.train, loaded.adjustments);
-    let named = whole.feature_names().is_some();
+    let (whole, adjustments) = (loaded.train, loaded.adjustments);
     // Files can change under one's hands; the ledger must know what is trained on. Through a schema
     // records are others than their owner's own.
     let unchanged = match (&share.source, &description.shape.schema) {
@@ -141,21 +155,70 @@ pub fn load(
     if !unchanged {
         return Err(LoadError::Changed);
     }
-    if let (Some(_), Some(rows)) = (share.part, run.rows)
+    prepared(
+        Whole {
+            data: whole,
+            people: loaded.people,
+            adjustments,
+        },
+        share.part,
+        &share.source,
+        own,
+        description,
+    )
+}
+
+/// Records as they were read.
+pub(super) struct Whole {
+    pub(super) data: Dataset,
+    /// Whose each of them is, where a column says so.
+    pub(super) people: Option<Grouping>,
+    /// What the schema did not know.
+    pub(super) adjustments: Vec<Adjustment>,
+}
+
+/// What becomes of records before the first round, as the run says.
+pub(super) fn prepared(
+    whole: Whole,
+    part: Option<(usize, usize)>,
+    source: &Source,
+    own: Hash,
+    description: &Description,
+) -> Result<Records, LoadError> {
+    let Whole {
+        data: mut whole,
+        people,
+        adjustments,
+    } = whole;
+    let unfit = |_: RecordsError| LoadError::Unfit;
+    let run = &description.resolved;
+    let named = whole.feature_names().is_some();
+    if let (Some(_), Some(rows)) = (part, run.rows)
         && rows < whole.rows()
     {
         whole = whole.select(&(0..rows as u32).collect::<Vec<_>>());
+    }
+    let bounded = people.map(|people| {
+        let rows: Vec<u32> = (0..whole.rows() as u32).collect();
+        let most = run.records_per_person;
+        persons::bound(&whole, &rows, people.of_rows(), most, run.seed)
+    });
+    if let Some(bounded) = &bounded {
+        // Null records outlive every map; rows that are left out are read by none.
+        whole = whole
+            .select(&bounded.kept)
+            .with_null_records(bounded.null_records);
     }
     if description.intercept() {
         whole = whole.with_intercept();
     }
     let scaling = description.scaling().map_err(unfit)?;
-    if run.noise == NoiseName::Secure && needs_dense_rows(&share.source, &scaling) {
-        reserve(whole.rows().saturating_mul(whole.columns()))?;
+    if run.noise == NoiseName::Secure && needs_dense_rows(source, &scaling) {
+        reserve(whole.records().saturating_mul(whole.columns()))?;
         whole = whole.dense().map_err(unfit)?;
     }
     whole = scaling.apply_clamped(whole).map_err(unfit)?;
-    if let Some((part, parts)) = share.part {
+    if let Some((part, parts)) = part {
         let partition = Dealing::partition(run.partition, description.test_seed.is_some());
         let dealt = partition.part(&whole, part, parts, run.seed);
         whole = dealt.map_err(unfit)?;
@@ -172,6 +235,7 @@ pub fn load(
         data: Arc::new(whole),
         digest: own,
         adjustments,
+        bounded,
         named,
     })
 }
@@ -230,7 +294,7 @@ pub fn digest(data: &Dataset) -> Hash {
 }
 
 /// The digest of rows in any order.
-fn digest_of_rows(mut rows: Vec<Hash>) -> Hash {
+pub(super) fn digest_of_rows(mut rows: Vec<Hash>) -> Hash {
     rows.sort_unstable();
     let mut hasher = Sha256::new();
     rows.iter().for_each(|row| hasher.update(row));

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use soteriafl::accounting::{self, PrivacyError};
 use soteriafl::advice;
 use soteriafl::config::resolve::Resolved;
-use soteriafl::config::{Auto, Config, ConfigError, Document, FeatureList, NoiseName, NoiseTarget};
+use soteriafl::config::{
+    Auto, Config, ConfigError, Document, FeatureList, NoiseName, NoiseTarget, private_ranges,
+};
 use soteriafl::output::TestSet;
 use soteriafl::problem::{self, Model, Preparation, Problem, ProblemError, constant_feature};
 use soteriafl::record_shape::RecordShape;
@@ -122,8 +124,14 @@ impl RunPlan {
         }
         // A server has no records to standardise by.
         config.standardize = Auto::Given(config.standardize.or(false));
-        // Second moments are released in simulations only.
-        config.whiten = Auto::Given(config.whiten.or(None));
+        if private_ranges(config.schema.as_deref()).is_some() {
+            return Err(ConfigError::with_hint(
+                "`range = \"private\"` is for simulations: a deployment needs ranges that are known",
+                "give the columns ranges, or ask whoever owns the records for what they would know \
+                 without them",
+            )
+            .into());
+        }
         if config.holdout.is_some() {
             return Err(ConfigError::with_hint(
                 "`data.holdout` is for simulations: the records of a deployment are the clients', \
@@ -166,7 +174,8 @@ impl RunPlan {
         let ratio = advice::signal_to_noise(&self.resolved, dimension, &sigmas, &weights);
         let noise = advice::noise(ratio, dimension);
         let claim = accounting::claim(&run);
-        let persons = advice::persons(run.records_per_person, &claim);
+        let presumed = advice::persons(run.records_per_person, &claim);
+        let persons = presumed.filter(|_| !self.shape.bounds_persons());
         Ok(noise
             .into_iter()
             .chain(persons)
@@ -193,8 +202,8 @@ impl RunPlan {
         })?;
         let (resolved, warnings) = problem.resolve(config)?;
         let data_dependent = problem.data_dependent();
-        let smallest = problem.shards.iter().map(|shard| shard.rows()).min();
-        let smallest = smallest.unwrap_or(1);
+        let records = problem.sizes();
+        let smallest = records.iter().copied().min().unwrap_or(1);
         let plan = Self {
             resolved,
             shape: problem.shape,
@@ -204,7 +213,7 @@ impl RunPlan {
             features: problem.preparation.features,
             basis: problem.preparation.basis,
             intercept: problem.intercept,
-            records: problem.shards.iter().map(|shard| shard.rows()).collect(),
+            records,
             data_dependent,
             smallest,
         };
@@ -234,6 +243,7 @@ impl RunPlan {
             }
         };
         let shape = match &config.schema {
+            _ if config.is_elsewhere() => RecordShape::elsewhere(),
             Some(schema) => shape_of_table(config, schema)?,
             None => shape_of_numbers(config, test.as_ref())?,
         };
@@ -248,7 +258,7 @@ impl RunPlan {
         } = preparation;
         // What was found in the test set is written down: another one cannot change what was
         // agreed.
-        if config.schema.is_none() {
+        if config.schema.is_none() && !config.is_elsewhere() {
             let count = FeatureList::Count(shape.features);
             resolved.features = Some(shape.names.clone().map_or(count, FeatureList::Names));
             resolved.labels = Some(shape.labels.clone());

@@ -18,13 +18,14 @@
 //! with the same one.
 
 use sha2::{Digest, Sha256};
-use soteriafl_data::{Share, Source};
+use soteriafl_data::Source;
 
 use soteriafl::record_shape::RecordShape;
 use soteriafl::schema_text;
 
 use super::description::shape_of;
 use super::hex;
+use super::holding::Holding;
 use super::store::{ClientStore, StoreError};
 
 /// Why a source is not tried with a shape.
@@ -107,15 +108,22 @@ fn name(text: &str) -> String {
 /// When it is refused, or cannot be kept: then no record may be looked at.
 pub fn admit<'a>(
     store: &mut impl ClientStore,
-    share: &Share,
+    holding: &Holding,
     shape: &RecordShape,
     mut joined: impl Iterator<Item = &'a str>,
     permitted: Option<&str>,
 ) -> Result<(), ShapeError> {
-    if let Source::Libsvm {
-        features: Some(own),
-        ..
-    } = share.source
+    let source = match holding {
+        Holding::Source { share, .. } => share.source.to_string(),
+        Holding::Memory(_) => "memory".to_owned(),
+        // No record is looked at.
+        Holding::Elsewhere(_) => return Ok(()),
+    };
+    if let Holding::Source { share, .. } = holding
+        && let Source::Libsvm {
+            features: Some(own),
+            ..
+        } = share.source
         && own != shape.features
     {
         return Err(ShapeError::Features {
@@ -123,7 +131,7 @@ pub fn admit<'a>(
             found: shape.features,
         });
     }
-    let (source, text) = (share.source.to_string(), text(shape));
+    let text = text(shape);
     let found = name(&text);
     let kept = store.shape(&source)?;
     if kept.as_ref() == Some(&text) && permitted.is_none_or(|own| own == found) {

@@ -20,7 +20,7 @@ use rusqlite::{Connection, Transaction};
 
 use super::from_bytes;
 use super::store::StoreError;
-pub use client::ClientSqlite;
+pub use client::{ClientSqlite, Entry, ReleaseEntry};
 pub use server::ServerSqlite;
 
 /// The least and the most bytes that are reserved for a log.
@@ -30,6 +30,15 @@ const LOG_RESERVE: std::ops::Range<u64> = 1 << 19..1 << 23;
 const GONE: &str =
     "it is gone or empty, but this state has been used: restore it, or take another directory";
 
+/// The tables of a database.
+struct Schema {
+    version: i64,
+    /// What makes them.
+    tables: &'static str,
+    /// What makes them of those of the version before, losing nothing.
+    upgrade: &'static str,
+}
+
 /// One database with its lock.
 struct Database {
     path: PathBuf,
@@ -37,12 +46,14 @@ struct Database {
     version: i64,
     /// Whether the disk is nearly full.
     tight: bool,
+    /// Whether it is open for a moment: its log is not made ready for more.
+    brief: bool,
     /// Held for as long as the database is open; `None` for readers.
     _lock: Option<File>,
 }
 
 impl Database {
-    fn open(directory: &Path, name: &str, schema: &str, version: i64) -> Result<Self, StoreError> {
+    fn open(directory: &Path, name: &str, schema: &Schema) -> Result<Self, StoreError> {
         let failed = |path: &Path, reason: String| StoreError::Failed {
             path: path.display().to_string(),
             reason,
@@ -67,25 +78,27 @@ impl Database {
                 open_private(&file).map_err(|error| failed(&file, error.to_string()))?;
             }
         }
+        // The lock names the databases that were made: an empty one in its place would be a ledger
+        // that says nothing.
+        let unmarked = |error: std::io::Error| failed(&lock_path, error.to_string());
+        let (mut lock, mut made) = (lock, String::new());
+        lock.read_to_string(&mut made).map_err(unmarked)?;
+        let made = made.lines().any(|line| line == name);
         // Files are entries in the directory, which must outlive a loss of power as well as they
-        // do.
+        // do. Those of one that the lock names were seen to before it did.
         #[cfg(unix)]
-        sync_directory(directory).map_err(|error| failed(directory, error.to_string()))?;
+        if !made {
+            sync_directory(directory).map_err(|error| failed(directory, error.to_string()))?;
+        }
         let connection = Connection::open(&path).map_err(|error| wrap(&path, &error))?;
         let mut database = Self {
             path,
             connection,
-            version,
+            version: schema.version,
             tight: false,
+            brief: false,
             _lock: Some(lock),
         };
-        // The lock names the databases that were made: an empty one in its place would be a ledger
-        // that says nothing.
-        let unmarked = |error: std::io::Error| failed(&lock_path, error.to_string());
-        let mut lock = database._lock.as_ref().expect("it was put there");
-        let mut made = String::new();
-        lock.read_to_string(&mut made).map_err(unmarked)?;
-        let made = made.lines().any(|line| line == name);
         if made && database.found_version()? == 0 {
             return Err(database.corrupt(GONE));
         }
@@ -94,6 +107,7 @@ impl Database {
             .map_err(|error| database.wrap(&error))?;
         database.check_version()?;
         if !made {
+            let mut lock = database._lock.as_ref().expect("it was put there");
             lock.write_all(format!("{name}\n").as_bytes())
                 .and_then(|()| lock.sync_all())
                 .map_err(unmarked)?;
@@ -114,6 +128,7 @@ impl Database {
         Ok(tables == 0)
     }
 
+    /// To read one that exists, of this version or the one before, which is left as it is.
     fn open_to_read(directory: &Path, name: &str, version: i64) -> Result<Self, StoreError> {
         let path = directory.join(name);
         let made = fs::read_to_string(directory.join("lock")).unwrap_or_default();
@@ -131,16 +146,21 @@ impl Database {
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
         let connection =
             Connection::open_with_flags(&path, flags).map_err(|error| wrap(&path, &error))?;
-        let database = Self {
+        let mut database = Self {
             path,
             connection,
             version,
             tight: false,
+            brief: false,
             _lock: None,
         };
         let patience = database.connection.busy_timeout(Duration::from_secs(10));
         patience.map_err(|error| database.wrap(&error))?;
-        if database.found_version()? == 0 {
+        let found = database.found_version()?;
+        if found == version - 1 {
+            database.version = found;
+        }
+        if found == 0 {
             return Err(match (made, database.is_empty()?) {
                 (true, _) => database.corrupt(GONE),
                 // What a process leaves that ends while it makes a state.
@@ -152,7 +172,7 @@ impl Database {
         Ok(database)
     }
 
-    fn prepare(&self, schema: &str) -> rusqlite::Result<()> {
+    fn prepare(&self, schema: &Schema) -> rusqlite::Result<()> {
         let connection = &self.connection;
         connection.busy_timeout(Duration::from_secs(10))?;
         connection.pragma_update(None, "page_size", 8192)?;
@@ -161,12 +181,14 @@ impl Database {
         connection.pragma_update(None, "secure_delete", true)?;
         connection.pragma_update(None, "foreign_keys", true)?;
         let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        if found == 0 {
-            let version = self.version;
-            let script = format!("BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;");
-            connection.execute_batch(&script)?;
-        }
-        Ok(())
+        let script = match found {
+            0 => schema.tables,
+            _ if found == schema.version - 1 => schema.upgrade,
+            _ => return Ok(()),
+        };
+        let version = schema.version;
+        let script = format!("BEGIN; {script} PRAGMA user_version = {version}; COMMIT;");
+        connection.execute_batch(&script)
     }
 
     fn check_version(&self) -> Result<(), StoreError> {
@@ -276,6 +298,11 @@ impl Database {
         Ok(busy == 0)
     }
 
+    /// Whether a process before this one has left a log.
+    fn has_log(&self) -> bool {
+        fs::metadata(self.log_path()).is_ok_and(|log| log.len() > 0)
+    }
+
     fn log_path(&self) -> PathBuf {
         let mut path = self.path.clone().into_os_string();
         path.push("-wal");
@@ -288,7 +315,7 @@ impl Database {
     /// begins with neither the mark nor the sums of a log. Changes nothing but time, so a failure
     /// is no failure, and where there is little room none is taken.
     fn reserve_log(&self, before: u64) {
-        if self.tight {
+        if self.tight || self.brief {
             return;
         }
         let reserve = || -> std::io::Result<()> {
@@ -361,12 +388,12 @@ fn create_private(directory: &Path) -> std::io::Result<()> {
 
 /// Makes a directory's entries durable.
 #[cfg(unix)]
-fn sync_directory(directory: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
 /// A file that only its owner can read, made if it is not there.
-fn open_private(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true);
     #[cfg(unix)]

@@ -9,6 +9,7 @@
 //! row a round, *before* its message leaves.
 
 use bytes::Bytes;
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientId, ClientState, Round, ServerState};
 
 use super::Hash;
@@ -67,8 +68,12 @@ pub struct ClosedRound {
     pub round: Round,
     /// One bit per client, lowest first: whose message is in the average.
     pub accepted: Vec<u8>,
-    /// The averaged message, as it goes over the wire; shared by everybody who gets it.
+    /// The averaged message, or what is told in its place where the way down is compressed, as it
+    /// goes over the wire; shared by everybody who gets it.
     pub average: Bytes,
+    /// The average itself where something else goes over the wire, for the server to start again
+    /// from; empty otherwise, and before the latest dense state.
+    pub uncompressed: Bytes,
     /// Values that the accepted messages carried.
     pub values: u64,
     /// Bytes of the messages that arrived in time.
@@ -96,6 +101,14 @@ impl ClosedRound {
     /// Whether the client's message is in the average.
     pub fn accepts(&self, client: ClientId) -> bool {
         accepts(&self.accepted, client)
+    }
+
+    /// The average itself.
+    pub fn averaged(&self) -> &[u8] {
+        match self.uncompressed.is_empty() {
+            true => &self.average,
+            false => &self.uncompressed,
+        }
     }
 
     /// How many messages are in the average.
@@ -150,6 +163,8 @@ pub struct ServerRecord {
     pub description: Option<String>,
     /// Clients that have joined.
     pub members: Vec<(ClientId, Member)>,
+    /// Averages of the releases before the first round that are over, in order.
+    pub released: Vec<Average>,
     /// Bytes of every closed round's average, in order.
     pub averages: Vec<u32>,
     /// Sums over closed rounds: values and bytes up.
@@ -181,6 +196,12 @@ pub trait ServerStore: Send {
     /// # Errors
     /// When it cannot be written.
     fn join(&mut self, client: ClientId, records: u64) -> Result<(), StoreError>;
+
+    /// Notes the average of the next release before the first round.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn released(&mut self, number: u32, average: &Average) -> Result<(), StoreError>;
 
     /// Notes a closed round, what it did to the clients' radii and, if given, the state after it.
     ///
@@ -233,7 +254,7 @@ pub struct LedgerRun {
     pub part: Option<(usize, usize)>,
     /// What every message costs.
     pub price: Priced,
-    /// Messages that were made, hence paid.
+    /// Messages that were made, hence paid; releases before the first round are messages, too.
     pub messages: u64,
     /// Whether it came to its end.
     pub finished: bool,
@@ -253,6 +274,16 @@ pub struct StoredMessage {
     pub model: Hash,
     /// Whether the server took it; `None` while that is not known.
     pub accepted: Option<bool>,
+}
+
+/// A release before the first round: its message made, paid, and kept, and what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredRelease {
+    /// The very bytes that leave; empty once the average is known.
+    pub message: Vec<u8>,
+    /// What the server said that all clients released. The first word stands: records are mapped by
+    /// it for the whole run.
+    pub average: Option<Average>,
 }
 
 /// A client's state before a round.
@@ -291,7 +322,32 @@ pub trait ClientStore: Send {
     /// When it cannot be written, or there are messages of this run.
     fn begin(&mut self, run: &LedgerRun) -> Result<(), StoreError>;
 
-    /// Notes a message, and what became of the one before. Must be durable when this returns.
+    /// Notes the message of the next release before the first round. Must be durable when this
+    /// returns.
+    ///
+    /// # Errors
+    /// When it cannot be written, or there is one of this number already.
+    fn pay_release(&mut self, run: &Hash, number: u32, message: &[u8]) -> Result<(), StoreError>;
+
+    /// Notes the average of a release whose message was made; the bytes of the message are erased.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn hear_release(
+        &mut self,
+        run: &Hash,
+        number: u32,
+        average: &Average,
+    ) -> Result<(), StoreError>;
+
+    /// The releases of a run, in order.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn releases(&mut self, run: &Hash) -> Result<Vec<StoredRelease>, StoreError>;
+
+    /// Notes a message, what became of the one before, and, if given, the state before its round,
+    /// as [`checkpoint`](Self::checkpoint) does: all or nothing. Must be durable when this returns.
     ///
     /// # Errors
     /// When it cannot be written, or there is a message for this round already.
@@ -300,6 +356,7 @@ pub trait ClientStore: Send {
         run: &Hash,
         row: &StoredMessage,
         before: Option<(Round, bool)>,
+        state: Option<&Checkpoint>,
     ) -> Result<(), StoreError>;
 
     /// Notes the state before a round. Coins and bytes of earlier rounds are erased.

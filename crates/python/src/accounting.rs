@@ -11,7 +11,7 @@ use soteriafl::accountant::{
 
 use crate::errors;
 
-/// What one message reveals of one record, before its noise.
+/// What one message reveals of one record, or of all records of one person, before its noise.
 #[pyclass(frozen, module = "soteriafl._soteriafl")]
 #[derive(Clone)]
 pub struct Release {
@@ -27,15 +27,20 @@ type CostParts = (f64, f64, f64, bool, String, f64);
 #[pymethods]
 impl Release {
     #[staticmethod]
-    #[pyo3(signature = (*, estimator, records, batch, clip, difference_clip, clip_scope, rand_k))]
+    #[pyo3(signature = (
+        *, estimator, records, batch, clip, difference_clip, memory, clip_scope, rand_k,
+        records_per_person
+    ))]
     fn of_mechanism(
         estimator: &str,
         records: u64,
         batch: Option<f64>,
         clip: f64,
         difference_clip: Option<f64>,
+        memory: Option<f64>,
         clip_scope: &str,
         rand_k: Option<f64>,
+        records_per_person: u32,
     ) -> PyResult<Self> {
         let kind: EstimatorKind = estimator.parse().map_err(|error| errors::event(&error))?;
         let clip_scope: ClipScope = clip_scope.parse().map_err(|error| errors::event(&error))?;
@@ -44,15 +49,25 @@ impl Release {
                 "{kind} draws batches: say how many records by `batch`"
             )));
         }
+        let estimator = match (Estimator::new(kind, difference_clip), memory) {
+            (Estimator::Sag { .. }, Some(memory)) => Estimator::Sag { memory },
+            (_, Some(_)) => {
+                return Err(errors::refused(format!(
+                    "`memory` is of sag; {kind} has none"
+                )));
+            }
+            (estimator, None) => estimator,
+        };
         let mechanism = Mechanism {
-            estimator: Estimator::new(kind, difference_clip),
+            estimator,
             records,
             batch: batch.unwrap_or(records as f64),
             clip,
             clip_scope,
             rand_k,
         };
-        let release = mechanism.release().map_err(|error| errors::event(&error))?;
+        let release = mechanism.release_of_person(records_per_person);
+        let release = release.map_err(|error| errors::event(&error))?;
         Ok(Self { release })
     }
 

@@ -3,21 +3,32 @@
 //! The classes are written in Python because each derives from two others (`ValueError`, too). Where
 //! the library has advice, it follows on a line of its own.
 
-use pyo3::exceptions::{PyFileExistsError, PyOSError, PyRuntimeError};
+use pyo3::exceptions::{PyException, PyFileExistsError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
-use soteriafl::TrainingError;
 use soteriafl::accountant::{AccountError, EventError};
 use soteriafl::accounting::PrivacyError;
 use soteriafl::config::ConfigError;
+use soteriafl::core::objective::ObjectiveError;
 use soteriafl::core::simulate::SimulationError;
 use soteriafl::data::DataError;
 use soteriafl::output::OutputError;
 use soteriafl::problem::ProblemError;
+use soteriafl_deploy::agreement::AgreementError;
+use soteriafl_deploy::budget::Refusal;
+use soteriafl_deploy::exchange::ExchangeError;
+use soteriafl_deploy::net::client::FollowError;
+use soteriafl_deploy::net::join::JoinError;
+use soteriafl_deploy::node::NodeError;
+use soteriafl_deploy::participant::ParticipantError;
+use soteriafl_deploy::served::ServedError;
 
 mod python {
     pyo3::import_exception!(soteriafl.errors, AccountError);
+    pyo3::import_exception!(soteriafl.errors, BudgetExceeded);
     pyo3::import_exception!(soteriafl.errors, ConfigError);
     pyo3::import_exception!(soteriafl.errors, DataError);
+    pyo3::import_exception!(soteriafl.errors, MessageError);
+    pyo3::import_exception!(soteriafl.errors, RunRefused);
     pyo3::import_exception!(soteriafl.errors, SoteriaError);
 }
 
@@ -94,19 +105,9 @@ pub fn unreadable(message: String) -> PyErr {
     python::DataError::new_err(message)
 }
 
-/// Why a run described by a program cannot be built or made. An exception of the objective comes
-/// out as it was raised, with a note that says where.
-pub fn training(py: Python<'_>, error: TrainingError) -> PyErr {
-    let message = error.to_string();
-    match error {
-        TrainingError::Simulation(error) => simulation(py, error),
-        TrainingError::Privacy(_) => python::AccountError::new_err(message),
-        TrainingError::Diverged(_) => python::SoteriaError::new_err(message),
-        _ => python::ConfigError::new_err(message),
-    }
-}
-
-fn simulation(py: Python<'_>, error: SimulationError) -> PyErr {
+/// Why a run ended before its end. An exception of the objective comes out as it was raised, with a
+/// note that says where.
+pub fn simulation(py: Python<'_>, error: SimulationError) -> PyErr {
     let (place, error) = match error {
         SimulationError::Client {
             client,
@@ -119,6 +120,11 @@ fn simulation(py: Python<'_>, error: SimulationError) -> PyErr {
         SimulationError::Metrics(error) => ("metrics of the model".to_owned(), error),
         other => return python::SoteriaError::new_err(other.to_string()),
     };
+    objective(py, error, place)
+}
+
+/// Why Python did not compute: as it was raised, with a note that says where.
+fn objective(py: Python<'_>, error: ObjectiveError, place: String) -> PyErr {
     match error.into_inner().downcast::<PyErr>() {
         Ok(raised) => {
             // A note is a courtesy; without it the exception says enough.
@@ -127,6 +133,157 @@ fn simulation(py: Python<'_>, error: SimulationError) -> PyErr {
         }
         Err(other) => python::SoteriaError::new_err(format!("{place}: {other}")),
     }
+}
+
+/// A client's state that cannot be opened or kept.
+pub fn state(error: &dyn std::error::Error) -> PyErr {
+    PyOSError::new_err(error.to_string())
+}
+
+/// Why a client does not take part in a networked run, or no longer.
+pub fn join(py: Python<'_>, error: JoinError) -> PyErr {
+    match error {
+        JoinError::Agreement(error) => agreement(py, error),
+        JoinError::Follow(FollowError::Participant(error)) => participant(py, error),
+        JoinError::Follow(error) => {
+            let message = with_hints(&error.to_string(), error.hints());
+            match error {
+                FollowError::Twice(_) | FollowError::Refused(_) => {
+                    python::RunRefused::new_err(message)
+                }
+                FollowError::Certificate(_) => python::ConfigError::new_err(message),
+                FollowError::Protocol(_) => python::MessageError::new_err(message),
+                _ => python::SoteriaError::new_err(message),
+            }
+        }
+        JoinError::Data(error) => data(said(&error)),
+        JoinError::Store(error) => state(&error),
+        other => python::SoteriaError::new_err(other.to_string()),
+    }
+}
+
+/// Why a client does not agree to a run; nothing has left.
+pub fn agreement(py: Python<'_>, error: AgreementError) -> PyErr {
+    let message = in_python(&error.to_string());
+    match error {
+        AgreementError::NoSuchClient { .. } => python::ConfigError::new_err(message),
+        AgreementError::OtherClient { .. }
+        | AgreementError::OtherPart { .. }
+        | AgreementError::OtherRecords
+        | AgreementError::Records(..)
+        | AgreementError::Shape(_) => data(message),
+        AgreementError::Refused(Refusal::Privacy(error)) => privacy(&error),
+        AgreementError::Refused(Refusal::Ledger(_)) => python::AccountError::new_err(message),
+        AgreementError::Refused(Refusal::Unproved { .. })
+        | AgreementError::TestRun
+        | AgreementError::NoTestRun
+        | AgreementError::Declined(_) => python::RunRefused::new_err(message),
+        AgreementError::Refused(_) => python::BudgetExceeded::new_err(message),
+        AgreementError::Unusable(_) => python::MessageError::new_err(message),
+        AgreementError::Objective(error) => objective(
+            py,
+            error,
+            "before the run began: nothing was sent".to_owned(),
+        ),
+        AgreementError::Participant(error) => participant(py, error),
+        AgreementError::Problem(error) => problem(&error),
+        AgreementError::Store(error) => state(&error),
+        _ => python::SoteriaError::new_err(message),
+    }
+}
+
+/// Why a client cannot go on with a run.
+pub fn participant(py: Python<'_>, error: ParticipantError) -> PyErr {
+    let message = with_hints(&error.to_string(), error.hints());
+    match error {
+        ParticipantError::Objective { round, error } => {
+            objective(py, error, format!("in round {round}: nothing was sent"))
+        }
+        ParticipantError::Store(error) => state(&error),
+        _ => python::SoteriaError::new_err(message),
+    }
+}
+
+/// Why a client that is asked does not answer. Only what says that it does not take part is a
+/// refusal.
+pub fn node(py: Python<'_>, error: NodeError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        NodeError::Agreement(error) => match *error {
+            AgreementError::Objective(error) => {
+                let what = "the model cannot be computed; nothing was sent".to_owned();
+                refused_because(py, what, error)
+            }
+            error => agreement(py, error),
+        },
+        NodeError::Data(error) => data(said(&error)),
+        // A refusal, whatever was raised: its type may be about a record.
+        NodeError::Failed { round, error, note } => {
+            let what = format!(
+                "the model could not be computed in round {round}, and nothing was sent; this \
+                 state answers nothing more until its owner has removed {}",
+                note.display()
+            );
+            refused_because(py, what, error)
+        }
+        NodeError::Stopped(_) => python::RunRefused::new_err(message),
+        NodeError::Exchange(ExchangeError::Client(error)) => participant(py, error),
+        NodeError::Exchange(_) => python::MessageError::new_err(message),
+        NodeError::Store(error) => state(&error),
+        _ => python::SoteriaError::new_err(message),
+    }
+}
+
+/// A refusal that something raised has led to.
+fn refused_because(py: Python<'_>, what: String, error: ObjectiveError) -> PyErr {
+    let raised = objective(py, error, what.clone());
+    let refused = python::RunRefused::new_err(format!("{what}: {raised}"));
+    refused.set_cause(py, Some(raised));
+    refused
+}
+
+/// What told the process to end, if that is why a model could not be computed.
+pub fn interruption(py: Python<'_>, refused: &PyErr) -> Option<PyErr> {
+    let raised = refused.cause(py);
+    raised.filter(|raised| !raised.is_instance_of::<PyException>(py))
+}
+
+/// Why a run is not coordinated, or an answer is of no use.
+pub fn served(error: ServedError) -> PyErr {
+    let message = advised(error.to_string(), error.hint());
+    if error.is_about_an_answer() {
+        return python::MessageError::new_err(message);
+    }
+    match error {
+        ServedError::Plan(_) => python::ConfigError::new_err(message),
+        ServedError::Output(error) => output(&error),
+        ServedError::Store(error) => state(&error),
+        _ => python::SoteriaError::new_err(message),
+    }
+}
+
+/// The program's options, as arguments are called here.
+fn in_python(message: &str) -> String {
+    let mut told = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(at) = rest.find("--") {
+        let option = &rest[at + 2..];
+        let end = option.find(|c: char| !c.is_ascii_lowercase() && c != '-');
+        let name = &option[..end.unwrap_or(option.len())];
+        told += &rest[..at];
+        match name.starts_with(|c: char| c.is_ascii_lowercase()) {
+            true => told += &format!("`{}`", name.replace('-', "_")),
+            false => told += &rest[at..at + 2 + name.len()],
+        }
+        rest = &option[name.len()..];
+    }
+    told + rest
+}
+
+fn with_hints(message: &str, hints: &[&str]) -> String {
+    let lines = std::iter::once(message.to_owned());
+    let hints = hints.iter().map(|hint| format!("hint: {hint}"));
+    lines.chain(hints).collect::<Vec<_>>().join("\n")
 }
 
 fn said(error: &DataError) -> String {

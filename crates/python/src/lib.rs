@@ -11,19 +11,22 @@
 //! | `simulation` | a whole run, on the way of `soteria train` |
 //! | `results` | what a run leaves |
 //! | `objective` | models and losses that Python computes |
-//! | `torch_run` | runs of such a model |
+//! | `holding`, `deployment` | networked clients |
+//! | `exchange` | clients and servers behind any transport |
 //! | `errors` | the library's errors as Python exceptions |
 
 // `#[pyfunction]` and `#[pymethods]` are called by Python, with one argument per keyword.
 #![allow(clippy::too_many_arguments)]
 
 mod accounting;
+mod deployment;
 mod errors;
+mod exchange;
+mod holding;
 mod objective;
 mod records;
 mod results;
 mod simulation;
-mod torch_run;
 
 use pyo3::prelude::*;
 
@@ -32,13 +35,17 @@ mod _soteriafl {
     #[pymodule_export]
     use super::accounting::{Release, filter_epsilon};
     #[pymodule_export]
+    use super::deployment::join;
+    #[pymodule_export]
+    use super::exchange::{Node, Server, client_of_answer};
+    #[pymodule_export]
+    use super::holding::Holding;
+    #[pymodule_export]
     use super::records::Rows;
     #[pymodule_export]
     use super::results::Finished;
     #[pymodule_export]
     use super::simulation::simulate;
-    #[pymodule_export]
-    use super::torch_run::simulate_objective;
 
     /// The version of the library.
     #[pymodule_export]

@@ -74,10 +74,10 @@ impl Distinct {
     }
 
     /// As a file would spell them.
-    fn spellings(self) -> Vec<String> {
+    fn spellings(&self) -> Vec<String> {
         match self {
             Distinct::Numbers(numbers) => numbers.iter().map(f64::to_string).collect(),
-            Distinct::Text(text) => text,
+            Distinct::Text(text) => text.clone(),
         }
     }
 }
@@ -184,6 +184,15 @@ impl Rows {
             .map_err(|error| errors::records(&argument, error))
     }
 
+    /// The records as their owner has them: with numbers to predict where there are too many
+    /// different ones to be classes.
+    pub fn taken(&self) -> PyResult<Dataset> {
+        let held = self.held()?.take().ok_or_else(errors::taken)?;
+        let argument = held.argument.clone();
+        held.into_data()
+            .map_err(|error| errors::records(&argument, error))
+    }
+
     /// The rows without labels, as records to which labels of any kind are given.
     pub fn unlabelled(&self, schema: &Schema, classes: usize) -> PyResult<Dataset> {
         let mut held = self.held()?.take().ok_or_else(errors::taken)?;
@@ -230,6 +239,24 @@ impl Held {
         }
         let data = Dataset::new(held.features, rows, names.len())?.with_label_names(names)?;
         Ok((named(data, held.names)?, classes))
+    }
+
+    fn into_data(self) -> Result<Dataset, DataError> {
+        let classes = Schema::default();
+        let quantity = self.labels.as_ref().is_some_and(|labels| {
+            let spellings = labels.distinct.spellings();
+            let name = Path::new(&labels.argument);
+            let found = classes_of(&spellings, &labels.rows, &classes, name);
+            matches!(found, Err(DataError::Quantity { .. }))
+        });
+        let schema = match quantity {
+            true => Schema {
+                targets: Some(TargetRange::new(-1.0, 1.0)?),
+                ..Schema::default()
+            },
+            false => classes,
+        };
+        Ok(self.dataset(&schema)?.0)
     }
 
     /// Itself, if its columns are those of `schema`.

@@ -16,7 +16,14 @@ use crate::errors;
 use crate::records::Rows;
 
 /// A tensor's name, shape and numbers.
-type Tensor<'py> = (String, Vec<usize>, Bound<'py, PyArray1<f32>>);
+pub type Tensor<'py> = (String, Vec<usize>, Bound<'py, PyArray1<f32>>);
+
+/// The tensors of a model file.
+pub fn tensors<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Vec<Tensor<'py>>> {
+    let tensors = trained::tensors(model).map_err(errors::unreadable)?;
+    let array = |(name, shape, values): (_, _, Vec<f32>)| (name, shape, values.into_pyarray(py));
+    Ok(tensors.into_iter().map(array).collect())
+}
 
 /// A finished run.
 #[pyclass(frozen, module = "soteriafl._soteriafl")]
@@ -151,10 +158,7 @@ impl Finished {
 
     /// The tensors of the model by name, flat, with their shapes.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Tensor<'py>>> {
-        let tensors = trained::tensors(&self.run.model).map_err(errors::unreadable)?;
-        let array =
-            |(name, shape, values): (_, _, Vec<f32>)| (name, shape, values.into_pyarray(py));
-        Ok(tensors.into_iter().map(array).collect())
+        tensors(py, &self.run.model)
     }
 
     /// The class that the model predicts for every row.

@@ -243,3 +243,75 @@ class TestAccountant:
                 amplification=False,
             )
             assert math.isclose(theirs.get_epsilon(1e-5), plain.epsilon, rel_tol=0.01)
+
+
+def test_persons_are_charged_for_all_their_records():
+    """Exact for GD, whose records all take part: K records move the estimate K times as far."""
+    question = {"sigma": 0.05, "rounds": 40, "delta": 1e-5}
+    three = sf.Mechanism(records=1000, clip=1.0, records_per_person=3)
+    cost = sf.epsilon(three, **question)
+    tripled = sf.epsilon(sf.Mechanism(records=1000, clip=3.0), **question)
+    assert cost.epsilon == pytest.approx(tripled.epsilon, rel=1e-6)
+    assert "for persons with up to 3 records" in str(cost) and cost.records_per_person == 3
+    # The noise that other libraries are told is about one record.
+    assert three.noise_multiplier(0.05) == sf.Mechanism(records=1000).noise_multiplier(0.05)
+    # Of sampled records the coins are independent: binomial weights.
+    sampled = sf.Mechanism(estimator="sgd", records=1000, batch=50, records_per_person=2)
+    expected = [(0.0, 0.95**2), (0.02, 2 * 0.95 * 0.05), (0.04, 0.05**2)]
+    assert np.allclose(sampled.shifts, expected, rtol=1e-12)
+    for method in ("pld", "rdp"):
+        one = dict(question, sigma=0.1, method=method)
+        few = sf.epsilon(sf.Mechanism(estimator="sgd", records=1000, batch=50), **one)
+        assert sf.epsilon(sampled, **one).epsilon > few.epsilon
+    found = sf.calibrate(three, epsilon=1, rounds=40, delta=1e-5)
+    assert found.sigma == pytest.approx(
+        3 * sf.calibrate(sf.Mechanism(records=1000), epsilon=1, rounds=40, delta=1e-5).sigma,
+        rel=1e-5,
+    )
+    assert sf.spent(three, **question)[-1] >= cost.epsilon * (1 - 1e-9)
+    with pytest.raises(sf.AccountError, match="records_per_person"):
+        sf.Mechanism(records=10, records_per_person=1001)
+    with pytest.raises(sf.AccountError, match="records_per_person"):
+        sf.Mechanism(records=10, records_per_person=0)
+
+
+def test_an_accountant_speaks_of_the_fewest_records_of_a_person():
+    accountant = sf.Accountant()
+    assert accountant.records_per_person is None
+    three = sf.Mechanism(records=1000, records_per_person=3)
+    accountant.compose(three, sigma=0.05, rounds=4)
+    assert accountant.records_per_person == 3
+    again = sf.Accountant.from_json(accountant.to_json())
+    assert again.events == accountant.events and again.records_per_person == 3
+    assert pickle.loads(pickle.dumps(three)) == three
+    accountant.compose(sf.Mechanism(records=1000), sigma=0.05)
+    assert accountant.records_per_person == 1
+    # What was written before there were persons is about records.
+    text = accountant.to_json().replace(',\n   "records_per_person": 1', "")
+    old = sf.Accountant.from_json(text.replace(',\n   "records_per_person": 3', ""))
+    assert old.records_per_person == 1
+
+
+def test_what_sag_remembers_is_priced():
+    def shifts(memory=None):
+        return sf.Mechanism(estimator="sag", records=1000, batch=50, memory=memory).shifts
+
+    # A record moves the table's mean by clip / records at most, and a batch's mean by
+    # clip / batch.
+    for memory in (0.1, 0.5, 0.9):
+        stays, drawn = memory / 1000, (1 - memory) / 50 + memory / 1000
+        assert shifts(memory) == ((pytest.approx(stays), 0.95), (pytest.approx(drawn), 0.05))
+    assert shifts() == shifts(0.5) and shifts(1.0) == ((0.001, 1.0),)
+    mechanism = sf.Mechanism(estimator="sag", records=1000, batch=50)
+    assert mechanism.memory == 0.5 and "memory=0.5" in repr(mechanism)
+    accountant = sf.Accountant()
+    asked = sf.Mechanism(estimator="sag", records=1000, batch=50, memory=0.2)
+    accountant.compose(asked, sigma=0.1, rounds=5)
+    again = sf.Accountant.from_json(accountant.to_json())
+    assert again.events[0].mechanism.memory == 0.2
+    assert again.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
+    for wrong in (0.0, 1.5, float("nan")):
+        with pytest.raises(sf.AccountError, match="memory"):
+            shifts(wrong)
+    with pytest.raises(sf.AccountError, match="memory"):
+        sf.Mechanism(estimator="sgd", records=1000, batch=50, memory=0.5)

@@ -3,8 +3,6 @@
 import csv
 import functools
 import json
-import os
-import pathlib
 import pickle
 import shutil
 import subprocess
@@ -17,23 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+from programs import ROOT, program
 
 import soteriafl as sf
-
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-
-
-@functools.cache
-def program():
-    """The path of `soteria`: SOTERIA_PROGRAM, or what cargo builds."""
-    given = os.environ.get("SOTERIA_PROGRAM")
-    if given:
-        return given
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    command = ["cargo", "build", "-q", "--locked", "--workspace", "--bin", "soteria"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return str(target / "debug" / "soteria")
-
 
 pytestmark = pytest.mark.filterwarnings("ignore::soteriafl.RunWarning")
 

@@ -137,9 +137,16 @@ def test_a_regressor_is_a_run():
     predicted = regressor.predict(X)
     assert regressor.score(X, y) > 0.5 and 1.9 < regressor.epsilon_ <= 2
     assert predicted.min() >= 0 and predicted.max() <= 30
-    # The twin: the file's weights by hand, in the unit of the target.
-    weights = {name: tensor.astype(float) for name, tensor in regressor.run_.model.items()}
-    place = (X / 5 - 1) @ weights["weight"][0] + weights["bias"]
+    # The twin: the file's numbers by hand, in the unit of the target.
+    tensors = {name: tensor.astype(float) for name, tensor in regressor.run_.model.items()}
+    assert sorted(tensors) == ["weight", "whitening"]
+    x, two = X / 5 - 1, np.sqrt(2)
+    roots = 2 * np.sqrt((1 + x) / 2) - two - (2 - two) * x
+    records = np.hstack([x, roots, np.full((len(x), 1), 0.5)])
+    records /= np.linalg.norm(records, axis=1, keepdims=True)
+    records = records @ tensors["whitening"]
+    records *= np.minimum(1, 1.5 / np.linalg.norm(records, axis=1, keepdims=True))
+    place = records @ tensors["weight"][0]
     assert np.allclose(predicted, 15 + 15 * np.clip(place, -1, 1), atol=1e-4)
     with pytest.raises(sf.DataError, match="no probabilities"):
         regressor.run_.predict_proba(X)

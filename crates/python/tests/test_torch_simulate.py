@@ -119,7 +119,7 @@ def test_nothing_is_claimed_where_nothing_can_be():
     assert silent.privacy.epsilon is None and silent.privacy.reason == "no noise"
     prepared = run(prepared_by_records=True)
     assert prepared.privacy.epsilon is None
-    assert "Nothing is claimed" in prepared.privacy.statement
+    assert "No privacy claim" in prepared.privacy.statement
 
 
 class Fails(nn.Module):
@@ -185,10 +185,44 @@ def test_dropout_and_norms():
         nn.Linear(4, 8), nn.LayerNorm(8), nn.Dropout(0.2), nn.ReLU(inplace=True), nn.Linear(8, 2)
     )
     one, two = run(module, batch=20), run(module, batch=20)
-    assert one.gradients == "vmap" and bits(one.module) == bits(two.module)
+    assert one.gradients == "exact" and bits(one.module) == bits(two.module)
+    assert run(module, **SETTINGS["svrg"], rounds=3).gradients == "exact"
+    # Without noise nothing is claimed, and all records always stand at the same places.
+    free = {"epsilon": None, "clip": None, "rounds": 3}
+    assert run(module, batch=20, **free).gradients == "vmap"
+    assert run(module, rounds=3).gradients == "vmap"
+    for way, settings in (
+        ("vmap", SETTINGS["sgd"]),
+        ("vmap", SETTINGS["svrg"]),
+        ("vmap", SETTINGS["svrg"] | free | {"difference_clip": None}),
+    ):
+        with pytest.raises(sf.ConfigError, match="dropout"):
+            run(module, **settings, gradients=way)
+
+
+@pytest.mark.parametrize("preset", ["soteriafl-sag", "porter", "ldp-srm", "ldp-spider", "diff2"])
+def test_every_preset_that_draws_batches_gives_records_their_own_coins(preset):
+    module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+    one = preset == "diff2"
+    config = {"algorithm.preset": preset, "algorithm.batch": 20}
+    asked = {"config": config, "rounds": 2}
+    if one:
+        asked["clients"] = clients(1)
+    assert run(module, **asked).gradients == "exact"
     with pytest.raises(sf.ConfigError, match="dropout"):
-        run(module, **SETTINGS["svrg"])
-    assert run(module, **SETTINGS["svrg"], gradients="exact").gradients == "exact"
+        run(module, **asked, gradients="hooks")
+
+
+def test_tables_that_do_not_fit_are_refused(monkeypatch):
+    # `st.simulate` is the function; this is its module.
+    monkeypatch.setattr(sys.modules["soteriafl.torch.simulate"], "_TABLES", 1000)
+    for settings in (
+        SETTINGS["saga"],
+        {"config": {"algorithm.preset": "soteriafl-sag", "algorithm.batch": 20}},
+    ):
+        with pytest.raises(sf.ConfigError, match="keeps 58 numbers for each of 240 records"):
+            run(**settings, rounds=2)
+    assert run(batch=20, rounds=2).privacy.epsilon
 
 
 def test_data_sets_of_torch():
@@ -276,8 +310,53 @@ def test_plots_and_frames():
     pytest.importorskip("pandas")
     ended = run(evaluate_every=3)
     axes = ended.plot()
-    assert axes.lines[0].get_label() == "test accuracy"
+    assert axes.get_ylabel() == "test accuracy" and axes.get_xlabel() == "bytes sent"
     assert len(ended.to_pandas()) == len(ended.rounds["round"]) == 5
-    with pytest.raises(sf.ConfigError, match="there is no speed"):
+    with pytest.raises(KeyError, match="speed"):
         ended.plot("speed")
-    assert "bytes sent" in repr(ended)
+    assert "sent up" in repr(ended)
+
+
+def test_a_run_is_saved_and_read_again(tmp_path):
+    ended = run(network(), batch=20, fraction=0.3)
+    ended.save(tmp_path / "run")
+    files = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert "report.html" in files and "model.safetensors" in files and "config.toml" in files
+    again = st.load(tmp_path / "run", network())
+    assert bits(again.module) == bits(ended.module)
+    assert again.privacy.epsilon == ended.privacy.epsilon
+    assert set(again.model) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert again.model["0.weight"].shape == (8, 4)
+    # Whoever has no module sees the tensors.
+    assert np.array_equal(sf.load(tmp_path / "run").model["2.bias"], ended.model["2.bias"])
+    page = ended.report()
+    assert "<svg" in page and "right" not in ended.summary.get("data", {})
+    assert "<svg" in ended._repr_html_() and "proved" in ended._repr_html_()
+    for other in (nn.Linear(4, 2), network().eval()):
+        with pytest.raises(sf.DataError, match="another module"):
+            st.load(tmp_path / "run", other)
+    with pytest.raises(sf.DataError, match="module"):
+        ended.predict(np.zeros((1, 4)))
+
+
+def test_any_key_of_the_configuration(tmp_path):
+    plain = run(batch=20)
+    keys = {"batch": 20, "preset": "soteriafl-sgd", "compressor": "identity"}
+    same = run(config={"algorithm": keys})
+    assert bits(plain.module) == bits(same.module)
+    persons = run(batch=20, config={"privacy.records_per_person": 3})
+    assert "records_per_person = 3" in persons.config
+    assert persons.privacy.sigma > 1.5 * plain.privacy.sigma
+    recursive = run(config={"algorithm.preset": "ldp-srm", "algorithm.batch": 20})
+    assert recursive.privacy.epsilon <= 3 and "recursive" in recursive.config
+    nested = run(batch=20, config={"algorithm": {"participation": 0.5}})
+    assert nested.traffic.uplink_bytes < plain.traffic.uplink_bytes
+    for config, words in (
+        ({"model.kind": "mlp"}, "not for a module"),
+        ({"privacy.delta": 1e-3, "algorithm.rounds": 5}, "rounds"),
+        ({"algorithm.speed": 5}, "speed"),
+        ({"data.scale": "standard"}, "data.scale"),
+        ("run.toml", "`config` must be a mapping"),
+    ):
+        with pytest.raises(sf.ConfigError, match=words):
+            run(batch=20, config=config)

@@ -17,6 +17,7 @@
     test_loss: { write: short, series: [{ key: "test_loss", label: "test loss", color: "--c3", width: 2.25 }] },
     loss: { write: short, series: [{ key: "loss", label: "loss", color: "--c3", width: 2.25 }] },
     accuracy: { write: percent, tick: value => plain(100 * value, 5) + " %", series: [{ key: "test_accuracy", label: "test accuracy", color: "--c4", width: 2.25 }] },
+    consensus_error: { write: short, series: [{ key: "consensus_error", label: "consensus error", color: "--c2", width: 2.25 }] },
     epsilon: {
       write: roundedUp,
       series: [

@@ -8,21 +8,24 @@
 //! from the records on the way. Where a link is missing there is no epsilon, and [`Privacy::claim`]
 //! says which.
 
+mod preliminary;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use soteriafl_accountant::paper::{PaperFormula, PaperTheorem};
 use soteriafl_accountant::{
-    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Odometer,
-    Question, Release, ShiftMixture, largest_mu,
+    AccountError, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Odometer, Question,
+    Release,
 };
 use soteriafl_core::compress::CompressorKind;
-use soteriafl_core::moments::SLACK;
 
 use crate::claim::{Claim, Reason};
 use crate::specification::{
     AccountantName, Aggregation, Clip, NoiseTarget, Specification, StepSizeOrigin,
 };
+
+pub use preliminary::{PreliminaryRelease, preliminaries, preliminary, share_of};
 
 /// Noise and cost of a run, client by client.
 #[derive(Clone, Debug)]
@@ -315,60 +318,11 @@ fn question(
         AccountantName::Pld | AccountantName::Paper => Method::Pld,
     };
     let question = question.by(method).amplification(run.may_amplify());
-    match moments(run, records)? {
-        // Before the first round: what follows may depend on it, the noise of either does not.
-        Some(moments) => Ok(question.after(&moments.release, moments.sigma, 1)?),
-        None => Ok(question),
-    }
-}
-
-/// Why second moments have no noise.
-const NO_TARGET: &str =
-    "`data.whiten` needs `privacy.epsilon`: its noise is a share of that target";
-
-/// A client's release of second moments, before the first round.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MomentsRelease {
-    /// What one record does to it.
-    pub release: Release,
-    /// Standard deviation of its noise.
-    pub sigma: f64,
-}
-
-/// The release of second moments of a client with so many records, if the run has one: noise for its
-/// share of the `mu^2` that the target allows. Of vectors of length one with angles of at most 90 degrees, replacing one
-/// moves their mean by `sqrt(2)/m`, leaving one out by `1/m` (`docs/privacy.md`, Proposition 6a).
-///
-/// # Errors
-/// When the accountant refuses the numbers.
-pub fn moments(
-    run: &Specification,
-    records: usize,
-) -> Result<Option<MomentsRelease>, PrivacyError> {
-    let (share, epsilon) = match (run.moments, run.target) {
-        (None, _) | (_, NoiseTarget::None) => return Ok(None),
-        (Some(share), NoiseTarget::Epsilon(epsilon)) => (share, epsilon),
-        // Its noise is a share of a target: without one there is nothing to calibrate it to.
-        (Some(_), NoiseTarget::Sigma(_)) => {
-            return Err(PrivacyError::Moments(NO_TARGET.to_string()));
-        }
-    };
-    // The accountant counts the distance of neighbours as so many shifts.
-    let (distance, moved) = match run.adjacency {
-        Adjacency::ReplaceOne => (2.0, std::f64::consts::SQRT_2),
-        Adjacency::ZeroOut => (1.0, 1.0),
-    };
-    // All records of a person move it together.
-    let person = (run.records_per_person as usize).min(records.max(1));
-    let moved = person as f64 * moved * (1.0 + SLACK) / records as f64;
-    let shifts = ShiftMixture::certain(moved / distance).map_err(AccountError::from)?;
-    Ok(Some(MomentsRelease {
-        release: Release {
-            shifts,
-            random_k: None,
-        },
-        sigma: moved / (share.sqrt() * largest_mu(epsilon, run.delta)),
-    }))
+    // Before the first round: what follows may depend on them, the noise of any of them does not.
+    let before = preliminaries(run, records)?;
+    before.iter().try_fold(question, |question, earlier| {
+        Ok(question.after(&earlier.release, earlier.sigma, 1)?)
+    })
 }
 
 /// Where only averages are seen, clients share the noise that the average needs for any one of
@@ -528,7 +482,7 @@ pub fn mechanism(run: &Specification, dimension: usize, records: usize) -> Mecha
         batch: run.batch.unwrap_or(records as f64),
         clip,
         clip_scope,
-        rand_k: match run.compressor {
+        rand_k: match run.released_by() {
             CompressorKind::RandK { k } => Some(k as f64 / dimension as f64),
             _ => None,
         },
@@ -573,14 +527,16 @@ fn obstacles(run: &Specification, data_dependent_scaling: bool) -> Vec<Reason> {
     apply.map(|(_, reason)| reason).collect()
 }
 
-/// The paper's noise; it says nothing about recursive estimates.
+/// The paper's noise; it says nothing about SAG, recursive estimates and clients without
+/// a server.
 fn paper_formula(run: &Specification, records: usize) -> Option<PaperFormula> {
     let clip = run.clip.map_or(1.0, |clip| clip.bound);
     let theorem = match run.estimator {
+        _ if run.gossip.is_some() => return None,
         Estimator::Gd | Estimator::Sgd if run.direct_theorem => PaperTheorem::Direct { clip },
         Estimator::Gd | Estimator::Sgd => PaperTheorem::sgd(clip),
         Estimator::Svrg { .. } | Estimator::Saga { .. } => PaperTheorem::variance_reduced(clip),
-        Estimator::Recursive(_) => return None,
+        Estimator::Sag { .. } | Estimator::Recursive(_) => return None,
     };
     let batch = run.batch.unwrap_or(records as f64);
     Some(PaperFormula {

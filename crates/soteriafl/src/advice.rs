@@ -84,7 +84,13 @@ pub fn signal_to_noise(
         true => 1,
         false => dimension,
     };
-    let noise = (squares * (1.0 + compressor.omega()) * averaged * felt as f64).sqrt();
+    // Noise that clients keep reaches the mean as it is, whatever a message leaves out.
+    let keeps = resolved.gossip.as_ref();
+    let omega = match keeps.is_some_and(|gossip| gossip.transport.keeps_noise()) {
+        true => 0.0,
+        false => compressor.omega(),
+    };
+    let noise = (squares * (1.0 + omega) * averaged * felt as f64).sqrt();
     Some(clip * way / noise).filter(|ratio| ratio.is_finite())
 }
 
@@ -97,6 +103,16 @@ pub fn noise(ratio: Option<f64>, parameters: usize) -> Option<String> {
          or clients, a larger epsilon or fewer parameters help (model.kind, model.hidden), more \
          rounds do not"
     ))
+}
+
+/// A warning where models have left the range of their messages.
+pub fn cut_off(values: u64) -> Option<String> {
+    (values > 0).then(|| {
+        format!(
+            "{values} values of models were cut off at the ends of the grid: more bits \
+             (algorithm.grid_bits), a longer step (algorithm.grid_step) or shorter steps help"
+        )
+    })
 }
 
 /// A warning where columns of the records are far out of scale. `whose` names the records that were
@@ -144,10 +160,20 @@ pub fn columns<'a>(
 /// Whose records [`columns_of`] has looked at.
 pub const LOOKED_AT: &str = "the records, as a simulation may, outside of the claim";
 
+/// What a claim presumes of a model that is computed elsewhere.
+pub fn elsewhere() -> String {
+    "the model is computed by a program of the clients' own: the claim presumes that it computes, \
+     and clips, every record by itself"
+        .to_owned()
+}
+
 /// [`columns`] of the training records, which a simulation may look at, as they were before a public
 /// map.
 pub fn columns_of(problem: &Problem) -> Option<String> {
     let preparation = &problem.preparation;
+    if problem.is_elsewhere() {
+        return None;
+    }
     if preparation.features.kind() != FeatureKind::None {
         return problem.out_of_scale.clone();
     }
@@ -238,6 +264,7 @@ mod tests {
             loss,
             grad_norm_sq: 1.0,
             test_accuracy,
+            consensus_error: None,
         }
     }
 

@@ -19,13 +19,15 @@ mod canaries;
 mod fixtures;
 mod game;
 mod guess;
+mod moments;
+mod natural;
 mod page;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use soteriafl_accountant::Adjacency;
+use soteriafl_accountant::{Adjacency, Estimator};
 use soteriafl_core::protocol::RoundScratch;
 
 use crate::accounting::{Privacy, PrivacyError};
@@ -33,7 +35,9 @@ use crate::specification::{NoiseName, NoiseTarget, Specification, neighbours};
 use bound::{Tally, Terms};
 use game::{Game, Scores};
 use guess::Rule;
+use natural::NaturalGame;
 
+pub use natural::Subject;
 pub use page::{figure, html};
 
 /// Why there is no audit.
@@ -49,6 +53,9 @@ pub enum AuditError {
     /// A client cannot be built.
     #[error("{0}")]
     Client(String),
+    /// Natural canaries are not for every run.
+    #[error("natural canaries {0}")]
+    Natural(String),
     /// Too few runs to choose a rule and to count.
     #[error("an audit needs at least {least} runs, found {found}")]
     Runs {
@@ -86,6 +93,8 @@ pub struct Settings {
 /// One game and what came of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
+    /// Which canaries: the worst that are thought of, or records of the data.
+    pub canary_records: &'static str,
     /// Which data sets are neighbours, in words.
     pub neighbours: String,
     /// What is claimed.
@@ -110,6 +119,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    fn canaries_are_natural(&self) -> bool {
+        self.canary_records == NATURAL
+    }
+
     fn violates(&self) -> bool {
         self.empirical_epsilon > self.claimed_epsilon
     }
@@ -169,6 +182,10 @@ impl Findings {
 
 /// Shares of the error: the configured neighbours, the others.
 const ERRORS: [f64; 2] = [0.04, 0.01];
+/// Shares of the runs of those two.
+const SHARES: [f64; 2] = [0.75, 0.25];
+/// The error of a game that is played alone.
+const ERROR: f64 = 0.05;
 /// The share of the runs that choose the rule.
 const PILOT: f64 = 0.1;
 /// Fewest runs.
@@ -188,14 +205,54 @@ pub struct Audit {
 
 /// A game with its claim.
 struct Prepared {
-    game: Game,
+    game: Played,
     claimed: f64,
     adjacency: Adjacency,
     runs: u32,
+    error: f64,
+}
+
+/// What natural canaries are.
+const NATURAL: &str = "records of the data";
+
+/// With which canaries.
+enum Played {
+    Worst(Box<Game>),
+    Natural(Box<NaturalGame>),
+}
+
+impl Played {
+    fn play(&self, number: u32, scratch: &mut RoundScratch) -> Result<Scores, AuditError> {
+        match self {
+            Played::Worst(game) => game.play(number, scratch),
+            Played::Natural(game) => game.play(number, scratch),
+        }
+    }
+
+    fn canaries(&self) -> usize {
+        match self {
+            Played::Worst(game) => game.layout.canaries,
+            Played::Natural(game) => game.canaries(),
+        }
+    }
+
+    fn affordable(&self) -> u32 {
+        match self {
+            Played::Worst(game) => game.affordable(),
+            Played::Natural(game) => game.affordable(),
+        }
+    }
+
+    fn words(&self) -> &'static str {
+        match self {
+            Played::Worst(_) => "worst case",
+            Played::Natural(_) => NATURAL,
+        }
+    }
 }
 
 impl Audit {
-    /// Of a client with so many records of `run`.
+    /// Of a client with so many records of `run`, against a server that chooses the worst models.
     ///
     /// # Errors
     /// When nothing is claimed, or the runs are too few.
@@ -205,45 +262,61 @@ impl Audit {
         records: usize,
         settings: Settings,
     ) -> Result<Self, AuditError> {
-        let privacy = Privacy::without_odometer(run, dimension, &[records], false)?;
-        let Some(claimed) = privacy.epsilon else {
-            return Err(AuditError::NoClaim(privacy.claim.to_string()));
-        };
-        let sigma = privacy.sigmas[0];
-        let mut games = Vec::new();
+        let (claimed, sigma) = claim(run, dimension, records)?;
         let other = match run.adjacency {
             Adjacency::ReplaceOne => Adjacency::ZeroOut,
             Adjacency::ZeroOut => Adjacency::ReplaceOne,
         };
-        for (adjacency, share) in [(run.adjacency, 0.9), (other, 0.1)] {
-            let claimed = if adjacency == run.adjacency {
-                Some(claimed)
-            } else {
-                let priced = Specification {
-                    adjacency,
-                    target: NoiseTarget::Sigma(sigma),
-                    ..run.clone()
-                };
-                Privacy::without_odometer(&priced, dimension, &[records], false)?.epsilon
+        let mut relations = vec![(run.adjacency, claimed)];
+        // The noise of second moments is set for one relation, and the other is not priced.
+        if run.moments.is_none() {
+            let priced = Specification {
+                adjacency: other,
+                target: NoiseTarget::Sigma(sigma),
+                ..run.clone()
             };
-            let Some(claimed) = claimed else { continue };
-            let game = Game::new(run, dimension, records, sigma, adjacency, settings.seed)?;
-            let runs = settings.runs.unwrap_or_else(|| game.affordable());
-            let runs = (f64::from(runs) * share).round() as u32;
-            if runs < LEAST {
-                return Err(AuditError::Runs {
-                    least: (f64::from(LEAST) / share).ceil() as u32,
-                    found: settings.runs.unwrap_or(runs),
-                });
-            }
-            games.push(Prepared {
-                game,
-                claimed,
-                adjacency,
-                runs,
-            });
+            let privacy = Privacy::without_odometer(&priced, dimension, &[records], false)?;
+            relations.extend(privacy.epsilon.map(|epsilon| (other, epsilon)));
         }
-        Ok(Self {
+        let alone = relations.len() == 1;
+        let mut games = Vec::new();
+        for ((adjacency, claimed), (error, share)) in
+            relations.into_iter().zip(ERRORS.into_iter().zip(SHARES))
+        {
+            let game = Game::new(run, dimension, records, sigma, adjacency, settings.seed)?;
+            let (error, share) = if alone { (ERROR, 1.0) } else { (error, share) };
+            let game = Played::Worst(Box::new(game));
+            games.push(settings.prepare(game, claimed, adjacency, share, error)?);
+        }
+        Ok(Self::of(run, records, sigma, games, settings))
+    }
+
+    /// Of a client of `run` with these records, some of which are the canaries, against the server
+    /// of the run.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and for runs whose natural canaries are not played.
+    pub fn natural(
+        run: &Specification,
+        subject: Subject,
+        settings: Settings,
+    ) -> Result<Self, AuditError> {
+        let (dimension, records) = (subject.objective.dimension(), subject.data.records());
+        let (claimed, sigma) = claim(run, dimension, records)?;
+        let game = NaturalGame::new(run, subject, sigma, settings.seed)?;
+        let game = Played::Natural(Box::new(game));
+        let game = settings.prepare(game, claimed, run.adjacency, 1.0, ERROR)?;
+        Ok(Self::of(run, records, sigma, vec![game], settings))
+    }
+
+    fn of(
+        run: &Specification,
+        records: usize,
+        sigma: f64,
+        games: Vec<Prepared>,
+        settings: Settings,
+    ) -> Self {
+        Self {
             games,
             delta: run.delta,
             settings,
@@ -255,7 +328,7 @@ impl Audit {
             records,
             sigma,
             records_per_person: run.records_per_person,
-        })
+        }
     }
 
     /// How many runs all games have.
@@ -273,18 +346,19 @@ impl Audit {
         stop: &AtomicBool,
     ) -> Result<Findings, AuditError> {
         let mut outcomes = Vec::new();
-        for (prepared, error) in self.games.iter().zip(ERRORS) {
+        for prepared in &self.games {
             let Prepared {
                 ref game,
                 claimed,
                 adjacency,
                 runs,
+                error,
             } = *prepared;
             let pilot_runs = (f64::from(runs) * PILOT).ceil() as u32;
             let play = |numbers| self.scores(game, numbers, progress, stop);
             let terms = |cap, sides| Terms {
                 runs: u64::from(runs - pilot_runs),
-                canaries: game.layout.canaries as u64,
+                canaries: game.canaries() as u64,
                 cap,
                 sides,
                 delta: self.delta,
@@ -303,20 +377,21 @@ impl Audit {
                 },
             );
             outcomes.push(Outcome {
+                canary_records: game.words(),
                 neighbours: neighbours(adjacency, self.records_per_person),
                 claimed_epsilon: claimed,
                 empirical_epsilon: terms(rule.cap, rule.answers()).epsilon(tally),
                 confidence: 1.0 - error,
                 runs,
                 pilot_runs,
-                canaries: game.layout.canaries,
+                canaries: game.canaries(),
                 guesses: tally.guesses,
                 right: tally.right,
                 curve: curve(&scores),
             });
         }
         Ok(Findings {
-            confidence: 1.0 - ERRORS[..outcomes.len()].iter().sum::<f64>(),
+            confidence: 1.0 - self.games.iter().map(|game| game.error).sum::<f64>(),
             outcomes,
             delta: self.delta,
             noise: self.noise,
@@ -330,7 +405,7 @@ impl Audit {
     /// The scores of some runs, in their order, whoever computes them.
     fn scores(
         &self,
-        game: &Game,
+        game: &Played,
         numbers: std::ops::Range<u32>,
         progress: &(dyn Fn() + Sync),
         stop: &AtomicBool,
@@ -361,6 +436,57 @@ impl Audit {
             return Err(AuditError::Interrupted);
         }
         found.into_iter().map(|(_, scores)| scores).collect()
+    }
+}
+
+/// Refuses runs of which no game is played, whatever the canaries are.
+fn playable(run: &Specification) -> Result<(), AuditError> {
+    let reason = if run.gossip.is_some() {
+        "the audit plays one client and its server, and clients without a server are not played"
+    } else if matches!(run.estimator, Estimator::Sag { .. }) {
+        "the audit has no attack on sag"
+    } else if run.ranges.is_some() {
+        "the audit does not play the releases of private ranges"
+    } else {
+        return Ok(());
+    };
+    Err(AuditError::Client(reason.to_string()))
+}
+
+/// What is claimed for a client of `run`, and its noise.
+fn claim(run: &Specification, dimension: usize, records: usize) -> Result<(f64, f64), AuditError> {
+    let privacy = Privacy::without_odometer(run, dimension, &[records], false)?;
+    match privacy.epsilon {
+        Some(claimed) => Ok((claimed, privacy.sigmas[0])),
+        None => Err(AuditError::NoClaim(privacy.claim.to_string())),
+    }
+}
+
+impl Settings {
+    /// A game with its share of the runs.
+    fn prepare(
+        &self,
+        game: Played,
+        claimed: f64,
+        adjacency: Adjacency,
+        share: f64,
+        error: f64,
+    ) -> Result<Prepared, AuditError> {
+        let runs = self.runs.unwrap_or_else(|| game.affordable());
+        let runs = (f64::from(runs) * share).round() as u32;
+        if runs < LEAST {
+            return Err(AuditError::Runs {
+                least: (f64::from(LEAST) / share).ceil() as u32,
+                found: self.runs.unwrap_or(runs),
+            });
+        }
+        Ok(Prepared {
+            game,
+            claimed,
+            adjacency,
+            runs,
+            error,
+        })
     }
 }
 

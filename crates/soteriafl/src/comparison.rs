@@ -1,31 +1,62 @@
 //! Algorithms side by side on one problem: who is ahead, against rounds and against bits.
 //!
 //! Every algorithm has one curve per seed. *Against rounds* compares them after as many rounds as
-//! the shortest run has, *against bits* within as many bits as the run that sends least. A lead is
+//! the shortest run has, *against bits* within as many bits as the run that sends least, *both ways*
+//! within as many bytes as the run that moves least, up and down. A lead is
 //! called clear when the means are more than three standard errors apart; for independent normal
 //! means that happens by chance with probability 0.0027.
+//!
+//! Rows that trust somebody (one node with all records, or a sum that nobody looks into) are shown
+//! beside the others and are not ranked with them: at the same epsilon they need far less noise,
+//! because they promise less.
 
+use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use soteriafl_accountant::Adjacency;
 
-use crate::experiment::{Curve, Measure, Statistic};
+use crate::experiment::{Curve, Measure, Point, Statistic};
 use crate::report::{Figure, Panel, Part, Series, StudyPage, Table};
 use crate::reproduce::figures::{self, Horizontal};
 use crate::reproduce::tables::{
     CURVE_COLUMNS, final_json, plus_minus, proved_epsilon, push_curve, quantity, statistic_json,
 };
+use crate::specification::neighbours;
 use crate::words::{counted, readable};
 
 /// One algorithm's runs.
 pub struct Contender {
     /// Its preset.
     pub name: String,
+    /// Who must be trusted with it.
+    pub trust: Trust,
     /// The step size that was used.
     pub step_size: f64,
     /// What came out, seed by seed.
     pub curve: Curve,
     /// Every step size that was tried with the training loss it ended at; empty without tuning.
     pub tried: Vec<(f64, Statistic)>,
+}
+
+/// Who must be trusted with the records beyond each client itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Nobody: what a client sends is private by itself.
+    Nobody,
+    /// Whoever adds messages up: a single message is hardly protected.
+    Sum,
+    /// The one node that holds all records, and sends nothing.
+    OneNode,
+}
+
+impl Trust {
+    /// In a word or two.
+    pub fn name(self) -> &'static str {
+        match self {
+            Trust::Nobody => "nobody",
+            Trust::Sum => "the sum",
+            Trust::OneNode => "one node",
+        }
+    }
 }
 
 /// All of them.
@@ -36,6 +67,8 @@ pub struct Comparison {
     pub delta: f64,
     /// The neighbouring relation under which it does.
     pub adjacency: Adjacency,
+    /// Up to how many records of a person the claims speak of.
+    pub records_per_person: u32,
     /// The algorithms, in the order that was asked for.
     pub contenders: Vec<Contender>,
 }
@@ -112,7 +145,7 @@ impl Comparison {
 
     /// Who is ahead against rounds.
     pub fn against_rounds(&self, measure: Measure) -> Lead {
-        let rounds = self.contenders.iter().map(|c| c.curve.rounds()).min();
+        let rounds = self.ranked().map(|c| c.curve.rounds()).min();
         let rounds = rounds.unwrap_or(0);
         self.lead(
             measure,
@@ -123,11 +156,37 @@ impl Comparison {
 
     /// Who is ahead against bits.
     pub fn against_bits(&self, measure: Measure) -> Lead {
-        let bits = self.contenders.iter().map(|c| c.curve.bits()).min();
+        let bits = self.ranked().map(|c| c.curve.bits()).min();
         let bits = bits.unwrap_or(0);
         self.lead(measure, format!("Within {}", quantity(bits)), |curve| {
             curve.within(bits, measure)
         })
+    }
+
+    /// Who is ahead against what is really sent, up and down.
+    pub fn against_both_ways(&self, measure: Measure) -> Lead {
+        let bytes = self.ranked().map(|c| c.curve.bytes_both_ways()).min();
+        let bytes = bytes.unwrap_or(0);
+        self.lead(
+            measure,
+            format!("Within {} both ways", HumanBytes(bytes)),
+            |curve| curve.within_by(Point::bytes_both_ways, bytes, measure),
+        )
+    }
+
+    /// Those that trust nobody; all, where none does.
+    fn ranked(&self) -> impl Iterator<Item = &Contender> {
+        let local = |contender: &Contender| contender.trust == Trust::Nobody;
+        let some = self.contenders.iter().any(local);
+        let all = self.contenders.iter();
+        all.filter(move |contender| !some || local(contender))
+    }
+
+    /// Those that are not ranked.
+    fn apart(&self) -> impl Iterator<Item = &Contender> {
+        let ranked: Vec<&str> = self.ranked().map(|c| c.name.as_str()).collect();
+        let all = self.contenders.iter();
+        all.filter(move |contender| !ranked.contains(&contender.name.as_str()))
     }
 
     fn lead(
@@ -137,8 +196,7 @@ impl Comparison {
         value: impl Fn(&Curve) -> Option<Statistic>,
     ) -> Lead {
         let mut ranking: Vec<(String, Statistic)> = self
-            .contenders
-            .iter()
+            .ranked()
             .filter_map(|contender| Some((contender.name.clone(), value(&contender.curve)?)))
             .collect();
         // What is not a number comes last.
@@ -166,6 +224,7 @@ impl Comparison {
         let mut text = vec![
             self.against_rounds(measure).sentence(),
             self.against_bits(measure).sentence(),
+            self.against_both_ways(measure).sentence(),
         ];
         let utility = Measure::Utility;
         for (lead, main) in [
@@ -180,7 +239,28 @@ impl Comparison {
                 ));
             }
         }
+        text.extend(self.apart_sentence(measure));
         text
+    }
+
+    /// What those came to who are not ranked.
+    fn apart_sentence(&self, measure: Measure) -> Option<String> {
+        let ends = self.apart().map(|contender| {
+            let end = plus_minus(&contender.curve.last(measure));
+            format!(
+                "{} (trusts {}) {end}",
+                contender.name,
+                contender.trust.name()
+            )
+        });
+        let ends: Vec<String> = ends.collect();
+        (!ends.is_empty()).then(|| {
+            format!(
+                "Not ranked, because they trust somebody with the records; {} at their end: {}.",
+                measure.name(),
+                ends.join(", ")
+            )
+        })
     }
 
     /// One row for each algorithm.
@@ -191,9 +271,13 @@ impl Comparison {
             let no_claim = || format!("no claim: {}", guarantee.claim);
             vec![
                 contender.name.clone(),
+                contender.trust.name().to_string(),
                 contender.step_size.to_string(),
                 curve.rounds().to_string(),
-                quantity(curve.bits()),
+                sent(contender, || quantity(curve.bits())),
+                sent(contender, || {
+                    HumanBytes(curve.bytes_both_ways()).to_string()
+                }),
                 proved_epsilon(&guarantee, no_claim),
                 plus_minus(&curve.last(Measure::Utility)),
                 plus_minus(&curve.last(Measure::Loss)),
@@ -203,7 +287,7 @@ impl Comparison {
         let epsilon = self.epsilon_heading();
         Table::new(
             &format!(
-                "algorithm|step size|rounds|bits|{epsilon}|utility|training loss|test accuracy"
+                "algorithm|trusts|step size|rounds|bits up|both ways|{epsilon}|utility|training loss|test accuracy"
             ),
             rows,
         )
@@ -212,7 +296,8 @@ impl Comparison {
     /// What the epsilons of the table are: the largest of all seeds, under which conditions.
     fn epsilon_heading(&self) -> String {
         let delta = readable(self.delta);
-        format!("proved ε (at delta {delta}, {})", self.adjacency)
+        let neighbours = neighbours(self.adjacency, self.records_per_person);
+        format!("proved ε (at delta {delta}, {neighbours})")
     }
 
     /// All measures against rounds, or against bits.
@@ -220,24 +305,50 @@ impl Comparison {
         let against = match horizontal {
             Horizontal::Rounds => "rounds",
             Horizontal::Bits => "bits",
+            Horizontal::BothWays => "bytes both ways",
         };
         Figure {
             title: format!("{}, against {against}", self.problem),
             panels: self
                 .measures()
                 .into_iter()
-                .map(|measure| Panel {
-                    series: self
-                        .contenders
-                        .iter()
-                        .map(|contender| Series {
-                            label: contender.name.clone(),
-                            ..figures::curve(&contender.curve, measure, horizontal)
-                        })
-                        .collect(),
-                    ..figures::panel(measure, horizontal)
-                })
+                .map(|measure| self.panel(measure, horizontal))
                 .collect(),
+        }
+    }
+
+    /// One measure against rounds, bits up and bytes both ways, side by side: for a talk.
+    pub fn overview(&self) -> Figure {
+        let horizontals = [Horizontal::Rounds, Horizontal::Bits, Horizontal::BothWays];
+        let panel = |horizontal| self.panel(Measure::Loss, horizontal);
+        Figure {
+            title: self.problem.clone(),
+            panels: horizontals.into_iter().map(panel).collect(),
+        }
+    }
+
+    /// Those that send nothing have no place on an axis of traffic. Colours go by name, the same in
+    /// every panel; who trusts somebody is dashed.
+    fn panel(&self, measure: Measure, horizontal: Horizontal) -> Panel {
+        let shown = self.contenders.iter().enumerate().filter(|(_, contender)| {
+            horizontal == Horizontal::Rounds || contender.trust != Trust::OneNode
+        });
+        let several = self.contenders.len();
+        let series = shown.map(|(at, contender)| {
+            let mut series = Series {
+                label: contender.name.clone(),
+                color: (several > CROWDED).then(|| figures::one_of(at, several)),
+                dashed: contender.trust != Trust::Nobody,
+                ..figures::curve(&contender.curve, measure, horizontal)
+            };
+            if several > CROWDED {
+                series.band = None;
+            }
+            series
+        });
+        Panel {
+            series: series.collect(),
+            ..figures::panel(measure, horizontal)
         }
     }
 
@@ -272,9 +383,11 @@ impl Comparison {
             "problem": self.problem,
             "delta": self.delta,
             "adjacency": self.adjacency.to_string(),
+            "records_per_person": self.records_per_person,
             "algorithms": algorithms,
             "against_rounds": lead(self.against_rounds(measure)),
             "against_bits": lead(self.against_bits(measure)),
+            "against_both_ways": lead(self.against_both_ways(measure)),
             "summary": self.sentences(),
             "note": CHOICE,
             "tuned": self.contenders.iter().any(|contender| !contender.tried.is_empty()),
@@ -295,6 +408,7 @@ impl Comparison {
         for (title, horizontal) in [
             ("Against rounds", Horizontal::Rounds),
             ("Against bits", Horizontal::Bits),
+            ("Against bytes both ways", Horizontal::BothWays),
         ] {
             parts.push(Part::heading(title));
             parts.push(Part::figure(self.figure(horizontal), &[]));
@@ -339,6 +453,17 @@ impl Comparison {
     }
 }
 
+/// From so many curves on, bands would hide them.
+const CROWDED: usize = 8;
+
+/// Traffic, where there is any.
+fn sent(contender: &Contender, amount: impl Fn() -> String) -> String {
+    match contender.trust {
+        Trust::OneNode => "-".to_string(),
+        Trust::Nobody | Trust::Sum => amount(),
+    }
+}
+
 /// What looking at the numbers means for a claim.
 pub const CHOICE: &str = "An epsilon is the largest of all seeds, of one run by itself. Loss, \
 accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every \
@@ -359,9 +484,11 @@ fn contender_json(contender: &Contender) -> Value {
         .collect();
     json!({
         "algorithm": contender.name,
+        "trusts": contender.trust.name(),
         "step_size": contender.step_size,
         "rounds": contender.curve.rounds(),
         "paper_bits": contender.curve.bits(),
+        "bytes_both_ways": contender.curve.bytes_both_ways(),
         "sigma": guarantee.sigma,
         "claim": guarantee.claim,
         "epsilon": guarantee.epsilon,
@@ -381,7 +508,8 @@ mod tests {
                 .map(|round| Point {
                     round,
                     paper_bits: u64::from(round) * bits_per_round,
-                    uplink_bytes: 0,
+                    uplink_bytes: u64::from(round) * bits_per_round / 8,
+                    downlink_bytes: u64::from(round) * 1000,
                     loss: 1.0 - values[round as usize],
                     grad_norm_sq: 1.0,
                     utility: 1.0,
@@ -395,6 +523,7 @@ mod tests {
         };
         Contender {
             name: name.to_string(),
+            trust: Trust::Nobody,
             step_size: 0.1,
             curve: Curve {
                 runs: accuracies.iter().map(run).collect(),
@@ -410,6 +539,7 @@ mod tests {
             problem: "a problem".to_string(),
             delta: 1e-5,
             adjacency: Adjacency::ZeroOut,
+            records_per_person: 1,
             contenders: vec![
                 contender("dense", 1000, &[[0.5, 0.8, 0.90], [0.5, 0.8, 0.91]]),
                 contender("sparse", 50, &[[0.5, 0.6, 0.70], [0.5, 0.6, 0.71]]),
@@ -436,6 +566,7 @@ mod tests {
             problem: String::new(),
             delta: 1e-5,
             adjacency: Adjacency::ZeroOut,
+            records_per_person: 1,
             contenders: vec![
                 contender("a", 1, &[[0.5, 0.6, 0.7]]),
                 contender("b", 1, &[[0.5, 0.6, 0.8]]),
@@ -465,13 +596,14 @@ mod tests {
             problem: String::new(),
             delta: 1e-5,
             adjacency: Adjacency::ZeroOut,
+            records_per_person: 1,
             contenders: vec![one, other],
         };
         let table = comparison.table();
-        assert_eq!(table.columns[4], "proved ε (at delta 1e-5, zero-out)");
-        assert_eq!(table.rows[0][4], "+ 3325");
+        assert_eq!(table.columns[6], "proved ε (at delta 1e-5, zero-out)");
+        assert_eq!(table.rows[0][6], "+ 3325");
         assert_eq!(
-            table.rows[1][4],
+            table.rows[1][6],
             "- no claim: too little noise for any accountant"
         );
         let summary = comparison.summary();

@@ -8,6 +8,9 @@
 mod aggregation;
 mod automatic;
 mod document;
+mod downlink;
+mod elsewhere;
+pub mod gossip;
 mod images;
 mod linear;
 mod naming;
@@ -17,6 +20,8 @@ mod recursion;
 mod reference;
 mod regression;
 pub mod resolve;
+mod sag;
+mod table;
 mod travel;
 mod write;
 
@@ -24,11 +29,15 @@ use std::sync::Arc;
 
 pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
+use soteriafl_core::gossip::Topology;
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
 use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 
+use crate::problem::ElsewhereModel;
 pub use document::{ConfigError, Document};
+pub use downlink::{DownlinkChoice, Part};
+pub use linear::private_ranges;
 
 /// A value, or the system's choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,12 +97,24 @@ pub enum ModelKind {
     Linear,
     /// A network with hidden layers.
     Mlp,
+    /// A model that the clients' own programs compute.
+    Elsewhere,
 }
 
 impl ModelKind {
     /// Whether its output is linear in the features and one number.
     pub fn is_linear(self) -> bool {
         matches!(self, ModelKind::Logistic | ModelKind::Linear)
+    }
+
+    /// Whether it has layers: what is chosen for it is what was found for networks.
+    pub(crate) fn has_layers(self) -> bool {
+        matches!(self, ModelKind::Mlp | ModelKind::Elsewhere)
+    }
+
+    /// As it is written in configurations.
+    pub fn name(self) -> &'static str {
+        read::name(read::MODELS, self)
     }
 }
 
@@ -137,6 +158,8 @@ pub enum Init {
     Glorot,
     /// One number per line.
     File(String),
+    /// Where the model starts that a program brings with it.
+    Given,
 }
 
 /// A row of the table of algorithms.
@@ -164,6 +187,12 @@ pub enum Preset {
     LdpSpider,
     /// The same as its authors call it, with whole gradients.
     Diff2,
+    /// Compressed differences of models, without a server.
+    SdmDsgd,
+    /// Models rounded to a grid, without a server.
+    QDpsgd1,
+    /// Tracked gradients, without a server.
+    Porter,
 }
 
 /// The compressors' names.
@@ -177,6 +206,10 @@ pub enum CompressorName {
     Qsgd,
     /// Powers of two.
     Natural,
+    /// Multiples of a step.
+    Grid,
+    /// The largest coordinates.
+    TopK,
 }
 
 /// The shift step.
@@ -280,6 +313,8 @@ pub struct Config {
     pub equal_weights: bool,
     pub task: Auto<Task>,
     pub model: Auto<ModelKind>,
+    /// What is known of a model that is computed elsewhere.
+    pub elsewhere: Option<Arc<ElsewhereModel>>,
     pub loss: LossName,
     /// Where Huber's loss becomes linear, in the unit of the target.
     pub huber: Auto<f64>,
@@ -300,12 +335,23 @@ pub struct Config {
     pub fraction: Auto<f64>,
     pub k: Auto<usize>,
     pub levels: u32,
+    /// How the way down is compressed; `None`: not at all.
+    pub downlink: Option<DownlinkChoice>,
+    /// The distance of two levels of a grid, and the bits of a level.
+    pub grid_step: f64,
+    pub grid_bits: u32,
+    /// Who talks to whom where there is no server.
+    pub topology: Option<Topology>,
+    /// How far clients without a server go towards their neighbours' mix.
+    pub mixing: Auto<f64>,
     pub shift: Auto<ShiftChoice>,
     pub step_size: Auto<Theory<f64>>,
     /// Whether somebody chose the step size by looking at the records.
     pub step_size_from_data: bool,
     pub schedule: Auto<Schedule>,
     pub momentum: Auto<f64>,
+    /// The weight of the table's mean (SAG).
+    pub memory: Auto<f64>,
     pub keep: Auto<f64>,
     /// After how many rounds a recursion starts anew; `None`: never.
     pub restart: Auto<Option<u32>>,

@@ -11,6 +11,7 @@
 //! | [`training`] | a run described, calibrated and simulated by a program |
 //! | [`specification`] | what runs: the one description from which everything else is derived |
 //! | [`accounting`] | a specification's noise, cost and claim |
+//! | [`preliminary`] | what clients release before the first round |
 //! | [`claim`] | what is claimed, or why nothing is |
 //! | [`config`] | the same from a TOML file: what was typed, what it means, what was resolved |
 //! | [`problem`], [`record_shape`] | records, model and objective of a configuration |
@@ -41,6 +42,7 @@ pub mod model_file;
 pub mod output;
 pub mod persons;
 pub mod planning;
+pub mod preliminary;
 pub mod prepared;
 pub mod problem;
 pub mod quality;

@@ -56,10 +56,13 @@ fn listed(values: &Value) -> String {
 fn what_it_is(card: &mut String, summary: &Value, about: &Value) {
     let dimension = summary["dimension"].as_u64().unwrap_or(0);
     let rounds = summary["rounds"].as_u64().unwrap_or(0);
+    let kind = match about["kind"] == "elsewhere" {
+        true => "model of a program of its own,".to_owned(),
+        false => format!("{} model", word(&about["kind"])),
+    };
     let _ = writeln!(
         card,
-        "A {} model with {}, trained by SoteriaFL {} ({}, {}).\n",
-        word(&about["kind"]),
+        "A {kind} with {}, trained by SoteriaFL {} ({}, {}).\n",
         counted(dimension, "parameter"),
         word(&summary["version"]),
         word(&summary["algorithm"]),
@@ -134,10 +137,16 @@ fn privacy(card: &mut String, privacy: &Value) {
     card.push_str("## Privacy\n\n");
     match privacy["epsilon"].as_f64() {
         Some(epsilon) => {
+            let whom = match privacy["records_per_person"].as_u64() {
+                Some(most) if most > 1 => {
+                    format!("one person with up to {most} records at a client")
+                }
+                _ => "one record".to_owned(),
+            };
             let _ = writeln!(
                 card,
                 "Proved: the messages of every client are ({epsilon}, {})-locally differentially \
-                 private for one record ({}), with noise that is {}. The model is computed from \
+                 private for {whom} ({}), with noise that is {}. The model is computed from \
                  these messages alone. Metrics of training records and schemas or settings that \
                  somebody chose by looking at records stand outside of this claim.\n",
                 privacy["delta"],
@@ -175,6 +184,13 @@ fn quality(card: &mut String, summary: &Value) {
 }
 
 fn usage(card: &mut String, about: &Value) {
+    if about["kind"] == "elsewhere" {
+        card.push_str(
+            "## Use\n\n`model.safetensors` holds the trained parameters by name, for the program that \
+             computes the model: `soteriafl.torch.load(DIR, module)` for a PyTorch module.\n",
+        );
+        return;
+    }
     card.push_str(
         "## Use\n\n```console\nsoteria predict --model DIR --data csv:NEW.csv --out predictions.csv\n```\n\n\
          where DIR is the folder with this file. Rows need no label.\n",

@@ -6,13 +6,14 @@
 //! they were before anything was made of them. Where records go through a
 //! public map before the model reads them (`data.features`), `map` says which: then names are of
 //! what goes into the map, and weights for what comes out of it. Where it is `whitened`, the tensor
-//! `whitening` holds `P`, and a record `x` that comes out of the map becomes `P x / |P x|`.
+//! `whitening` holds `P`, and a record `x` that comes out of the map becomes `P x / |P x|`; where the map says
+//! `"lengths": "kept"`, it becomes `P x min(1, 1.5 / |P x|)`.
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
 use soteriafl_core::data::{Cosine, FeatureKind, FeatureMap};
-use soteriafl_core::moments::Whitening;
+use soteriafl_core::moments::{Aim, Whitening};
 use soteriafl_core::objective::{Network, TargetLoss};
 use soteriafl_data::{Constants, Scaling};
 
@@ -150,6 +151,15 @@ pub fn to_bytes(
             let kind = if layers.len() == 1 { "softmax" } else { "mlp" };
             json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
         }
+        Model::Elsewhere(model) => {
+            let mut rest = parameters;
+            for part in model.parameters() {
+                let values;
+                (values, rest) = rest.split_at(part.count());
+                tensors.push((part.name.clone(), part.sides.clone(), values.to_vec()));
+            }
+            json!({ "kind": "elsewhere", "architecture": model.architecture() })
+        }
     };
     if let (Some(loss), Some(range)) = (model.target_loss(), about.shape.targets) {
         // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
@@ -159,7 +169,10 @@ pub fn to_bytes(
             TargetLoss::Huber(bound) => json!({ "huber": bound }),
         };
     }
-    about.describe(&mut description);
+    // What its records are is not known here.
+    if !matches!(model, Model::Elsewhere(_)) {
+        about.describe(&mut description);
+    }
     if features.kind() != FeatureKind::None {
         description["map"] = json!({
             "kind": features.kind().to_string(),
@@ -168,6 +181,9 @@ pub fn to_bytes(
         if let Some(whitening) = whitening {
             let columns = whitening.columns();
             description["map"]["whitened"] = json!(true);
+            if whitening.aim() == Aim::Numbers {
+                description["map"]["lengths"] = json!("kept");
+            }
             let matrix = whitening.matrix().to_vec();
             tensors.push(("whitening".into(), vec![columns, columns], matrix));
         }

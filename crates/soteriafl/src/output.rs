@@ -16,10 +16,12 @@ use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
 use crate::accounting::{self, Privacy};
 use crate::config::resolve::Resolved;
-use crate::config::{NoiseName, NoiseTarget, Output};
+use crate::config::{NoiseName, NoiseTarget, Output, gossip, private_ranges};
 use crate::model_card;
 use crate::quality;
 use crate::report::{self, RunFiles};
+use crate::specification::Preliminary;
+use crate::words::readable;
 
 pub use deployed::{Deployed, TestSet};
 pub use finished::FinishedRun;
@@ -27,6 +29,17 @@ pub use finished::FinishedRun;
 /// The header of `rounds.csv`.
 pub const COLUMNS: &str =
     "round,paper_bits,uplink_bytes,downlink_bytes,loss,grad_norm_sq,utility,test_accuracy,epsilon";
+
+/// The last column of `rounds.csv` where every client has a model of its own.
+const CONSENSUS_ERROR: &str = "consensus_error";
+
+/// The columns of a run's `rounds.csv`.
+pub fn columns(resolved: &Resolved) -> String {
+    match resolved.gossip {
+        Some(_) => format!("{COLUMNS},{CONSENSUS_ERROR}"),
+        None => COLUMNS.to_string(),
+    }
+}
 
 /// The last column of `rounds.csv` in a deployment, whose server measures the loss of its test set.
 const TEST_LOSS: &str = "test_loss";
@@ -131,15 +144,11 @@ pub struct RoundTable<W> {
 }
 
 impl<W: Write> RoundTable<W> {
-    /// An empty table of a simulation.
+    /// An empty table with these [columns].
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn new(to: W) -> io::Result<Self> {
-        Self::with_columns(to, COLUMNS)
-    }
-
-    fn with_columns(mut to: W, columns: &str) -> io::Result<Self> {
+    pub fn new(mut to: W, columns: &str) -> io::Result<Self> {
         writeln!(to, "{columns}")?;
         Ok(Self::over(to))
     }
@@ -166,13 +175,15 @@ impl<W: Write> RoundTable<W> {
     ) -> io::Result<f64> {
         self.count(round, metrics);
         let utility = self.utility;
+        let own = metrics.consensus_error;
         self.append(format_args!(
-            "{round},{},{},{},{utility},{},{}",
+            "{round},{},{},{},{utility},{},{}{}",
             traffic_cells(traffic),
             metrics.loss,
             metrics.grad_norm_sq,
             optional(metrics.test_accuracy),
             optional(epsilon),
+            own.map(|error| format!(",{error}")).unwrap_or_default(),
         ))?;
         Ok(utility)
     }
@@ -214,11 +225,12 @@ pub struct LastRow {
 }
 
 impl LastRow {
-    fn parse(line: &str) -> Option<Self> {
+    fn parse(line: &str, columns: &str) -> Option<Self> {
         let cells: Vec<&str> = line.split(',').collect();
-        if cells.len() != COLUMNS.split(',').count() {
+        if cells.len() != columns.split(',').count() {
             return None;
         }
+        let own = cells.get(9).map(|cell| cell.parse().ok());
         let metrics = Metrics {
             loss: cells[4].parse().ok()?,
             grad_norm_sq: cells[5].parse().ok()?,
@@ -227,6 +239,7 @@ impl LastRow {
             } else {
                 Some(cells[7].parse().ok()?)
             },
+            consensus_error: own.flatten(),
         };
         Some(Self {
             round: cells[0].parse().ok()?,
@@ -286,7 +299,7 @@ impl RunDirectory {
     /// # Errors
     /// When the file system refuses.
     pub fn create(path: &Path, resolved: &Resolved) -> Result<Self, OutputError> {
-        Self::begin(path, &resolved.to_toml(), COLUMNS)
+        Self::begin(path, &resolved.to_toml(), &columns(resolved))
     }
 
     /// The same for a deployment with this `config.toml`.
@@ -305,7 +318,7 @@ impl RunDirectory {
         let rounds = BufWriter::new(File::create(path.join("rounds.csv")).map_err(&wrap)?);
         Ok(Self {
             path: path.to_path_buf(),
-            rounds: RoundTable::with_columns(rounds, columns).map_err(&wrap)?,
+            rounds: RoundTable::new(rounds, columns).map_err(&wrap)?,
         })
     }
 
@@ -324,12 +337,12 @@ impl RunDirectory {
         self.rounds.start_loss
     }
 
-    /// Opens the directory of an interrupted run: complete rows stay, a torn last one goes. Returns
+    /// Opens the directory of an interrupted run with these [columns]: complete rows stay, a torn last one goes. Returns
     /// the last row, if there is one.
     ///
     /// # Errors
     /// When the table cannot be read or is not one of ours.
-    pub fn resume(path: &Path) -> Result<(Self, Option<LastRow>), OutputError> {
+    pub fn resume(path: &Path, columns: &str) -> Result<(Self, Option<LastRow>), OutputError> {
         let file = path.join("rounds.csv");
         let wrap = OutputError::at(&file);
         let text = match fs::read_to_string(&file) {
@@ -337,14 +350,14 @@ impl RunDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.map_err(&wrap)?,
         };
-        let mut kept = format!("{COLUMNS}\n");
+        let mut kept = format!("{columns}\n");
         let mut rows: Vec<LastRow> = Vec::new();
         for line in text
             .split_inclusive('\n')
             .skip(1)
             .filter(|line| line.ends_with('\n'))
         {
-            let row = LastRow::parse(line.trim_end()).ok_or_else(|| {
+            let row = LastRow::parse(line.trim_end(), columns).ok_or_else(|| {
                 wrap(io::Error::other(format!(
                     "row {} is not one of a run",
                     rows.len() + 1
@@ -551,10 +564,14 @@ impl RunResult<'_> {
             summary["privacy"]["records_per_person"] = json!(resolved.records_per_person);
         }
         let smallest = self.records.iter().copied().min().unwrap_or(1);
-        if let Some(share) = resolved.whiten
-            && let Ok(Some(moments)) = accounting::moments(&resolved.specification(), smallest)
-        {
-            summary["privacy"]["moments"] = json!({ "share": share, "sigma": moments.sigma });
+        let before = accounting::preliminaries(&resolved.specification(), smallest);
+        let ranges = private_ranges(resolved.schema.as_deref());
+        for release in before.unwrap_or_default() {
+            let (key, share) = match release.kind {
+                Preliminary::Magnitudes | Preliminary::Parts => ("ranges", ranges),
+                Preliminary::Moments => ("moments", resolved.whiten),
+            };
+            summary["privacy"][key] = json!({ "share": share, "sigma": release.sigma });
         }
         if !self.privacy.broken_premises.is_empty() {
             summary["privacy"]["broken_premises"] = json!(self.privacy.broken_premises);
@@ -564,6 +581,9 @@ impl RunResult<'_> {
         }
         if let Some(deployed) = &self.deployed {
             deployed.describe(&mut summary);
+        }
+        if let Some(gossip) = self.gossip() {
+            summary["gossip"] = gossip;
         }
         if resolved.output == Output::Random {
             summary["output"] = json!({ "random_round_of": resolved.rounds });
@@ -584,6 +604,20 @@ impl RunResult<'_> {
     }
 }
 
+impl RunResult<'_> {
+    /// Who talked to whom, where there was no server.
+    fn gossip(&self) -> Option<Value> {
+        let (gossip, graph) = (self.resolved.gossip.as_ref()?, self.resolved.graph()?);
+        Some(json!({
+            "topology": gossip::shown(&gossip.topology),
+            "edges": graph.edges(),
+            "spectral_gap": graph.spectral_gap(),
+            "mixing": gossip.mixing,
+            "consensus_error": self.metrics.consensus_error.and_then(finite),
+        }))
+    }
+}
+
 /// Numbers that JSON cannot hold become null.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
@@ -601,6 +635,13 @@ pub fn compressor_text(compressor: CompressorKind, dimension: usize) -> String {
             )
         }
         CompressorKind::Qsgd { levels } => format!("qsgd, {levels} levels"),
+        CompressorKind::Grid { step, bits } => {
+            format!("multiples of {} in {bits} bits", readable(step))
+        }
+        CompressorKind::TopK { k } => format!(
+            "the {k} largest of {dimension} coordinates ({:.1}%)",
+            100.0 * k as f64 / dimension as f64
+        ),
         CompressorKind::Natural => "natural compression, 9 bits a coordinate".to_string(),
     }
 }

@@ -1,25 +1,51 @@
-//! At most so many records of a person: which are kept.
+//! At most so many records of a person: which are kept, and for how many a person counts.
 //!
 //! **What it computes.** Of a person with more than `K` records the `K` with the smallest digests
 //! `SHA-256(seed, record)`, the record being its features and its class. Kept rows stay in their
-//! order.
+//! order. A person with fewer records counts for `K` all the same: null records stand for what is
+//! missing, so a client of `P` persons has `m = K P` records.
 //!
 //! **Guarantee.** Which of a person's records are kept depends on these records and the public seed
 //! alone: not on other people's records, on places in a file, or on how many people there are. So
 //! two data sets that differ in one person are kept so that they differ in that person's kept
-//! records, at most `K` in each (`docs/privacy.md`, persons). Equal records are interchangeable.
+//! records, at most `K` in each, and both have the same `m` (`docs/privacy.md`, persons). Equal
+//! records are interchangeable.
 //!
 //! **Cost.** A digest for each record of a person with too many.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
+use soteriafl_accountant::mutation::{self, Mutation};
 use soteriafl_core::data::Dataset;
 
-/// Of the rows of one client those that are kept, in their order. `person_of` says whose each row
-/// of the data is.
-pub fn kept(data: &Dataset, rows: &[u32], person_of: &[u32], most: u32, seed: u64) -> Vec<u32> {
-    let most = most as usize;
+use crate::words::counted;
+
+/// What is left of a client's rows. All but `K` is for their owner's eyes: it says how many records
+/// persons have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounded {
+    /// The rows that are kept, in their order.
+    pub kept: Vec<u32>,
+    /// How many were left out.
+    pub left_out: usize,
+    /// How many null records stand for those that persons do not have.
+    pub null_records: usize,
+}
+
+/// What bounding came to, in words for the owner of the records.
+pub fn told(left_out: usize, null_records: usize, most: u32) -> String {
+    format!(
+        "persons: {} left out, so that nobody has more than {most} at a client; {} stand for \
+         what others have less",
+        counted(left_out, "record"),
+        counted(null_records, "null record"),
+    )
+}
+
+/// The rows of one client, bounded. `person_of` says whose each row of the data is.
+pub fn bound(data: &Dataset, rows: &[u32], person_of: &[u32], most: u32, seed: u64) -> Bounded {
+    let places = most as usize;
     let mut by_person: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for &row in rows {
         by_person
@@ -27,28 +53,44 @@ pub fn kept(data: &Dataset, rows: &[u32], person_of: &[u32], most: u32, seed: u6
             .or_default()
             .push(row);
     }
+    let persons = by_person.len();
     let mut kept: Vec<u32> = Vec::with_capacity(rows.len());
     for mut theirs in by_person.into_values() {
-        if theirs.len() > most {
+        if theirs.len() > places {
             theirs.sort_by_cached_key(|&row| digest(data, row, seed));
-            theirs.truncate(most);
+            if !mutation::active(Mutation::PersonsUnbounded) {
+                theirs.truncate(places);
+            }
         }
         kept.extend(theirs);
     }
     // In the order of the client's rows, which need not ascend.
-    let kept: std::collections::BTreeSet<u32> = kept.into_iter().collect();
-    rows.iter()
-        .copied()
-        .filter(|row| kept.contains(row))
-        .collect()
+    let kept: BTreeSet<u32> = kept.into_iter().collect();
+    let in_order = rows.iter().copied();
+    let kept: Vec<u32> = in_order.filter(|row| kept.contains(row)).collect();
+    let null_records = match mutation::active(Mutation::NullRecordsForgotten) {
+        true => 0,
+        false => places.saturating_mul(persons).saturating_sub(kept.len()),
+    };
+    Bounded {
+        left_out: rows.len() - kept.len(),
+        null_records,
+        kept,
+    }
 }
 
-/// A record's digest: of the seed, its class and its features, nothing else.
+/// A record's digest: of the seed, its class or target and its features, nothing else.
 fn digest(data: &Dataset, row: u32, seed: u64) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"soteria person");
     hash.update(seed.to_le_bytes());
-    hash.update(data.labels()[row as usize].to_le_bytes());
+    if mutation::active(Mutation::PersonsBoundedByPlace) {
+        hash.update(row.to_le_bytes());
+    }
+    match data.targets() {
+        Some(targets) => hash.update(targets.values()[row as usize].to_bits().to_le_bytes()),
+        None => hash.update(data.labels()[row as usize].to_le_bytes()),
+    }
     data.features().visit_row(row as usize, |column, value| {
         // Zeros are stored or not, by what all records look like.
         if value != 0.0 {
@@ -73,9 +115,10 @@ mod tests {
     fn kept_values(values: &[f32], person_of: &[u32], most: u32) -> Vec<(u32, f32)> {
         let data = data(values);
         let rows: Vec<u32> = (0..values.len() as u32).collect();
-        let kept = kept(&data, &rows, person_of, most, 7);
-        kept.iter()
-            .map(|&row| (person_of[row as usize], values[row as usize]))
+        let bounded = bound(&data, &rows, person_of, most, 7);
+        assert_eq!(bounded.left_out, rows.len() - bounded.kept.len());
+        let kept = bounded.kept.iter();
+        kept.map(|&row| (person_of[row as usize], values[row as usize]))
             .collect()
     }
 
@@ -123,6 +166,28 @@ mod tests {
             person_of.rotate_left(change);
             assert_eq!(of_others(kept_values(&values, &person_of, 3)), reference);
         }
+    }
+
+    /// Every person counts for as many records, so who has how many does not show in their number.
+    #[test]
+    fn the_number_of_records_is_that_of_persons() {
+        let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let rows: Vec<u32> = (0..12).collect();
+        let data = data(&values);
+        // Two people with one and eleven, two and ten, ... records.
+        for first in 1..12 {
+            let person_of: Vec<u32> = (0..12).map(|i| u32::from(i >= first)).collect();
+            for most in 1..14u32 {
+                let bounded = bound(&data, &rows, &person_of, most, 7);
+                let count = bounded.kept.len() + bounded.null_records;
+                assert_eq!(count, 2 * most as usize);
+            }
+        }
+        let said = told(3, 1, 5);
+        assert!(
+            said.contains("3 records left out") && said.contains("1 null record "),
+            "{said}"
+        );
     }
 
     /// Persons are not told apart by their numbers, which other people's names decide.

@@ -12,6 +12,7 @@
 //! where the conditions hold; [`Row::broken`] lists those that do not. Which algorithm does well is
 //! not told by bounds for the worst problem: see [`trial`].
 
+mod factor_table;
 pub mod outlook;
 pub mod persons;
 pub mod trial;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use soteriafl_core::quality::measure;
-use soteriafl_core::simulate::{EvaluationPlan, Metrics, Simulation, Traffic};
+use soteriafl_core::simulate::{EvaluationPlan, Metrics, SimulationError, Traffic};
 
 use crate::accounting::{Privacy, PrivacyError};
 use crate::advice;
@@ -19,7 +19,7 @@ use crate::config::resolve::Resolved;
 use crate::output::{LastRow, RunResult};
 use crate::problem::{Problem, ProblemError, regularizer};
 use crate::quality;
-use crate::run;
+use crate::run::{self, Simulated};
 
 /// What is known of a run before its first round.
 pub struct Prepared {
@@ -56,6 +56,15 @@ pub struct Reached {
     pub evaluated: bool,
 }
 
+/// Why a run did not come to its end.
+#[derive(Debug)]
+pub enum Stopped<E> {
+    /// A row could not be written.
+    Row(E),
+    /// The model, which is computed elsewhere, could not be.
+    Simulation(SimulationError),
+}
+
 /// What is said at the end of a run.
 pub struct Conclusion {
     /// What the metrics of the end warn of; it stands in the summary, too.
@@ -73,7 +82,7 @@ impl Prepared {
     /// # Errors
     /// When the accountant does not vouch for it, or second moments cannot be released.
     pub fn settle(resolved: Resolved, problem: Problem) -> Result<Self, PrivacyError> {
-        let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
+        let records = problem.sizes();
         let dimension = problem.objective.dimension();
         let start = Instant::now();
         let privacy = Privacy::settle(
@@ -105,8 +114,8 @@ impl Prepared {
     ///
     /// # Errors
     /// When they do not fit each other, or not into memory.
-    pub fn simulation(&self) -> Result<Simulation, ProblemError> {
-        run::simulation(&self.resolved, &self.problem, &self.privacy.sigmas)
+    pub fn simulation(&self) -> Result<Simulated, ProblemError> {
+        run::simulated(&self.resolved, &self.problem, &self.privacy.sigmas)
     }
 
     /// What is known to go wrong before the first round.
@@ -114,14 +123,15 @@ impl Prepared {
         let noise = advice::noise(self.signal_to_noise, self.problem.objective.dimension());
         let columns = advice::columns_of(&self.problem);
         // A column that says who is who was heeded.
-        let persons = match self.problem.left_out {
+        let persons = match self.problem.bounded {
             Some(_) => None,
             None => advice::persons(self.resolved.records_per_person, &self.privacy.claim),
         };
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
         let whose = "the records, as a simulation may, outside of the claim";
         let outside = quality::outside_range(shards, whose);
-        let first = noise.into_iter().chain(persons);
+        let elsewhere = self.problem.is_elsewhere().then(advice::elsewhere);
+        let first = noise.into_iter().chain(persons).chain(elsewhere);
         first.chain(columns).chain(outside).collect()
     }
 
@@ -145,15 +155,15 @@ impl Prepared {
     /// again.
     ///
     /// # Errors
-    /// When a row cannot be written.
+    /// When a row cannot be written, or a model that is computed elsewhere cannot be.
     pub fn simulate<E>(
         &self,
-        simulation: &mut Simulation,
+        simulation: &mut Simulated,
         threads: usize,
         known: Option<LastRow>,
         mut row: impl FnMut(u32, Traffic, &Metrics, Option<f64>) -> Result<f64, E>,
         mut observe: impl FnMut(&Reached) -> ControlFlow<()>,
-    ) -> Result<Reached, E> {
+    ) -> Result<Reached, Stopped<E>> {
         let (resolved, problem) = (&self.resolved, &self.problem);
         let plan = EvaluationPlan {
             objective: problem.objective.as_ref(),
@@ -165,7 +175,7 @@ impl Prepared {
         };
         let mut reached = Reached::before(known);
         let mut written = Ok(());
-        let ended = simulation.run(threads, &plan, |now, _| {
+        let ended = simulation.run(threads, &plan, |now| {
             (reached.round, reached.traffic) = (now.round, now.traffic);
             reached.evaluated = now.metrics.is_some();
             if let Some(metrics) = now.metrics {
@@ -183,22 +193,25 @@ impl Prepared {
             }
             observe(&reached)
         });
-        ended.expect("models of a configuration compute here and do not fail");
-        written.map(|()| reached)
+        written.map_err(Stopped::Row)?;
+        ended.map_err(Stopped::Simulation)?;
+        Ok(reached)
     }
 
     /// What the run has come to, and how good its model is on the test set.
     pub fn result(
         &self,
-        simulation: &Simulation,
+        simulation: &Simulated,
         reached: &Reached,
         threads: usize,
         began: Instant,
     ) -> RunResult<'_> {
         let shards = self.problem.shards.iter().map(AsRef::as_ref);
+        // What a model that is computed elsewhere says of records is known there.
         let test = self.problem.test.as_ref();
-        let (objective, model) = (self.problem.objective.as_ref(), simulation.server().model());
-        let quality = test.and_then(|test| measure(objective, model, test, threads));
+        let test = test.filter(|_| !self.problem.is_elsewhere());
+        let (objective, model) = (self.problem.objective.as_ref(), simulation.model());
+        let quality = test.and_then(|test| measure(objective, &model, test, threads));
         RunResult {
             resolved: &self.resolved,
             records: &self.records,
@@ -227,7 +240,7 @@ impl Prepared {
     /// When the model cannot be encoded.
     pub fn conclude(
         &self,
-        simulation: &Simulation,
+        simulation: &Simulated,
         result: &mut RunResult<'_>,
         start: Option<f64>,
     ) -> Result<Conclusion, String> {
@@ -235,13 +248,16 @@ impl Prepared {
         let mut found = advice::after(start, &result.metrics, majority, result.diverged());
         let quality = result.quality.as_ref();
         found.extend(quality.and_then(quality::no_better_than_mean));
+        found.extend(advice::cut_off(simulation.cut_off()));
         result.warnings.extend(found.iter().cloned());
         let mut summary = result.summary();
-        summary["data"] = described(&self.problem);
+        if !self.problem.is_elsewhere() {
+            summary["data"] = described(&self.problem);
+        }
         Ok(Conclusion {
             found,
             summary,
-            model: self.problem.model_file(simulation.server().model())?,
+            model: self.problem.model_file(&simulation.model())?,
         })
     }
 }
@@ -253,6 +269,7 @@ impl Reached {
             loss: f64::NAN,
             grad_norm_sq: f64::NAN,
             test_accuracy: None,
+            consensus_error: None,
         };
         Self {
             round: 0,

@@ -3,7 +3,10 @@
 //! and the only place where it is decided; and the [`Problem`], which applies it.
 
 mod digest;
+mod elsewhere;
+mod feature_cache;
 mod preparation;
+mod ranges;
 mod records;
 mod whitening;
 
@@ -27,9 +30,14 @@ use crate::advice;
 use crate::config::resolve::{Resolved, Shape};
 use crate::config::{Config, ConfigError, Init, RegularizerKind, ScaleChoice};
 use crate::model_file::{self, About};
+use crate::persons::{self, Bounded};
 use crate::record_shape::RecordShape;
 
+use elsewhere::Absent;
+pub use elsewhere::{ElsewhereModel, ParameterShape};
+pub use feature_cache::FeatureCache;
 pub use preparation::Preparation;
+pub(crate) use ranges::traffic as range_traffic;
 pub use records::Records;
 
 /// Why a run cannot be set up.
@@ -70,17 +78,21 @@ pub struct Problem {
     pub out_of_scale: Option<String>,
     /// How records were whitened by released second moments.
     pub whitening: Option<Whitening>,
+    /// How many columns have ranges that clients have released.
+    pub private_ranges: usize,
     /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
     /// Features and classes of the records as they were read.
     pub shape: RecordShape,
     /// What the schema of their table did not know, for its owner's eyes.
     pub adjustments: Vec<Adjustment>,
-    /// Where a column says whose records are whose: how many were left out of persons with too
-    /// many, for their owner's eyes.
-    pub left_out: Option<usize>,
+    /// Where a column says whose records are whose: what bounding persons did at every client, for
+    /// their owner's eyes.
+    pub bounded: Option<Vec<Bounded>>,
     /// What was decided about them.
     pub preparation: Preparation,
+    /// Where it starts, if that came with the model.
+    given_start: Option<Vec<f32>>,
     digest: OnceLock<String>,
     prepared_by_records: bool,
 }
@@ -108,6 +120,8 @@ pub enum Model {
     },
     /// A network.
     Network(Network),
+    /// A model that is computed elsewhere.
+    Elsewhere(Arc<ElsewhereModel>),
 }
 
 impl Problem {
@@ -116,9 +130,30 @@ impl Problem {
     /// # Errors
     /// When data, model or numbers of clients do not fit.
     pub fn load(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
+        Self::load_cached(config, directories, &FeatureCache::none())
+    }
+
+    /// The same, with what public maps took long to compute kept and looked up here.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_cached(
+        config: &Config,
+        directories: &DataDirectories,
+        cache: &FeatureCache,
+    ) -> Result<Self, ProblemError> {
+        if config.is_elsewhere() {
+            return Err(ConfigError::with_hint(
+                "`model.kind = \"elsewhere\"`: the clients' own programs compute this model, and \
+                 this one cannot",
+                "`soteria serve` coordinates it, with `deployment.records`; soteriafl.torch.simulate \
+                 trains it in Python",
+            )
+            .into());
+        }
         let records = Records::read(config, directories)?;
         let preparation = Preparation::of(config, records.shape())?;
-        Self::new(records, preparation)
+        Self::prepared(records, preparation, cache)
     }
 
     /// Applies what was decided to records as they were read: it chooses nothing.
@@ -126,6 +161,14 @@ impl Problem {
     /// # Errors
     /// When the records cannot be scaled so.
     pub fn new(records: Records, preparation: Preparation) -> Result<Self, ProblemError> {
+        Self::prepared(records, preparation, &FeatureCache::none())
+    }
+
+    fn prepared(
+        records: Records,
+        preparation: Preparation,
+        cache: &FeatureCache,
+    ) -> Result<Self, ProblemError> {
         let Records {
             source,
             mut train,
@@ -134,7 +177,8 @@ impl Problem {
             shape,
             adjustments,
             prepared_by_records,
-            left_out,
+            bounded,
+            private_ranges,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -167,7 +211,7 @@ impl Problem {
                 out_of_scale = advice::columns([&train], false, advice::LOOKED_AT);
             }
             let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            let map = |data| preparation.features.apply_by(data, threads);
+            let map = |data| cache.apply(&preparation.features, data, threads);
             train = map(train)?;
             test = test.map(map).transpose()?;
         }
@@ -175,7 +219,10 @@ impl Problem {
             train = basis.apply(train)?;
             test = test.map(|test| basis.apply(test)).transpose()?;
         }
-        let shards = dealt.iter().map(|rows| Arc::new(train.select(rows)));
+        let shards = dealt.iter().enumerate().map(|(client, rows)| {
+            let null = bounded.as_ref().map_or(0, |all| all[client].null_records);
+            Arc::new(train.select(rows).with_null_records(null))
+        });
         Ok(Self {
             shards: shards.collect(),
             test,
@@ -184,11 +231,13 @@ impl Problem {
             standardizing,
             out_of_scale,
             whitening: None,
+            private_ranges,
             intercept: if intercept { value } else { 0.0 },
             shape,
             adjustments,
-            left_out,
+            bounded,
             preparation,
+            given_start: None,
             digest: OnceLock::new(),
             prepared_by_records,
         })
@@ -256,7 +305,7 @@ impl Problem {
             )
             .into());
         }
-        let records = self.shards.iter().map(|shard| shard.rows()).collect();
+        let records = self.sizes();
         Ok(Shape {
             smoothness: self.smoothness(config),
             ..self.preparation.shape(records)
@@ -277,17 +326,29 @@ impl Problem {
                 let linear = LinearRegression::with_loss(features, loss);
                 shards.map(|shard| linear.smoothness(shard)).collect()
             }
-            Model::Network(_) => return None,
+            Model::Network(_) | Model::Elsewhere(_) => return None,
         };
         let largest = each.into_iter().flatten().fold(0.0, f64::max);
         let kind = config.regularizer_for(self.preparation.kind, self.preparation.features.kind());
         Some(largest + regularizer(kind, config.lambda).smoothness())
     }
 
+    /// Every client's public number of records.
+    pub fn sizes(&self) -> Vec<usize> {
+        self.shards.iter().map(|shard| shard.records()).collect()
+    }
+
+    /// What bounding persons did, in words for the owner of the records.
+    pub fn persons_told(&self, most: u32) -> Option<String> {
+        let bounded = self.bounded.as_ref()?;
+        let sum = |count: fn(&Bounded) -> usize| bounded.iter().map(count).sum();
+        let (left_out, null) = (sum(|one| one.left_out), sum(|one| one.null_records));
+        Some(persons::told(left_out, null, most))
+    }
+
     /// Client weights in the objective, summing to one.
     pub fn weights(&self, resolved: &Resolved) -> Vec<f64> {
-        let records: Vec<usize> = self.shards.iter().map(|shard| shard.rows()).collect();
-        weights(resolved, &records)
+        weights(resolved, &self.sizes())
     }
 
     /// The model to start from.
@@ -295,7 +356,25 @@ impl Problem {
     /// # Errors
     /// When a start file cannot be read or does not fit.
     pub fn start(&self, resolved: &Resolved) -> Result<Vec<f32>, ProblemError> {
-        self.preparation.model.start(resolved)
+        match &self.given_start {
+            Some(start) => Ok(start.clone()),
+            None => self.preparation.model.start(resolved),
+        }
+    }
+
+    /// The same of a model that is computed elsewhere: by this objective, from this start.
+    #[must_use]
+    pub fn computed_by(self, objective: Arc<dyn Objective>, start: Vec<f32>) -> Self {
+        Self {
+            objective,
+            given_start: Some(start),
+            ..self
+        }
+    }
+
+    /// Whether the model is computed elsewhere: then records are known there alone.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.preparation.model, Model::Elsewhere(_))
     }
 }
 
@@ -355,8 +434,22 @@ impl Model {
                     }
                     start
                 }
+                Model::Elsewhere(_) => {
+                    return Err(ProblemError::Model(
+                        "`model.init = \"glorot\"` needs layers that the program knows: give \
+                         file:PATH"
+                            .to_owned(),
+                    ));
+                }
             },
             Init::File(path) => read_start(Path::new(path), dimension)?,
+            Init::Given => {
+                return Err(ProblemError::Model(
+                    "`model.init = \"given\"`: the start comes with a model that a program has, and \
+                     there is none here: give file:PATH"
+                        .to_owned(),
+                ));
+            }
         })
     }
 }
@@ -410,6 +503,8 @@ impl Model {
                     *slot = bias as f32;
                 }
             }
+            // Its records are not standardised here.
+            Model::Elsewhere(_) => {}
         }
         absorbed
     }
@@ -480,7 +575,7 @@ impl Model {
     /// What missing a number costs; `None` of a model that answers with classes.
     pub fn target_loss(&self) -> Option<TargetLoss> {
         match self {
-            Model::Logistic { .. } => None,
+            Model::Logistic { .. } | Model::Elsewhere(_) => None,
             Model::Linear { loss, .. } => Some(*loss),
             Model::Network(network) => network.target_loss(),
         }
@@ -499,6 +594,9 @@ impl Model {
                 Arc::new(LinearRegression::with_loss(*features, *loss))
             }
             Model::Network(network) => Arc::new(network.clone()),
+            Model::Elsewhere(model) => Arc::new(Absent {
+                dimension: model.dimension(),
+            }),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use soteriafl_data::schema::Role;
 use soteriafl_data::{TableSchema, TargetRange};
 
 /// Features and classes, or the range of targets, of the records of a run, as everybody knows them.
@@ -18,4 +19,24 @@ pub struct RecordShape {
     pub labels: Vec<String>,
     /// The public range of these numbers.
     pub targets: Option<TargetRange>,
+}
+
+impl RecordShape {
+    /// Whether a column says whose each record is, so that what is used of one person is bounded.
+    pub fn bounds_persons(&self) -> bool {
+        let schema = self.schema.as_ref();
+        schema.is_some_and(|schema| schema.named_by(&Role::Person).is_some())
+    }
+
+    /// Of records that a model reads that is computed elsewhere: a record is a number, and what it
+    /// stands for is known there.
+    pub fn elsewhere() -> Self {
+        Self {
+            features: 1,
+            names: None,
+            schema: None,
+            labels: Vec::new(),
+            targets: None,
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! ranges = "public"          # or "read from records": a draft, with which a run claims nothing
 //! columns = [
 //!   { name = "age", kind = "number", range = [18, 90] },
+//!   { name = "income", kind = "number", range = "private" },   # nobody knows: estimated privately
 //!   { name = "job", kind = "category", values = ["fixed", "partime"], gap = "indicator" },
 //!   { name = "married", kind = "yes/no" },
 //!   { name = "since", kind = "date", range = ["2000-01-01", "2030-12-31"], gap = "neutral" },
@@ -36,6 +37,8 @@ const TREATMENTS: &[(&str, Treatment)] = &[
     ("indicator", Treatment::Indicator),
 ];
 const TASKS: &[(&str, bool)] = &[("classification", true), ("regression", false)];
+/// What stands for the range of a number that nobody knows.
+const PRIVATE: &str = "private";
 const KINDS: &str = "number | category | yes/no | date";
 const ROLES: &str = "feature | label | ignored | client | person";
 
@@ -199,6 +202,10 @@ fn column_text(column: &Column) -> String {
                 ColumnKind::Number { low, high } => {
                     parts.extend(["kind = \"number\"".to_owned(), range(*low, *high)]);
                 }
+                ColumnKind::PrivateNumber => parts.extend([
+                    "kind = \"number\"".to_owned(),
+                    format!("range = \"{PRIVATE}\""),
+                ]),
                 ColumnKind::Date { low, high } => parts.extend([
                     "kind = \"date\"".to_owned(),
                     format!("range = [\"{low}\", \"{high}\"]"),
@@ -363,9 +370,13 @@ impl Keys<'_> {
         match self.text("kind")? {
             Some("number") => {
                 only(&["range"])?;
+                if self.table.get("range").and_then(Value::as_str) == Some(PRIVATE) {
+                    return Ok(ColumnKind::PrivateNumber);
+                }
                 let (low, high) = self.range("range")?.ok_or_else(|| {
                     self.wrong(
-                        "a number needs its `range`, [low, high]; what lies outside is cut off",
+                        "a number needs its `range`, [low, high]; what lies outside is cut off. Who knows \
+                         none says \"private\": then a share of the budget estimates it",
                     )
                 })?;
                 Ok(ColumnKind::Number { low, high })

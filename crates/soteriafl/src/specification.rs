@@ -9,8 +9,9 @@
 use std::sync::Arc;
 
 use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
-use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
+use soteriafl_core::compress::{CompressError, Compressor, CompressorKind, Downlink, DownlinkKind};
 use soteriafl_core::estimator::Clipping;
+use soteriafl_core::gossip::{GossipPlan, Topology, Transport};
 use soteriafl_core::objective::{Objective, Regularizer};
 use soteriafl_core::privacy::Noise;
 use soteriafl_core::protocol::{ClientPlan, EstimatorPlan, Schedule, ServerPlan};
@@ -32,15 +33,22 @@ pub struct Specification {
     pub clip: Option<Clip>,
     /// What travels.
     pub compressor: CompressorKind,
+    /// How the way down is compressed; `None`: every average is sent in full.
+    pub downlink: Option<DownlinkKind>,
     /// The probability with which a client takes part in a round.
     pub participation: f64,
     /// Who chooses the coordinates that travel.
     pub coordinates: Coordinates,
+    /// What clients tell each other where there is no server; `None`: there is one.
+    pub gossip: Option<Gossip>,
     /// Shift step; `None`: direct compression.
     pub shift: Option<f64>,
     /// The share of the budget (of `mu^2`) that a release of second moments before the first round gets;
     /// `None`: there is none.
     pub moments: Option<f64>,
+    /// The share of the budget that two releases get by which ranges of columns are estimated;
+    /// `None`: all ranges are known.
+    pub ranges: Option<f64>,
     /// What the noise is set by.
     pub target: NoiseTarget,
     /// The probability that the bound may miss.
@@ -84,6 +92,17 @@ pub struct Specification {
     pub seed: u64,
 }
 
+/// What clients release once, before the first round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preliminary {
+    /// In which power of two the values of columns lie whose ranges nobody knows.
+    Magnitudes,
+    /// In which part of what that has given.
+    Parts,
+    /// Second moments of their records, which whiten all records.
+    Moments,
+}
+
 /// The bound on what a record contributes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clip {
@@ -109,6 +128,18 @@ pub enum Coordinates {
     Own,
     /// The public seed, the same for all: known beforehand.
     Shared,
+}
+
+/// Clients without a server, each with a model of its own ([`soteriafl_core::gossip`]). Only
+/// simulated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gossip {
+    /// What they tell each other.
+    pub transport: Transport,
+    /// Who talks to whom.
+    pub topology: Topology,
+    /// How far each goes towards the mix of what it hears, in a round.
+    pub mixing: f64,
 }
 
 /// Which of the models of a run is its result.
@@ -186,10 +217,29 @@ pub fn neighbours(adjacency: Adjacency, records_per_person: u32) -> String {
 }
 
 impl Specification {
+    /// What clients release before the first round, in order, each with its share of the budget.
+    pub fn preliminaries(&self) -> Vec<(Preliminary, f64)> {
+        let ranges = self.ranges.into_iter().flat_map(|share| {
+            [Preliminary::Magnitudes, Preliminary::Parts].map(|kind| (kind, share / 2.0))
+        });
+        let moments = self.moments.map(|share| (Preliminary::Moments, share));
+        ranges.chain(moments).collect()
+    }
+
     /// Whether random-k amplification may be counted. Shared coordinates are known beforehand:
     /// nothing is hidden (A12).
     pub fn may_amplify(&self) -> bool {
         self.amplification && self.coordinates == Coordinates::Own
+    }
+
+    /// What decides on which coordinates estimates have noise: the compressor, unless clients keep
+    /// noisy vectors. Of those everything is sent sooner or later, so there it is on all of them,
+    /// and random coordinates hide nothing (Proposition 5c of `docs/privacy.md`).
+    pub fn released_by(&self) -> CompressorKind {
+        match &self.gossip {
+            Some(gossip) if gossip.transport.keeps_noise() => CompressorKind::Identity,
+            _ => self.compressor,
+        }
     }
 
     /// Which data sets are neighbours, in words.
@@ -221,9 +271,10 @@ impl Specification {
     /// What all clients of a run with this loss share.
     ///
     /// # Errors
-    /// When the compressor does not fit the model.
+    /// When a compressor, up or down, does not fit the model.
     pub fn client_plan(&self, objective: &Arc<dyn Objective>) -> Result<ClientPlan, CompressError> {
         let dimension = objective.dimension();
+        self.way_down(dimension)?;
         let (clipping, estimate_clip) = match self.clip {
             None => (Clipping::None, None),
             Some(Clip { bound, scope }) => match scope {
@@ -236,7 +287,7 @@ impl Specification {
         let clipped = |clip: Option<f64>| clip.filter(|_| clipping != Clipping::None);
         Ok(ClientPlan {
             objective: Arc::clone(objective),
-            compressor: Compressor::new(self.compressor, dimension, self.participation)?,
+            compressor: Compressor::new(self.released_by(), dimension, self.participation)?,
             estimator: match self.estimator {
                 Estimator::Gd | Estimator::Sgd => EstimatorPlan::Minibatch,
                 Estimator::Svrg { difference_clip } => EstimatorPlan::Svrg {
@@ -246,6 +297,7 @@ impl Specification {
                 Estimator::Saga { difference_clip } => EstimatorPlan::Saga {
                     difference_clip: clipped(difference_clip),
                 },
+                Estimator::Sag { memory } => EstimatorPlan::Sag { memory },
                 Estimator::Recursive(recursion) => EstimatorPlan::Recursive(recursion),
             },
             clipping,
@@ -256,6 +308,36 @@ impl Specification {
             shared_coordinates: self.coordinates == Coordinates::Shared,
             public_seed: PublicSeed(self.seed),
         })
+    }
+
+    /// What compresses the way down for models of this size.
+    fn way_down(&self, dimension: usize) -> Result<Option<Downlink>, CompressError> {
+        let compress = |kind| Downlink::new(kind, dimension, PublicSeed(self.seed));
+        self.downlink.map(compress).transpose()
+    }
+
+    /// What clients without a server share, if this is such a run.
+    ///
+    /// # Errors
+    /// When the compressor does not fit the model.
+    pub fn gossip_plan(
+        &self,
+        dimension: usize,
+        weights: Vec<f64>,
+    ) -> Result<Option<GossipPlan>, CompressError> {
+        let Some(gossip) = &self.gossip else {
+            return Ok(None);
+        };
+        Ok(Some(GossipPlan {
+            transport: gossip.transport,
+            mixing: gossip.mixing,
+            step_size: self.step_size,
+            schedule: self.schedule,
+            compressor: Compressor::new(self.compressor, dimension, self.participation)?,
+            regularizer: self.regularizer,
+            weights,
+            rounds: self.rounds,
+        }))
     }
 
     /// Which noise a client draws.
@@ -273,7 +355,8 @@ impl Specification {
             NoiseName::Secure => Coins::Exact,
             NoiseName::Float => Coins::Fast,
         };
-        match self.batch {
+        // Whatever a batch says: what is charged for full gradients is charged for all records.
+        match self.batch.filter(|_| self.estimator != Estimator::Gd) {
             None => Sampling::Full,
             Some(batch) if self.draws_with_replacement() => Sampling::WithReplacement {
                 batch: batch as usize,
@@ -284,6 +367,9 @@ impl Specification {
 
     /// What the server of these clients must know: derived from their plan, so that the two cannot
     /// disagree.
+    ///
+    /// # Panics
+    /// If the clients' plan is of another specification.
     pub fn server_plan(&self, clients: &ClientPlan, weights: Vec<f64>) -> ServerPlan {
         let public = (!self.regularizer_at_client).then_some(self.regularizer);
         ServerPlan {
@@ -298,6 +384,9 @@ impl Specification {
             regularizer: public.filter(|regularizer| *regularizer != Regularizer::None),
             smoothing: None,
             equalizing: None,
+            downlink: self
+                .way_down(clients.compressor.dimension())
+                .expect("the clients' plan was made with it"),
             rounds: self.rounds,
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use soteriafl_core::moments::Whitening;
+use soteriafl_core::moments::{Aim, Whitening};
 use soteriafl_core::objective::{
     Activation, LinearRegression, Logistic, Network, Objective, Outcome, Records, TargetLoss,
     Workspace,
@@ -91,6 +91,9 @@ impl Trained {
             Some("linear") => Trained::linear(&file, &description),
             Some("softmax") => Trained::network(&file, "softmax", &description),
             Some("mlp") => Trained::network(&file, "mlp", &description),
+            Some("elsewhere") => Err(
+                "its model is computed by a program of its own: load its tensors there".to_owned(),
+            ),
             _ => Err(format!("unknown kind of model {}", description["kind"])),
         }?;
         let features = features(&description["map"], model.inputs)?;
@@ -358,7 +361,12 @@ fn whitening(
         return Ok(None);
     }
     let matrix = tensor(file, "whitening", &[inputs, inputs])?;
-    Ok(Whitening::from_matrix(inputs, matrix))
+    let aim = match map["lengths"].as_str() {
+        None => Aim::Classes,
+        Some("kept") => Aim::Numbers,
+        Some(other) => return Err(format!("its whitening has unknown lengths \"{other}\"")),
+    };
+    Ok(Whitening::from_matrix(inputs, matrix, aim))
 }
 
 /// Records as they are.

@@ -36,7 +36,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
-use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
+use soteriafl_core::compress::{CompressError, Compressor, CompressorKind, DownlinkKind};
 use soteriafl_core::data::Dataset;
 use soteriafl_core::objective::{Objective, Regularizer};
 use soteriafl_core::protocol::{
@@ -103,6 +103,9 @@ pub enum TrainingError {
     /// The estimator draws batches and does not know how large.
     #[error("{0} draws batches: say how many records by `batch`")]
     NoBatch(&'static str),
+    /// Full gradients are charged for all records.
+    #[error("gd computes gradients of all records: leave `batch` out, or choose sgd")]
+    GdBatch,
     /// Noise hides no more than what is bounded.
     #[error("noise hides no more than what is bounded: give a bound on records by `clip`")]
     NoClip,
@@ -150,13 +153,16 @@ impl Training {
             objective: Arc::new(objective),
             shards: shards.into_iter().map(Arc::new).collect(),
             run: Specification {
+                gossip: None,
                 moments: None,
+                ranges: None,
                 estimator: Estimator::Gd,
                 batch: None,
                 batches: Batches::Poisson,
                 snapshot_probability: 0.3,
                 clip: None,
                 compressor: CompressorKind::Identity,
+                downlink: None,
                 participation: 1.0,
                 coordinates: Coordinates::Own,
                 shift: None,
@@ -214,6 +220,13 @@ impl Training {
     #[must_use]
     pub fn compress(mut self, compressor: CompressorKind) -> Self {
         self.run.compressor = compressor;
+        self
+    }
+
+    /// What the server sends back, instead of every average in full.
+    #[must_use]
+    pub fn compress_downlink(mut self, downlink: DownlinkKind) -> Self {
+        self.run.downlink = Some(downlink);
         self
     }
 
@@ -384,7 +397,7 @@ impl Training {
                 "the start has {found} numbers, the model {dimension} parameters"
             )));
         }
-        let records: Vec<usize> = self.shards.iter().map(|shard| shard.rows()).collect();
+        let records: Vec<usize> = self.shards.iter().map(|shard| shard.records()).collect();
         let privacy = Privacy::settle(&self.run, dimension, &records, self.prepared_by_records)?;
         let total: usize = records.iter().sum();
         let weights = records.iter().map(|&rows| rows as f64 / total as f64);
@@ -419,9 +432,10 @@ impl Training {
         // Recursive estimates may be of all records.
         let draws = !matches!(run.estimator, Estimator::Gd | Estimator::Recursive(_));
         match run.batch {
+            Some(_) if run.estimator == Estimator::Gd => return Err(TrainingError::GdBatch),
             None if draws => return Err(TrainingError::NoBatch(run.estimator.kind().word())),
             Some(batch) => {
-                let smallest = self.shards.iter().map(|shard| shard.rows()).min();
+                let smallest = self.shards.iter().map(|shard| shard.records()).min();
                 let expected = "above 0, and at most the records of the smallest client";
                 let holds = batch > 0.0 && batch <= smallest.unwrap_or(0) as f64;
                 check("the batch", expected, batch, holds)?;

@@ -92,6 +92,7 @@ fn configurations() -> impl Strategy<Value = (Vec<String>, f64)> {
                 "soteriafl-sgd",
                 "soteriafl-svrg",
                 "soteriafl-saga",
+                "soteriafl-sag",
                 "cdp-sgd",
                 "ldp-svrg",
                 "dp-sgd",
@@ -102,7 +103,7 @@ fn configurations() -> impl Strategy<Value = (Vec<String>, f64)> {
         ),
         pick(
             "algorithm.estimator",
-            &["", "", "", "gd", "sgd", "svrg", "saga", "recursive"],
+            &["", "", "", "gd", "sgd", "svrg", "saga", "sag", "recursive"],
         ),
         pick("algorithm.compressor", &["", "rand-k", "identity", "qsgd"]),
         pick("algorithm.fraction", &["", "0.1", "0.5", "1.0"]),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use soteriafl::config::{Config, Document};
-use soteriafl::output::{FinishedRun, RoundTable, RunDirectory};
+use soteriafl::output::{COLUMNS, FinishedRun, RoundTable, RunDirectory};
 use soteriafl::prepared::Prepared;
 use soteriafl::problem::{Preparation, Problem, Records};
 use soteriafl_data::{DataDirectories, Dataset, Source, export};
@@ -56,7 +56,7 @@ fn run(config: &Config, records: Records) -> FinishedRun {
     let (resolved, _) = problem.resolve(config).unwrap();
     let prepared = Prepared::settle(resolved, problem).unwrap();
     let mut simulation = prepared.simulation().unwrap();
-    let mut table = RoundTable::new(Vec::new()).unwrap();
+    let mut table = RoundTable::new(Vec::new(), COLUMNS).unwrap();
     let began = Instant::now();
     let row = |round, traffic, metrics: &_, spent| table.row(round, traffic, metrics, spent);
     let reached = prepared
@@ -114,7 +114,7 @@ fn records_in_memory_give_the_bits_of_a_file() {
     assert_eq!(FinishedRun::read(&whole).unwrap(), from_memory);
     assert!(from_memory.write(&whole, false).is_err());
     from_memory.write(&whole, true).unwrap();
-    let (_, last) = RunDirectory::resume(&whole).unwrap();
+    let (_, last) = RunDirectory::resume(&whole, COLUMNS).unwrap();
     assert_eq!(last.unwrap().round, 20);
     let kept = std::fs::read_to_string(whole.join("rounds.csv")).unwrap();
     assert_eq!(kept, from_memory.rounds);

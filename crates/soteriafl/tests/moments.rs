@@ -52,7 +52,7 @@ fn release_and_rounds_together_cost_the_target() {
             assert!(claimed <= epsilon && claimed > 0.999 * epsilon, "{claimed}");
             let mu = largest_mu(epsilon, run.delta);
             for (&m, &sigma) in records.iter().zip(&privacy.sigmas) {
-                let released = accounting::moments(&run, m).unwrap().unwrap();
+                let released = accounting::preliminaries(&run, m).unwrap().remove(0);
                 let root = if distance == 2.0 { 2f64.sqrt() } else { 1.0 };
                 let first = root / (m as f64 * released.sigma);
                 let rounds = f64::from(run.rounds).sqrt() * distance * resolved.clip;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use soteriafl::accountant::mutation::{self, Mutation};
-use soteriafl::accountant::{Adjacency, ClipScope, Estimator};
+use soteriafl::accountant::{Adjacency, ClipScope, Estimator, Recursion};
 use soteriafl::audit::{Audit, Settings, Verdict};
 use soteriafl::core::compress::{Compressor, CompressorKind};
 use soteriafl::core::data::{Dataset, DenseRows, Features};
@@ -19,6 +19,7 @@ use soteriafl::core::privacy::Noise;
 use soteriafl::core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch, Schedule};
 use soteriafl::core::random::{PublicSeed, Purpose, SecretKey};
 use soteriafl::core::sampling::{Coins, Sampling};
+use soteriafl::persons;
 use soteriafl::specification::{
     AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
     Specification, StepSizeOrigin,
@@ -36,6 +37,9 @@ enum Watch {
     Divisors,
     /// Clients with different records send the same coordinates.
     Selection,
+    /// Data sets that differ in one person are bounded to as many records, of which they differ in
+    /// that person's.
+    Persons,
 }
 
 impl Watch {
@@ -45,12 +49,13 @@ impl Watch {
             Watch::Sensitivity => "sensitivity of two neighbours",
             Watch::Divisors => "constant divisors",
             Watch::Selection => "coordinates of two neighbours",
+            Watch::Persons => "bounded records of two neighbours",
         }
     }
 }
 
 /// Every fault, what it is in words, and who notices.
-const FAULTS: [(Mutation, &str, Watch); 9] = [
+const FAULTS: [(Mutation, &str, Watch); 15] = [
     (
         Mutation::NoiseHalved,
         "noise of half the size",
@@ -96,10 +101,41 @@ const FAULTS: [(Mutation, &str, Watch); 9] = [
         "a person's second record not counted",
         Watch::Audit,
     ),
+    (
+        Mutation::PersonsUnbounded,
+        "records of a person beyond K are not left out",
+        Watch::Persons,
+    ),
+    (
+        Mutation::PersonsBoundedByPlace,
+        "which records of a person are kept depends on their places",
+        Watch::Persons,
+    ),
+    (
+        Mutation::NullRecordsForgotten,
+        "a client's number of records says how many persons have",
+        Watch::Persons,
+    ),
+    (
+        Mutation::IncrementsQuieter,
+        "increments of a recursion have less noise than is counted",
+        Watch::Audit,
+    ),
+    (
+        Mutation::IncrementsUnclipped,
+        "increments of a recursion are not clipped",
+        Watch::Audit,
+    ),
+    (
+        Mutation::MomentsBare,
+        "second moments released with next to no noise",
+        Watch::Audit,
+    ),
 ];
 
 fn run() -> Specification {
     Specification {
+        gossip: None,
         estimator: Estimator::Gd,
         batch: None,
         batches: Batches::Poisson,
@@ -109,6 +145,7 @@ fn run() -> Specification {
             scope: ClipScope::Record,
         }),
         compressor: CompressorKind::Identity,
+        downlink: None,
         participation: 1.0,
         coordinates: Coordinates::Own,
         shift: None,
@@ -127,6 +164,7 @@ fn run() -> Specification {
         regularizer: Regularizer::None,
         regularizer_at_client: false,
         moments: None,
+        ranges: None,
         ranges_from_records: false,
         aggregation: Aggregation::Open,
         step_cap: None,
@@ -154,6 +192,23 @@ fn shows(mutation: Mutation) -> Specification {
             rounds: 60,
             ..plain
         },
+        Mutation::IncrementsQuieter => Specification {
+            estimator: Estimator::Recursive(Recursion {
+                noise_ratio: 3.0,
+                ..Recursion::momentum(0.1)
+            }),
+            rounds: 40,
+            ..plain
+        },
+        Mutation::IncrementsUnclipped => Specification {
+            estimator: Estimator::Recursive(Recursion::momentum(0.1)),
+            ..plain
+        },
+        // The attack weighs moments by the noise they should have: they must be most of the budget.
+        Mutation::MomentsBare => Specification {
+            moments: Some(0.9),
+            ..plain
+        },
         Mutation::PersonChargedOnce => Specification {
             records_per_person: 2,
             ..plain
@@ -164,7 +219,7 @@ fn shows(mutation: Mutation) -> Specification {
 
 fn audit(run: &Specification, noise: NoiseName) -> Verdict {
     let settings = Settings {
-        runs: Some(500),
+        runs: Some(700),
         seed: 3,
         threads: 2,
     };
@@ -336,6 +391,38 @@ fn selection() -> bool {
         .all(|target| coordinates(send(target)) == first)
 }
 
+/// Whether a person can be exchanged for another with more or fewer records, at other places, and
+/// all that changes are up to `K` kept records of that person.
+fn persons() -> bool {
+    const MOST: u32 = 3;
+    // Of each record its person; values tell records apart.
+    let bounded = |records: &[(u32, f32)]| {
+        let values = records.iter().map(|record| record.1).collect();
+        let features = DenseRows::new(1, values).unwrap();
+        let labels = vec![0; records.len()];
+        let data = Dataset::new(Features::Dense(features), labels, 1).unwrap();
+        let rows: Vec<u32> = (0..records.len() as u32).collect();
+        let person_of: Vec<u32> = records.iter().map(|record| record.0).collect();
+        let bounded = persons::bound(&data, &rows, &person_of, MOST, 5);
+        let kept = bounded.kept.iter().map(|&row| records[row as usize]);
+        let mut others: Vec<_> = kept.clone().filter(|record| record.0 != 2).collect();
+        others.sort_by(|one, other| one.1.total_cmp(&other.1));
+        let theirs = kept.filter(|record| record.0 == 2).count();
+        let number = bounded.kept.len() + bounded.null_records;
+        (number, others, theirs <= MOST as usize)
+    };
+    let before: Vec<(u32, f32)> = (0..40).map(|i| (i % 5, (i * 37 % 101) as f32)).collect();
+    let (number, others, _) = bounded(&before);
+    (0..12usize).all(|count| {
+        let mut after: Vec<(u32, f32)> = before.iter().copied().filter(|r| r.0 != 2).collect();
+        for record in 0..=count {
+            after.insert((7 * record) % after.len(), (2, 1000.0 + record as f32));
+        }
+        let found = bounded(&after);
+        found.0 == number && found.1 == others && found.2
+    })
+}
+
 /// Whether the watch is content.
 fn content(watch: Watch, mutation: Mutation) -> bool {
     match watch {
@@ -343,6 +430,7 @@ fn content(watch: Watch, mutation: Mutation) -> bool {
         Watch::Sensitivity => sensitivity(),
         Watch::Divisors => divisors(),
         Watch::Selection => selection(),
+        Watch::Persons => persons(),
     }
 }
 

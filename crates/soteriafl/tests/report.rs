@@ -99,6 +99,7 @@ fn rows(count: u64) -> Vec<Row> {
                         .sqrt(),
             ),
             test_loss: None,
+            consensus_error: None,
         }
     };
     (0..count).map(&mut row).collect()

@@ -166,6 +166,10 @@ fn what_cannot_run_is_refused_in_words() {
         (Training::new(network, shards(2)), "reads 9 columns"),
         (training().estimator(Estimator::Sgd), "sgd draws batches"),
         (
+            training().estimator(Estimator::Gd).batch(10.0),
+            "gd computes gradients of all records",
+        ),
+        (
             training().estimator(Estimator::Sgd).batch(1e6),
             "at most the records of the smallest client",
         ),

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use serde_json::json;
 use soteriafl_accountant::{
-    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, Mechanism, Method, Question,
-    Release, ShiftMixture, round_up,
+    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, MEMORY, Mechanism, Method,
+    Question, Release, ShiftMixture, round_up,
 };
 
 use super::digits::shortened;
@@ -46,12 +46,13 @@ pub struct CalibrateOptions {
     epsilon: f64,
 }
 
-const MECHANISM: [&str; 8] = [
+const MECHANISM: [&str; 9] = [
     "estimator",
     "samples",
     "batch",
     "clip",
     "difference_clip",
+    "memory",
     "rand_k",
     "clip_scope",
     "records_per_person",
@@ -65,7 +66,7 @@ struct QuestionOptions {
     /// The client's number of records
     #[arg(long, value_name = "M", value_parser = count, allow_hyphen_values = true)]
     samples: Option<u64>,
-    /// Expected number of records per round (sgd, svrg, saga)
+    /// Expected number of records per round (sgd, svrg, saga, sag)
     #[arg(long, value_name = "B", value_parser = positive, allow_hyphen_values = true)]
     batch: Option<f64>,
     /// The bound on each record's gradient
@@ -75,6 +76,9 @@ struct QuestionOptions {
     /// clipped only]
     #[arg(long, value_name = "C", value_parser = positive, allow_hyphen_values = true)]
     difference_clip: Option<f64>,
+    /// The weight of the mean of all records' last gradients (sag) [default: 0.5]
+    #[arg(long, value_name = "A", value_parser = fraction, allow_hyphen_values = true)]
+    memory: Option<f64>,
     /// The fraction of coordinates that travel, drawn by the client afresh for every message
     #[arg(long, value_name = "FRACTION", value_parser = fraction, allow_hyphen_values = true)]
     rand_k: Option<f64>,
@@ -128,6 +132,7 @@ enum EstimatorChoice {
     Sgd,
     Svrg,
     Saga,
+    Sag,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,8 +254,14 @@ impl QuestionOptions {
             EstimatorChoice::Sgd => Estimator::Sgd,
             EstimatorChoice::Svrg => Estimator::Svrg { difference_clip },
             EstimatorChoice::Saga => Estimator::Saga { difference_clip },
+            EstimatorChoice::Sag => Estimator::Sag {
+                memory: self.memory.unwrap_or(MEMORY),
+            },
         };
-        if difference_clip.is_some() && matches!(estimator, Estimator::Gd | Estimator::Sgd) {
+        if self.memory.is_some() && !matches!(estimator, Estimator::Sag { .. }) {
+            verbosity.warn("`--memory` is ignored: only sag has it");
+        }
+        if difference_clip.is_some() && !estimator.has_two_terms() {
             verbosity.warn("`--difference-clip` is ignored: only svrg and saga have it");
         }
         let clip_scope = match self.clip_scope {

@@ -1,14 +1,19 @@
-//! `soteria audit`: the game of the definition, played with the client that runs.
+//! `soteria audit`: the game of the definition, played with the client that runs; or a look at a
+//! client's own books.
+
+mod books;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity, all_cores, print_json, table, watch_interrupts};
-use soteriafl::audit::{self, Audit, AuditError, Findings, Settings, Verdict};
+use soteriafl::audit::{self, Audit, AuditError, Findings, Settings, Subject, Verdict};
 use soteriafl::config::Config;
 use soteriafl::config::resolve::Resolved;
 use soteriafl::output::{self, write_whole};
 use soteriafl::problem::Problem;
+use soteriafl::run::{plan_for, server_plan};
 use soteriafl::words::{counted, readable};
 use soteriafl_accountant::round_up;
 
@@ -30,6 +35,14 @@ pub struct Options {
     /// Override a key, e.g. privacy.epsilon=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Look at the books of a client's state directory instead: every stored message against what
+    /// was charged for it. For its owner's eyes; exits with 1 if they do not agree
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["config", "set", "runs", "out", "canaries"])]
+    ledger: Option<PathBuf>,
+    /// Which records are canaries: the worst that are thought of, against a server that chooses its
+    /// models, or records of the data, against the server of the run
+    #[arg(long, value_enum, default_value_t = Canaries::Worst)]
+    canaries: Canaries,
     /// Runs of the client; more give a bound nearer to the claim [default: about a minute's]
     #[arg(long, value_name = "N")]
     runs: Option<u32>,
@@ -52,11 +65,23 @@ pub struct Options {
     json: bool,
 }
 
+/// Which records are canaries.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Canaries {
+    /// The worst that are thought of
+    Worst,
+    /// Records of the data, as they are or with another class
+    Natural,
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// When nothing is claimed, the configuration or the data do not allow it, or the claim is violated.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
+    if let Some(state) = &options.ledger {
+        return books::run(state, options.json);
+    }
     let interrupted = watch_interrupts();
     let config = Config::read(&inputs::document(options.config.as_deref(), &options.set)?)?;
     if let Some(path) = &options.out {
@@ -76,14 +101,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         seed: options.seed,
         threads: options.threads.unwrap_or_else(all_cores),
     };
-    // The client with the fewest records has the most to hide.
-    let records = problem.shards.iter().map(|shard| shard.rows()).min();
-    let audit = Audit::new(
-        &resolved.specification(),
-        problem.objective.dimension(),
-        records.unwrap_or(0),
-        settings,
-    )?;
+    let audit = audit_of(options.canaries, &resolved, &problem, settings)?;
     verbosity.say(format!(
         "playing {} of {} each",
         counted(audit.runs() as usize, "run"),
@@ -106,6 +124,31 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
             "the attack proves a larger epsilon than is claimed",
         )),
     }
+}
+
+/// The audit of the client with the fewest records, which has the most to hide.
+fn audit_of(
+    canaries: Canaries,
+    resolved: &Resolved,
+    problem: &Problem,
+    settings: Settings,
+) -> Result<Audit, Failure> {
+    let run = resolved.specification();
+    if canaries == Canaries::Worst {
+        let records = problem.sizes().into_iter().min().unwrap_or(0);
+        let dimension = problem.objective.dimension();
+        return Ok(Audit::new(&run, dimension, records, settings)?);
+    }
+    let smallest = problem.shards.iter().min_by_key(|shard| shard.records());
+    let plan = plan_for(resolved, &problem.objective)
+        .map_err(|error| Failure::failed(error.to_string()))?;
+    let subject = Subject {
+        server: server_plan(resolved, &problem.preparation.model, &plan, vec![1.0]),
+        objective: Arc::clone(&problem.objective),
+        data: Arc::clone(smallest.ok_or_else(|| Failure::failed("there are no clients"))?),
+        start: problem.start(resolved)?,
+    };
+    Ok(Audit::natural(&run, subject, settings)?)
 }
 
 impl From<AuditError> for Failure {
@@ -152,6 +195,7 @@ fn lines(findings: &Findings, out: Option<&Path>) -> String {
             14,
             &[
                 ("neighbours", outcome.neighbours.clone()),
+                ("canaries", outcome.canary_records.to_string()),
                 (
                     "claimed",
                     format!(

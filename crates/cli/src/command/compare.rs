@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use soteriafl_data::{DataDirectories, Partition, Source};
 
-use super::inputs::{self, DataDirectory};
+use super::inputs::{self, CacheOption, DataDirectory};
 use super::study::Study;
 use super::{Failure, Verbosity};
-use soteriafl::comparison::{CHOICE, Comparison, Contender, TUNING};
+use soteriafl::comparison::{CHOICE, Comparison, Contender, TUNING, Trust};
 use soteriafl::config::{Config, Document, Preset};
 use soteriafl::experiment::{Curve, Job, Measure, Outcome, Setting, Statistic};
 use soteriafl::problem::Problem;
@@ -22,8 +22,8 @@ const GRID: &str = "0.01,0.03,0.06,0.1,0.3,0.6,1";
 
 /// Compare algorithms on your own problem
 ///
-/// Runs every algorithm for every seed, several at a time, and tells who is ahead against rounds
-/// and against bits, and whether that is more than chance. A step size that --tune chose by the
+/// Runs every algorithm for every seed, several at a time, and tells who is ahead against rounds,
+/// against bits up and against bytes both ways, and whether that is more than chance. A step size that --tune chose by the
 /// records leaves no privacy claim, here and in the written settings. Writes report.html, figures
 /// (SVG and PNG), curves.csv and summary.json. Finished runs are kept: the same command goes on
 /// after an interruption.
@@ -38,7 +38,8 @@ pub struct Options {
     /// Override a key, e.g. privacy.epsilon=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Presets to compare, e.g. cdp-sgd,soteriafl-sgd,auto
+    /// Presets to compare, e.g. cdp-sgd,soteriafl-sgd,auto; table1: all rows of the paper's Table 1;
+    /// successors: those that came after it
     #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
     algorithms: Vec<String>,
     /// Seeds: a range (the end is not part of it) or one seed
@@ -56,6 +57,8 @@ pub struct Options {
     tune: Option<Grid>,
     #[command(flatten)]
     data: DataDirectory,
+    #[command(flatten)]
+    cache: CacheOption,
     /// Runs at a time; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -100,6 +103,24 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
         1..=1000 => Ok(range),
         _ => Err("more than 1000 seeds".to_string()),
     }
+}
+
+/// The presets that are meant, each once, in the order that was asked for.
+fn presets(asked: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut add = |name: &str| {
+        if names.iter().all(|known| known != name) {
+            names.push(name.to_string());
+        }
+    };
+    for name in asked.iter().map(|name| name.trim()) {
+        match name {
+            "table1" => Preset::table_1().for_each(&mut add),
+            "successors" => Preset::successors().for_each(&mut add),
+            name => add(name),
+        }
+    }
+    names
 }
 
 /// Keys that a preset fills: given in the base they would make all algorithms one.
@@ -157,11 +178,13 @@ struct Tried {
 /// Makes the runs. Settings and problems that do not depend on the seed are made once.
 struct Settings<'a> {
     options: &'a Options,
+    presets: Vec<String>,
     base: &'a Document,
     directories: DataDirectories,
-    /// By seed, or 0 where the data does not depend on it, and by whether the system chooses the
-    /// algorithm: it may write records in another basis than the named ones.
-    problems: BTreeMap<(u64, bool), Arc<Problem>>,
+    /// By seed, or 0 where the data does not depend on it, by whether the system chooses the
+    /// algorithm (it may write records in another basis than the named ones), and by the number of
+    /// clients.
+    problems: BTreeMap<(u64, bool, usize), Arc<Problem>>,
     /// Warnings that were given.
     warned: Vec<String>,
     verbosity: Verbosity,
@@ -171,6 +194,7 @@ impl<'a> Settings<'a> {
     fn new(options: &'a Options, base: &'a Document, verbosity: Verbosity) -> Self {
         Self {
             options,
+            presets: presets(&options.algorithms),
             base,
             directories: options.data.directories(),
             problems: BTreeMap::new(),
@@ -186,17 +210,17 @@ impl<'a> Settings<'a> {
             None => vec![None],
         };
         let mut all = Vec::new();
-        for (algorithm, name) in self.options.algorithms.iter().enumerate() {
+        for (algorithm, name) in self.presets.clone().iter().enumerate() {
             for step in &steps {
                 let mut shared: Option<Arc<Setting>> = None;
                 for seed in self.options.seeds.clone() {
-                    let config = self.config(name.trim(), *step, seed)?;
+                    let config = self.config(name, *step, seed)?;
                     let own_data = data_depends_on_seed(&config);
                     let setting = match shared.filter(|_| !own_data) {
                         Some(setting) => setting,
                         None => {
                             let data_seed = if own_data { seed } else { 0 };
-                            self.setting(name.trim(), &config, data_seed)?
+                            self.setting(name, &config, data_seed)?
                         }
                     };
                     shared = Some(Arc::clone(&setting));
@@ -212,6 +236,10 @@ impl<'a> Settings<'a> {
         let mut document = self.base.clone();
         document.set(&format!("algorithm.preset={name}"))?;
         document.set(&format!("run.seed={seed}"))?;
+        if Config::read(&document)?.preset.has_one_node() {
+            // It holds the records of all clients of the others.
+            document.remove("data.clients");
+        }
         if let Some(step) = step {
             document.set(&format!("algorithm.step_size={step}"))?;
             // Whichever is used is used because of the records.
@@ -226,11 +254,13 @@ impl<'a> Settings<'a> {
         config: &Config,
         data_seed: u64,
     ) -> Result<Arc<Setting>, Failure> {
-        let key = (data_seed, config.preset == Preset::Auto);
+        let key = (data_seed, config.preset == Preset::Auto, config.clients()?);
         let problem = match self.problems.get(&key) {
             Some(problem) => Arc::clone(problem),
             None => {
-                let problem = Arc::new(Problem::load(config, &self.directories)?);
+                let cache = self.options.cache.cache();
+                let problem = Problem::load_cached(config, &self.directories, &cache)?;
+                let problem = Arc::new(problem);
                 self.problems.insert(key, Arc::clone(&problem));
                 problem
             }
@@ -256,7 +286,7 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
     let mut contenders = Vec::new();
     let mut outcomes = outcomes.into_iter();
     let seeds = options.seeds.clone().count();
-    for (algorithm, name) in options.algorithms.iter().enumerate() {
+    for (algorithm, name) in presets(&options.algorithms).into_iter().enumerate() {
         let mine = settings.iter().filter(|tried| tried.algorithm == algorithm);
         let steps: Vec<f64> = mine
             .map(|tried| tried.job.setting.resolved.step_size)
@@ -283,7 +313,8 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
             continue;
         };
         contenders.push(Contender {
-            name: name.trim().to_string(),
+            trust: trust(settings, algorithm),
+            name,
             step_size,
             curve,
             tried: if options.tune.is_some() {
@@ -293,14 +324,32 @@ fn gather(options: &Options, settings: &[Tried], outcomes: Vec<Outcome>) -> Comp
             },
         });
     }
-    // Every algorithm shares these; the command line asks for at least one of each.
+    // Every algorithm shares these; the command line asks for at least one of each. A single node
+    // stands for all clients of the others.
     let shared = &settings[0].job.setting.resolved;
-    let clients = counted(shared.clients, "client");
+    let clients = settings
+        .iter()
+        .map(|tried| tried.job.setting.resolved.clients);
+    let clients = counted(clients.max().unwrap_or(1), "client");
     Comparison {
         problem: format!("{} on {clients}", shared.source),
         delta: shared.delta,
         adjacency: shared.adjacency,
+        records_per_person: shared.records_per_person,
         contenders,
+    }
+}
+
+/// Who must be trusted with this algorithm's messages. One node among others holds what they hold.
+fn trust(settings: &[Tried], algorithm: usize) -> Trust {
+    let several = settings
+        .iter()
+        .any(|tried| tried.job.setting.resolved.clients > 1);
+    let mine = settings.iter().find(|tried| tried.algorithm == algorithm);
+    match mine.map(|tried| &tried.job.setting.resolved) {
+        Some(resolved) if resolved.trusted_aggregation => Trust::Sum,
+        Some(resolved) if several && resolved.preset.has_one_node() => Trust::OneNode,
+        _ => Trust::Nobody,
     }
 }
 
@@ -319,9 +368,11 @@ fn write_everything(
     for (name, horizontal) in [
         ("against-rounds", Horizontal::Rounds),
         ("against-bits", Horizontal::Bits),
+        ("against-bytes-both-ways", Horizontal::BothWays),
     ] {
         study.write_figure(name, &comparison.figure(horizontal))?;
     }
+    study.write_figure("overview", &comparison.overview())?;
     study.write("curves.csv", comparison.csv())?;
     study.write("summary.json", format!("{summary:#}\n"))?;
     study.write("report.html", comparison.page().to_html())

@@ -41,7 +41,7 @@ enum Action {
     },
     /// Show what a source holds
     Show {
-        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, parquet:PATH,
         /// synthetic:ROWSxFEATURES
         source: Source,
         /// The seed of synthetic data
@@ -130,13 +130,17 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
 const FORMS: &[(&str, &str)] = &[
     (
         "libsvm:PATH",
-        "LIBSVM text, plain or gzip; libsvm:PATH?features=N fixes the number of features",
+        "LIBSVM text; libsvm:PATH?features=N fixes the number of features",
     ),
     ("idx:DIR", "a folder of IDX files called as MNIST's are"),
     (
         "csv:PATH",
         "a table; csv:PATH?label=NAME&header=yes&separator=; where the defaults do not fit; csv:DIR/*.csv \
          has a client in each file",
+    ),
+    (
+        "parquet:PATH",
+        "a table in Parquet; parquet:PATH?label=NAME where the label is not the last column",
     ),
     (
         "npy:PATH",

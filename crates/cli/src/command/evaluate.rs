@@ -43,7 +43,7 @@ pub struct Options {
     /// The model file of a run
     #[arg(long, value_name = "model.safetensors")]
     model: PathBuf,
-    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, parquet:PATH,
     /// synthetic:ROWSxFEATURES
     #[arg(long, value_name = "SPEC")]
     data: Source,

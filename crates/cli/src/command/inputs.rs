@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use soteriafl_data::{DataDirectories, Source};
 
 use soteriafl::config::{ConfigError, Document};
+use soteriafl::problem::FeatureCache;
 
 /// The configuration of a file, or the defaults, with the assignments of `--set` applied in order.
 ///
@@ -40,6 +41,25 @@ impl DataDirectory {
     /// This directory, then those of the environment.
     pub fn directories(&self) -> DataDirectories {
         DataDirectories::from_environment(self.data_dir.as_deref())
+    }
+}
+
+/// The option `--no-cache`; flatten this into a command's options.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CacheOption {
+    /// Neither look up nor keep scattering coefficients in the user's cache directory
+    /// (`features` in $XDG_CACHE_HOME/soteria or ~/.cache/soteria, readable by its owner alone)
+    #[arg(long)]
+    no_cache: bool,
+}
+
+impl CacheOption {
+    /// Where coefficients are kept.
+    pub fn cache(&self) -> FeatureCache {
+        match self.no_cache {
+            true => FeatureCache::none(),
+            false => FeatureCache::of_user(),
+        }
     }
 }
 

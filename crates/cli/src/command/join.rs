@@ -1,36 +1,32 @@
 //! `soteria join`: one client with its own records. The library decides whether to take part
-//! ([`agreement`]); `consent` shows what that costs, and asks; `progress` shows how it goes.
+//! ([`soteriafl_deploy::agreement`]); `consent` shows what that costs, and asks; `progress` shows how it goes.
 
 mod consent;
+mod person;
 mod progress;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use soteriafl_accountant::SMALLEST_DELTA;
 use soteriafl_core::protocol::ClientId;
 use soteriafl_data::{DataDirectories, Share};
 
 use super::{Failure, Verbosity, print_json};
 use crate::logs::{self, LogOptions};
-use consent::Asking;
-use progress::Progress;
+use person::Person;
 use soteriafl::words::readable;
-use soteriafl_deploy::agreement::{self, Agreed, AgreementError, Terms};
+use soteriafl_deploy::agreement::{AgreementError, Terms};
 use soteriafl_deploy::budget::{Limits, Refusal};
-use soteriafl_deploy::net::client::{self, Caller, FollowError, Patience};
+use soteriafl_deploy::holding::Holding;
+use soteriafl_deploy::net::client::FollowError;
 use soteriafl_deploy::net::connect::{Security, Target};
+use soteriafl_deploy::net::join::{self, JoinError};
 use soteriafl_deploy::net::tls;
-use soteriafl_deploy::records::{self, LoadError};
+use soteriafl_deploy::records::LoadError;
 use soteriafl_deploy::schema_pin::ShapeError;
 use soteriafl_deploy::sqlite::ClientSqlite;
-use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
+use soteriafl_deploy::store::{LedgerRun, StoreError};
 use soteriafl_deploy::{hex, printable};
-
-/// How long a client whose last run is over looks for a server with another one, which may have
-/// been started with it.
-const AFTER_THE_END: Duration = Duration::from_secs(4);
 
 /// Take part in a run with one's own records
 ///
@@ -118,8 +114,10 @@ impl Options {
     fn terms(&self, share: Share) -> Terms {
         Terms {
             client: self.client,
-            share,
-            directories: DataDirectories::from_environment(self.data_dir.as_deref()),
+            holding: Holding::Source {
+                share,
+                directories: DataDirectories::from_environment(self.data_dir.as_deref()),
+            },
             limits: Limits {
                 epsilon: self.max_epsilon,
                 delta: self.max_delta,
@@ -218,7 +216,7 @@ async fn take_part(
     options: Options,
     share: Share,
     target: Target,
-    mut store: ClientSqlite,
+    store: ClientSqlite,
     verbosity: Verbosity,
 ) -> Result<(), Failure> {
     let options = &options;
@@ -230,115 +228,10 @@ async fn take_part(
         );
         super::watch_certificate(directory, &format!("client-{client}"), hint, verbosity)?;
     }
-    let mut caller = Caller::new(&target, options.client);
-    let known = store.runs()?;
-    let terms = options.terms(share);
-    // Before the server can say anything about them.
-    let own = records::source_digest(&terms.share.source, &terms.directories)?;
-    let Some(text) = describe(&mut caller, known.last(), verbosity).await? else {
-        return ended(options, known.last(), verbosity);
-    };
-    let outline = agreement::outline(&terms, &text)?;
-    let mut caller = caller.for_run(
-        Bytes::copy_from_slice(&outline.run_id()),
-        outline.dimension(),
-    );
-    let joined = agreement::joined(&terms, &outline, &known)?;
-    if let Some(over) = joined
-        && over.finished
-    {
-        acknowledge(&mut caller).await?;
-        return ended(options, Some(over), verbosity);
-    }
-    let mut asking = Asking {
-        yes: options.yes,
-        verbosity,
-    };
-    let agreed = Agreed::reach(&terms, own, &outline, &known, &mut store, &mut asking)?;
-    let run = &agreed.run;
-    let (hash, rows) = (run.hash, agreed.records.data.rows() as u64);
-    let mut patience = Patience::default();
-    enter(&mut caller, rows, &mut patience).await?;
-    // Not before the server has taken this client: a number that it refuses binds nothing.
-    if run.messages == 0 {
-        store.begin(run)?;
-    }
-    let mut participant = agreed.participant(store, &terms, None)?;
-    let mut progress = Progress::new(agreed.description.resolved.rounds, verbosity);
-    loop {
-        progress.connected();
-        match client::follow(&mut caller, &mut participant, &mut progress).await {
-            Ok(()) => break,
-            Err(FollowError::Passing(reason)) => progress.cut_off(&reason),
-            Err(error) => return Err(error.into()),
-        }
-        patience.pause().await;
-        enter(&mut caller, rows, &mut patience).await?;
-    }
-    progress.finish();
-    acknowledge(&mut caller).await?;
-    let runs = participant.store().runs()?;
-    let ending = runs.iter().find(|known| known.hash == hash);
-    ended(options, ending, verbosity)
-}
-
-/// Joins, as often as it takes.
-async fn enter(caller: &mut Caller, rows: u64, patience: &mut Patience) -> Result<(), Failure> {
-    loop {
-        match caller.join(rows).await {
-            Ok(()) => {
-                patience.reset();
-                return Ok(());
-            }
-            Err(FollowError::Passing(reason)) => tracing::debug!(reason, "trying again"),
-            Err(error) => return Err(error.into()),
-        }
-        patience.pause().await;
-    }
-}
-
-/// The run that the server coordinates; `None` if there is no server and nothing left to do.
-async fn describe(
-    caller: &mut Caller,
-    last: Option<&LedgerRun>,
-    verbosity: Verbosity,
-) -> Result<Option<String>, Failure> {
-    let over = last.is_some_and(|run| run.finished);
-    let (start, mut patience, mut said) = (Instant::now(), Patience::default(), false);
-    loop {
-        match caller.describe().await {
-            Ok(text) => return Ok(Some(text)),
-            Err(FollowError::Passing(reason)) if over && start.elapsed() > AFTER_THE_END => {
-                verbosity.say(format!(
-                    "no answer ({reason}), and nothing left to do: the last run of this state is \
-                     over"
-                ));
-                return Ok(None);
-            }
-            Err(FollowError::Passing(reason)) => {
-                if !std::mem::replace(&mut said, true) {
-                    verbosity.say(format!(
-                        "no answer yet ({reason}); trying until there is one"
-                    ));
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
-        patience.pause().await;
-    }
-}
-
-/// The server may be gone already: it waits for this, but not forever.
-async fn acknowledge(caller: &mut Caller) -> Result<(), Failure> {
-    let mut patience = Patience::default();
-    for _ in 0..6 {
-        match caller.acknowledge().await {
-            Ok(()) => return Ok(()),
-            Err(FollowError::Passing(_)) => patience.pause().await,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
+    let mut companion = Person::new(options.yes, verbosity);
+    let over = join::take_part(&options.terms(share), store, &target, &mut companion).await?;
+    companion.finish();
+    ended(options, over.as_ref(), verbosity)
 }
 
 fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Result<(), Failure> {
@@ -361,6 +254,18 @@ fn ended(options: &Options, run: Option<&LedgerRun>, verbosity: Verbosity) -> Re
         options.state.display()
     ));
     Ok(())
+}
+
+impl From<JoinError> for Failure {
+    fn from(error: JoinError) -> Self {
+        match error {
+            JoinError::Agreement(error) => error.into(),
+            JoinError::Follow(error) => error.into(),
+            JoinError::Data(error) => error.into(),
+            JoinError::Store(error) => error.into(),
+            other => Failure::failed(other),
+        }
+    }
 }
 
 impl From<AgreementError> for Failure {

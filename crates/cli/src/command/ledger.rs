@@ -69,8 +69,12 @@ pub fn run(options: &Options, _verbosity: Verbosity) -> Result<(), Failure> {
         count => {
             let _ = writeln!(
                 text,
-                "all {count} data sets, {}, as if one record had been in all of them\n  {}",
+                "all {count} data sets, {}, as if {} had been in all of them\n  {}",
                 counted(all.records, "record"),
+                match all.spent.records_per_person {
+                    1 => "one record",
+                    _ => "one person",
+                },
                 all.text()
             );
         }
@@ -191,7 +195,7 @@ fn set_text(number: u32, runs: &[LedgerRun], total: &Total) -> Result<String, Re
             run.client,
             counted(price.records, "record"),
             run.messages,
-            counted(price.rounds, "message"),
+            counted(price.messages(), "message"),
             if run.finished { ", finished" } else { "" },
             epsilon_text(price.cost(price.adjacency, price.delta)?),
             readable(price.delta),

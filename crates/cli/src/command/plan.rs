@@ -17,9 +17,11 @@ use super::{Failure, Verbosity, print, print_json};
 use soteriafl::config::resolve::Shape;
 use soteriafl::config::{Config, Document, ModelKind};
 use soteriafl::planning::outlook::Outlook;
+use soteriafl::planning::persons::panels;
 use soteriafl::planning::trial::{Advice, Form, Trial};
 use soteriafl::planning::{Inquiry, Known, PlanError};
-use soteriafl::problem::{Model, Problem, regularizer};
+use soteriafl::problem::{Model, Preparation, Problem, regularizer};
+use soteriafl::record_shape::RecordShape;
 
 /// What the paper's theory says for your numbers, beside exact noise
 ///
@@ -39,6 +41,11 @@ use soteriafl::problem::{Model, Problem, regularizer};
 /// more epsilon, records and clients: whether a useful model can be expected, and what would buy a
 /// better one.
 ///
+/// With --features, no data is needed: whether a useful model can be expected of so many clients, records,
+/// features and classes at an epsilon.
+///
+/// Example: soteria plan --clients 10 --samples 300 --features 30 --classes 2 --epsilon 1
+///
 /// Example: soteria plan --clients 10 --samples 3256 --dimension 124 --epsilon 1 --delta 1e-3
 /// --clip 0.5 --smoothness 1
 /// --rand-k 0.05
@@ -53,6 +60,23 @@ pub struct Options {
     /// Parameters d
     #[arg(long, value_name = "D", value_parser = super::account::count)]
     dimension: Option<u64>,
+    /// Features of a table that is not there yet: what can be expected of `soteria train` on it
+    #[arg(
+        long,
+        value_name = "F",
+        value_parser = super::account::count,
+        conflicts_with_all = ["dimension", "config", "set", "omega"]
+    )]
+    features: Option<u64>,
+    /// Its classes
+    #[arg(
+        long,
+        value_name = "C",
+        value_parser = clap::value_parser!(u64).range(2..=1000),
+        default_value_t = 2,
+        requires = "features"
+    )]
+    classes: u64,
     /// The target
     #[arg(long, value_name = "E", value_parser = super::account::positive)]
     epsilon: Option<f64>,
@@ -128,7 +152,9 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
                 hint: Some("leave --plot out".to_string()),
             });
         };
-        std::fs::write(path, outlook.figure().to_svg()).map_err(Failure::at(path))?;
+        let mut figure = outlook.figure();
+        figure.panels.extend(panels(&persons));
+        std::fs::write(path, figure.to_svg()).map_err(Failure::at(path))?;
         verbosity.say(format!("wrote {}", path.display()));
     }
     let shown = show::Shown {
@@ -168,9 +194,50 @@ impl Options {
     fn inquiry(&self) -> Result<(Inquiry, Tryable), Failure> {
         if self.is_configured() {
             self.for_configuration()
+        } else if let Some(features) = self.features {
+            self.for_table(size(features))
         } else {
             self.for_numbers()
         }
+    }
+
+    /// A plan for a table that is not there yet: what `auto` does with it.
+    fn for_table(&self, features: usize) -> Result<(Inquiry, Tryable), Failure> {
+        let missing = |key: &str| Failure::Usage {
+            message: format!("{key} is missing"),
+            hint: Some("--features needs --clients and --samples besides".to_string()),
+        };
+        let clients = size(self.clients.ok_or_else(|| missing("--clients"))?);
+        let samples = size(self.samples.ok_or_else(|| missing("--samples"))?);
+        let mut document = Document::default();
+        document.set("data.source=clients")?;
+        document.set(&format!("data.clients={clients}"))?;
+        let set = self.assignments(&document);
+        let mut asked = document.clone();
+        for assignment in &set {
+            asked.set(assignment)?;
+        }
+        let classes = size(self.classes);
+        let preparation = Preparation::of(
+            &Config::read(&asked)?,
+            &RecordShape {
+                features,
+                names: None,
+                schema: None,
+                labels: (0..classes).map(|class| class.to_string()).collect(),
+                targets: None,
+            },
+        )?;
+        let shape = preparation.shape(vec![samples; clients.min(MOST_CLIENTS)]);
+        let known = Known {
+            clients: clients as f64,
+            // Of a logistic or softmax loss on records of length one.
+            smoothness: (self.smoothness).unwrap_or(if classes == 2 { 0.25 } else { 0.5 }),
+            smoothness_from_data: false,
+            omega: None,
+        };
+        let inquiry = Inquiry::new(document, set, shape, &known)?;
+        Ok((inquiry, Ok(Form { features, classes })))
     }
 
     fn is_configured(&self) -> bool {
@@ -264,12 +331,14 @@ impl Options {
         let directories = self.data.directories();
         let problem = Problem::load(&config, &directories)?;
         let mut shape = problem.shape(&config)?;
-        let clients = self
-            .clients
-            .map_or(shape.records.len() as f64, |n| n as f64);
+        let clients = self.clients.map_or(shape.records.len(), size);
         if let Some(samples) = self.samples {
             shape.records = vec![size(samples)];
         }
+        // As many as there are to be, alike to those that there are.
+        let known = shape.records.iter().copied().cycle();
+        shape.records = known.take(clients.min(MOST_CLIENTS)).collect();
+        let clients = clients as f64;
         let form = self.form(&config, &problem);
         if let Some(dimension) = self.dimension {
             shape.dimension = size(dimension);
@@ -286,6 +355,9 @@ impl Options {
         inquiry.remarks.extend(remark);
         if problem.data_dependent() {
             inquiry.remarks.push(SCALED.to_string());
+        }
+        if inquiry.terms.specification().ranges_from_records {
+            inquiry.remarks.push(UNCONFIRMED.to_string());
         }
         Ok((inquiry, form))
     }
@@ -326,7 +398,7 @@ impl Options {
         let curvature = match &problem.preparation.model {
             Model::Logistic { weights, .. } => CrossEntropy { weights: *weights }.curvature(),
             Model::Linear { loss, .. } => loss.curvature(),
-            Model::Network(_) => {
+            Model::Network(_) | Model::Elsewhere(_) => {
                 return Err(Failure::Usage {
                     message: "the smoothness of a network is not known".to_string(),
                     hint: Some("give a value with --smoothness".to_string()),
@@ -356,8 +428,15 @@ impl Options {
     }
 }
 
+/// Clients beyond these change nothing but what it takes to list them.
+const MOST_CLIENTS: usize = 100_000;
+
 const SCALED: &str = "features are scaled by constants computed from the records, so that no run \
 of this configuration claims anything";
+
+const UNCONFIRMED: &str = "the ranges and values of the schema were read from records, so that no \
+run of this configuration claims anything and no epsilon below is one: look at every column, and \
+once each says what you would know without these records, write ranges = \"public\" in it";
 
 const UNKNOWN_COMPRESSOR: &str = "--omega does not say which compressor it is";
 

@@ -11,14 +11,14 @@ mod recorder;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity};
 use crate::logs::LogOptions;
-use finish::{Shared, finish, lock};
+use finish::{Shared, finish};
 use observer::{RunObserver, about};
 use recorder::Recorder;
 use soteriafl::output::{self, RunDirectory};
@@ -27,6 +27,7 @@ use soteriafl::words::counted;
 use soteriafl_deploy::coordinator::{Coordinator, CoordinatorError, SNAPSHOT_EVERY};
 use soteriafl_deploy::dashboard::{self, FeedWriter, Phase};
 use soteriafl_deploy::description::DescriptionError;
+use soteriafl_deploy::ending::Ending;
 use soteriafl_deploy::hex;
 use soteriafl_deploy::net::actor;
 use soteriafl_deploy::net::grpc::Service;
@@ -207,16 +208,14 @@ async fn coordinate(
     tracing::info!(%address, run = %hex(&description.hash()[..8]), clients, round = coordinator.round(), "listening");
 
     let (unmeasured, to_measure) = sync_channel(4);
-    let (ending, test_seed) = (Shared::default(), options.test_seed.is_some());
+    // Before the rows of earlier rounds are written anew, on another thread.
+    let ending: Shared = Arc::new(Mutex::new(Ending::of(&coordinator, options.test_seed)));
     let observer = RunObserver::new(
         feed.clone(),
         unmeasured,
         coordinator.round(),
-        test_seed,
         Arc::clone(&ending),
     );
-    // Before the rows of earlier rounds are written anew, on another thread.
-    lock(&ending).settle(&coordinator);
     let actor = actor::start(coordinator, observer, Instant::now());
     let recorder = Recorder {
         directory,
@@ -225,7 +224,6 @@ async fn coordinate(
         measured: actor.measured.clone(),
         dashboard: feed.clone(),
         ending: Arc::clone(&ending),
-        test_seed,
     };
     let (give_up, mut gave_up) = tokio::sync::oneshot::channel::<()>();
     let recorder = std::thread::spawn(move || {

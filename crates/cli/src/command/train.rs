@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use indicatif::HumanBytes;
 
-use super::inputs::{self, DataDirectory};
+use super::inputs::{self, CacheOption, DataDirectory};
 use super::{Failure, Verbosity, all_cores, conclude_run, table, watch_interrupts};
 use progress::Progress;
 use soteriafl::accounting::Privacy;
@@ -18,7 +18,7 @@ use soteriafl::claim::START_IS_PUBLIC;
 use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Config, Init, NoiseTarget, Output};
 use soteriafl::output::{self, RunDirectory, RunResult, compressor_text};
-use soteriafl::prepared::Prepared;
+use soteriafl::prepared::{Prepared, Stopped};
 use soteriafl::problem::Problem;
 use soteriafl::words::{counted, readable};
 use soteriafl_accountant::round_up;
@@ -53,6 +53,8 @@ pub struct Options {
     resume: Option<PathBuf>,
     #[command(flatten)]
     data: DataDirectory,
+    #[command(flatten)]
+    cache: CacheOption,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -77,7 +79,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     let path = output_directory(options, &prepared.resolved);
     let (mut directory, known) = match &options.resume {
         None => (RunDirectory::create(&path, &prepared.resolved)?, None),
-        Some(_) => RunDirectory::resume(&path)?,
+        Some(_) => RunDirectory::resume(&path, &output::columns(&prepared.resolved))?,
     };
     directory.remember_records(prepared.problem.digest())?;
     if let Some(last) = &known {
@@ -100,7 +102,11 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
                 false => ControlFlow::Continue(()),
             }
         },
-    )?;
+    );
+    let reached = reached.map_err(|stopped| match stopped {
+        Stopped::Row(error) => error.into(),
+        Stopped::Simulation(error) => Failure::failed(error),
+    })?;
     progress.finish();
     let mut result = prepared.result(&simulation, &reached, threads, began);
     result.warnings = foreseen;
@@ -119,7 +125,8 @@ fn prepare(options: &Options, verbosity: Verbosity) -> Result<Prepared, Failure>
     if let Some(path) = &options.out {
         output::check_empty(path, options.force)?;
     }
-    let problem = Problem::load(&config, &options.data.directories())?;
+    let problem =
+        Problem::load_cached(&config, &options.data.directories(), &options.cache.cache())?;
     if let Some(directory) = &options.resume {
         same_records(directory, problem.digest(), verbosity)?;
     }
@@ -199,8 +206,10 @@ fn output_directory(options: &Options, resolved: &Resolved) -> PathBuf {
 fn announce(prepared: &Prepared, verbosity: Verbosity) {
     let (resolved, problem, privacy) = (&prepared.resolved, &prepared.problem, &prepared.privacy);
     let dimension = problem.objective.dimension();
+    let down = resolved.downlink_text(dimension);
+    let down = down.map_or(String::new(), |text| format!(", {text} down"));
     verbosity.say(format!(
-        "{} on {}: {}, {}, {}, {} up",
+        "{} on {}: {}, {}, {}, {} up{down}",
         resolved.algorithm_text(dimension),
         resolved.source,
         counted(problem.shards.len(), "client"),
@@ -208,6 +217,9 @@ fn announce(prepared: &Prepared, verbosity: Verbosity) {
         counted(resolved.rounds, "round"),
         compressor_text(resolved.compressor, dimension),
     ));
+    if let Some(graph) = resolved.graph_text() {
+        verbosity.say(graph);
+    }
     for choice in resolved.choices(&prepared.records, dimension) {
         verbosity.say(choice);
     }
@@ -242,12 +254,8 @@ fn announce(prepared: &Prepared, verbosity: Verbosity) {
     for adjustment in &problem.adjustments {
         verbosity.say(adjustment.to_string());
     }
-    if let Some(left_out) = problem.left_out {
-        verbosity.say(format!(
-            "persons: {} left out, so that nobody has more than {} at a client",
-            counted(left_out, "record"),
-            resolved.records_per_person
-        ));
+    if let Some(told) = problem.persons_told(resolved.records_per_person) {
+        verbosity.say(told);
     }
     if matches!(resolved.init, Init::File(_)) && privacy.claim.is_proved() {
         verbosity.say(format!("privacy: {START_IS_PUBLIC}"));
@@ -330,16 +338,11 @@ fn result_table(result: &RunResult<'_>, path: &Path) -> String {
         loss if loss < 1e7 => format!("{loss:.5}"),
         loss => format!("{loss:.4e}"),
     };
-    let up = result.traffic.uplink_bytes;
-    let messages = u64::from(result.rounds) * result.records.len() as u64;
-    let dense = 4 * result.dimension as u64 * messages;
-    let sent_up = match dense as f64 / up.max(1) as f64 {
-        ratio if ratio > 1.0 => {
-            format!("{} ({ratio:.1}x less than all coordinates)", HumanBytes(up))
-        }
-        _ => HumanBytes(up).to_string(),
+    let down = result.traffic.downlink_bytes;
+    let sent_down = match result.resolved.downlink {
+        Some(_) => sent_text(result, down),
+        None => HumanBytes(down).to_string(),
     };
-    let down = HumanBytes(result.traffic.downlink_bytes);
     let rate = f64::from(result.rounds) / training.max(1e-9);
     let time = format!(
         "{:.2} s, of it training {training:.2} s ({rate:.0} rounds/s)",
@@ -352,12 +355,32 @@ fn result_table(result: &RunResult<'_>, path: &Path) -> String {
         ("training loss", loss),
         ("utility", format!("{:.3e}", result.utility)),
         ("epsilon", epsilon_text(result.resolved, result.privacy)),
-        ("sent up", sent_up),
-        ("sent down", down.to_string()),
+        ("sent up", sent_text(result, result.traffic.uplink_bytes)),
+        ("sent down", sent_down),
+    ]);
+    let consensus = metrics.consensus_error;
+    let apart = |error| format!("mean squared distance to the mean model {error:.3e}");
+    lines.extend(consensus.map(|error| ("agreement", apart(error))));
+    lines.extend([
         ("time", time),
         ("report", path.join("report.html").display().to_string()),
     ]);
     table(14, &lines)
+}
+
+/// What clients sent, and how much less it is than whole vectors to the same receivers.
+fn sent_text(result: &RunResult<'_>, bytes: u64) -> String {
+    let (messages, note) = match result.resolved.graph() {
+        Some(graph) if !graph.has_server() => (2 * graph.edges(), ", once for each neighbour"),
+        _ => (result.records.len(), ""),
+    };
+    let dense = 4 * result.dimension as u64 * u64::from(result.rounds) * messages as u64;
+    let ratio = dense as f64 / bytes.max(1) as f64;
+    let bytes = HumanBytes(bytes);
+    match ratio > 1.0 {
+        true => format!("{bytes}{note} ({ratio:.1}x less than all coordinates)"),
+        false => format!("{bytes}{note}"),
+    }
 }
 
 fn epsilon_text(resolved: &Resolved, privacy: &Privacy) -> String {

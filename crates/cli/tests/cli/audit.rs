@@ -36,6 +36,28 @@ fn an_audit_says_what_was_claimed_and_what_was_proved() {
     assert!(said.contains("not empty"), "{said}");
 }
 
+/// Records of the data as canaries, and the refusals of what is not played with them.
+#[test]
+fn records_of_the_data_can_be_canaries() {
+    let place = Place::new();
+    let natural = format!("audit {SMALL} --canaries natural --runs 40 --threads 2 --json");
+    let json = place.run(&words(&natural)).well().object();
+    assert_eq!(json["verdict"], "consistent");
+    let games = json["games"].as_array().unwrap();
+    assert_eq!(games.len(), 1);
+    assert_eq!(games[0]["canary_records"], "records of the data");
+    assert!(games[0]["guesses"].as_u64() > Some(0), "{json}");
+    let saga = format!("{natural} --set algorithm.preset=soteriafl-saga");
+    let said = place.run(&words(&saga)).badly(2);
+    assert!(said.contains("played with gd and sgd"), "{said}");
+    let said = place
+        .run(&words("audit --ledger nowhere --canaries natural"))
+        .badly(2);
+    assert!(said.contains("cannot be used with"), "{said}");
+    let said = place.run(&words("audit --ledger nowhere")).badly(1);
+    assert!(said.contains("no client's state"), "{said}");
+}
+
 #[test]
 fn what_claims_nothing_is_refused() {
     let place = Place::new();
@@ -71,6 +93,11 @@ fn claims_about_persons_say_so() {
         place
             .text("run/report.html")
             .contains("all records of one person")
+    );
+    let card = place.text("run/MODEL_CARD.md");
+    assert!(
+        card.contains("private for one person with up to 3 records"),
+        "{card}"
     );
     let account = |rest: &str| {
         let gd = "account --estimator gd --samples 1000 --rounds 10 --json";

@@ -271,11 +271,13 @@ fn a_comparison_tells_who_wins() {
         [
             "adjacency",
             "against_bits",
+            "against_both_ways",
             "against_rounds",
             "algorithms",
             "delta",
             "note",
             "problem",
+            "records_per_person",
             "summary",
             "tuned",
             "version"
@@ -341,6 +343,57 @@ fn a_comparison_tells_who_wins() {
     assert!(!place.path("bad").exists());
 }
 
+/// Every row of Table 1 on one problem: those that trust somebody stand apart, and one node sends nothing.
+#[test]
+fn table_1_runs_side_by_side() {
+    let place = Place::new();
+    let line = "compare --algorithms table1,soteriafl-sag,cdp-sgd --seeds 0..1 --quiet --out table \
+                --set data.source=synthetic:600x5 --set data.clients=3 --set algorithm.rounds=4 \
+                --set privacy.epsilon=2";
+    place.run(&words(line)).well();
+    let summary: Value = serde_json::from_str(&place.text("table/summary.json")).unwrap();
+    let rows = summary["algorithms"].as_array().unwrap();
+    let row = |name: &str| {
+        let mut found = rows.iter().filter(|row| row["algorithm"] == name);
+        let row = found.next().unwrap_or_else(|| panic!("{name}"));
+        assert!(found.next().is_none(), "{name} is there once");
+        row
+    };
+    for one in ["rrpsgd", "dp-gd", "dp-sgd", "dp-srm"] {
+        assert_eq!(row(one)["trusts"], "one node");
+    }
+    assert_eq!(row("distributed-dp-srm")["trusts"], "the sum");
+    assert!(row("distributed-dp-srm")["epsilon"].is_null());
+    let local = [
+        "ldp-svrg",
+        "ldp-spider",
+        "cdp-sgd",
+        "soteriafl-saga",
+        "soteriafl-sag",
+    ];
+    for name in local {
+        assert_eq!(row(name)["trusts"], "nobody", "{name}");
+        let epsilon = row(name)["epsilon"].as_f64().unwrap();
+        assert!(epsilon > 1.9 && epsilon <= 2.0, "{name}: {epsilon}");
+    }
+    for axis in ["against_rounds", "against_bits", "against_both_ways"] {
+        let ranking = summary[axis]["ranking"].as_array().unwrap();
+        let ranked = |name: &str| ranking.iter().any(|entry| entry["algorithm"] == name);
+        assert!(local.into_iter().all(ranked), "{axis}");
+        assert!(!ranked("dp-gd") && !ranked("distributed-dp-srm"), "{axis}");
+    }
+    // What travels both ways is more than what goes up.
+    let both = |name: &str| row(name)["bytes_both_ways"].as_u64().unwrap();
+    assert!(both("ldp-svrg") > both("cdp-sgd"));
+    let page = place.text("table/report.html");
+    assert!(page.contains("Not ranked, because they trust somebody"));
+    assert!(
+        place
+            .text("table/overview.svg")
+            .contains("bytes sent by all clients and to them")
+    );
+}
+
 /// The paper's a9a set-up: batches and shift step of its figures, formulas worked out by hand.
 #[test]
 fn a_plan_has_the_papers_numbers() {
@@ -391,6 +444,16 @@ fn a_plan_has_the_papers_numbers() {
     }
     assert_eq!(object["table_1"].as_array().unwrap().len(), 10);
     assert_eq!(object["table_2"].as_array().unwrap().len(), 4);
+    // d log(1/delta) = 124 * 6.9078, m epsilon = 3256, squared norms: the power 4/3, not 1.
+    let newer = &object["newer_bounds"][0];
+    assert_eq!(
+        (&newer["algorithm"], &newer["presets"]),
+        (&"DP-SRM".into(), &"dp-srm".into())
+    );
+    assert!(newer["source"].as_str().unwrap().starts_with("UAI 2023"));
+    let single = (124.0 * 1000f64.ln()).sqrt() / 3256.0;
+    near(&newer["utility"], single.powf(4.0 / 3.0));
+    near(&object["table_1"][1]["utility"], single);
     assert!(object["recommended"].is_string());
 
     let text = place.run(&words(line)).well().stdout;

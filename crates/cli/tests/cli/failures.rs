@@ -56,6 +56,22 @@ fn wrong_configurations_are_refused() {
             &["algorithm.compressor=qsgd", "algorithm.levels=99999999"],
             &["`algorithm.levels`"],
         ),
+        (
+            &["algorithm.downlink=identity"],
+            &["`algorithm.downlink", "none"],
+        ),
+        (
+            &["algorithm.downlink=top-k:0.1"],
+            &["`algorithm.downlink`", "rand-k:SHARE", "top-k:0.1"],
+        ),
+        (
+            &["algorithm.downlink=rand-k:6"],
+            &["`algorithm.downlink`", "6", "5"],
+        ),
+        (
+            &["algorithm.downlink=sign", "algorithm.step_size=theory"],
+            &["`algorithm.step_size", "algorithm.downlink"],
+        ),
         (&["privacy.clip=none"], &["`privacy.clip", "noise"]),
         (&["privacy.epsilo\x1b[1mn=1"], &["epsilo\\u{1b}[1mn"]),
         (
@@ -80,7 +96,6 @@ fn wrong_configurations_are_refused() {
         ),
         (&["algorithm.preset=dp-sgd"], &["one client", "3"]),
         (&["algorithm.preset=rrpsgd"], &["one client", "3"]),
-        (&["algorithm.preset=sdm-dsgd"], &["sdm-dsgd", "neighbours"]),
         (&["algorithm.preset=rppsgd"], &["rrpsgd"]),
         (&["algorithm.preset=dp-srm"], &["one client", "ldp-srm"]),
         (
@@ -100,7 +115,60 @@ fn wrong_configurations_are_refused() {
         ),
         (
             &["algorithm.compressor=top-k"],
-            &["top-k", "biased", "rand-k", "leak"],
+            &["top-k", "biased", "rand-k", "leak", "porter"],
+        ),
+        (
+            &["algorithm.compressor=grid"],
+            &["grid", "whole models", "q-dpsgd-1"],
+        ),
+        (
+            &["algorithm.preset=porter", "algorithm.topology=[[0, 1]]"],
+            &[
+                "`algorithm.topology`",
+                "not connected",
+                "client 2",
+                "add edges",
+            ],
+        ),
+        (
+            &["algorithm.preset=porter", "algorithm.topology=[[0, 7]]"],
+            &["`algorithm.topology`", "client 7", "0 to 2"],
+        ),
+        (
+            &["algorithm.preset=porter", "algorithm.topology=star:3"],
+            &["`algorithm.topology` expects star", "edges:FILE"],
+        ),
+        (
+            &["algorithm.preset=porter", "algorithm.topology=edges:none"],
+            &["none: "],
+        ),
+        (
+            &["algorithm.preset=sdm-dsgd", "algorithm.mixing=0.9"],
+            &["`algorithm.mixing` is 0.9", "stability bound 0.4"],
+        ),
+        (
+            &["algorithm.preset=sdm-dsgd", "algorithm.shift=0.1"],
+            &["algorithm.shift", "off"],
+        ),
+        (
+            &["algorithm.preset=sdm-dsgd", "algorithm.estimator=saga"],
+            &["algorithm.estimator", "sgd or gd"],
+        ),
+        (
+            &["algorithm.preset=sdm-dsgd", "algorithm.participation=0.5"],
+            &["algorithm.participation", "every round"],
+        ),
+        (
+            &["algorithm.preset=q-dpsgd-1", "algorithm.compressor=qsgd"],
+            &["algorithm.compressor", "a grid, or identity"],
+        ),
+        (
+            &["algorithm.preset=q-dpsgd-1", "privacy.clip_scope=selected"],
+            &["privacy.clip_scope", "noisy vectors"],
+        ),
+        (
+            &["algorithm.preset=porter", "privacy.accountant=paper"],
+            &["privacy.accountant", "no formula"],
         ),
         (&["algorithm.compressor=sign"], &["sign", "biased"]),
         (

@@ -8,6 +8,7 @@ mod evaluate;
 mod experiments;
 mod failures;
 mod golden;
+mod gossip;
 mod keys;
 mod numbers;
 mod plan;

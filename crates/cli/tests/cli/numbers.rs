@@ -96,6 +96,45 @@ fn a_number_is_predicted_in_its_unit_and_the_files_say_so() {
     assert!((cells[1] - cells[2]).abs() < 3.0, "{cells:?}");
 }
 
+/// What `auto` makes of records, a release of their moments included, stands in the file: whoever has it alone
+/// predicts what the run predicted.
+#[test]
+fn records_of_numbers_are_whitened_and_the_file_says_how() {
+    let place = Place::new();
+    rents(&place);
+    let settings = [
+        "data.source=csv:rents.csv",
+        "data.test=csv:rents.csv",
+        "data.target_range=[0,40]",
+        "data.partition=iid",
+        "privacy.epsilon=100",
+        "algorithm.rounds=auto",
+    ];
+    let ran = place.train("run", &settings).well();
+    let said = ran.stderr.as_str();
+    assert!(said.contains("whitening: 15% of the budget"), "{said}");
+    assert!(said.contains("noise in a prediction"), "{said}");
+    let summary = place.json("run/summary.json");
+    assert_eq!(summary["privacy"]["claim"], "proved");
+    let (tensors, description) = tensors(&place.path("run/model.safetensors"));
+    assert_eq!(description["map"]["kind"], "roots");
+    assert_eq!(description["map"]["lengths"], "kept");
+    let names: Vec<&str> = tensors.iter().map(|tensor| tensor.0.as_str()).collect();
+    assert_eq!(names, ["weight", "whitening"]);
+    let model = "run/model.safetensors";
+    let evaluate = [
+        "evaluate",
+        "--model",
+        model,
+        "--data",
+        "csv:rents.csv",
+        "--json",
+    ];
+    let evaluated = place.run(&evaluate).well().object();
+    assert_eq!(evaluated["r2"], summary["final"]["r2"]);
+    assert!(evaluated["r2"].as_f64().unwrap() > 0.8, "{evaluated}");
+}
+
 #[test]
 fn every_estimator_and_compressor_takes_numbers_with_secure_noise() {
     let place = Place::new();

@@ -300,6 +300,8 @@ fn what_to_expect_is_tried_too() {
     );
     let picture = std::fs::read_to_string(place.path("expected.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("without noise"));
+    // And what it costs to speak of persons.
+    assert!(picture.contains("records of a person"), "{picture}");
     // Nothing is drawn where nothing was tried, and the file is not made.
     let line = "plan --set data.source=synthetic:600x8 --set data.clients=3 --smoothness 1 \
                 --set data.scale=per-feature --plot none.svg";
@@ -310,4 +312,33 @@ fn what_to_expect_is_tried_too() {
         "{refused:?}"
     );
     assert!(!place.path("none.svg").exists());
+}
+
+/// A plan needs no table: enough records make a good model, a few none, and `auto` is what wins.
+#[test]
+fn a_table_that_is_not_there_yet_is_planned() {
+    let place = Place::new();
+    let plan = |samples: &str, classes: &str| {
+        let line = format!(
+            "plan --clients 5 --samples {samples} --features 9 --classes {classes} --epsilon 2 \
+             --delta 1e-5 --json"
+        );
+        place.run(&words(&line)).well().object()
+    };
+    let good = plan("2000", "3");
+    assert_eq!(good["recommended"], "auto", "{}", good["reason"]);
+    let share = good["outlook"]["rows"][0]["share"].as_f64().unwrap();
+    assert!(share > 0.8, "{}", good["outlook"]);
+    // 9 roots beside 9 features and a constant, for 3 classes.
+    assert_eq!(good["dimension"], 57.0);
+    let poor = plan("4", "2");
+    let share = poor["outlook"]["rows"][0]["share"].as_f64().unwrap_or(0.0);
+    assert!(share < 0.5, "{}", poor["outlook"]);
+    let line = "plan --features 9 --clients 5";
+    let refused = place.run(&words(line));
+    assert_eq!(refused.code, Some(2));
+    assert!(
+        refused.stderr.contains("--samples is missing"),
+        "{refused:?}"
+    );
 }

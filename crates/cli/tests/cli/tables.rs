@@ -1,5 +1,7 @@
 //! Tables of text, categories and gaps: a schema drafted, checked and trained with, and a model used.
 
+use soteriafl::words::counted;
+
 use super::program::{Place, Ran, tensors};
 
 /// A table with an identifier, text, gaps, a date, and a rule that can be learnt.
@@ -108,6 +110,10 @@ fn a_draft_claims_nothing_until_a_person_has_confirmed_it() {
         "the schema's ranges were read from records"
     );
     assert!(summary["privacy"]["epsilon"].is_null());
+    // A plan of it says so, too.
+    let plan = ["plan", "--config", "run/config.toml", "--json"];
+    let remarks = ok(&place, &plan).object()["remarks"].to_string();
+    assert!(remarks.contains("read from records"), "{remarks}");
 
     place.write(
         "patients.toml",
@@ -239,8 +245,8 @@ columns = [
 ]
 "#,
     );
-    for (most, left_out) in [(2, 18), (5, 15), (20, 0)] {
-        let most = format!("privacy.records_per_person={most}");
+    for (most_records, left_out) in [(2, 18), (5, 15), (20, 0)] {
+        let most = format!("privacy.records_per_person={most_records}");
         let settings = [
             "data.source=csv:people.csv",
             "data.schema=people.toml",
@@ -251,11 +257,17 @@ columns = [
         let mut words = vec!["train", "--force", "--out", "run"];
         words.extend(settings.iter().flat_map(|setting| ["--set", setting]));
         let ran = ok(&place, &words);
-        let said = format!("persons: {left_out} records left out");
+        // Twenty-one persons, and as many places each, so that nobody sees who has how many.
+        let places = 21 * most_records;
+        let said = format!(
+            "persons: {left_out} records left out, so that nobody has more than {most_records} at a \
+             client; {} stand for what others have less",
+            counted(places - (60 - left_out), "null record")
+        );
         assert!(ran.stderr.contains(&said), "{}", ran.stderr);
         assert!(!ran.stderr.contains("presumes"), "{}", ran.stderr);
         let summary = place.json("run/summary.json");
-        assert_eq!(summary["samples_per_client"][0], 60 - left_out);
+        assert_eq!(summary["samples_per_client"][0], places);
     }
 }
 

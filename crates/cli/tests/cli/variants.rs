@@ -29,6 +29,9 @@ fn every_preset_runs() {
         ("ldp-spider", "ldp-spider", 3),
         ("diff2", "diff2", 3),
         ("rrpsgd", "rrpsgd", 1),
+        ("sdm-dsgd", "sdm-dsgd", 3),
+        ("q-dpsgd-1", "q-dpsgd-1", 3),
+        ("porter", "porter", 3),
     ];
     for (preset, algorithm, clients) in presets {
         let chosen = format!("algorithm.preset={preset}");
@@ -43,8 +46,11 @@ fn every_preset_runs() {
             json!(vec![60 / clients; clients])
         );
         // Two of five coordinates travel where there is compression, all of them elsewhere.
-        let whole = ["ldp", "dp", "diff2", "rrpsgd"];
-        let values = if whole.iter().any(|family| preset.starts_with(family)) {
+        let whole = ["ldp", "dp", "diff2", "rrpsgd", "q-dpsgd"];
+        let values = if preset == "porter" {
+            // Two messages.
+            4
+        } else if whole.iter().any(|family| preset.starts_with(family)) {
             5
         } else {
             2
@@ -96,10 +102,46 @@ fn every_compressor_runs() {
     );
 }
 
+/// What is sent down is counted and said, the noise is what it was, and the written configuration
+/// says what ran.
+#[test]
+fn every_way_down_runs() {
+    let place = Place::new();
+    let plain = summary(&place, "plain", &["algorithm.compressor=identity"]);
+    for (form, text, body) in [
+        ("sign", "signs of all coordinates", 5),
+        ("natural", "powers of two of all coordinates", 6),
+        ("qsgd:4", "qsgd levels of all coordinates", 7),
+        ("rand-k:2", "values of 2 coordinates (40.0%)", 8),
+        ("rand-k:0.4+sign", "signs of 2 coordinates (40.0%)", 5),
+    ] {
+        let downlink = format!("algorithm.downlink={form}");
+        let settings = ["algorithm.compressor=identity", &downlink];
+        let name = form.replace([':', '+'], "-");
+        let ran = place.train(&name, &settings).well();
+        assert!(ran.stderr.contains(text), "{ran:?}");
+        let found = place.json(&format!("{name}/summary.json"));
+        let count = |pointer: &str| found.pointer(pointer).and_then(Value::as_u64);
+        let messages = count("/rounds").zip(count("/clients")).map(|(t, n)| t * n);
+        let expected = messages.map(|messages| messages * (10 + body));
+        assert_eq!(count("/traffic/downlink_bytes"), expected, "{form}");
+        assert_eq!(found["privacy"]["sigma"], plain["privacy"]["sigma"]);
+        assert_eq!(found["privacy"]["claim"], "proved");
+        let written = place.text(&format!("{name}/config.toml"));
+        let word = form.replace("0.4", "2");
+        assert!(
+            written.contains(&format!("downlink = \"{word}\"\n")),
+            "{written}"
+        );
+    }
+    let written = place.text("plain/config.toml");
+    assert!(!written.contains("downlink"), "{written}");
+}
+
 #[test]
 fn every_estimator_goes_with_secure_noise() {
     let place = Place::new();
-    for estimator in ["gd", "sgd", "svrg", "saga"] {
+    for estimator in ["gd", "sgd", "svrg", "saga", "sag"] {
         let chosen = format!("algorithm.preset=soteriafl-{estimator}");
         let summary = summary(&place, estimator, &[&chosen, "privacy.noise=secure"]);
         assert_eq!(summary["privacy"]["noise"], "secure");

@@ -78,7 +78,7 @@ fn foreign_files_are_called_what_they_are() {
             "x.csv",
             b"PAR1\x15\x04\x15",
             "a Parquet file",
-            "read_parquet",
+            "parquet:FILE",
         ),
         ("x.npy", b"\x93NUMPY\x01\0v\0", "a NumPy array", "npy:FILE"),
         ("x.csv", &wide, "text in UTF-16", "UTF-8"),

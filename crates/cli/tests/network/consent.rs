@@ -242,6 +242,19 @@ fn a_run_goes_on_with_the_noise_that_was_paid_for() {
         assert_eq!(written.unwrap(), 1);
         text
     };
+    let audit = || {
+        let state = run.path("client-0");
+        let output = program()
+            .args(["audit", "--ledger", text(&state), "--json"])
+            .output()
+            .unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (
+            output.status.code(),
+            said["verdict"].as_str().unwrap().to_string(),
+        )
+    };
+    assert_eq!(audit(), (Some(0), "agree".to_string()));
     let honest = run.ledger(0)["datasets"][0]["epsilon"].clone();
     let original = price(&|price| price["epsilon"] = 1e-6.into());
     let said = &run.ledger(0)["datasets"][0];
@@ -263,6 +276,7 @@ fn a_run_goes_on_with_the_noise_that_was_paid_for() {
             "{last}"
         );
         assert_eq!(made(), before, "{key}");
+        assert_eq!(audit(), (Some(1), "disagree".to_string()), "{key}");
         price(&|price| *price = serde_json::from_str(&original).unwrap());
     }
     // A limit that is too low now: what has left has left.

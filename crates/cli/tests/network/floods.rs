@@ -69,7 +69,7 @@ fn joining_again_and_again_does_not_fill_the_log() {
         let text = caller.describe().await.unwrap();
         let digest = <sha2::Sha256 as sha2::Digest>::digest(text.as_bytes());
         let id = bytes::Bytes::copy_from_slice(&digest[..16]);
-        let mut caller = caller.for_run(id, 6);
+        let mut caller = caller.for_run(id, 6, 0);
         for _ in 0..100 {
             caller.join(100).await.unwrap();
         }

@@ -80,6 +80,9 @@ fn soak() {
         "soteriafl-sgd",
         "soteriafl-svrg",
         "soteriafl-saga",
+        "soteriafl-sag",
+        "ldp-srm",
+        "ldp-spider",
     ]
     .into_iter()
     .enumerate()

@@ -68,6 +68,64 @@ fn a_networked_run_over_tls_equals_a_simulated_one() {
     assert_eq!(last("out/rounds.csv"), last("simulated/rounds.csv"));
 }
 
+/// The defaults for a table: second moments are released before the first round, over TLS, by clients of
+/// which one is killed in between and one comes late; the model file carries the map, and `evaluate` finds what the server
+/// measured.
+#[test]
+fn a_networked_run_of_a_table_is_whitened_as_a_simulated_one() {
+    let mut run = Run::new("");
+    let table = |name: &str, rows: std::ops::Range<u32>| {
+        let row = |row: u32| {
+            let value =
+                |at: u32| f64::from((row * (at + 7) * 31 + at * row * row) % 97) / 48.0 - 1.0;
+            let label = u32::from(value(0) + value(1) > 0.2);
+            format!("{:.3},{:.3},{:.3},{label}\n", value(0), value(1), value(2))
+        };
+        let path = run.path(name);
+        std::fs::write(&path, rows.map(row).collect::<String>()).unwrap();
+        format!("csv:{}?header=no", path.display())
+    };
+    let (train, test) = (table("train.csv", 0..600), table("test.csv", 600..700));
+    let config = format!(
+        "[data]\nsource = \"{train}\"\ntest = \"{test}\"\nclients = 3\npartition = \"iid\"\n\
+         [privacy]\nepsilon = 8.0\ndelta = 1e-3\n"
+    );
+    std::fs::write(run.path("run.toml"), config).unwrap();
+    run.data = format!("{train}:{{}}/3");
+    run.make_keys();
+    let mut server = run.serve();
+    let mut killed = run.join(0);
+    let mut second = run.join(1);
+    eventually("client 0 is in the ledger", || {
+        run.path("client-0/client.sqlite").exists()
+    });
+    killed.kill();
+    let mut last = run.join(2);
+    let mut again = run.join(0);
+    for process in [&mut again, &mut second, &mut last] {
+        assert_eq!(process.code(), 0, "{}", run.log("join-0.log"));
+    }
+    assert_eq!(server.code(), 0, "{}", run.log("serve.log"));
+    assert!(run.model() == run.simulated());
+    let chosen = std::fs::read_to_string(run.path("out/config.toml")).unwrap();
+    assert!(chosen.contains("whiten = 0.15"), "{chosen}");
+    let summary = run.summary();
+    let simulated: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(run.path("simulated/summary.json")).unwrap())
+            .unwrap();
+    let both = |at: &str| (summary.pointer(at).cloned(), simulated.pointer(at).cloned());
+    for at in ["/privacy/moments", "/final/test_accuracy", "/traffic"] {
+        let (networked, simulated) = both(at);
+        assert!(
+            networked.is_some() && networked == simulated,
+            "{at}: {networked:?} {simulated:?}"
+        );
+    }
+    let messages = summary["rounds"].as_u64().unwrap() + 1;
+    let set = &run.ledger(0)["datasets"][0];
+    assert_eq!(set["runs"][0]["messages"], messages, "{set}");
+}
+
 /// Claims: secure noise, secrets from the operating system, a server that owns no records.
 /// What `preset = "auto"` chooses for pictures, with secure noise: a basis, whole gradients, an equalised step. Pictures with
 /// many and with few dark pixels, because what is computed must not depend on how they are stored.
@@ -207,7 +265,8 @@ records = 40
     let set = &ledger["datasets"][0];
     assert_eq!(
         (set["messages"].as_u64(), set["records"].as_u64()),
-        (Some(5), Some(42))
+        (Some(6), Some(42)),
+        "five rounds, and second moments before them"
     );
     assert_eq!(set["claim"], "proved");
     let epsilon = set["epsilon"].as_f64().unwrap();
@@ -219,7 +278,7 @@ records = 40
     let _server = run.serve_anew();
     let mut again = run.join_with(2, &["--max-epsilon", "1.0"]);
     assert_eq!(again.code(), 3, "{}", run.log("join-2.log"));
-    assert_eq!(run.ledger(2)["datasets"][0]["messages"].as_u64(), Some(5));
+    assert_eq!(run.ledger(2)["datasets"][0]["messages"].as_u64(), Some(6));
 }
 
 /// A server that owns no records, for two clients with eight LIBSVM rows of three features each, or as changed.
@@ -448,7 +507,7 @@ fn a_copy_in_step_is_found_out_by_its_message() {
             text = other.describe().await;
         }
         let run = Sha256::digest(text.unwrap().as_bytes())[..16].to_vec();
-        other.for_run(run.into(), 3).join(8).await.unwrap();
+        other.for_run(run.into(), 3, 0).join(8).await.unwrap();
     });
     let limit = ["--max-epsilon", "1.05"];
     let mut copies =

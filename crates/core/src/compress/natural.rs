@@ -5,9 +5,11 @@
 //! (1.2e-38) a coordinate is rounded to zero or to that number: still unbiased, and the variance
 //! there is below 1e-75, outside of any bound that matters.
 
+use rand::Rng;
+
 use super::DecodeError;
 use super::bits::{BitReader, BitWriter, packed_len};
-use crate::random::{SecretRng, unit};
+use crate::random::unit;
 
 pub const OMEGA: f64 = 0.125;
 const WIDTH: u32 = 9;
@@ -16,7 +18,7 @@ pub fn encoded_len(dimension: usize) -> usize {
     packed_len(dimension, WIDTH)
 }
 
-pub fn encode(values: &[f32], scale: f64, coins: &mut SecretRng, body: &mut Vec<u8>) {
+pub fn encode(values: &[f32], scale: f64, coins: &mut impl Rng, body: &mut Vec<u8>) {
     let mut writer = BitWriter::new(body);
     for &value in values {
         let value = super::clamp((f64::from(super::clamp(value)) * scale) as f32);

@@ -5,10 +5,12 @@
 //! `omega = min(d/s^2, sqrt(d)/s)`. `N` is the norm rounded up to `f32`, which keeps every
 //! coordinate in range and unbiased whatever the rounding.
 
+use rand::Rng;
+
 use super::DecodeError;
 use super::bits::{BitReader, BitWriter, packed_len};
 use crate::linalg::round_up;
-use crate::random::{SecretRng, unit};
+use crate::random::unit;
 
 pub fn omega(dimension: f64, levels: u32) -> f64 {
     let s = f64::from(levels);
@@ -19,7 +21,7 @@ pub fn encoded_len(dimension: usize, levels: u32) -> usize {
     4 + packed_len(dimension, width(levels))
 }
 
-pub fn encode(values: &[f32], scale: f64, levels: u32, coins: &mut SecretRng, body: &mut Vec<u8>) {
+pub fn encode(values: &[f32], scale: f64, levels: u32, coins: &mut impl Rng, body: &mut Vec<u8>) {
     let values = || {
         values
             .iter()

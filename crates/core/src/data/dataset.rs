@@ -21,6 +21,7 @@ pub struct Dataset {
     feature_names: Option<Arc<[String]>>,
     offset: Option<Offset>,
     squared_norms: Vec<f64>,
+    null_records: usize,
 }
 
 /// What is added to every row, with an identity for caches.
@@ -87,7 +88,20 @@ impl Dataset {
             feature_names: None,
             offset: None,
             squared_norms,
+            null_records: 0,
         })
+    }
+
+    /// The same with so many null records beside the rows: records whose gradient is zero at every
+    /// model. Nothing is stored of them; they count in [`records`](Self::records) alone, so that
+    /// sums are divided, and coins tossed, by a number that the rows do not decide
+    /// (`docs/privacy.md`, persons).
+    #[must_use]
+    pub fn with_null_records(self, count: usize) -> Dataset {
+        Dataset {
+            null_records: count,
+            ..self
+        }
     }
 
     /// Says what the features are called in the source, in their order.
@@ -135,8 +149,9 @@ impl Dataset {
     ///
     /// # Errors
     /// When there are not as many rows.
-    pub(crate) fn with_features(&self, features: Features) -> Result<Dataset, RecordsError> {
-        Dataset::labelled(features, self.labels.clone())
+    pub fn with_features(&self, features: Features) -> Result<Dataset, RecordsError> {
+        let made = Dataset::labelled(features, self.labels.clone())?;
+        Ok(made.with_null_records(self.null_records))
     }
 
     /// Replaces the constant that is added to every row.
@@ -197,6 +212,11 @@ impl Dataset {
     /// The number of rows.
     pub fn rows(&self) -> usize {
         self.labels.rows()
+    }
+
+    /// The public number of records `m`: rows and null records.
+    pub fn records(&self) -> usize {
+        self.rows() + self.null_records
     }
 
     /// The number of features, the intercept included once there is one.
@@ -266,7 +286,8 @@ impl Dataset {
         self.feature_names.as_deref()
     }
 
-    /// Copies of the given rows, in the given order; the offset and the names are shared.
+    /// Copies of the given rows, in the given order; the offset and the names are shared, null
+    /// records stay behind.
     ///
     /// # Panics
     /// If a row does not exist.
@@ -280,6 +301,7 @@ impl Dataset {
                 .iter()
                 .map(|&row| self.squared_norms[row as usize])
                 .collect(),
+            null_records: 0,
         }
     }
 

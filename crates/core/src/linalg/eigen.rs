@@ -4,11 +4,28 @@
 //! (and what the function itself does). Cost: some `40 n^3` operations for `n` rows.
 
 /// `sum_k f(s_k) u_k u_k^T` for the eigenvalues `s_k` and eigenvectors `u_k` of a symmetric matrix of `side` rows.
-pub(crate) fn function(mut matrix: Vec<f64>, side: usize, f: impl Fn(f64) -> f64) -> Vec<f64> {
+pub(crate) fn function(matrix: Vec<f64>, side: usize, f: impl Fn(f64) -> f64) -> Vec<f64> {
+    function_of_all(matrix, side, |values| {
+        values.iter().copied().map(&f).collect()
+    })
+}
+
+/// The same where the weight of an eigenvector depends on all eigenvalues: `weights` gets them in no particular order
+/// and answers in theirs.
+pub(crate) fn function_of_all(
+    mut matrix: Vec<f64>,
+    side: usize,
+    weights: impl FnOnce(&[f64]) -> Vec<f64>,
+) -> Vec<f64> {
     let vectors = diagonalise(&mut matrix, side);
+    let values: Vec<f64> = (0..side)
+        .map(|number| matrix[number * side + number])
+        .collect();
     let mut result = vec![0.0; side * side];
-    for (number, vector) in vectors.chunks_exact(side.max(1)).enumerate() {
-        let weight = f(matrix[number * side + number]);
+    for (weight, vector) in weights(&values)
+        .into_iter()
+        .zip(vectors.chunks_exact(side.max(1)))
+    {
         for (i, &left) in vector.iter().enumerate() {
             for (sum, &right) in result[i * side..][..side].iter_mut().zip(vector) {
                 *sum += weight * left * right;

@@ -22,7 +22,7 @@ use crate::objective::{
 pub enum Term {
     /// The minibatch sum, divided by `b`.
     Batch,
-    /// The sum over all records, divided by `m` (SVRG, SAGA).
+    /// The sum over all records, divided by `m` (SVRG, SAGA, SAG).
     Reference,
 }
 
@@ -97,12 +97,12 @@ pub(super) enum Sum {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TermGrids {
     pub(super) batch: Grid,
-    /// GD and SGD have none.
+    /// Estimates with one term have none: it is the minibatch's, or with a memory of 1 SAG's mean.
     pub(super) reference: Option<Grid>,
 }
 
 impl TermGrids {
-    fn of(&self, term: Term) -> &Grid {
+    pub(super) fn of(&self, term: Term) -> &Grid {
         match (term, &self.reference) {
             (Term::Reference, Some(reference)) => reference,
             _ => &self.batch,
@@ -229,9 +229,9 @@ impl RawEstimate {
         }
     }
 
-    /// Adds one record's vector to the first term's sum, divided by its divisor. On a grid it is put there by
-    /// itself; in floating point the caller has bounded it.
-    pub(crate) fn add_vector(&mut self, vector: &[f64]) {
+    /// Adds one record's vector to the first term's sum, divided by its divisor. On a grid it is put
+    /// there by itself, by way of `integers`; in floating point the caller has bounded it.
+    pub(crate) fn add_vector(&mut self, vector: &[f64], integers: &mut Vec<i64>) {
         let divisor = self.divisors[Term::Batch as usize];
         match &mut self.sum {
             Sum::Float(sum) => {
@@ -240,9 +240,9 @@ impl RawEstimate {
                 }
             }
             Sum::Grid { sum, grids } => {
-                let mut integers = vec![0; sum.len()];
-                grids.batch.quantize(vector, &mut integers);
-                grids.batch.add(&integers, sum);
+                integers.resize(sum.len(), 0);
+                grids.batch.quantize(vector, integers);
+                grids.batch.add(integers, sum);
             }
         }
     }
@@ -263,7 +263,7 @@ impl RawEstimate {
     }
 }
 
-/// `1/m sum_j h_j` on all coordinates, kept between rounds by SVRG and SAGA.
+/// `1/m sum_j h_j` on all coordinates, kept between rounds by SVRG, SAGA and SAG.
 pub(crate) struct KeptMean(Mean);
 
 enum Mean {

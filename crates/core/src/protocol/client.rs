@@ -20,7 +20,7 @@ use crate::compress::{Selection, Update};
 use crate::data::Dataset;
 use crate::data::prefetch::BatchPrefetch;
 use crate::estimator::{
-    Clipping, Estimator, Increment, Minibatch, Recursive, RoundInput, Saga, Scratch, Svrg,
+    Clipping, Estimator, Increment, Minibatch, Recursive, RoundInput, Sag, Saga, Scratch, Svrg,
 };
 use crate::linalg::memory::{prefetch_places, thread_buffer};
 use crate::objective::{Coordinates, ObjectiveError, Workspace};
@@ -65,9 +65,9 @@ pub struct Message<'a> {
 /// Buffers of one thread, shared by all clients that it runs.
 pub struct RoundScratch {
     rows: Vec<u32>,
-    estimator: Scratch,
-    selection: Selection,
-    bytes: Vec<u8>,
+    pub(crate) estimator: Scratch,
+    pub(crate) selection: Selection,
+    pub(crate) bytes: Vec<u8>,
     update: Update,
 }
 
@@ -104,11 +104,11 @@ impl Client {
         key: SecretKey,
     ) -> Result<Self, ClientError> {
         plan::check(id, &plan, &data, &sampling)?;
-        let records = data.rows();
+        let records = data.records();
         let terms = plan::secure_terms(&plan, &sampling, records)?;
         let (clipping, difference_clip) = plan::tighten(&plan)?;
         let dimension = plan.objective.dimension();
-        let coordinates = if plan.estimator.has_two_terms() {
+        let coordinates = if plan.estimator.keeps_mean() {
             dimension
         } else {
             plan.compressor.values()
@@ -117,12 +117,17 @@ impl Client {
         let mechanism = with_noise(sigma)?;
         let recursion = plan.estimator.recursion();
         let increments = match recursion.and_then(|recursion| recursion.noise_levels()) {
-            Some(levels) => Some(with_noise(sigma * levels.ratio)?),
+            Some(levels) => {
+                let ratio = match active(Mutation::IncrementsQuieter) {
+                    true => 1.0,
+                    false => levels.ratio,
+                };
+                Some(with_noise(sigma * ratio)?)
+            }
             None => None,
         };
-        // SAGA subtracts from its mean what it has added, which is exact as long as nothing
-        // saturates.
-        if matches!(plan.estimator, EstimatorPlan::Saga { .. })
+        // A table's mean loses what was added to it, which is exact as long as nothing saturates.
+        if plan.estimator.keeps_table()
             && let Some(most) = mechanism.reference_capacity()
             && records as u64 > most
         {
@@ -136,6 +141,7 @@ impl Client {
             EstimatorPlan::Minibatch => Box::new(Minibatch),
             EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
             EstimatorPlan::Saga { .. } => Box::new(Saga::new(difference_clip)),
+            EstimatorPlan::Sag { memory } => Box::new(Sag::new(memory)),
             EstimatorPlan::Recursive(recursion) => Box::new(Recursive::new(&recursion)),
         };
         let shift = if plan.shift_step.is_some() {
@@ -155,6 +161,11 @@ impl Client {
             clipping,
             shift,
         })
+    }
+
+    /// What all clients of the run do.
+    pub fn plan(&self) -> &Arc<ClientPlan> {
+        &self.plan
     }
 
     /// The client's number.
@@ -202,9 +213,9 @@ impl Client {
     }
 
     /// Whether the estimator remembers secret coins, so that only the coins of past rounds (or a
-    /// saved state) can rebuild it: SAGA. See [`replay_round`](Self::replay_round).
+    /// saved state) can rebuild it: SAGA and SAG. See [`replay_round`](Self::replay_round).
     pub fn remembers_coins(&self) -> bool {
-        matches!(self.plan.estimator, EstimatorPlan::Saga { .. })
+        self.plan.estimator.keeps_table()
     }
 
     /// Brings the estimator's memory to the state in which [`message`](Self::message) left it in
@@ -226,8 +237,7 @@ impl Client {
             return Ok(false);
         }
         let mut sampled = coins.stream(round, Purpose::Sampling);
-        let records = self.data.rows();
-        self.sampling.draw(records, &mut sampled, &mut scratch.rows);
+        self.draw_batch(&mut sampled, &mut scratch.rows);
         // The memory is on all coordinates whichever travelled, and the estimate is not needed.
         let RoundScratch {
             rows, estimator, ..
@@ -287,22 +297,51 @@ impl Client {
         model: &Arc<Vec<f32>>,
         scratch: &'s mut RoundScratch,
     ) -> Result<Message<'s>, ObjectiveError> {
+        if self.skips(round, &self.keys.coins) {
+            // No record is read.
+            self.skip_round(round, model);
+            wire::put_absence(&self.plan.compressor, round, &mut scratch.bytes);
+            return Ok(Message {
+                bytes: &scratch.bytes,
+                update: None,
+            });
+        }
+        let mut released = self.select_and_release(round, model, scratch)?;
         let RoundScratch {
-            rows,
             estimator,
             selection,
             bytes,
             update,
+            ..
         } = scratch;
-        if self.skips(round, &self.keys.coins) {
-            // No record is read.
-            self.skip_round(round, model);
-            wire::put_absence(&self.plan.compressor, round, bytes);
-            return Ok(Message {
-                bytes,
-                update: None,
-            });
+        if !self.shift.is_empty() {
+            released.subtract(&self.shift, selection.coordinates());
         }
+        let compressor = &self.plan.compressor;
+        wire::put_header(compressor, round, bytes);
+        let mut coins = self.rounding_coins(round);
+        compressor.encode(&released, selection, &mut coins, bytes, update);
+        estimator.recycle(released.into_buffer());
+        Ok(Message {
+            bytes,
+            update: Some(update),
+        })
+    }
+
+    /// Chooses the coordinates of the round, and releases the estimate on them: a message before
+    /// shift and compressor.
+    pub(crate) fn select_and_release(
+        &mut self,
+        round: Round,
+        model: &Arc<Vec<f32>>,
+        scratch: &mut RoundScratch,
+    ) -> Result<Released, ObjectiveError> {
+        let RoundScratch {
+            rows,
+            estimator,
+            selection,
+            ..
+        } = scratch;
         let noise_of = if active(Mutation::NoiseReused) {
             0
         } else {
@@ -322,19 +361,12 @@ impl Client {
         }
         self.plan.compressor.select(seed, selection);
         let coordinates = selection.coordinates();
-        let mut released = self.release(round, model, coordinates, &mut noise, rows, estimator)?;
-        if !self.shift.is_empty() {
-            released.subtract(&self.shift, coordinates);
-        }
-        let compressor = &self.plan.compressor;
-        wire::put_header(compressor, round, bytes);
-        let mut coins = self.keys.stream(round, Purpose::Rounding);
-        compressor.encode(&released, selection, &mut coins, bytes, update);
-        estimator.recycle(released.into_buffer());
-        Ok(Message {
-            bytes,
-            update: Some(update),
-        })
+        self.release(round, model, coordinates, &mut noise, rows, estimator)
+    }
+
+    /// The coins with which the messages of a round are rounded.
+    pub(crate) fn rounding_coins(&self, round: Round) -> SecretRng {
+        self.keys.stream(round, Purpose::Rounding)
     }
 
     /// The server has added the message that `update` decodes: moves the shift.
@@ -360,7 +392,7 @@ impl Client {
             round
         };
         let mut coins = self.keys.stream(coins_of, Purpose::Sampling);
-        self.sampling.draw(self.data.rows(), &mut coins, rows);
+        self.draw_batch(&mut coins, rows);
         let increment = self.increment(round, model);
         let mechanism = self.mechanism(increment);
         let noise = self.draw_noise(mechanism, coordinates, noise, rows, &mut scratch.workspace);
@@ -387,6 +419,12 @@ impl Client {
             workspace.put(gradient);
         }
         Ok(released)
+    }
+
+    /// The batch of a round.
+    fn draw_batch(&self, coins: &mut SecretRng, rows: &mut Vec<u32>) {
+        let (records, present) = (self.data.records(), self.data.rows());
+        self.sampling.draw_present(records, present, coins, rows);
     }
 
     /// What the round asks for beside a plain estimate: a function of public models.
@@ -443,15 +481,16 @@ impl Client {
             snapshot: plan.snapshot_coin(round),
             increment,
         };
-        let records = self.data.rows();
+        let records = self.data.records();
         let (mut batch, all) = (self.sampling.divisor(records), records as f64);
         if active(Mutation::RealisedDivisor) {
             batch = rows.len().max(1) as f64;
         }
         let count = coordinates.count(plan.objective.dimension());
+        let divisors = plan.estimator.divisors(batch, all);
         let mut sum =
             self.mechanism(increment)
-                .empty_estimate(count, batch, all, &mut scratch.workspace);
+                .empty_estimate(count, divisors, &mut scratch.workspace);
         self.estimator.estimate(input, scratch, &mut sum)?;
         if let (true, Clipping::Record(clip)) =
             (active(Mutation::ClippedAfterTheSum), self.clipping)

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use soteriafl_accountant::Recursion;
 
+use super::broadcast::Broadcast;
 use super::{ClientId, Equalizing, Round, Smoothing};
-use crate::compress::{Compressor, DecodeError, Update};
+use crate::compress::{Compressor, DecodeError, Downlink, Update};
 use crate::linalg::{all_finite, largest, vectorised_widely};
 use crate::objective::{Coordinates, Regularizer};
 use crate::wire;
@@ -69,6 +70,8 @@ pub struct ServerPlan {
     /// direction is then `1 - momentum` times the velocity, an average of gradients, because that
     /// is what the floor is compared with.
     pub equalizing: Option<Equalizing>,
+    /// How the way down is compressed; the paper's server sends every average in full: `None`.
+    pub downlink: Option<Downlink>,
     /// Total number of rounds.
     pub rounds: Round,
 }
@@ -128,6 +131,8 @@ pub struct RoundSummary {
     pub messages: usize,
     /// Nonzero coordinates of the averaged message.
     pub nonzero: usize,
+    /// Bytes that every client gets of it: the average, or what the server tells in its place.
+    pub down: usize,
 }
 
 /// Everything that a server carries from round to round. All of it is public, and a function of
@@ -136,12 +141,27 @@ pub struct RoundSummary {
 pub struct ServerState {
     /// The open round.
     pub round: Round,
-    /// The model `x^t`.
+    /// The model `x^t` that everybody holds.
     pub model: Vec<f32>,
     /// The mean shift `s^t`; empty under direct compression.
     pub shift: Vec<f32>,
     /// The velocity; empty without momentum or recursion.
     pub velocity: Vec<f32>,
+    /// The server's own model, which the one that everybody holds follows; empty where the way down
+    /// is not compressed.
+    pub target: Vec<f32>,
+}
+
+impl ServerState {
+    /// What of it somebody has who [follows](Server::follower) a server with a compressed way down.
+    #[must_use]
+    pub fn followed(self) -> Self {
+        Self {
+            round: self.round,
+            model: self.model,
+            ..Self::default()
+        }
+    }
 }
 
 /// The server's state: model, mean shift, and the average under construction.
@@ -155,6 +175,10 @@ pub struct Server {
     velocity: Vec<f32>,
     average: Vec<f32>,
     line: Vec<f32>,
+    /// Where the way down is compressed.
+    broadcast: Option<Broadcast>,
+    /// Whether this is a copy that gets what a server tells, and no messages.
+    follows: bool,
     round: Round,
     last: Option<ClientId>,
     messages: usize,
@@ -167,6 +191,21 @@ impl Server {
     /// If `start` does not have the compressor's dimension, or a smoothed or equalised layer is
     /// larger than it.
     pub fn new(plan: ServerPlan, start: Vec<f32>) -> Self {
+        Self::in_role(plan, start, false)
+    }
+
+    /// A copy, from the same start, of a server that is somewhere else: it takes in what that one
+    /// sends down ([`apply`](Self::apply)) and so has its model, to the bit. Where the way down is
+    /// compressed this is all it has.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn follower(plan: ServerPlan, start: Vec<f32>) -> Self {
+        let follows = plan.downlink.is_some();
+        Self::in_role(plan, start, follows)
+    }
+
+    fn in_role(plan: ServerPlan, start: Vec<f32>, follows: bool) -> Self {
         let dimension = plan.compressor.dimension();
         assert_eq!(
             start.len(),
@@ -192,9 +231,12 @@ impl Server {
                 Vec::new()
             }
         };
+        let broadcast = |downlink| Broadcast::new(downlink, &start, follows);
         Self {
-            shift: zeros(plan.shift_step.is_some()),
-            velocity: zeros(plan.momentum != 0.0 || plan.recursion.is_some()),
+            shift: zeros(plan.shift_step.is_some() && !follows),
+            velocity: zeros((plan.momentum != 0.0 || plan.recursion.is_some()) && !follows),
+            broadcast: plan.downlink.as_ref().map(broadcast),
+            follows,
             average: vec![0.0; dimension],
             line: Vec::new(),
             next: Arc::new(zeros(plan.recursion.is_some())),
@@ -213,7 +255,14 @@ impl Server {
             model: self.model.as_ref().clone(),
             shift: self.shift.clone(),
             velocity: self.velocity.clone(),
+            target: self.target().to_vec(),
         }
+    }
+
+    /// The server's own model where the way down is compressed; empty otherwise.
+    fn target(&self) -> &[f32] {
+        let broadcast = self.broadcast.as_ref();
+        broadcast.map_or(&[], |broadcast| &broadcast.target)
     }
 
     /// Goes on from a state of this run. Messages of the open round are forgotten.
@@ -224,8 +273,9 @@ impl Server {
         let fits = state.round <= self.plan.rounds
             && state.model.len() == self.model.len()
             && state.shift.len() == self.shift.len()
-            && state.velocity.len() == self.velocity.len();
-        let values = [&state.model, &state.shift, &state.velocity];
+            && state.velocity.len() == self.velocity.len()
+            && state.target.len() == self.target().len();
+        let values = [&state.model, &state.shift, &state.velocity, &state.target];
         if !fits || !values.into_iter().all(|values| all_finite(values)) {
             return Err(ServerError::Unfit("the state"));
         }
@@ -233,6 +283,9 @@ impl Server {
         self.model = Arc::new(state.model);
         self.shift = state.shift;
         self.velocity = state.velocity;
+        if let Some(broadcast) = &mut self.broadcast {
+            broadcast.target = state.target;
+        }
         self.reset();
         Ok(())
     }
@@ -240,6 +293,9 @@ impl Server {
     /// Forgets the messages of the open round.
     pub fn reset(&mut self) {
         self.average.fill(0.0);
+        if let Some(broadcast) = &mut self.broadcast {
+            broadcast.reset();
+        }
         self.last = None;
         self.messages = 0;
     }
@@ -249,10 +305,17 @@ impl Server {
         &self.average
     }
 
+    /// What goes down of the last round that closed in place of its average; `None` where that
+    /// itself does.
+    pub fn broadcast(&self) -> Option<&[u8]> {
+        self.broadcast.as_ref().map(Broadcast::bytes)
+    }
+
     /// Uses the encoded average of the open round instead of messages, whatever was added before:
     /// for a server with its own journal after a restart, and for a client with the average that it
     /// receives. [`close`](Self::close) then takes the same step, to the bit, as where the average
-    /// was made.
+    /// was made. One that [follows](Self::follower) a server with a compressed way down is given
+    /// its [broadcast](Self::broadcast) instead.
     ///
     /// # Errors
     /// When the run has ended, or the bytes are no average of the open round; nothing is added
@@ -262,7 +325,11 @@ impl Server {
             return Err(ServerError::Finished(self.plan.rounds));
         }
         (self.last, self.messages) = (None, 0);
-        wire::decode_average(self.round, average, &mut self.average).map_err(|error| {
+        let decoded = match &mut self.broadcast {
+            Some(broadcast) if self.follows => broadcast.hear(self.round, average),
+            _ => wire::decode_average(self.round, average, &mut self.average),
+        };
+        decoded.map_err(|error| {
             self.reset();
             ServerError::Average {
                 round: self.round,
@@ -276,7 +343,7 @@ impl Server {
         &self.plan
     }
 
-    /// The model `x^t`.
+    /// The model `x^t` that everybody holds.
     pub fn model(&self) -> &Arc<Vec<f32>> {
         &self.model
     }
@@ -286,9 +353,14 @@ impl Server {
         &self.shift
     }
 
-    /// The largest magnitude in model, mean shift and velocity; infinite if one is not finite.
+    /// The largest magnitude in the models, mean shift and velocity; infinite if one is not finite.
     pub fn largest(&self) -> f32 {
-        let all = [self.model.as_slice(), &self.shift, &self.velocity];
+        let all = [
+            self.model.as_slice(),
+            &self.shift,
+            &self.velocity,
+            self.target(),
+        ];
         all.into_iter().map(largest).fold(0.0, f32::max)
     }
 
@@ -361,7 +433,8 @@ impl Server {
 
     /// Closes the round: `x -= eta K (s + average + grad R(x))`, where `K` is the smoothing, the
     /// equalising or the identity, and `s += gamma average`. In a recursion `v = a v + average`
-    /// stands for the average.
+    /// stands for the average. Where the way down is compressed, the step is that of the server's
+    /// own model, and the one that everybody holds moves by what is told of it.
     ///
     /// # Errors
     /// When the run has ended.
@@ -377,7 +450,8 @@ impl Server {
             && plan.recursion.is_none()
             && plan.step_cap.is_none()
             && plan.smoothing.is_none()
-            && plan.equalizing.is_none();
+            && plan.equalizing.is_none()
+            && plan.downlink.is_none();
         let nonzero = if plain && !self.shift.is_empty() {
             // The usual case in one pass over memory.
             let model = Arc::make_mut(&mut self.model);
@@ -404,6 +478,10 @@ impl Server {
             round: self.round,
             messages: self.messages,
             nonzero,
+            down: match self.broadcast() {
+                Some(bytes) => bytes.len(),
+                None => wire::downlink_len(self.average.len(), nonzero),
+            },
         };
         self.round += 1;
         self.last = None;
@@ -413,6 +491,37 @@ impl Server {
 
     /// The step with everything that a plan may ask for; leaves the average zero.
     fn step(&mut self, step: f32, shift_step: f32) {
+        if self.plan.recursion.is_some() {
+            // Clients keep this round's model until the next one. It lies still, and what they kept
+            // before is overwritten, so that no round asks for memory.
+            std::mem::swap(&mut self.model, &mut self.next);
+            match Arc::get_mut(&mut self.model) {
+                Some(model) => model.copy_from_slice(&self.next),
+                None => self.model = Arc::clone(&self.next),
+            }
+        }
+        if !self.follows {
+            let step = self.turn_into_direction(step, shift_step);
+            let stepped = match &mut self.broadcast {
+                Some(broadcast) => broadcast.target.as_mut_slice(),
+                None => Arc::make_mut(&mut self.model),
+            };
+            for (x, v) in stepped.iter_mut().zip(&mut self.average) {
+                *x -= step * *v;
+                *v = 0.0;
+            }
+            if let Some(broadcast) = &mut self.broadcast {
+                broadcast.tell(self.round, &self.model);
+            }
+        }
+        if let Some(broadcast) = &mut self.broadcast {
+            let model: &mut Vec<f32> = Arc::make_mut(&mut self.model);
+            broadcast.apply(model);
+        }
+    }
+
+    /// Makes the direction of the step from the average, and returns the step size.
+    fn turn_into_direction(&mut self, step: f32, shift_step: f32) -> f32 {
         if let Some(recursion) = &self.plan.recursion {
             let keep = match recursion.starts_anew(self.round) {
                 true => 0.0,
@@ -427,22 +536,14 @@ impl Server {
                 };
                 *v = *velocity;
             }
-            // Clients keep this round's model until the next one. It lies still, and what they kept
-            // before is overwritten, so that no round asks for memory.
-            std::mem::swap(&mut self.model, &mut self.next);
-            match Arc::get_mut(&mut self.model) {
-                Some(model) => model.copy_from_slice(&self.next),
-                None => self.model = Arc::clone(&self.next),
-            }
         }
-        let model = Arc::make_mut(&mut self.model);
         for (s, v) in self.shift.iter_mut().zip(&mut self.average) {
             let sum = *s + *v;
             *s += shift_step * *v;
             *v = sum;
         }
         if let Some(regularizer) = &self.plan.regularizer {
-            regularizer.add_gradient(model, Coordinates::All, 1.0, &mut self.average);
+            regularizer.add_gradient(&self.model, Coordinates::All, 1.0, &mut self.average);
         }
         if let Some(smoothing) = &self.plan.smoothing {
             smoothing.apply(&mut self.average, &mut self.line);
@@ -454,18 +555,14 @@ impl Server {
                 *v = *velocity;
             }
         }
-        let mut step = step;
         if let Some(equalizing) = &self.plan.equalizing {
             let share = (1.0 - self.plan.momentum) as f32;
             self.average.iter_mut().for_each(|v| *v *= share);
             equalizing.apply(&mut self.average);
         }
-        if let Some(cap) = self.plan.step_cap {
-            step = step.min((cap / norm(&self.average)) as f32);
-        }
-        for (x, v) in model.iter_mut().zip(&mut self.average) {
-            *x -= step * *v;
-            *v = 0.0;
+        match self.plan.step_cap {
+            Some(cap) => step.min((cap / norm(&self.average)) as f32),
+            None => step,
         }
     }
 }

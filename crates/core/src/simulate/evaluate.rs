@@ -28,6 +28,8 @@ pub struct Metrics {
     pub grad_norm_sq: f64,
     /// Share of held-out records classified correctly; none where they have targets.
     pub test_accuracy: Option<f64>,
+    /// The mean squared distance of the clients' models to their mean, where each has its own.
+    pub consensus_error: Option<f64>,
 }
 
 pub(super) struct Evaluation<'a> {
@@ -181,6 +183,7 @@ impl<'a> Evaluation<'a> {
             loss,
             grad_norm_sq,
             test_accuracy,
+            consensus_error: None,
         })
     }
 

@@ -193,7 +193,7 @@ mod tests {
                     compressor.select(seed, &mut selection);
                     let values =
                         (0..compressor.values()).map(|i| (i as f32 + 7.0 * slot as f32).sin());
-                    let released = Released::for_tests(values.collect());
+                    let released = Released::derived(values.collect());
                     let mut update = Update::default();
                     let mut coins = key.stream(slot, Purpose::Rounding);
                     compressor.encode(
@@ -235,7 +235,7 @@ mod tests {
         let compressor = |kind| Compressor::new(kind, 500, 1.0).unwrap();
         let mailbox = Mailbox::new(1, &compressor(CompressorKind::RandK { k: 5 }));
         let mut update = Update::default();
-        let released = Released::for_tests(vec![1.0; 500]);
+        let released = Released::derived(vec![1.0; 500]);
         compressor(CompressorKind::Identity).encode(
             &released,
             &mut Selection::default(),

@@ -15,7 +15,6 @@ use super::{BLOCK, Traffic};
 use crate::linalg::memory::prefetch_to_write;
 use crate::objective::ObjectiveError;
 use crate::protocol::{Client, ClientId, Round, RoundScratch, Server};
-use crate::wire;
 
 pub(super) struct SharedState<'a> {
     /// One for each thread, or one for all.
@@ -120,6 +119,7 @@ impl<'a> SharedState<'a> {
                 evaluation.work(replica.server.model(), workspace);
                 barrier.wait(thread);
             }
+            Task::Speak | Task::Hear => unreachable!("clients of a server do not gossip"),
         }
     }
 
@@ -221,8 +221,7 @@ impl<'a> SharedState<'a> {
         }
         if clients.end == self.clients.len() {
             let summary = server.close().expect("the run has rounds left");
-            let down = wire::downlink_len(server.model().len(), summary.nonzero);
-            traffic.downlink_bytes += (self.clients.len() * down) as u64;
+            traffic.downlink_bytes += (self.clients.len() * summary.down) as u64;
         }
     }
 }

@@ -10,6 +10,10 @@ pub(super) enum Task {
     CopyServer,
     /// Compute metrics.
     Evaluate,
+    /// Compute the messages of nodes without a server.
+    Speak,
+    /// Let nodes without a server hear their neighbours.
+    Hear,
     /// Compute the messages of a block, and add them to the server.
     Messages(ClientBlock),
     /// The same on the first thread alone: the copies of the other threads become outdated.
@@ -36,6 +40,8 @@ impl Task {
             Task::Reallocate => without_block(0),
             Task::CopyServer => without_block(1),
             Task::Evaluate => without_block(2),
+            Task::Speak => without_block(3),
+            Task::Hear => without_block(4),
             Task::Messages(block) => word(1, block),
             Task::MessagesAlone(block) => word(2, block),
         }
@@ -49,7 +55,9 @@ impl Task {
         match (word & 3, block.index) {
             (0, 0) => Task::Reallocate,
             (0, 1) => Task::CopyServer,
-            (0, _) => Task::Evaluate,
+            (0, 2) => Task::Evaluate,
+            (0, 3) => Task::Speak,
+            (0, _) => Task::Hear,
             (1, _) => Task::Messages(block),
             _ => Task::MessagesAlone(block),
         }
@@ -70,6 +78,8 @@ mod tests {
             Task::Reallocate,
             Task::CopyServer,
             Task::Evaluate,
+            Task::Speak,
+            Task::Hear,
             Task::Messages(block),
             Task::MessagesAlone(block),
         ] {

@@ -171,7 +171,9 @@ impl Problem {
                 (0.0, 0.0, 0.0, 1.0)
             }
             EstimatorKind::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
-            EstimatorKind::Saga => (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m)),
+            EstimatorKind::Saga | EstimatorKind::Sag => {
+                (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m))
+            }
         };
         let alpha = 3.0 * beta * c1 / (2.0 * (1.0 + w) * theta * l * l);
         let base = 1.0 + 2.0 * alpha * c4 + 4.0 * beta * (1.0 + w);

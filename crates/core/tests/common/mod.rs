@@ -113,6 +113,7 @@ pub fn server_plan(plan: &ClientPlan, clients: usize, rounds: Round) -> ServerPl
         step_cap: None,
         smoothing: None,
         equalizing: None,
+        downlink: None,
         shift_step: plan.shift_step,
         regularizer: None,
         rounds,

@@ -3,12 +3,15 @@
 //! shares nothing with the product but the plan and the random numbers, which it draws for itself
 //! from the same keys.
 
-use soteriafl_core::compress::Selection;
+use rand::Rng;
+use soteriafl_core::compress::{DownlinkKind, Rounding, Selection};
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Coordinates, Regularizer};
 use soteriafl_core::privacy::Noise;
 use soteriafl_core::protocol::{ClientPlan, Equalizing, EstimatorPlan, Round, Schedule, Smoothing};
-use soteriafl_core::random::{IndexSeed, Purpose, SecretKey, fill_standard_normal, unit};
+use soteriafl_core::random::{
+    IndexSeed, PublicPurpose, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit,
+};
 use soteriafl_core::sampling::Sampling;
 
 use super::Setting;
@@ -85,6 +88,8 @@ impl Setting {
         let mut s = vec![0.0; x.len()];
         let mut velocity = vec![0.0; x.len()];
         let mut recursive = vec![0.0; x.len()];
+        // Where the way down is compressed, the server's own model; `x` is what everybody has.
+        let mut target = x.clone();
         for round in 0..plan.rounds {
             let mut mean = vec![0.0; x.len()];
             for (i, client) in clients.iter_mut().enumerate() {
@@ -130,12 +135,68 @@ impl Setting {
             };
             let norm = direction.iter().map(|v| v * v).sum::<f64>().sqrt();
             let step = (plan.step_size * factor).min(plan.step_cap.unwrap_or(f64::INFINITY) / norm);
-            add(&mut x, -step, &direction);
+            add(&mut target, -step, &direction);
+            match &plan.downlink {
+                Some(downlink) => {
+                    let told = told(downlink.kind(), self.plan.public_seed, round, &target, &x);
+                    add(&mut x, 1.0, &told);
+                }
+                None => x.clone_from(&target),
+            }
             add(&mut s, plan.shift_step.unwrap_or(0.0), &mean);
         }
         let shifts = clients.into_iter().map(|client| client.shift).collect();
         (x, s, shifts)
     }
+}
+
+/// What the server tells of the difference of two models, from the definitions: dense, in `f64`.
+fn told(kind: DownlinkKind, seed: PublicSeed, round: Round, x: &[f64], w: &[f64]) -> Vec<f64> {
+    let d = x.len();
+    let mut stream = seed.stream(PublicPurpose::Downlink, round);
+    let chosen: Vec<usize> = match kind.coordinates {
+        None => (0..d).collect(),
+        Some(k) => {
+            let (mut chosen, mut marks) = (Vec::new(), Vec::new());
+            let mut seed = IndexSeed([0; IndexSeed::LEN]);
+            stream.fill_bytes(&mut seed.0);
+            seed.choose(k, d, &mut chosen, &mut marks);
+            chosen.into_iter().map(|index| index as usize).collect()
+        }
+    };
+    let mut told = vec![0.0; d];
+    for bucket in chosen.chunks(512) {
+        let values: Vec<f64> = bucket.iter().map(|&i| x[i] - w[i]).collect();
+        let b = values.len() as f64;
+        let sum: f64 = values.iter().map(|v| v.abs()).sum();
+        let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+        for (&i, v) in bucket.iter().zip(&values) {
+            told[i] = match kind.rounding {
+                Rounding::Exact => *v,
+                Rounding::Sign => (sum / b).copysign(if *v < 0.0 { -1.0 } else { 1.0 }),
+                Rounding::Natural => {
+                    let coin = unit(&mut stream);
+                    let low = 2f64.powf(v.abs().log2().floor());
+                    let up = coin < v.abs() / low - 1.0;
+                    let rounded = if *v == 0.0 {
+                        0.0
+                    } else {
+                        low * f64::from(1 + u8::from(up))
+                    };
+                    rounded.copysign(*v) * 8.0 / 9.0
+                }
+                Rounding::Qsgd { levels } => {
+                    let (coin, s) = (unit(&mut stream), f64::from(levels));
+                    let position = if norm > 0.0 { v.abs() / norm * s } else { 0.0 };
+                    let up = coin < position - position.floor();
+                    let level = position.floor() + f64::from(u8::from(up));
+                    let omega = (b / (s * s)).min(b.sqrt() / s);
+                    (norm * level / s).copysign(*v) / (1.0 + omega)
+                }
+            };
+        }
+    }
+    told
 }
 
 /// One client of the reference run.
@@ -148,6 +209,8 @@ pub struct ReferenceClient {
     snapshot: Option<Vec<f64>>,
     /// SAGA's `w_j`.
     visits: Option<Vec<Vec<f64>>>,
+    /// The models of SAG's last visits; no model where there was none.
+    last_visits: Option<Vec<Option<Vec<f64>>>>,
 }
 
 impl ReferenceClient {
@@ -160,6 +223,7 @@ impl ReferenceClient {
             shift: vec![0.0; setting.start.len()],
             snapshot: None,
             visits: None,
+            last_visits: None,
         }
     }
 
@@ -277,6 +341,22 @@ impl ReferenceClient {
                 }
                 return sum;
             }
+            EstimatorPlan::Sag { memory } => {
+                let unvisited = || vec![None; m];
+                let visits = self.last_visits.get_or_insert_with(unvisited);
+                batch
+                    .iter()
+                    .for_each(|&j| visits[j as usize] = Some(x.to_vec()));
+                for (j, visit) in visits.iter().enumerate() {
+                    if let Some(visit) = visit {
+                        add(&mut sum, memory / m as f64, &gradient(j, visit));
+                    }
+                }
+                for &j in &batch {
+                    add(&mut sum, (1.0 - memory) / b, &gradient(j as usize, x));
+                }
+                return sum;
+            }
             EstimatorPlan::Saga { difference_clip } => {
                 let visits = self.visits.take().unwrap_or_else(|| vec![x.to_vec(); m]);
                 (difference_clip, visits)
@@ -339,7 +419,7 @@ fn clipped(vector: Vec<f64>, bound: f64) -> Vec<f64> {
     scaled(vector, scale)
 }
 
-fn regularizer_gradient(regularizer: Regularizer, x: &[f64]) -> Vec<f64> {
+pub fn regularizer_gradient(regularizer: Regularizer, x: &[f64]) -> Vec<f64> {
     x.iter()
         .map(|x| match regularizer {
             Regularizer::None => 0.0,

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::super::csv::{Format, Lines};
 use super::super::faults::Faults;
-use super::super::reader::Input;
+use super::super::table::{Format, Reader};
 use super::super::{DataError, Place, Schema};
 use super::TableSchema;
 use super::columns::ColumnFault;
@@ -54,11 +53,11 @@ impl Checked {
     }
 }
 
-/// Looks at a whole table of text. Columns that do not fit as a whole are told, and the others are
+/// Looks at a whole table. Columns that do not fit as a whole are told, and the others are
 /// looked at all the same.
 ///
 /// # Errors
-/// When the file cannot be read, or its first line is no line of a table.
+/// When the file cannot be read, or its first row is no row of a table.
 pub fn check(
     path: &std::path::Path,
     format: &Format,
@@ -69,22 +68,22 @@ pub fn check(
         unlabelled: !labelled,
         ..Schema::default()
     };
-    let mut lines = Lines::new(Input::open(path)?, format.separator);
-    if !lines.advance()? {
+    let mut reader = Reader::open(path, format)?;
+    if !reader.advance()? {
         return Err(DataError::Empty {
             place: Place::file(path),
         });
     }
-    let (layout, mut more) = layout(&mut lines, format, table, &schema)?;
+    let (layout, mut more) = layout(&mut reader, format, table, &schema)?;
     let columns = layout.faults.clone();
-    let mut rows = Rows::new(path, layout, table, &schema);
+    let mut rows = Rows::new(&reader, layout, table, &schema);
     let mut count = 0;
     while more {
-        rows.push_line(&lines);
+        rows.push(&reader);
         // Nothing is kept: a file may be larger than memory.
         rows.forget();
         count += 1;
-        more = lines.advance()?;
+        more = reader.advance()?;
     }
     Ok(Checked {
         file: path.to_owned(),

@@ -6,11 +6,9 @@
 //! One pass; of every column at most [`MOST_VALUES`] different values are kept.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::super::csv::{Format, LabelColumn, Lines};
-use super::super::faults::{Faults, Kind};
-use super::super::reader::Input;
+use super::super::table::{Format, Reader};
 use super::super::{DataError, OtherName, Place};
 use super::encode::{Cell, NO, YES, number};
 use super::{
@@ -64,7 +62,7 @@ impl Draft {
     }
 }
 
-/// Looks at the files of a table of text, whose first lines name its columns.
+/// Looks at the files of a table whose columns have names.
 ///
 /// # Errors
 /// When one cannot be read, has no header, no rows, rows that are none, or other columns than the
@@ -73,29 +71,29 @@ pub fn draft(paths: &[PathBuf], format: &Format) -> Result<Draft, DataError> {
     let mut table: Option<(Vec<String>, usize, Vec<Values>)> = None;
     let mut rows = 0;
     for path in paths {
-        let mut lines = Lines::new(Input::open(path)?, format.separator);
+        let mut reader = Reader::open(path, format)?;
         let empty = || DataError::Empty {
             place: Place::file(path),
         };
-        if !lines.advance()? {
+        if !reader.advance()? {
             return Err(empty());
         }
-        let names = header(&lines, format)?;
+        let names = header(&reader, format)?;
         if let Some((known, ..)) = &table
             && let Some(difference) = OtherName::first(known, &names)
         {
-            let place = Place::line(path, lines.number);
+            let place = reader.place();
             return Err(DataError::Names { place, difference });
         }
         let (_, _, columns) = match &mut table {
             Some(table) => table,
             None => {
-                let label = label_place(&lines, &names, &format.label)?;
+                let label = format.label.place(&reader, &names)?;
                 let columns = names.iter().map(|_| Values::default()).collect();
                 table.insert((names, label, columns))
             }
         };
-        match look_at(&mut lines, path, columns)? {
+        match look_at(&mut reader, columns)? {
             0 => return Err(empty()),
             found => rows += found,
         }
@@ -108,45 +106,38 @@ pub fn draft(paths: &[PathBuf], format: &Format) -> Result<Draft, DataError> {
     }
 }
 
-/// The names in the first line.
-fn header(lines: &Lines<'_>, format: &Format) -> Result<Vec<String>, DataError> {
-    let mut faults = Faults::new(lines.input.path(), None);
-    if lines.add_broken(&mut faults) {
+/// The names in the first row.
+fn header(reader: &Reader<'_>, format: &Format) -> Result<Vec<String>, DataError> {
+    let mut faults = reader.faults(None);
+    if reader.add_broken(&mut faults) {
         return Err(DataError::Table(Box::new(faults)));
     }
-    let names = lines.texts();
-    let numbers = lines
-        .fields()
-        .filter(|field| number(field).is_some())
-        .count();
-    if format.header == Some(false) || (format.header.is_none() && numbers > 0) {
+    let names = reader.texts();
+    let is_number = |name: &&String| number(name.as_bytes()).is_some();
+    let numbers = names.iter().filter(is_number).count();
+    let said = reader.has_names(format);
+    if said == Some(false) || (said.is_none() && numbers > 0) {
         let expected = "names of columns in the first line, which a schema is about";
-        return Err(lines.unfit(expected, format!("{numbers} numbers")));
+        return Err(reader.unfit(expected, format!("{numbers} numbers")));
     }
     if names.len() < 2 {
         let expected = "at least two columns, features and a label";
-        return Err(lines.unfit(expected, names.len().to_string()));
+        return Err(reader.unfit(expected, names.len().to_string()));
     }
     Ok(names)
 }
 
 /// Looks at all rows of a file; how many there are.
-fn look_at(lines: &mut Lines<'_>, path: &Path, columns: &mut [Values]) -> Result<u64, DataError> {
-    let (mut faults, mut rows) = (Faults::new(path, None), 0);
-    while lines.advance()? {
+fn look_at(reader: &mut Reader<'_>, columns: &mut [Values]) -> Result<u64, DataError> {
+    let (mut faults, mut rows) = (reader.faults(None), 0);
+    while reader.advance()? {
         faults.count_row();
-        if lines.add_broken(&mut faults) {
-            continue;
-        }
-        if lines.len() != columns.len() {
-            let expected = format!("{} columns, as in the first line", columns.len());
-            let found = || lines.len().to_string();
-            faults.add(lines.number, None, Kind::Columns, expected, found);
+        if reader.add_misfit(columns.len(), &mut faults) {
             continue;
         }
         rows += 1;
-        for (column, field) in columns.iter_mut().zip(lines.fields()) {
-            column.add(Cell::Text(field));
+        for (column, cell) in columns.iter_mut().zip(reader.cells()) {
+            column.add(cell);
         }
     }
     match faults.is_empty() {
@@ -174,25 +165,6 @@ pub(crate) fn propose(names: &[String], columns: &[Values], label: usize, rows: 
     Draft {
         rows,
         columns: columns.collect(),
-    }
-}
-
-fn label_place(
-    lines: &Lines<'_>,
-    names: &[String],
-    label: &LabelColumn,
-) -> Result<usize, DataError> {
-    match label {
-        LabelColumn::Last => Ok(names.len() - 1),
-        LabelColumn::Number(number) if (1..=names.len()).contains(number) => Ok(number - 1),
-        LabelColumn::Number(number) => {
-            let expected = format!("a label in column {number}");
-            Err(lines.unfit(expected, format!("{} columns", names.len())))
-        }
-        LabelColumn::Name(name) => names.iter().position(|n| n == name).ok_or_else(|| {
-            let expected = format!("a header with one column \"{name}\"");
-            lines.unfit(expected, names.join(", "))
-        }),
     }
 }
 

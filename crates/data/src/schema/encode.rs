@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
+use soteriafl_core::ranges::{GAP, LARGEST};
+
 use super::super::faults::Kind;
+use super::super::reader::quote;
 use super::{ColumnKind, Date, Numbers, Treatment};
 
 /// What stands in a field.
@@ -18,6 +21,17 @@ pub enum Cell<'a> {
     Number(f64),
     /// Nothing.
     Gap,
+}
+
+impl Cell<'_> {
+    /// For an error message.
+    pub(crate) fn shown(self) -> String {
+        match self {
+            Cell::Text(text) => quote(text),
+            Cell::Number(number) => number.to_string(),
+            Cell::Gap => "nothing".to_owned(),
+        }
+    }
 }
 
 /// How a field fitted what the schema says.
@@ -60,6 +74,8 @@ enum Rule {
         high: f64,
         root: bool,
     },
+    /// As it stands there: its range is not known yet.
+    Raw,
     YesNo(Option<[String; 2]>),
     Category {
         values: Vec<String>,
@@ -76,6 +92,7 @@ impl Encoder {
                 let (low, high) = (*low, *high);
                 (Rule::Number { low, high, root }, 1 + usize::from(root))
             }
+            ColumnKind::PrivateNumber => (Rule::Raw, 1 + usize::from(root)),
             ColumnKind::Date { low, high } => {
                 let (low, high) = (f64::from(low.days()), f64::from(high.days()));
                 (Rule::Date { low, high, root }, 1 + usize::from(root))
@@ -107,7 +124,10 @@ impl Encoder {
 
     /// Whether its first feature is a place on a range.
     pub(super) fn is_number(&self) -> bool {
-        matches!(self.rule, Rule::Number { .. } | Rule::Date { .. })
+        matches!(
+            self.rule,
+            Rule::Number { .. } | Rule::Date { .. } | Rule::Raw
+        )
     }
 
     /// Whether this text is one of the column's values, whatever else it could mean: a category
@@ -136,6 +156,9 @@ impl Encoder {
             Cell::Text(text) => is_missing(text) && !self.names_a_value(text),
         };
         if gap {
+            if self.rule == Rule::Raw && self.gap != Treatment::Refuse {
+                features[0] = GAP;
+            }
             return match self.gap {
                 Treatment::Refuse => Err((Kind::Gap, self.expected())),
                 Treatment::Neutral => Ok(Fit::Gap),
@@ -156,6 +179,21 @@ impl Encoder {
                     None => Err((Kind::Text, self.expected())),
                     Some(value) if !value.is_finite() => Err((Kind::NotFinite, self.expected())),
                     Some(value) => Ok(on_range(value, low, high, root, features)),
+                }
+            }
+            Rule::Raw => {
+                let value = match cell {
+                    Cell::Number(value) => Some(value),
+                    Cell::Text(text) => number(text),
+                    Cell::Gap => None,
+                };
+                match value {
+                    None => Err((Kind::Text, self.expected())),
+                    Some(value) if !value.is_finite() => Err((Kind::NotFinite, self.expected())),
+                    Some(value) => {
+                        features[0] = value.clamp(-LARGEST, LARGEST) as f32;
+                        Ok(Fit::Known)
+                    }
                 }
             }
             &Rule::Date { low, high, root } => {
@@ -214,7 +252,7 @@ impl Encoder {
     /// What should stand in a field, for a message.
     pub(super) fn expected(&self) -> String {
         match &self.rule {
-            Rule::Number { .. } => "a number".to_owned(),
+            Rule::Number { .. } | Rule::Raw => "a number".to_owned(),
             Rule::Date { .. } => "a date as 2024-12-31".to_owned(),
             Rule::YesNo(Some([no, yes])) => format!("\"{no}\" or \"{yes}\""),
             Rule::YesNo(None) => "yes or no".to_owned(),

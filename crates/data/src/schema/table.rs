@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use super::super::csv::{Format, Lines};
 use super::super::faults::{Faults, Kind};
 use super::super::labels::Labels;
-use super::super::reader::{Input, quote};
+use super::super::reader::quote;
+use super::super::table::{Format, Reader};
 use soteriafl_core::data::TargetRange;
 
 use super::super::{
@@ -61,10 +61,10 @@ pub(crate) struct TableRows {
     pub(crate) people: Option<Grouping>,
 }
 
-/// Reads files of text as one table through `table`, and says how many rows each has; `schema` says
+/// Reads files as one table through `table`, and says how many rows each has; `schema` says
 /// whether labels are needed and which column deals the rows to clients.
 pub(crate) fn read_tables<'a>(
-    inputs: impl Iterator<Item = Result<Input<'a>, DataError>>,
+    files: impl Iterator<Item = Result<Reader<'a>, DataError>>,
     format: &Format,
     table: &TableSchema,
     schema: &Schema,
@@ -79,13 +79,13 @@ pub(crate) fn read_tables<'a>(
         return Err(DataError::Names { place, difference });
     }
     let (mut rows, mut counts) = (None, Vec::new());
-    for input in inputs {
-        let mut lines = Lines::new(input?, format.separator);
-        let path = lines.input.path().to_owned();
-        if !lines.advance()? {
+    for file in files {
+        let mut reader = file?;
+        let path = reader.path().to_owned();
+        if !reader.advance()? {
             return Err(empty(&path));
         }
-        let (layout, mut more) = layout(&mut lines, format, table, schema)?;
+        let (layout, mut more) = layout(&mut reader, format, table, schema)?;
         if !layout.faults.is_empty() {
             return Err(DataError::Columns {
                 path,
@@ -93,15 +93,15 @@ pub(crate) fn read_tables<'a>(
             });
         }
         let rows = match &mut rows {
-            None => rows.insert(Rows::new(&path, layout, table, schema)),
+            None => rows.insert(Rows::new(&reader, layout, table, schema)),
             Some(rows) => {
-                rows.go_on(&path, layout);
+                rows.go_on(&reader, layout);
                 rows
             }
         };
         while more {
-            rows.push_line(&lines);
-            more = lines.advance()?;
+            rows.push(&reader);
+            more = reader.advance()?;
         }
         counts.push(rows.close(&path)?);
     }
@@ -111,24 +111,24 @@ pub(crate) fn read_tables<'a>(
     }
 }
 
-/// The columns of a file of text, and whether the line that `lines` stands at is a row.
+/// The columns of a file, and whether `reader` stands at a row.
 pub(super) fn layout<'s>(
-    lines: &mut Lines<'_>,
+    reader: &mut Reader<'_>,
     format: &Format,
     table: &'s TableSchema,
     schema: &Schema,
 ) -> Result<(Layout<'s>, bool), DataError> {
-    let mut faults = Faults::new(lines.input.path(), None);
-    if lines.add_broken(&mut faults) {
+    let mut faults = reader.faults(None);
+    if reader.add_broken(&mut faults) {
         return Err(DataError::Table(Box::new(faults)));
     }
     let (client, labelled) = (schema.client_column.as_deref(), !schema.unlabelled);
-    if format.header == Some(false) {
-        let layout = Layout::counted(lines.len(), table, client, labelled);
+    if reader.has_names(format) == Some(false) {
+        let layout = Layout::counted(reader.len(), table, client, labelled);
         return Ok((layout, true));
     }
-    let layout = Layout::named(&lines.texts(), table, client, labelled);
-    Ok((layout, lines.advance()?))
+    let layout = Layout::named(&reader.texts(), table, client, labelled);
+    Ok((layout, reader.advance()?))
 }
 
 /// Rows as they come, made features.
@@ -153,7 +153,7 @@ pub(super) struct Rows<'s> {
 
 impl<'s> Rows<'s> {
     pub(super) fn new(
-        path: &Path,
+        reader: &Reader<'_>,
         layout: Layout<'s>,
         table: &'s TableSchema,
         schema: &Schema,
@@ -167,7 +167,7 @@ impl<'s> Rows<'s> {
             rows: 0,
             all_rows: 0,
             adjusted: Vec::new(),
-            faults: Faults::new(path, Some(names)),
+            faults: reader.faults(Some(names)),
             counts: vec![[0; 2]; layout.uses.len()],
             clients: layout.client.map(|_| Groups::default()),
             people: layout.person.map(|_| Groups::default()),
@@ -176,31 +176,20 @@ impl<'s> Rows<'s> {
         }
     }
 
-    /// Adds the line at which `lines` stands.
-    pub(super) fn push_line(&mut self, lines: &Lines<'_>) {
-        if lines.add_broken(&mut self.faults) {
-            self.faults.count_row();
-        } else if lines.len() != self.layout.uses.len() {
-            self.faults.count_row();
-            let expected = format!("{} columns, as in the first line", self.layout.uses.len());
-            let found = || lines.len().to_string();
-            self.faults
-                .add(lines.number, None, Kind::Columns, expected, found);
-        } else {
-            self.push(lines.number, lines.fields().map(Cell::Text));
-        }
-    }
-
-    /// Adds a row, or what is wrong with it. Nothing is stored any more once anything was wrong.
-    pub(super) fn push<'c>(&mut self, line: u64, cells: impl Iterator<Item = Cell<'c>>) {
+    /// Adds the row at which `reader` stands, or what is wrong with it. Nothing is stored any more
+    /// once anything was wrong.
+    pub(super) fn push(&mut self, reader: &Reader<'_>) {
         self.faults.count_row();
+        if reader.add_misfit(self.layout.uses.len(), &mut self.faults) {
+            return;
+        }
         self.rows += 1;
         if !self.faults.is_empty() {
             self.values.clear();
         }
         let start = self.values.len();
         self.values.resize(start + self.width, 0.0);
-        for (place, cell) in cells.enumerate() {
+        for (place, cell) in reader.cells().enumerate() {
             let outcome = match self.layout.uses[place] {
                 Use::Feature { encoder, at } => {
                     let features = &mut self.values[start + at..][..encoder.width()];
@@ -212,7 +201,7 @@ impl<'s> Rows<'s> {
                         Fit::Unknown => self.counts[place][1] += 1,
                     })
                 }
-                Use::Label if !self.unlabelled => self.push_label(cell),
+                Use::Label if !self.unlabelled => self.labels.push_cell(cell),
                 Use::Label | Use::Nothing => Ok(()),
             };
             let grouped = [
@@ -233,20 +222,11 @@ impl<'s> Rows<'s> {
                 }
             }
             if let Err((kind, expected)) = outcome {
+                let line = reader.number();
                 self.faults
-                    .add(line, Some(place), kind, expected, || shown(cell));
+                    .add(line, Some(place), kind, expected, || cell.shown());
             }
         }
-    }
-
-    fn push_label(&mut self, cell: Cell<'_>) -> Result<(), (Kind, String)> {
-        let refused = match cell {
-            Cell::Gap => return Err((Kind::Nothing, "a label".to_owned())),
-            Cell::Text(b"") => return Err((Kind::Nothing, "a label".to_owned())),
-            Cell::Text(text) => self.labels.push(text),
-            Cell::Number(number) => self.labels.push(number.to_string().as_bytes()),
-        };
-        refused.map_err(|refused| (Kind::Label, refused.expected))
     }
 
     /// Drops what was kept of rows.
@@ -282,9 +262,9 @@ impl<'s> Rows<'s> {
     }
 
     /// Goes on with another file, with columns of its own.
-    fn go_on(&mut self, path: &Path, layout: Layout<'s>) {
+    fn go_on(&mut self, reader: &Reader<'_>, layout: Layout<'s>) {
         self.counts = vec![[0; 2]; layout.uses.len()];
-        self.faults = Faults::new(path, Some(column_names(&layout, self.table)));
+        self.faults = reader.faults(Some(column_names(&layout, self.table)));
         self.layout = layout;
         self.rows = 0;
     }
@@ -390,15 +370,6 @@ fn column_names(layout: &Layout<'_>, table: &TableSchema) -> Vec<String> {
         }
     }
     names
-}
-
-/// A field for an error message.
-fn shown(cell: Cell<'_>) -> String {
-    match cell {
-        Cell::Text(text) => quote(text),
-        Cell::Number(number) => number.to_string(),
-        Cell::Gap => "nothing".to_owned(),
-    }
 }
 
 /// Names of clients or people, as they come.

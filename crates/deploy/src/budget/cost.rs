@@ -1,6 +1,10 @@
 //! What a run costs, alone and with what was spent before: added up before anything has left.
 
-use super::{Counted, Judged, Limits, Refusal, Sent, Spent};
+use soteriafl::words::readable;
+use soteriafl_accountant::round_up;
+
+use super::{Counted, Judged, Limits, Refusal, Sent, Spent, strict_limit};
+use crate::description::may_be_elsewhere;
 use crate::store::LedgerRun;
 
 /// What taking part costs.
@@ -21,7 +25,9 @@ pub struct Cost<'a> {
 
 impl<'a> Cost<'a> {
     /// Adds up. Every run of the state counts, as if each record had been in all of them, unless
-    /// data sets are `disjoint`.
+    /// data sets are `disjoint`. Digests tell those apart, and records behind a model that is
+    /// computed elsewhere have one for each way in which they are held (arrays, tensors of another
+    /// type or shape): beside such a run all count, whatever is said.
     ///
     /// # Errors
     /// When something cannot be added up.
@@ -32,6 +38,9 @@ impl<'a> Cost<'a> {
         disjoint: bool,
     ) -> Result<Self, Refusal> {
         let earlier = known.iter().filter(|known| known.hash != run.hash);
+        let sent = earlier.clone().filter(|known| known.messages > 0);
+        let mut all = sent.chain([run]);
+        let disjoint = disjoint && !all.any(|run| may_be_elsewhere(&run.description));
         let (counted, apart): (Vec<_>, Vec<_>) =
             earlier.partition(|earlier| !disjoint || earlier.data == run.data);
         let before = Counted::new(counted.iter().copied(), None, limits.replace_one);
@@ -57,5 +66,44 @@ impl<'a> Cost<'a> {
     pub fn alone(&self) -> Result<Judged, Refusal> {
         let alone = Counted::new([], Some(self.run), self.limits.replace_one);
         self.limits.judged(&alone)
+    }
+
+    /// What would be refused under a limit that is the run's own epsilon, in words: to be said
+    /// aloud where there is no limit.
+    ///
+    /// # Errors
+    /// When the run cannot be accounted.
+    pub fn publishes_records(&self) -> Result<Option<String>, Refusal> {
+        let price = &self.run.price;
+        let Some(claimed) = price.epsilon else {
+            return Ok(None);
+        };
+        let alone = self.alone()?;
+        let strict = &alone.strict;
+        let cheap = strict.epsilon.unwrap_or(f64::INFINITY) <= strict_limit(claimed);
+        if cheap && alone.read() < self.limits.most_read() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "this run can publish whole records: it names epsilon {} at delta {}, and costs {} at \
+             delta {}; up to {} can be expected to be read; under a limit of that epsilon it would \
+             be refused",
+            readable(round_up(claimed, 4)),
+            readable(price.delta),
+            epsilon_text(strict.epsilon),
+            readable(strict.delta),
+            alone.read_in_words(),
+        )))
+    }
+}
+
+/// An epsilon for people, rounded up.
+pub fn epsilon_text(epsilon: Option<f64>) -> String {
+    match epsilon {
+        Some(epsilon) if epsilon.is_finite() => {
+            format!("epsilon {}", readable(round_up(epsilon, 4)))
+        }
+        Some(_) => "more than any accountant can say".to_string(),
+        None => "nobody can say how much".to_string(),
     }
 }

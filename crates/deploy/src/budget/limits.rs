@@ -24,6 +24,7 @@ use soteriafl_accountant::round_up;
 
 use super::super::store::LedgerRun;
 use super::{Counted, Refusal, Sent, Spent};
+use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
 
 /// Largest delta that a client takes unless told otherwise.
@@ -184,7 +185,8 @@ pub fn check_limits(
 ) -> Result<(), Refusal> {
     let Judged { spent, strict, .. } = judged;
     let (sent, named) = (Sent::of(run), run.price.delta);
-    let adjacency = spent.adjacency.word();
+    // Whom the sum speaks of.
+    let adjacency = neighbours(spent.adjacency, spent.records_per_person);
     let largest = limits.delta.unwrap_or(MAX_DELTA);
     // Here and below written so that no odd number passes.
     if !within(named, largest) {

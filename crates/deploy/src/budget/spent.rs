@@ -10,13 +10,13 @@
 //! decided before the first message of all whether a second run will ever be admitted, and with it
 //! which of the two costs applies (`docs/privacy.md`, Proposition 13).
 
-use soteriafl_accountant::Adjacency;
 use soteriafl_accountant::rdp::RdpCurve;
+use soteriafl_accountant::{Adjacency, Release};
 
 use super::super::Hash;
 use super::super::description::Dealing;
 use super::super::store::LedgerRun;
-use super::{Priced, Refusal};
+use super::Refusal;
 
 /// Runs that are counted together, as if one record had been in all of them.
 #[derive(Clone, Debug)]
@@ -65,7 +65,8 @@ impl<'a> Counted<'a> {
     }
 
     /// How many records have been in some message of these runs, at most. The same part, dealt
-    /// alike in several runs, is the same records; all parts together are no more than the source.
+    /// alike in several runs, is the same records; all parts together are no more than the source. Runs
+    /// that keep some records of each person may keep others, by another seed.
     pub fn records(&self) -> u64 {
         let mut sources: Vec<&Hash> = self.runs.iter().map(|run| &run.data).collect();
         sources.sort_unstable();
@@ -76,12 +77,21 @@ impl<'a> Counted<'a> {
             let mut known = Vec::new();
             for run in runs {
                 let records = run.price.records;
-                let Some((_, parts)) = run.part else {
-                    whole = whole.max(records);
-                    continue;
-                };
-                all = all.max((records + 1).saturating_mul(parts as u64));
-                let part = Dealing::of(&run.description).map(|dealing| (dealing, run.part));
+                let dealing = Dealing::of(&run.description);
+                let chooses = dealing.is_some_and(|dealing| dealing.bounds_persons());
+                match run.part {
+                    None if !chooses => {
+                        whole = whole.max(records);
+                        continue;
+                    }
+                    // Another seed keeps other records of the same persons, and nobody knows here
+                    // how many there are.
+                    None => all = u64::MAX,
+                    Some((_, parts)) => {
+                        all = all.max((records + 1).saturating_mul(parts as u64));
+                    }
+                }
+                let part = dealing.map(|dealing| (dealing, run.part));
                 if part.is_none() || !known.contains(&part) {
                     dealt = dealt.saturating_add(records);
                     known.push(part);
@@ -152,12 +162,16 @@ impl<'a> Counted<'a> {
             };
             let ratio = price.noise_levels.map_or(1.0, |(_, ratio)| ratio);
             for (messages, sigma) in [(first, price.sigma), (second, ratio * price.sigma)] {
-                let Some(curve) = curve(price, sigma, self.adjacency)? else {
+                let Some(release) = price.release()? else {
                     return Ok(None);
                 };
+                let curve = curve(&release, sigma, self.adjacency)?;
                 if messages > 0 {
                     sum = sum.plus(&curve.times(messages));
                 }
+            }
+            for (release, sigma) in price.releases_before()? {
+                sum = sum.plus(&curve(&release, sigma, self.adjacency)?);
             }
         }
         Ok(Some(sum.filter_epsilon(delta)))
@@ -165,19 +179,16 @@ impl<'a> Counted<'a> {
 }
 
 /// The Renyi curve of one message with this much noise.
-fn curve(price: &Priced, sigma: f64, adjacency: Adjacency) -> Result<Option<RdpCurve>, Refusal> {
-    let Some(release) = price.release()? else {
-        return Ok(None);
-    };
+fn curve(release: &Release, sigma: f64, adjacency: Adjacency) -> Result<RdpCurve, Refusal> {
     let by = |adjacency| {
         let curve = release.rdp_curve(sigma, adjacency);
         curve.map_err(|error| Refusal::Ledger(error.to_string()))
     };
     let replaced = by(Adjacency::ReplaceOne)?;
     if adjacency == Adjacency::ReplaceOne {
-        return Ok(Some(replaced));
+        return Ok(replaced);
     }
     // A zeroed record is a replaced one, so what bounds these bounds those; taken at every order,
     // no run is cheaper beside one that speaks of replaced records than alone.
-    Ok(Some(by(Adjacency::ZeroOut)?.tighter(&replaced)))
+    Ok(by(Adjacency::ZeroOut)?.tighter(&replaced))
 }

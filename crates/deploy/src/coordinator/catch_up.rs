@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use soteriafl_core::protocol::{ClientId, EstimatorPlan, Round};
+use soteriafl_core::protocol::{ClientId, EstimatorPlan, Round, ServerState};
 
 use super::super::participant::Position;
 use super::super::store::ServerStore;
@@ -64,7 +64,7 @@ impl<S: ServerStore> Coordinator<S> {
             let known = self.dense.take().filter(|dense| dense.round == from);
             let dense = match known {
                 Some(dense) => dense,
-                None => Arc::new(self.store.snapshot(from)?),
+                None => Arc::new(self.followed(from)?),
             };
             self.dense = Some(Arc::clone(&dense));
             Some(dense)
@@ -78,6 +78,15 @@ impl<S: ServerStore> Coordinator<S> {
         })
     }
 
+    /// The dense state before a round, as far as clients have it.
+    fn followed(&mut self, round: Round) -> Result<ServerState, CoordinatorError> {
+        let state = self.store.snapshot(round)?;
+        Ok(match self.description.resolved.downlink {
+            None => state,
+            Some(_) => state.followed(),
+        })
+    }
+
     /// The round to start from so that the fewest bytes bring a client to the open round.
     fn cheapest(&self, have: Option<Round>, every_round: bool) -> Round {
         let open = self.round();
@@ -86,10 +95,15 @@ impl<S: ServerStore> Coordinator<S> {
             None => 0,
         };
         let bytes = |from: Round| until(open) - until(from);
-        let vectors = 1
-            + u64::from(self.plan.shift_step.is_some())
-            + u64::from(self.description.resolved.momentum != 0.0)
-            + u64::from(self.plan.estimator.recursion().is_some());
+        let resolved = &self.description.resolved;
+        let vectors = match resolved.downlink {
+            Some(_) => 1,
+            None => {
+                1 + u64::from(self.plan.shift_step.is_some())
+                    + u64::from(resolved.momentum != 0.0)
+                    + u64::from(self.plan.estimator.recursion().is_some())
+            }
+        };
         let state = 4 * vectors * self.description.dimension() as u64;
         // The model that clients compare with must not be skipped.
         let needed = match self.plan.estimator.recursion() {

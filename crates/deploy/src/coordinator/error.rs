@@ -105,3 +105,13 @@ pub enum CoordinatorError {
     #[error("this server has failed and must be started again")]
     Failed,
 }
+
+impl CoordinatorError {
+    /// Whether it is the server that cannot go on, whatever clients do.
+    pub fn ends_the_server(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(_) | Self::Diverged(_) | Self::Problem(_) | Self::Server(_) | Self::Failed
+        )
+    }
+}

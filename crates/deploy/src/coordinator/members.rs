@@ -13,7 +13,7 @@ use soteriafl_core::protocol::ClientId;
 
 use super::super::calibration_cache::{Calibrated, Calibration};
 use super::super::message_bounds::Rule;
-use super::super::store::{Member, ServerStore, Sums};
+use super::super::store::{Member, ServerStore};
 use super::{Coordinator, CoordinatorError, Running};
 use soteriafl::problem::weights;
 
@@ -102,7 +102,7 @@ impl<S: ServerStore> Coordinator<S> {
     }
 
     /// The clients' numbers of records, once all have joined.
-    fn records(&self) -> Vec<usize> {
+    pub(super) fn records(&self) -> Vec<usize> {
         let members = self.members.iter().flatten();
         members.map(|member| member.records as usize).collect()
     }
@@ -114,14 +114,27 @@ impl<S: ServerStore> Coordinator<S> {
         }
     }
 
-    /// All clients have joined: weights, noise and rules follow from the numbers of records.
+    /// All clients have joined and their noise is known: the first round, or what comes before it,
+    /// is open.
     ///
     /// # Errors
     /// When there is no noise for one of them.
     pub fn begin(&mut self, calibrated: Calibrated, now: Duration) -> Result<(), CoordinatorError> {
-        if self.begun() || self.joined < self.members.len() {
+        if self.begun() || self.releases.is_some() || self.joined < self.members.len() {
             return Ok(());
         }
+        match self.releases_missing() {
+            true => self.open_releases(calibrated),
+            false => self.begin_rounds(calibrated, now),
+        }
+    }
+
+    /// Weights, noise and rules follow from the numbers of records.
+    pub(super) fn begin_rounds(
+        &mut self,
+        calibrated: Calibrated,
+        now: Duration,
+    ) -> Result<(), CoordinatorError> {
         let records = self.records();
         let Calibrated { sigmas, privacy } = calibrated;
         let resolved = &self.description.resolved;
@@ -149,7 +162,7 @@ impl<S: ServerStore> Coordinator<S> {
             update: Update::default(),
             privacy,
         });
-        self.announce(Sums::default(), 0, 0.0, 0);
+        self.announce(self.released, 0, 0.0, 0);
         Ok(())
     }
 }

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::super::store::{ServerRecord, ServerStore, Sums};
 use super::history::remember;
 use super::{Coordinator, CoordinatorError};
@@ -30,6 +32,9 @@ impl<S: ServerStore> Coordinator<S> {
                 .map(|&bytes| clients * u64::from(bytes))
                 .sum(),
         };
+        for average in record.released {
+            self.note_released(average);
+        }
         for bytes in record.averages {
             self.note_average(bytes as usize);
         }
@@ -55,7 +60,7 @@ impl<S: ServerStore> Coordinator<S> {
         }
         let mut replayed = Vec::new();
         for round in last..self.round() {
-            replayed.push(Arc::new(self.store.round(round)?));
+            replayed.push(self.store.round(round)?);
         }
         // The sums at the last dense state, then round by round.
         let mut sums = self.sums;
@@ -64,10 +69,10 @@ impl<S: ServerStore> Coordinator<S> {
             sums.uplink -= closed.uplink;
             sums.downlink -= clients * closed.average.len() as u64;
         }
-        for closed in replayed {
+        for mut closed in replayed {
             let round = closed.round;
             if let Some(running) = &mut self.running {
-                let applied = running.server.apply(&closed.average);
+                let applied = running.server.apply(closed.averaged());
                 applied.map_err(|_| CoordinatorError::Diverged(round))?;
                 running.server.close()?;
             }
@@ -75,7 +80,8 @@ impl<S: ServerStore> Coordinator<S> {
             sums.uplink += closed.uplink;
             sums.downlink += clients * closed.average.len() as u64;
             self.announce(sums, closed.taken(), 0.0, round + 1);
-            remember(&mut self.recent, closed);
+            closed.uncompressed = Bytes::new();
+            remember(&mut self.recent, Arc::new(closed));
         }
         Ok(())
     }

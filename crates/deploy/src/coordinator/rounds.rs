@@ -162,10 +162,11 @@ impl<S: ServerStore> Coordinator<S> {
             .iter()
             .flatten()
             .map(|message| message.len() as u64);
-        let closed = ClosedRound {
+        let mut closed = ClosedRound {
             round,
             accepted: averaged.accepted,
             average: averaged.average,
+            uncompressed: averaged.uncompressed,
             values: averaged.values,
             uplink: uplink.sum(),
         };
@@ -202,6 +203,8 @@ impl<S: ServerStore> Coordinator<S> {
         count_taken(&mut self.taken, &closed.accepted);
         self.note_average(closed.average.len());
         self.announce(self.sums, closed.taken(), seconds, round + 1);
+        // Nobody but a process that starts again asks for it, and that one asks the store.
+        closed.uncompressed = Bytes::new();
         remember(&mut self.recent, Arc::new(closed));
         Ok(())
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientId, Round};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -29,6 +30,7 @@ type Reply<T> = oneshot::Sender<Result<T, CoordinatorError>>;
 
 enum Call {
     Join(ClientId, u64, Reply<()>),
+    Release(ClientId, u32, Option<Bytes>, Reply<Option<Arc<Average>>>),
     Submit(ClientId, Bytes, Reply<Receipt>),
     MayFollow(ClientId, Position, Reply<()>),
     CatchUp(ClientId, Position, Reply<CatchUp>),
@@ -39,7 +41,9 @@ enum Call {
 /// How far the run is, as every follower sees it.
 #[derive(Clone, Debug, Default)]
 pub struct RunState {
-    /// Whether all clients have joined and the run has begun.
+    /// The release that is open, before the first round.
+    pub release: Option<u32>,
+    /// Whether the rounds have begun.
     pub begun: bool,
     /// The open round.
     pub open: Round,
@@ -114,7 +118,11 @@ pub fn start<S: ServerStore + 'static>(
                         None => std::future::pending().await,
                     }
                 };
-                let before = (coordinator.begun(), coordinator.acknowledged());
+                let progress = |coordinator: &Coordinator<S>| {
+                    let release = coordinator.open_release();
+                    (release, coordinator.begun(), coordinator.acknowledged())
+                };
+                let before = progress(&coordinator);
                 tokio::select! {
                     biased;
                     _ = &mut stopped => return Ok(()),
@@ -139,7 +147,7 @@ pub fn start<S: ServerStore + 'static>(
                         drop(calibrate.send(calibrations.calibrate(&records)))
                     });
                 }
-                let after = (coordinator.begun(), coordinator.acknowledged());
+                let after = progress(&coordinator);
                 if coordinator.round() != round || before != after {
                     announce.send_replace(run_state(&mut coordinator));
                 }
@@ -165,6 +173,7 @@ pub fn start<S: ServerStore + 'static>(
 fn run_state<S: ServerStore>(coordinator: &mut Coordinator<S>) -> RunState {
     let open = coordinator.round();
     RunState {
+        release: coordinator.open_release(),
         begun: coordinator.begun(),
         open,
         finished: coordinator.finished(),
@@ -184,6 +193,9 @@ fn answer<S: ServerStore>(
     let now = clock.elapsed();
     match call {
         Call::Join(client, records, reply) => send(reply, coordinator.join(client, records, now)),
+        Call::Release(client, number, message, reply) => {
+            send(reply, coordinator.release(client, number, message, now))
+        }
         Call::Submit(client, message, reply) => {
             let result = coordinator.submit(client, message, now);
             send(reply, result.map(|(receipt, _)| receipt))
@@ -244,6 +256,20 @@ impl CoordinatorHandle {
         });
         computed.await.map_err(|_| Stopped)?;
         join().await
+    }
+
+    /// As [`Coordinator::release`].
+    ///
+    /// # Errors
+    /// [`Stopped`] if the actor has stopped.
+    pub async fn release(
+        &self,
+        client: ClientId,
+        number: u32,
+        message: Option<Bytes>,
+    ) -> Result<Result<Option<Arc<Average>>, CoordinatorError>, Stopped> {
+        self.ask(|reply| Call::Release(client, number, message, reply))
+            .await
     }
 
     /// As [`Coordinator::submit`].

@@ -5,6 +5,7 @@
 //! certificate that is not accepted, ends the client.
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use super::connect::{self, Target};
 use super::rpc::coordinator_client::CoordinatorClient;
 use super::rpc::{self, progress::Event};
 use crate::exchange::apply;
-use crate::participant::{Participant, ParticipantError, Position};
+use crate::participant::{Opening, Participant, ParticipantError, Position};
 use crate::printable;
 use crate::store::ClientStore;
 
@@ -56,6 +57,9 @@ pub enum FollowError {
          than the last message ({0})"
     )]
     Twice(String),
+    /// Whoever watches this client has stopped it.
+    #[error("stopped; started again with the same state it goes on")]
+    Stopped,
     /// This side stops.
     #[error(transparent)]
     Participant(#[from] ParticipantError),
@@ -149,10 +153,12 @@ impl Caller {
         }
     }
 
-    /// The same for a run that was agreed on: answers are no larger than its model allows.
-    pub fn for_run(self, run: Bytes, dimension: usize) -> Self {
+    /// The same for a run that was agreed on: answers are no larger than its model, or
+    /// what is released before it, allows.
+    pub fn for_run(self, run: Bytes, dimension: usize, longest_release: usize) -> Self {
+        let longest = (12 * dimension).max(longest_release) + 4096;
         Self {
-            stub: self.stub.max_decoding_message_size(12 * dimension + 4096),
+            stub: self.stub.max_decoding_message_size(longest),
             run,
             ..self
         }
@@ -188,6 +194,26 @@ impl Caller {
         let request = self.request(rpc::AcknowledgeRequest { run });
         self.stub.acknowledge(request).await?;
         Ok(())
+    }
+
+    /// Sends the message of a release, or asks whether it is open, and waits for an answer.
+    async fn release(
+        &mut self,
+        number: u32,
+        message: Option<Bytes>,
+    ) -> Result<rpc::ReleaseReply, FollowError> {
+        let run = self.run.clone();
+        let request = self.request(rpc::ReleaseRequest {
+            run,
+            number,
+            message,
+        });
+        match self.stub.release(request).await {
+            Err(status) if status.code() == Code::AlreadyExists => {
+                Err(FollowError::Twice(printable(status.message())))
+            }
+            other => Ok(other?.into_inner()),
+        }
     }
 
     async fn submit(&mut self, message: Bytes) -> Result<(), FollowError> {
@@ -255,11 +281,46 @@ impl Wait {
 
 /// Is told how a client gets on, e.g. to show it.
 pub trait Audience<S> {
-    /// The participant has taken another step.
-    fn advanced(&mut self, participant: &Participant<S>);
+    /// The participant has taken another step. Where it breaks, the client stops before it makes
+    /// another message ([`FollowError::Stopped`]).
+    fn advanced(&mut self, participant: &Participant<S>) -> ControlFlow<()>;
 
     /// It waits: asked now and then while that lasts, and at once when the server says what for.
     fn waits(&mut self, wait: &Wait);
+}
+
+/// Goes through all that is released before the first round, once: an error that may pass leaves the
+/// client where it is. Nothing is made before the server says that everybody has joined.
+///
+/// # Errors
+/// When the connection fails, or one side cannot go on.
+pub async fn release<S: ClientStore>(
+    caller: &mut Caller,
+    opening: &mut Opening<S>,
+) -> Result<(), FollowError> {
+    let mut open = None;
+    while !opening.finished() {
+        let number = opening.averages();
+        // A message that exists is shown at once: a server that took another one, of a copy of this
+        // state, says so.
+        let message = match open == Some(number) || opening.has_message() {
+            true => tokio::task::block_in_place(|| opening.message(number))?,
+            false => None,
+        };
+        let reply = caller.release(number, message).await?;
+        open = reply.open.then_some(number);
+        let Some(average) = reply.average else {
+            continue;
+        };
+        if average.number != number {
+            return Err(FollowError::Protocol("it answers about another release"));
+        }
+        let Some(average) = average.read() else {
+            return Err(FollowError::Protocol("an average is no numbers"));
+        };
+        opening.heard(number, &average)?;
+    }
+    Ok(())
 }
 
 /// Follows the run until its end, once: an error that may pass leaves the participant where it is.
@@ -302,11 +363,13 @@ pub async fn follow<S: ClientStore>(
         let opened = matches!(progress.event, Some(Event::Opened(_)));
         let mut step = || {
             apply(participant, progress.event.as_ref())?;
-            audience.advanced(participant);
+            if audience.advanced(participant).is_break() {
+                return Err(FollowError::Stopped);
+            }
             // Closed rounds are only applied: a message for them would be spent for
             // nothing.
             if participant.replica().round() >= open {
-                participant.message()
+                Ok(participant.message()?)
             } else {
                 Ok(None)
             }

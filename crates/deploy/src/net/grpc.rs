@@ -39,6 +39,9 @@ use soteriafl_core::wire;
 /// How long a call other than following may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// For how long a client is left waiting for a release before it is asked to ask again.
+const RELEASE_WAIT: Duration = Duration::from_secs(20);
+
 /// Streams of one connection.
 const STREAMS: u32 = 16;
 
@@ -47,6 +50,8 @@ pub struct Service {
     coordinator: CoordinatorHandle,
     text: String,
     run: [u8; RUN_ID_LEN],
+    /// Bytes of the longest message before the first round.
+    longest_release: usize,
     dashboard: FeedWriter,
     streams: Streams,
     /// After how long a silent connection is probed, and how long it may take to
@@ -170,6 +175,7 @@ impl Service {
             coordinator,
             text: description.text().to_string(),
             run: description.run_id(),
+            longest_release: description.longest_release(),
             dashboard,
             streams: Streams::default(),
             keepalive: (super::ASKED_AFTER, super::ANSWERS_WITHIN),
@@ -203,7 +209,8 @@ impl Service {
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let (asked_after, answers_within) = self.keepalive;
-        let largest = (longest_message(compressor) + 256).max(4096);
+        let largest = longest_message(compressor).max(self.longest_release);
+        let largest = (largest + 256).max(4096);
         let service = CoordinatorServer::new(self)
             .max_decoding_message_size(largest)
             .max_encoding_message_size(usize::MAX);
@@ -352,6 +359,70 @@ impl Coordinator for Service {
         timed(self.coordinator.acknowledge(client)).await?;
         self.dashboard.acknowledged(client);
         Ok(Response::new(rpc::AcknowledgeReply {}))
+    }
+
+    async fn release(
+        &self,
+        request: Request<rpc::ReleaseRequest>,
+    ) -> Result<Response<rpc::ReleaseReply>, Status> {
+        let client = self.client(&request)?;
+        let rpc::ReleaseRequest {
+            run,
+            number,
+            message,
+        } = request.into_inner();
+        self.check(&run)?;
+        let mut presence = Presence::of(client, &self.dashboard);
+        let mut state = self.coordinator.state();
+        let late = tokio::time::Instant::now() + RELEASE_WAIT;
+        loop {
+            // Seen before it is asked, so that no change in between is missed.
+            let open = {
+                let seen = state.borrow_and_update();
+                seen.begun || seen.release.is_some_and(|open| open >= number)
+            };
+            let asked = self.coordinator.release(client, number, message.clone());
+            let average = timed(asked).await.inspect_err(|status| {
+                if may_say("a release was not taken", Some(client)) {
+                    tracing::warn!(client, reason = status.message(), "a release was not taken");
+                }
+            })?;
+            let wait = average.is_none() && (!open || message.is_some());
+            let changed = tokio::time::timeout_at(late, state.changed());
+            if wait && let Ok(changed) = changed.await {
+                changed.map_err(|_| down())?;
+                continue;
+            }
+            presence.answered = true;
+            let average = average.map(|average| rpc::Average::of(number, &average));
+            return Ok(Response::new(rpc::ReleaseReply { open, average }));
+        }
+    }
+}
+
+/// A client is connected while it waits for a release, and no longer if it hangs up meanwhile.
+struct Presence<'a> {
+    client: ClientId,
+    dashboard: &'a FeedWriter,
+    answered: bool,
+}
+
+impl<'a> Presence<'a> {
+    fn of(client: ClientId, dashboard: &'a FeedWriter) -> Self {
+        dashboard.connected(client, true);
+        Self {
+            client,
+            dashboard,
+            answered: false,
+        }
+    }
+}
+
+impl Drop for Presence<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.dashboard.connected(self.client, false);
+        }
     }
 }
 

@@ -49,6 +49,16 @@ pub enum ParticipantError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// A release before the first round that is none of this run.
+    #[error(
+        "the server's word on release {number}, before the first round, cannot be used: {reason}"
+    )]
+    Release {
+        /// Which release, from 0.
+        number: u32,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The model left the range of numbers.
     #[error(
         "after round {0} the model is no longer finite: the run has diverged, or the server lies"
@@ -70,6 +80,12 @@ pub enum ParticipantError {
         /// Those of them that this state has made.
         known: u32,
     },
+    /// The server took a message that another copy of this state has made.
+    #[error(
+        "in round {0} the server took another message of this client than this state has made: two copies of the state are in use, \
+         and neither ledger says enough"
+    )]
+    Copied(Round),
     /// A stored message cannot be repeated.
     #[error("the message of round {0} cannot be computed again from the stored state")]
     Repeat(Round),
@@ -94,7 +110,7 @@ impl ParticipantError {
     /// What a person can do about it, if anything.
     pub fn hints(&self) -> &'static [&'static str] {
         match self {
-            ParticipantError::Forgotten { .. } => &HINTS_FORGOTTEN,
+            ParticipantError::Forgotten { .. } | ParticipantError::Copied(_) => &HINTS_FORGOTTEN,
             _ => &[],
         }
     }

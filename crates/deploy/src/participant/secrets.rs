@@ -144,6 +144,7 @@ mod tests {
                 model: vec![value; 2],
                 shift: vec![0.0; 2],
                 velocity: Vec::new(),
+                target: Vec::new(),
             },
             client: ClientState {
                 shift: vec![0.0; 2],

@@ -5,25 +5,66 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Transaction, params};
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientState, Round, ServerState};
 
 use super::super::budget::Priced;
-use super::super::store::{Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage};
+use super::super::store::{
+    Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage, StoredRelease,
+};
 use super::super::{Hash, to_bytes};
-use super::Database;
+use super::{Database, Schema};
+
+/// A stored release: its message, and noise and numbers of the average.
+type Released = (Vec<u8>, Option<f64>, Option<Vec<u8>>);
 
 /// Version of a client's schema. The first named records and kept secrets in other ways: read as if
 /// it were this one, its ledger would say that nothing was spent. The second did not say of which
 /// rows SAGA's memory is. The third named models by another digest and did not know with which
-/// shapes sources were tried.
-const CLIENT_VERSION: i64 = 4;
+/// shapes sources were tried. The fourth knew no releases before the first round: reading a ledger
+/// with such, it would count too little, so it must not; its own ledgers are read, and brought here.
+const CLIENT_VERSION: i64 = 5;
 
-const CLIENT_SCHEMA: &str = "
+/// Since version 5.
+const RELEASES: &str = "
+    CREATE TABLE releases (run BLOB NOT NULL REFERENCES runs, number INTEGER NOT NULL, message BLOB NOT NULL, noise REAL, average BLOB, UNIQUE (run, number));
+";
+
+const CLIENT_TABLES: &str = "
     CREATE TABLE runs (hash BLOB PRIMARY KEY, description TEXT NOT NULL, client INTEGER NOT NULL, data BLOB NOT NULL, part INTEGER, parts INTEGER, price TEXT NOT NULL, finished INTEGER NOT NULL);
     CREATE TABLE messages (run BLOB NOT NULL REFERENCES runs, round INTEGER NOT NULL, message BLOB NOT NULL, coins BLOB, model BLOB NOT NULL, accepted INTEGER, UNIQUE (run, round));
     CREATE TABLE states (run BLOB PRIMARY KEY REFERENCES runs, round INTEGER NOT NULL, model BLOB NOT NULL, shift BLOB NOT NULL, velocity BLOB NOT NULL, own_shift BLOB NOT NULL, memory BLOB NOT NULL);
     CREATE TABLE shapes (source TEXT PRIMARY KEY, shape TEXT NOT NULL);
+    CREATE TABLE releases (run BLOB NOT NULL REFERENCES runs, number INTEGER NOT NULL, message BLOB NOT NULL, noise REAL, average BLOB, UNIQUE (run, number));
 ";
+
+/// A message as it stands in the ledger.
+pub struct Entry {
+    /// Its number, counted from 1 over all runs.
+    pub number: i64,
+    /// The run it was made for.
+    pub run: Hash,
+    /// The message.
+    pub row: StoredMessage,
+}
+
+/// What was released before a first round, as it stands in the ledger.
+pub struct ReleaseEntry {
+    /// Its number, counted from 1 over all runs.
+    pub number: i64,
+    /// The run it was made for.
+    pub run: Hash,
+    /// Which release of the run it is, counted from 0.
+    pub place: u32,
+    /// The release.
+    pub row: StoredRelease,
+}
+
+const CLIENT_SCHEMA: Schema = Schema {
+    version: CLIENT_VERSION,
+    tables: CLIENT_TABLES,
+    upgrade: RELEASES,
+};
 
 /// A client's journal and ledger on disk.
 pub struct ClientSqlite {
@@ -38,8 +79,20 @@ impl ClientSqlite {
     /// # Errors
     /// When another process has it, or it is no such state.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        let database = Database::open(directory, "client.sqlite", CLIENT_SCHEMA, CLIENT_VERSION)?;
+        let database = Database::open(directory, "client.sqlite", &CLIENT_SCHEMA)?;
         let uncut = !database.cut_log()?;
+        Ok(Self { database, uncut })
+    }
+
+    /// The same for a process of one message: nothing is done that pays off in later ones. What the
+    /// log holds is moved into the file when this is dropped, which removes the log.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_briefly(directory: &Path) -> Result<Self, StoreError> {
+        let mut database = Database::open(directory, "client.sqlite", &CLIENT_SCHEMA)?;
+        database.brief = true;
+        let uncut = database.has_log() && !database.cut_log()?;
         Ok(Self { database, uncut })
     }
 
@@ -55,6 +108,79 @@ impl ClientSqlite {
         })
     }
 
+    /// Every message of every run with its number, in the order in which they were made. Numbers
+    /// follow each other, so that one that is gone leaves a gap.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn entries(&mut self) -> Result<Vec<Entry>, StoreError> {
+        self.database.query(|connection| {
+            connection
+                .prepare(
+                    "SELECT rowid, run, round, message, coins, model, accepted FROM messages
+                     ORDER BY rowid",
+                )?
+                .query_map([], |row| {
+                    Ok(Entry {
+                        number: row.get(0)?,
+                        run: row.get(1)?,
+                        row: StoredMessage {
+                            round: row.get(2)?,
+                            message: row.get(3)?,
+                            coins: row.get(4)?,
+                            model: row.get(5)?,
+                            accepted: row.get(6)?,
+                        },
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    /// The same of everything that was released before a first round.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn release_entries(&mut self) -> Result<Vec<ReleaseEntry>, StoreError> {
+        if self.database.version < CLIENT_VERSION {
+            return Ok(Vec::new());
+        }
+        type Row = (i64, Hash, u32, Released);
+        let found: Vec<Row> = self.database.query(|connection| {
+            connection
+                .prepare(
+                    "SELECT rowid, run, number, message, noise, average FROM releases
+                     ORDER BY rowid",
+                )?
+                .query_map([], |row| {
+                    let released = (row.get(3)?, row.get(4)?, row.get(5)?);
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, released))
+                })?
+                .collect()
+        })?;
+        let entry = |(number, run, place, released)| {
+            Ok(ReleaseEntry {
+                number,
+                run,
+                place,
+                row: self.released(released)?,
+            })
+        };
+        found.into_iter().map(entry).collect()
+    }
+
+    /// A release as it was stored.
+    fn released(&self, (message, noise, average): Released) -> Result<StoredRelease, StoreError> {
+        let average = match Option::zip(noise, average) {
+            Some((noise, values)) => Some(Average {
+                values: self.database.floats(&values)?,
+                noise,
+            }),
+            None => None,
+        };
+        Ok(StoredRelease { message, average })
+    }
+
     /// Waits for no reader, for tests.
     #[doc(hidden)]
     pub fn impatient(&self) {
@@ -63,7 +189,7 @@ impl ClientSqlite {
 
     /// After an erasure, or after one whose traces could not be removed at once.
     fn cut_log(&mut self) -> Result<(), StoreError> {
-        self.uncut = !self.database.cut_log()?;
+        self.uncut = self.database.brief || !self.database.cut_log()?;
         Ok(())
     }
 
@@ -73,7 +199,7 @@ impl ClientSqlite {
         before: Option<(Round, bool)>,
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> Result<(), StoreError> {
-        if self.uncut {
+        if self.uncut && !self.database.brief {
             self.cut_log()?;
         }
         self.database.change(|transaction| {
@@ -91,13 +217,18 @@ impl ClientSqlite {
 
 impl ClientStore for ClientSqlite {
     fn runs(&mut self) -> Result<Vec<LedgerRun>, StoreError> {
+        let releases = match self.database.version < CLIENT_VERSION {
+            true => "0",
+            false => "(SELECT count(*) FROM releases WHERE run = hash)",
+        };
+        let select = format!(
+            "SELECT hash, description, client, data, price, finished, part, parts,
+                    (SELECT count(*) FROM messages WHERE run = hash) + {releases}
+             FROM runs ORDER BY runs.rowid"
+        );
         let found: Vec<(LedgerRun, String)> = self.database.query(|connection| {
             connection
-                .prepare(
-                    "SELECT hash, description, client, data, price, finished, part, parts,
-                            (SELECT count(*) FROM messages WHERE run = hash)
-                     FROM runs ORDER BY runs.rowid",
-                )?
+                .prepare(&select)?
                 .query_map([], |row| {
                     let run = LedgerRun {
                         hash: row.get(0)?,
@@ -153,7 +284,8 @@ impl ClientStore for ClientSqlite {
         self.database.change(|transaction| {
             for table in ["states WHERE run", "runs WHERE finished = 0 AND hash"] {
                 let delete = format!(
-                    "DELETE FROM {table} = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE run = ?1)"
+                    "DELETE FROM {table} = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE run = ?1)
+                     AND NOT EXISTS (SELECT 1 FROM releases WHERE run = ?1)"
                 );
                 transaction.execute(&delete, [run.hash])?;
             }
@@ -174,13 +306,55 @@ impl ClientStore for ClientSqlite {
         })
     }
 
+    fn pay_release(&mut self, run: &Hash, number: u32, message: &[u8]) -> Result<(), StoreError> {
+        self.change_run(run, None, |transaction| {
+            let insert = "INSERT INTO releases VALUES (?1, ?2, ?3, NULL, NULL)";
+            transaction
+                .execute(insert, params![run, number, message])
+                .map(drop)
+        })
+    }
+
+    fn hear_release(
+        &mut self,
+        run: &Hash,
+        number: u32,
+        average: &Average,
+    ) -> Result<(), StoreError> {
+        self.change_run(run, None, |transaction| {
+            let update = "UPDATE releases SET message = x'', noise = ?3, average = ?4
+                          WHERE run = ?1 AND number = ?2";
+            let values = to_bytes(&average.values);
+            transaction
+                .execute(update, params![run, number, average.noise, values])
+                .map(drop)
+        })?;
+        self.cut_log()
+    }
+
+    fn releases(&mut self, run: &Hash) -> Result<Vec<StoredRelease>, StoreError> {
+        let found: Vec<Released> = self.database.query(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT message, noise, average FROM releases WHERE run = ?1 ORDER BY number",
+                )?
+                .query_map([run], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                .collect()
+        })?;
+        found.into_iter().map(|row| self.released(row)).collect()
+    }
+
     fn pay(
         &mut self,
         run: &Hash,
         row: &StoredMessage,
         before: Option<(Round, bool)>,
+        state: Option<&Checkpoint>,
     ) -> Result<(), StoreError> {
         self.change_run(run, before, |transaction| {
+            if let Some(state) = state {
+                keep(transaction, run, state)?;
+            }
             transaction
                 .prepare_cached("INSERT INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
                 .execute(params![
@@ -192,7 +366,11 @@ impl ClientStore for ClientSqlite {
                     row.accepted
                 ])
                 .map(drop)
-        })
+        })?;
+        match state {
+            Some(_) => self.cut_log(),
+            None => Ok(()),
+        }
     }
 
     fn checkpoint(
@@ -201,22 +379,7 @@ impl ClientStore for ClientSqlite {
         state: &Checkpoint,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError> {
-        let Checkpoint { server, client } = state;
-        self.change_run(run, before, |transaction| {
-            transaction.execute(
-                "INSERT OR REPLACE INTO states VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![
-                    run,
-                    server.round,
-                    to_bytes(&server.model),
-                    to_bytes(&server.shift),
-                    to_bytes(&server.velocity),
-                    to_bytes(&client.shift),
-                    client.memory
-                ],
-            )?;
-            erase(transaction, run, server.round)
-        })?;
+        self.change_run(run, before, |transaction| keep(transaction, run, state))?;
         self.cut_log()
     }
 
@@ -224,6 +387,8 @@ impl ClientStore for ClientSqlite {
         self.change_run(run, before, |transaction| {
             transaction.execute("UPDATE runs SET finished = 1 WHERE hash = ?1", [run])?;
             transaction.execute("DELETE FROM states WHERE run = ?1", [run])?;
+            let erased = "UPDATE releases SET message = x'', noise = NULL, average = NULL";
+            transaction.execute(&format!("{erased} WHERE run = ?1"), [run])?;
             erase(transaction, run, Round::MAX)
         })?;
         self.cut_log()
@@ -251,6 +416,7 @@ impl ClientStore for ClientSqlite {
                 model: self.database.floats(&model)?,
                 shift: self.database.floats(&shift)?,
                 velocity: self.database.floats(&velocity)?,
+                target: Vec::new(),
             },
             client: ClientState {
                 shift: self.database.floats(&own_shift)?,
@@ -287,6 +453,24 @@ impl ClientStore for ClientSqlite {
                 .collect()
         })
     }
+}
+
+/// Puts a state in the place of the one before.
+fn keep(transaction: &Transaction<'_>, run: &Hash, state: &Checkpoint) -> rusqlite::Result<()> {
+    let Checkpoint { server, client } = state;
+    transaction.execute(
+        "INSERT OR REPLACE INTO states VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        params![
+            run,
+            server.round,
+            to_bytes(&server.model),
+            to_bytes(&server.shift),
+            to_bytes(&server.velocity),
+            to_bytes(&client.shift),
+            client.memory
+        ],
+    )?;
+    erase(transaction, run, server.round)
 }
 
 /// Overwrites coins and bytes of the rounds before `round`; the rows stay, for they are the ledger.

@@ -4,24 +4,40 @@
 use std::path::Path;
 
 use rusqlite::{OptionalExtension, Transaction, params};
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientId, Round, ServerState};
 
 use super::super::store::{
     ClosedRound, Evaluation, Member, ServerRecord, ServerStore, StoreError, Sums, count_taken,
 };
 use super::super::to_bytes;
-use super::{Database, LOG_RESERVE};
+use super::{Database, LOG_RESERVE, Schema};
 
-/// Version of a server's schema.
-const SERVER_VERSION: i64 = 1;
+/// Version of a server's schema. The first knew no releases before the first round, and nothing of
+/// a compressed way down.
+const SERVER_VERSION: i64 = 2;
 
-const SERVER_SCHEMA: &str = "
+/// Since version 2.
+const SINCE_FIRST: &str = "
+    CREATE TABLE released (number INTEGER PRIMARY KEY, noise REAL NOT NULL, average BLOB NOT NULL);
+    ALTER TABLE rounds ADD COLUMN uncompressed BLOB NOT NULL DEFAULT x'';
+    ALTER TABLE states ADD COLUMN target BLOB NOT NULL DEFAULT x'';
+";
+
+const SERVER_TABLES: &str = "
     CREATE TABLE run (one INTEGER PRIMARY KEY CHECK (one = 1), description TEXT NOT NULL);
     CREATE TABLE clients (client INTEGER PRIMARY KEY, records INTEGER NOT NULL, done INTEGER NOT NULL, radius REAL NOT NULL);
-    CREATE TABLE rounds (round INTEGER PRIMARY KEY, accepted BLOB NOT NULL, average BLOB NOT NULL, sent_values INTEGER NOT NULL, uplink INTEGER NOT NULL);
-    CREATE TABLE states (round INTEGER PRIMARY KEY, model BLOB NOT NULL, shift BLOB NOT NULL, velocity BLOB NOT NULL);
+    CREATE TABLE rounds (round INTEGER PRIMARY KEY, accepted BLOB NOT NULL, average BLOB NOT NULL, sent_values INTEGER NOT NULL, uplink INTEGER NOT NULL, uncompressed BLOB NOT NULL DEFAULT x'');
+    CREATE TABLE states (round INTEGER PRIMARY KEY, model BLOB NOT NULL, shift BLOB NOT NULL, velocity BLOB NOT NULL, target BLOB NOT NULL DEFAULT x'');
     CREATE TABLE evaluations (round INTEGER PRIMARY KEY, sent_values INTEGER NOT NULL, uplink INTEGER NOT NULL, downlink INTEGER NOT NULL, taken INTEGER NOT NULL, seconds REAL NOT NULL, accuracy REAL, loss REAL);
+    CREATE TABLE released (number INTEGER PRIMARY KEY, noise REAL NOT NULL, average BLOB NOT NULL);
 ";
+
+const SERVER_SCHEMA: Schema = Schema {
+    version: SERVER_VERSION,
+    tables: SERVER_TABLES,
+    upgrade: SINCE_FIRST,
+};
 
 /// A server's journal on disk.
 pub struct ServerSqlite(Database);
@@ -32,7 +48,7 @@ impl ServerSqlite {
     /// # Errors
     /// When another process has it, or it is no such state.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        let database = Database::open(directory, "server.sqlite", SERVER_SCHEMA, SERVER_VERSION)?;
+        let database = Database::open(directory, "server.sqlite", &SERVER_SCHEMA)?;
         if database.cut_log()? {
             // The server's log is never cut again: it begins anew when it has a thousand pages.
             database.reserve_log(LOG_RESERVE.end);
@@ -43,6 +59,18 @@ impl ServerSqlite {
 
 impl ServerStore for ServerSqlite {
     fn load(&mut self) -> Result<ServerRecord, StoreError> {
+        let released: Vec<(f64, Vec<u8>)> = self.0.query(|connection| {
+            connection
+                .prepare("SELECT noise, average FROM released ORDER BY number")?
+                .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        })?;
+        let average = |(noise, values): (f64, Vec<u8>)| {
+            let values = self.0.floats(&values)?;
+            Ok(Average { values, noise })
+        };
+        let released = released.into_iter().map(average);
+        let released = released.collect::<Result<_, StoreError>>()?;
         let record = self.0.query(|connection| {
             let description = connection
                 .query_row("SELECT description FROM run", [], |row| row.get(0))
@@ -100,6 +128,7 @@ impl ServerStore for ServerSqlite {
                 ServerRecord {
                     description,
                     members,
+                    released,
                     averages: rounds.iter().map(|round| round.1).collect(),
                     traffic: (traffic.0 as u64, traffic.1 as u64),
                     taken,
@@ -132,6 +161,16 @@ impl ServerStore for ServerSqlite {
         })
     }
 
+    fn released(&mut self, number: u32, average: &Average) -> Result<(), StoreError> {
+        self.0.change(|transaction| {
+            let insert = "INSERT INTO released VALUES (?1, ?2, ?3)";
+            let values = to_bytes(&average.values);
+            transaction
+                .execute(insert, params![number, average.noise, values])
+                .map(drop)
+        })
+    }
+
     fn close(
         &mut self,
         round: &ClosedRound,
@@ -140,13 +179,14 @@ impl ServerStore for ServerSqlite {
     ) -> Result<(), StoreError> {
         self.0.change(|transaction| {
             transaction
-                .prepare_cached("INSERT INTO rounds VALUES (?1, ?2, ?3, ?4, ?5)")?
+                .prepare_cached("INSERT INTO rounds VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
                 .execute(params![
                     round.round,
                     round.accepted,
                     round.average.as_ref(),
                     round.values as i64,
-                    round.uplink as i64
+                    round.uplink as i64,
+                    round.uncompressed.as_ref()
                 ])?;
             let mut update =
                 transaction.prepare_cached("UPDATE clients SET radius = ?2 WHERE client = ?1")?;
@@ -158,6 +198,11 @@ impl ServerStore for ServerSqlite {
             transaction.execute(
                 "DELETE FROM states WHERE round > 0 AND round < (SELECT max(round) FROM states)",
                 [],
+            )?;
+            // Whoever starts again does so from this state.
+            transaction.execute(
+                "UPDATE rounds SET uncompressed = x'' WHERE round < ?1 AND uncompressed != x''",
+                [state.round],
             )?;
             insert_state(transaction, state)
         })
@@ -195,7 +240,8 @@ impl ServerStore for ServerSqlite {
         self.0.query(|connection| {
             connection
                 .prepare_cached(
-                    "SELECT accepted, average, sent_values, uplink FROM rounds WHERE round = ?1",
+                    "SELECT accepted, average, sent_values, uplink, uncompressed FROM rounds
+                     WHERE round = ?1",
                 )?
                 .query_row([round], |row| {
                     Ok(ClosedRound {
@@ -204,35 +250,42 @@ impl ServerStore for ServerSqlite {
                         average: row.get::<_, Vec<u8>>(1)?.into(),
                         values: row.get::<_, i64>(2)? as u64,
                         uplink: row.get::<_, i64>(3)? as u64,
+                        uncompressed: row.get::<_, Vec<u8>>(4)?.into(),
                     })
                 })
         })
     }
 
     fn snapshot(&mut self, round: Round) -> Result<ServerState, StoreError> {
-        type Blobs = (Vec<u8>, Vec<u8>, Vec<u8>);
-        let (model, shift, velocity): Blobs = self.0.query(|connection| {
+        type Blobs = [Vec<u8>; 4];
+        let [model, shift, velocity, target]: Blobs = self.0.query(|connection| {
             connection
-                .prepare_cached("SELECT model, shift, velocity FROM states WHERE round = ?1")?
-                .query_row([round], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+                .prepare_cached(
+                    "SELECT model, shift, velocity, target FROM states WHERE round = ?1",
+                )?
+                .query_row([round], |row| {
+                    Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?])
+                })
         })?;
         Ok(ServerState {
             round,
             model: self.0.floats(&model)?,
             shift: self.0.floats(&shift)?,
             velocity: self.0.floats(&velocity)?,
+            target: self.0.floats(&target)?,
         })
     }
 }
 
 fn insert_state(transaction: &Transaction<'_>, state: &ServerState) -> rusqlite::Result<()> {
     transaction
-        .prepare_cached("INSERT INTO states VALUES (?1, ?2, ?3, ?4)")?
+        .prepare_cached("INSERT INTO states VALUES (?1, ?2, ?3, ?4, ?5)")?
         .execute(params![
             state.round,
             to_bytes(&state.model),
             to_bytes(&state.shift),
-            to_bytes(&state.velocity)
+            to_bytes(&state.velocity),
+            to_bytes(&state.target)
         ])
         .map(drop)
 }

@@ -322,6 +322,7 @@ pub fn calibrated(
         probabilities,
         noise_levels: None,
         sigma: cost.sigma,
+        before: Vec::new(),
         masked: masked.map(|k| (k.fraction, k.vectors_zero_out, k.vectors_replace_one)),
         rounds,
         delta,

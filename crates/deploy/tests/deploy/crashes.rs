@@ -12,7 +12,7 @@ use soteriafl_core::random::SecretKey;
 use soteriafl_deploy::coordinator::CoordinatorError;
 use soteriafl_deploy::digest;
 use soteriafl_deploy::memory::{ClientMemory, PlannedFailure};
-use soteriafl_deploy::participant::{Participant, ParticipantError, Parts};
+use soteriafl_deploy::participant::{Opening, Participant, ParticipantError, Parts};
 use soteriafl_deploy::store::ClientStore;
 
 use crate::harness::{
@@ -26,7 +26,7 @@ type Sent = BTreeMap<(usize, u32), Bytes>;
 
 /// Runs everybody in turn until the end; whoever fails is started again. Returns the final model
 /// and how often somebody failed.
-fn run(deployment: &Deployment) -> (Vec<u32>, u32) {
+pub fn run(deployment: &Deployment) -> (Vec<u32>, u32) {
     let mut sent = Sent::new();
     let mut crashes = 0;
     let mut coordinator: Option<TestCoordinator> = None;
@@ -79,6 +79,39 @@ fn run(deployment: &Deployment) -> (Vec<u32>, u32) {
     panic!("the run does not end");
 }
 
+/// One client's turn before the first round; its process ends with it.
+fn open_turn(
+    deployment: &Deployment,
+    server: &mut TestCoordinator,
+    client: usize,
+    opening: &mut Opening<ClientMemory>,
+    sent: &mut Sent,
+) -> Result<(), PartyError> {
+    let id = client as u32;
+    server
+        .join(id, deployment.records(client), NOW)
+        .map_err(PartyError::Server)?;
+    let number = opening.averages();
+    let message = match server.open_release() {
+        Some(open) if open == number => opening.message(number).map_err(PartyError::Client)?,
+        _ => None,
+    };
+    if let Some(message) = &message {
+        // Paid before it leaves, and the same whenever it leaves.
+        let stored = deployment.client_stores[client].all_releases();
+        assert_eq!(stored[number as usize].message, message[..]);
+        let runs = deployment.client_stores[client].clone().runs().unwrap();
+        assert!(runs[0].messages > u64::from(number));
+        let first = sent.entry((client, u32::MAX - number));
+        assert_eq!(first.or_insert_with(|| message.clone()), message);
+    }
+    let average = server.release(id, number, message, NOW);
+    match average.map_err(PartyError::Server)? {
+        Some(average) => opening.heard(number, &average).map_err(PartyError::Client),
+        None => Ok(()),
+    }
+}
+
 /// One client's turn.
 fn turn(
     deployment: &Deployment,
@@ -94,8 +127,16 @@ fn turn(
             .map_err(PartyError::Server);
     }
     let Some((participant, session)) = party else {
-        match deployment.participant(client).map_err(PartyError::Client)? {
-            Some(participant) => *party = Some((participant, None)),
+        match deployment.opening(client).map_err(PartyError::Client)? {
+            Some(mut opening) if !opening.finished() => {
+                open_turn(deployment, server, client, &mut opening, sent)?;
+            }
+            Some(_) => {
+                let participant = deployment.participant(client);
+                *party = participant
+                    .map_err(PartyError::Client)?
+                    .map(|one| (one, None));
+            }
             None => *over = true,
         }
         return Ok(());
@@ -134,7 +175,7 @@ fn turn(
     Ok(())
 }
 
-fn every_step(overrides: &[&str]) {
+pub fn every_step(overrides: &[&str]) {
     every_step_of(&Deployment::new(overrides), overrides);
 }
 
@@ -184,12 +225,18 @@ fn every_step_of(deployment: &Deployment, overrides: &[&str]) {
         }
     }
     // Steps: joins, rounds, checkpoints, ends.
-    assert!(failures > 60, "only {failures} failures were played");
+    let least = 8 * deployment.resolved.rounds as usize + 4;
+    assert!(failures > least, "only {failures} failures were played");
 }
 
 #[test]
 fn sgd_survives_a_failure_at_every_step() {
     every_step(&[]);
+}
+
+#[test]
+fn a_release_before_the_rounds_survives_a_failure_at_every_step() {
+    every_step_of(&Deployment::whitened(), &[]);
 }
 
 #[test]
@@ -218,6 +265,16 @@ fn saga_survives_a_failure_at_every_step() {
 #[test]
 fn saga_with_secure_noise_survives_a_failure_at_every_step() {
     every_step(&["algorithm.preset=soteriafl-saga", "privacy.noise=secure"]);
+}
+
+#[test]
+fn sag_survives_a_failure_at_every_step() {
+    every_step(&["algorithm.preset=soteriafl-sag"]);
+    every_step(&[
+        "algorithm.preset=soteriafl-sag",
+        "algorithm.memory=1",
+        "privacy.noise=secure",
+    ]);
 }
 
 /// With coins alone on disk: the memory is rebuilt without the noise of the messages, also where
@@ -295,6 +352,7 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
         );
         Participant::new(Parts {
             store: store.clone(),
+            trained_on: None,
             run: *deployment.description.hash(),
             client: Client::new(
                 0,
@@ -338,7 +396,7 @@ fn rounds_are_repeated_from_a_start_that_is_sent() {
 #[test]
 fn networked_runs_equal_simulated_ones() {
     for noise in ["float", "secure"] {
-        for estimator in ["gd", "sgd", "svrg", "saga", "recursive"] {
+        for estimator in ["gd", "sgd", "svrg", "saga", "sag", "recursive"] {
             for compressor in ["rand-k", "qsgd", "natural", "identity"] {
                 for more in [
                     &[][..],

@@ -4,23 +4,26 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use soteriafl::persons::Bounded;
+use soteriafl_core::random::SecretKey;
 use soteriafl_data::{Adjustment, DataDirectories};
 use soteriafl_deploy::agreement::{AgreementError, Consent, Terms};
 use soteriafl_deploy::budget::{Cost, Limits};
 use soteriafl_deploy::coordinator::Coordinator;
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::exchange::{self, Answer, ExchangeError, Heard, Question, Questions};
-use soteriafl_deploy::memory::ServerMemory;
+use soteriafl_deploy::holding::Holding;
+use soteriafl_deploy::memory::{ClientMemory, ServerMemory};
 use soteriafl_deploy::node::{Node, NodeError};
-use soteriafl_deploy::participant::Position;
+use soteriafl_deploy::participant::{ParticipantError, Position, Secrets};
 use soteriafl_deploy::sqlite::ClientSqlite;
 use soteriafl_deploy::store::ClientStore;
 
 use super::harness::{Deployment, bits};
 
-const NOW: Duration = Duration::ZERO;
+pub const NOW: Duration = Duration::ZERO;
 
-fn questions(deployment: &Deployment) -> Questions<ServerMemory> {
+pub fn questions(deployment: &Deployment) -> Questions<ServerMemory> {
     Questions::new(deployment.coordinator(NOW).unwrap())
 }
 
@@ -36,9 +39,17 @@ fn answer(deployment: &Deployment, client: usize, question: &[u8]) -> Vec<u8> {
             records,
             position: None,
             message: None,
+            averages: None,
+            release: None,
         };
         return answer.encode();
     };
+    if let Some(mut opening) = deployment.opening(client).unwrap() {
+        let answer = exchange::answer_opening(&mut opening, &question, &run, id, records);
+        if let Some(answer) = answer.unwrap() {
+            return answer.encode();
+        }
+    }
     match deployment.participant(client).unwrap() {
         Some(mut participant) => {
             let answer = exchange::answer(&mut participant, &question, &run, id, records);
@@ -57,6 +68,8 @@ fn answer(deployment: &Deployment, client: usize, question: &[u8]) -> Vec<u8> {
                 records,
                 position: Some(end),
                 message: None,
+                averages: None,
+                release: None,
             };
             answer.encode()
         }
@@ -73,7 +86,7 @@ fn draw(state: &mut u64, below: u64) -> u64 {
 
 /// Plays a run in which one of four questions and one of four answers is lost, some come twice or
 /// late, and the server starts anew now and then.
-fn play(deployment: &mut Deployment, seed: u64) -> Vec<u32> {
+pub fn play(deployment: &mut Deployment, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut server = questions(deployment);
     let mut late: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -100,7 +113,9 @@ fn play(deployment: &mut Deployment, seed: u64) -> Vec<u32> {
         if draw(&mut state, 4) == 0 {
             let again = answer(deployment, client as usize, &question);
             let message = |bytes: &[u8]| match Answer::decode(Bytes::copy_from_slice(bytes)) {
-                Ok(Answer::TakesPart { message, .. }) => message,
+                Ok(Answer::TakesPart {
+                    message, release, ..
+                }) => (message, release),
                 other => panic!("{other:?}"),
             };
             assert_eq!(message(&reply), message(&again));
@@ -123,8 +138,17 @@ fn play(deployment: &mut Deployment, seed: u64) -> Vec<u32> {
 
 #[test]
 fn lost_repeated_and_late_messages_give_the_simulated_bits() {
-    for preset in ["gd", "sgd", "svrg", "saga"] {
-        let preset = format!("algorithm.preset=soteriafl-{preset}");
+    for preset in [
+        "soteriafl-gd",
+        "soteriafl-sgd",
+        "soteriafl-svrg",
+        "soteriafl-saga",
+        "soteriafl-sag",
+        "ldp-srm",
+        "ldp-spider",
+        "diff2",
+    ] {
+        let preset = format!("algorithm.preset={preset}");
         for seed in 0..3 {
             let mut deployment = Deployment::new(&[&preset]);
             // Every process ends after one message.
@@ -142,6 +166,68 @@ fn lost_repeated_and_late_messages_give_the_simulated_bits() {
             }
         }
     }
+}
+
+/// The same with a release before the first round.
+#[test]
+fn a_whitened_run_survives_the_same() {
+    for seed in 0..6 {
+        let mut deployment = Deployment::whitened();
+        deployment.checkpoint_every = 1;
+        let expected = deployment.simulated();
+        assert_eq!(play(&mut deployment, seed), expected, "{seed}");
+        let made = u64::from(deployment.resolved.rounds) + 1;
+        for store in &mut deployment.client_stores {
+            assert_eq!(store.runs().unwrap()[0].messages, made);
+        }
+    }
+}
+
+/// The server took the message of a copy: this state must not move its shift by its own.
+#[test]
+fn a_copy_whose_message_was_not_the_one_taken_stops() {
+    let mut deployment = Deployment::with_secrets(&["privacy.noise=secure"], true);
+    deployment.checkpoint_every = 1;
+    let mut server = questions(&deployment);
+    for _ in 0..2 {
+        for client in server.missing() {
+            let question = server.ask(client).unwrap().unwrap();
+            let reply = answer(&deployment, client as usize, &question);
+            server.hear(u64::from(client), reply.into(), NOW).unwrap();
+        }
+    }
+    // Both copies make a message of the open round; the original's reaches nobody.
+    let copy = deployment.client_stores[0].copy();
+    let round = server.round();
+    let question = server.ask(0).unwrap().unwrap();
+    let made = |store: ClientMemory, seed| {
+        let secrets: Secrets = Box::new(move |_, _: &_| Ok(SecretKey::simulated(seed, 0).into()));
+        let mut participant = deployment
+            .participant_over(store, 0, secrets)
+            .unwrap()
+            .unwrap();
+        let (question, run) = (Question::decode(&question), deployment.description.run_id());
+        let question = question.unwrap();
+        let records = deployment.records(0);
+        exchange::answer(&mut participant, &question, &run, 0, records).unwrap()
+    };
+    let own = made(deployment.client_stores[0].clone(), 1);
+    let theirs = made(copy, 2);
+    assert_ne!(own, theirs);
+    server.hear(0, theirs.encode().into(), NOW).unwrap();
+    for client in [1, 2] {
+        let question = server.ask(client).unwrap().unwrap();
+        let reply = answer(&deployment, client as usize, &question);
+        server.hear(u64::from(client), reply.into(), NOW).unwrap();
+    }
+    assert_eq!(server.round(), round + 1);
+    let question = Question::decode(&server.ask(0).unwrap().unwrap()).unwrap();
+    let mut original = deployment.participant(0).unwrap().unwrap();
+    let (run, records) = (deployment.description.run_id(), deployment.records(0));
+    let stopped = exchange::answer(&mut original, &question, &run, 0, records);
+    let copied = ExchangeError::Client(ParticipantError::Copied(round));
+    assert_eq!(stopped.unwrap_err().to_string(), copied.to_string());
+    assert_eq!(original.position().have, Some(round), "nothing was learned");
 }
 
 #[test]
@@ -189,6 +275,8 @@ fn foreign_bytes_are_errors() {
         records: 20,
         position: None,
         message: None,
+        averages: None,
+        release: None,
     };
     let error = server.hear(1, other.encode().into(), NOW).unwrap_err();
     assert!(matches!(error, ExchangeError::OtherRun(_)), "{error}");
@@ -196,12 +284,14 @@ fn foreign_bytes_are_errors() {
 
 /// Agrees to everything, and counts what it was shown.
 #[derive(Default)]
-struct Silent(usize);
+pub struct Silent(pub usize);
 
 impl Consent for Silent {
     fn unnamed(&mut self, _: &[String]) {}
 
     fn adjusted(&mut self, _: &[Adjustment]) {}
+
+    fn bounded(&mut self, _: &Bounded, _: u32) {}
 
     fn shown(&mut self, _: &Cost<'_>, _: &Description) {
         self.0 += 1;
@@ -212,7 +302,7 @@ impl Consent for Silent {
     }
 }
 
-fn node(
+pub fn node(
     deployment: &Deployment,
     client: usize,
     state: &std::path::Path,
@@ -221,8 +311,10 @@ fn node(
     let part = format!("synthetic:61x6:{client}/3");
     let terms = Terms {
         client: client as u32,
-        share: part.parse().unwrap(),
-        directories: DataDirectories::default(),
+        holding: Holding::Source {
+            share: part.parse().unwrap(),
+            directories: DataDirectories::default(),
+        },
         limits: Limits {
             epsilon: limit,
             delta: None,
@@ -240,7 +332,12 @@ fn node(
 
 #[test]
 fn nodes_that_remember_only_their_directory_give_the_simulated_bits() {
-    let mut deployment = Deployment::new(&["data.partition=iid"]);
+    remember(Deployment::new(&["data.partition=iid"]));
+    remember(Deployment::whitened());
+}
+
+fn remember(mut deployment: Deployment) {
+    let releases = deployment.resolved.specification().preliminaries().len() as u64;
     let expected = deployment.simulated();
     for keep in [false, true] {
         deployment = deployment.anew();
@@ -275,7 +372,8 @@ fn nodes_that_remember_only_their_directory_give_the_simulated_bits() {
             let path = states.path().join(client.to_string());
             let runs = ClientSqlite::open(&path).unwrap().runs().unwrap();
             assert!(runs[0].finished);
-            assert_eq!(runs[0].messages, u64::from(deployment.resolved.rounds));
+            let made = u64::from(deployment.resolved.rounds) + releases;
+            assert_eq!(runs[0].messages, made);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use soteriafl_core::preliminary::Average;
 use soteriafl_core::protocol::{ClientState, ServerState};
 use soteriafl_deploy::sqlite::{ClientSqlite, ServerSqlite};
 use soteriafl_deploy::store::{Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage};
@@ -27,6 +28,7 @@ fn checkpoint(round: u32) -> Checkpoint {
             model: vec![0.0; 3],
             shift: vec![0.0; 3],
             velocity: Vec::new(),
+            target: Vec::new(),
         },
         client: ClientState::default(),
     }
@@ -42,7 +44,7 @@ fn fill(store: &mut ClientSqlite, deployment: &Deployment, rounds: std::ops::Ran
             accepted: None,
         };
         store
-            .pay(deployment.description.hash(), &row, None)
+            .pay(deployment.description.hash(), &row, None, None)
             .unwrap();
     }
 }
@@ -118,18 +120,18 @@ fn states_of_another_version_are_refused_and_left_alone() {
         let database = rusqlite::Connection::open(&file).unwrap();
         database.pragma_update(None, "user_version", version)
     };
-    for other in [1, 2, 3, 5] {
+    for other in [1, 2, 3, 6] {
         version(other).unwrap();
         for opened in [
             ClientSqlite::open(directory.path()),
             ClientSqlite::open_to_read(directory.path()),
         ] {
             let error = opened.err().unwrap();
-            assert!(matches!(error, StoreError::Version { found, known: 4, .. } if found == other));
+            assert!(matches!(error, StoreError::Version { found, known: 5, .. } if found == other));
             assert!(error.to_string().contains("stays spent"), "{error}");
         }
     }
-    version(4).unwrap();
+    version(5).unwrap();
     assert_eq!(
         ClientSqlite::open(directory.path())
             .unwrap()
@@ -138,6 +140,45 @@ fn states_of_another_version_are_refused_and_left_alone() {
             .len(),
         1
     );
+}
+
+/// A ledger of the version before is read as it is, and brought here by whoever goes on with it.
+#[test]
+fn a_state_without_releases_is_read_and_upgraded() {
+    let deployment = Deployment::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    store.begin(&deployment.ledger_run(0)).unwrap();
+    drop(store);
+    let file = directory.path().join("client.sqlite");
+    let database = rusqlite::Connection::open(&file).unwrap();
+    database
+        .execute_batch("DROP TABLE releases; PRAGMA user_version = 4;")
+        .unwrap();
+    let version = || -> i64 {
+        let found = database.query_row("PRAGMA user_version", [], |row| row.get(0));
+        found.unwrap()
+    };
+    let mut read = ClientSqlite::open_to_read(directory.path()).unwrap();
+    assert_eq!(read.runs().unwrap().len(), 1);
+    assert_eq!(version(), 4);
+    drop(read);
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    assert_eq!(version(), 5);
+    let run = store.runs().unwrap().remove(0);
+    store.pay_release(&run.hash, 0, b"abc").unwrap();
+    assert!(store.pay_release(&run.hash, 0, b"abd").is_err());
+    assert_eq!(store.runs().unwrap()[0].messages, 1);
+    let average = Average {
+        values: vec![1.0, -2.5],
+        noise: 0.25,
+    };
+    store.hear_release(&run.hash, 0, &average).unwrap();
+    let known = store.releases(&run.hash).unwrap();
+    assert_eq!(known[0].average, Some(average));
+    assert!(known[0].message.is_empty());
+    // What was released binds, as a message of a round does.
+    assert!(store.begin(&deployment.ledger_run(0)).is_err());
 }
 
 /// An empty file in the place of a ledger would say that nothing was ever spent.
@@ -202,9 +243,9 @@ fn messages_that_were_taken_are_counted_over_the_whole_run() {
             accepted: None,
         };
         let before = round.checked_sub(1).map(|before| (before, before != 1));
-        store.pay(&hash, &row, before).unwrap();
+        store.pay(&hash, &row, before, None).unwrap();
         store
-            .pay(&other, &row, before.map(|(before, _)| (before, true)))
+            .pay(&other, &row, before.map(|(before, _)| (before, true)), None)
             .unwrap();
     }
     assert_eq!((store.taken(&hash), store.taken(&other)), (Ok(4), Ok(5)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use soteriafl::accounting::Privacy;
+use soteriafl::accounting::{self, Privacy};
 use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Config, Document};
 use soteriafl::problem::{Problem, regularizer};
@@ -20,12 +20,15 @@ use soteriafl_deploy::budget::{self, Priced};
 use soteriafl_deploy::coordinator::{CatchUp, Coordinator, CoordinatorError};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::memory::{ClientMemory, ServerMemory};
-use soteriafl_deploy::participant::{Participant, ParticipantError, Parts, Secrets};
-use soteriafl_deploy::store::{ClientStore, LedgerRun};
+use soteriafl_deploy::participant::{Opening, Participant, ParticipantError, Parts, Secrets};
+use soteriafl_deploy::store::{ClientStore, LedgerRun, StoreError};
 
 /// What the run is.
 pub struct Setting {
+    /// As the rounds train on it.
     pub problem: Problem,
+    /// The clients' records before anything was released.
+    pub raw: Vec<Arc<Dataset>>,
     pub resolved: Resolved,
     pub description: Description,
     pub sigmas: Vec<f64>,
@@ -74,9 +77,41 @@ amplification = "off"
 seed = 11
 "#;
 
+/// Settings by which the records of [`BASE`] are whitened by a release before the first round.
+pub const WHITENED: [&str; 5] = [
+    "data.features=unit",
+    "data.whiten=0.15",
+    "model.kind=logistic",
+    "algorithm.rounds=4",
+    "privacy.epsilon=8",
+];
+
+/// [`BASE`] without a fixed noise.
+pub const TARGETED: &str = r#"
+[data]
+source = "synthetic:61x6"
+clients = 3
+partition = "iid"
+[privacy]
+clip = 1.0
+noise = "secure"
+[run]
+seed = 11
+"#;
+
 impl Deployment {
+    /// A run whose records are whitened.
+    pub fn whitened() -> Self {
+        Self::with(TARGETED, &WHITENED)
+    }
+
     pub fn new(overrides: &[&str]) -> Self {
         Self::build(BASE, overrides, false)
+    }
+
+    /// A run of another configuration than the usual one, whose secrets nobody knows, if `secret`.
+    pub fn of_secrets(base: &str, overrides: &[&str], secret: bool) -> Self {
+        Self::build(base, overrides, secret)
     }
 
     /// A run of another configuration than the usual one.
@@ -98,14 +133,21 @@ impl Deployment {
         let config = Config::read(&document).unwrap();
         let problem = Problem::load(&config, &DataDirectories::default()).unwrap();
         let (resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
-        let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
+        let records = problem.sizes();
         let dimension = problem.objective.dimension();
         let privacy =
             Privacy::settle(&resolved.specification(), dimension, &records, false).unwrap();
+        let raw = problem.shards.clone();
+        let problem = problem.whitened(&resolved).unwrap().into_owned();
         let start = problem.start(&resolved).unwrap();
         let shape = RecordShape {
             targets: None,
-            names: None,
+            // The names are the schema's, where there is one.
+            names: problem
+                .shape
+                .schema
+                .as_ref()
+                .and(problem.shape.names.clone()),
             ..problem.shape.clone()
         };
         let seed = (!secret).then_some(resolved.seed);
@@ -129,6 +171,7 @@ impl Deployment {
             prices: prices.collect(),
             sigmas: privacy.sigmas,
             problem,
+            raw,
             resolved,
             description,
             start,
@@ -208,7 +251,52 @@ impl Deployment {
         }
     }
 
-    /// A client as a process that has just started. `Ok(None)`: its run is over.
+    /// A client as a process that has just started, before the first round. `Ok(None)`: its run is
+    /// over.
+    pub fn opening(
+        &self,
+        client: usize,
+    ) -> Result<Option<Opening<ClientMemory>>, ParticipantError> {
+        self.opening_over(self.client_stores[client].clone(), client)
+    }
+
+    /// The same over another store.
+    pub fn opening_over<S: ClientStore>(
+        &self,
+        mut store: S,
+        client: usize,
+    ) -> Result<Option<Opening<S>>, ParticipantError> {
+        if !self.begin(&mut store, client)? {
+            return Ok(None);
+        }
+        let data = Arc::clone(&self.raw[client]);
+        let run = self.resolved.specification();
+        let releases = accounting::preliminaries(&run, data.records()).unwrap();
+        let aim = soteriafl::preliminary::aim(&self.resolved);
+        let keys = self.keys(client);
+        let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
+        Opening::new(
+            store,
+            *self.description.hash(),
+            releases,
+            data,
+            aim,
+            secrets,
+        )
+        .map(Some)
+    }
+
+    /// Whether the run goes on, once it has begun in the store.
+    fn begin(&self, store: &mut impl ClientStore, client: usize) -> Result<bool, StoreError> {
+        let runs = store.runs()?;
+        let known = runs.iter().find(|run| run.hash == *self.description.hash());
+        if known.is_none() {
+            store.begin(&self.ledger_run(client))?;
+        }
+        Ok(known.is_none_or(|run| !run.finished))
+    }
+
+    /// A client as a process that has just started, in the rounds. `Ok(None)`: its run is over.
     pub fn participant(&self, client: usize) -> Result<Option<TestParticipant>, ParticipantError> {
         let keys = self.keys(client);
         let secrets = Box::new(move |_, _: &_| Ok(keys.clone()));
@@ -222,7 +310,10 @@ impl Deployment {
         client: usize,
         secrets: Secrets,
     ) -> Result<Option<Participant<S>>, ParticipantError> {
-        let data = Arc::clone(&self.problem.shards[client]);
+        let Some(opening) = self.opening_over(store, client)? else {
+            return Ok(None);
+        };
+        let (store, data) = opening.into_parts().expect("nothing is left to release");
         self.participant_on(data, store, client, secrets)
     }
 
@@ -234,11 +325,8 @@ impl Deployment {
         client: usize,
         secrets: Secrets,
     ) -> Result<Option<Participant<S>>, ParticipantError> {
-        let runs = store.runs()?;
-        match runs.iter().find(|run| run.hash == *self.description.hash()) {
-            Some(run) if run.finished => return Ok(None),
-            Some(_) => {}
-            None => store.begin(&self.ledger_run(client))?,
+        if !self.begin(&mut store, client)? {
+            return Ok(None);
         }
         let plan = Arc::new(run::client_plan(&self.resolved, &self.problem).unwrap());
         let core = Client::new(
@@ -250,7 +338,7 @@ impl Deployment {
             SecretKey::simulated(0, 0),
         )
         .unwrap();
-        let replica = Server::new(
+        let replica = Server::follower(
             run::server_plan(
                 &self.resolved,
                 &self.problem.preparation.model,
@@ -261,6 +349,7 @@ impl Deployment {
         );
         Participant::new(Parts {
             store,
+            trained_on: None,
             run: *self.description.hash(),
             client: core,
             compressor: plan.compressor.clone(),
@@ -273,7 +362,7 @@ impl Deployment {
     }
 
     pub fn records(&self, client: usize) -> u64 {
-        self.problem.shards[client].rows() as u64
+        self.problem.shards[client].records() as u64
     }
 }
 

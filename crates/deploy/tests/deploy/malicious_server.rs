@@ -30,6 +30,7 @@ fn state(deployment: &Deployment, round: u32, value: f32) -> ServerState {
         model: values(),
         shift: values(),
         velocity: Vec::new(),
+        target: Vec::new(),
     }
 }
 
@@ -248,6 +249,7 @@ fn another_start_than_the_agreed_one_is_refused() {
     store.begin(&deployment.ledger_run(0)).unwrap();
     let mut participant = Participant::new(Parts {
         store,
+        trained_on: None,
         run: *deployment.description.hash(),
         client: core,
         compressor: plan.compressor.clone(),

@@ -532,16 +532,27 @@ fn tables_are_read_through_the_schema_of_the_run() {
     );
 }
 
-/// Second moments have no message on the wire: a description with them is refused, also one that a
-/// server has written by hand.
+/// A server that writes a release of second moments into a run that has no target for its noise, by
+/// hand, is refused.
 #[test]
-fn second_moments_are_refused() {
+fn a_release_without_a_noise_is_refused() {
     let text = describe(3, ["-1", "+1"], &["data.features=unit"])
         .text()
         .to_string();
     let asked = text.replace("whiten = \"none\"", "whiten = 0.15");
-    let asked = asked.replace("sigma = 0.5", "epsilon = 1.0");
+    assert_ne!(asked, text);
+    let error = Description::parse(&asked, 4).unwrap_err();
+    assert!(error.to_string().contains("data.whiten"), "{error}");
+}
+
+/// Clients of a deployment have the model of one server.
+#[test]
+fn clients_without_a_server_are_refused() {
+    let text = describe(3, ["-1", "+1"], &["algorithm.preset=ldp-sgd"]);
+    let text = text.text().to_string();
+    let asked = text.replace("preset = \"ldp-sgd\"", "preset = \"sdm-dsgd\"");
     assert_ne!(asked, text);
     let error = Description::parse(&asked, 4).unwrap_err();
     assert!(matches!(error, DescriptionError::Simulated(_)), "{error}");
+    assert!(error.to_string().contains("without a server"), "{error}");
 }

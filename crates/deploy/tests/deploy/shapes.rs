@@ -1,8 +1,9 @@
 //! The shape of records is not for a server to try: a source is tried with one, and every other is
 //! refused by its text.
 
-use soteriafl_data::Share;
+use soteriafl_data::DataDirectories;
 use soteriafl_deploy::description::{Description, DescriptionError};
+use soteriafl_deploy::holding::Holding;
 use soteriafl_deploy::memory::{ClientMemory, PlannedFailure};
 use soteriafl_deploy::schema_pin::{self, ShapeError};
 use soteriafl_deploy::sqlite::ClientSqlite;
@@ -21,8 +22,11 @@ fn shapes() -> [Description; 5] {
     ]
 }
 
-fn share(text: &str) -> Share {
-    text.parse().unwrap()
+fn holding(text: &str) -> Holding {
+    Holding::Source {
+        share: text.parse().unwrap(),
+        directories: DataDirectories::default(),
+    }
 }
 
 fn admit(
@@ -32,7 +36,7 @@ fn admit(
     permitted: Option<&str>,
 ) -> Result<(), ShapeError> {
     let none = std::iter::empty();
-    schema_pin::admit(store, &share(source), &description.shape, none, permitted)
+    schema_pin::admit(store, &holding(source), &description.shape, none, permitted)
 }
 
 /// What permits a shape, as the refusal names it.
@@ -92,7 +96,7 @@ fn a_source_is_tried_with_one_list_of_names() {
         let mut store = ClientMemory::default();
         for other in &shapes {
             let joined = [first.text()].into_iter();
-            let source = share("csv:moved.csv");
+            let source = holding("csv:moved.csv");
             let admitted = schema_pin::admit(&mut store, &source, &other.shape, joined, None);
             assert_eq!(admitted.is_ok(), other.shape == first.shape);
         }
@@ -158,7 +162,7 @@ fn what_is_tried_is_kept_before() {
 #[test]
 fn runs_that_were_joined_and_the_clients_own_word_count() {
     let [first, second, ..] = shapes();
-    let source = share("libsvm:moved.txt");
+    let source = holding("libsvm:moved.txt");
     let mut store = ClientMemory::default();
     let joined = || [first.text()].into_iter();
     let refused = schema_pin::admit(&mut store, &source, &second.shape, joined(), None);

@@ -20,6 +20,14 @@ const MORE: [&str; 3] = [
     "deployment.deadline=1",
 ];
 
+const PRESETS: [&str; 5] = [
+    "soteriafl-gd",
+    "soteriafl-sgd",
+    "soteriafl-svrg",
+    "soteriafl-gd+sign",
+    "soteriafl-svrg+natural",
+];
+
 /// The run, its clients, and the time.
 struct Play {
     deployment: Deployment,
@@ -30,9 +38,12 @@ struct Play {
 }
 
 impl Play {
+    /// A run of `soteriafl-sgd`, or of `soteriafl-sgd+sign` with that for its way down.
     fn new(preset: &str) -> Self {
+        let (preset, down) = preset.split_once('+').unwrap_or((preset, "none"));
         let preset = format!("algorithm.preset={preset}");
-        let deployment = Deployment::new(&[&[preset.as_str()], &MORE[..]].concat());
+        let down = format!("algorithm.downlink={down}");
+        let deployment = Deployment::new(&[&[preset.as_str(), &down], &MORE[..]].concat());
         let mut server = deployment.coordinator(Duration::ZERO).unwrap();
         let clients = 0..deployment.clients();
         for client in clients.clone() {
@@ -141,7 +152,7 @@ fn an_older_copy_that_hears_of_rounds_one_by_one_stops() {
 /// since.
 #[test]
 fn an_older_copy_that_is_given_a_state_stops() {
-    for preset in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg"] {
+    for preset in PRESETS {
         let mut play = Play::new(preset);
         let mut copies = vec![(0, ClientMemory::default())];
         // Every third message is made and does not arrive.
@@ -172,7 +183,7 @@ fn an_older_copy_that_is_given_a_state_stops() {
 /// so that one message more would be found out.
 #[test]
 fn the_newest_state_goes_on_from_a_state() {
-    for preset in ["soteriafl-gd", "soteriafl-sgd", "soteriafl-svrg"] {
+    for preset in PRESETS {
         for age in [1, 3, 6] {
             for (makes, sends) in [(true, true), (true, false), (false, false)] {
                 let mut play = Play::new(preset);

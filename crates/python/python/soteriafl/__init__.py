@@ -6,8 +6,8 @@
 >>> round(found.sigma, 4), found.cost.epsilon <= 1
 (0.0153, True)
 
-`soteriafl.sklearn` and `soteriafl.torch` are imported by themselves: they need scikit-learn and
-PyTorch.
+`soteriafl.sklearn`, `soteriafl.torch` and `soteriafl.flower` are imported by themselves: they need
+scikit-learn, PyTorch and Flower.
 """
 
 from ._soteriafl import __version__
@@ -23,6 +23,7 @@ from .accounting import (
     epsilon,
     spent,
 )
+from .deployment import JoinCost, Joined, join
 from .errors import (
     AccountError,
     BudgetExceeded,
@@ -30,10 +31,12 @@ from .errors import (
     DataDependentWarning,
     DataError,
     MessageError,
+    RunRefused,
     RunWarning,
     SoteriaError,
     UnsupportedModule,
 )
+from .exchange import Client, Heard, Server
 from .results import Privacy, Run, Traffic, load
 from .simulation import Progress, simulate
 
@@ -42,17 +45,23 @@ __all__ = [
     "Accountant",
     "BudgetExceeded",
     "Calibration",
+    "Client",
     "ConfigError",
     "Cost",
     "DataDependentWarning",
     "DataError",
     "Event",
+    "Heard",
+    "JoinCost",
+    "Joined",
     "Mechanism",
     "MessageError",
     "Privacy",
     "Progress",
     "Run",
+    "RunRefused",
     "RunWarning",
+    "Server",
     "Shifts",
     "SoteriaError",
     "Traffic",
@@ -61,6 +70,7 @@ __all__ = [
     "calibrate",
     "delta",
     "epsilon",
+    "join",
     "load",
     "simulate",
     "spent",

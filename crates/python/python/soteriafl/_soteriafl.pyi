@@ -8,12 +8,16 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Finished",
+    "Holding",
+    "Node",
     "Release",
     "Rows",
+    "Server",
     "__version__",
+    "client_of_answer",
     "filter_epsilon",
+    "join",
     "simulate",
-    "simulate_objective",
 ]
 
 __version__: str
@@ -31,8 +35,10 @@ class Release:
         batch: float | None,
         clip: float,
         difference_clip: float | None,
+        memory: float | None,
         clip_scope: str,
         rand_k: float | None,
+        records_per_person: int,
     ) -> Release: ...
     @staticmethod
     def of_shifts(shifts: Sequence[float], probabilities: Sequence[float]) -> Release: ...
@@ -155,14 +161,82 @@ def simulate(
     threads: int | None,
     progress: Callable[..., bool | None] | None,
     every: float,
+    computed: Mapping[str, object] | None = None,
 ) -> Finished: ...
-def simulate_objective(
-    objective: object,
-    settings: Mapping[str, object],
-    *,
-    records: Sequence[int],
-    test: int,
-    start: NDArray[np.float32],
-    observe: Callable[[int, int, tuple[float, float | None] | None], bool | None] | None,
-) -> dict[str, Any]: ...
 def filter_epsilon(releases: _Before, *, delta: float, adjacency: str) -> float: ...
+
+@final
+class Holding:
+    @staticmethod
+    def source(spec: str, data_dir: str | None) -> Holding: ...
+    @staticmethod
+    def memory(rows: Rows) -> Holding: ...
+    @staticmethod
+    def elsewhere(
+        maker: Callable[[str, bool], object],
+        parameters: Sequence[str],
+        architecture: str,
+        kind: str,
+        parts: Sequence[NDArray[np.uint8]],
+    ) -> Holding: ...
+    def digest(self) -> str: ...
+
+def join(
+    *,
+    server: str,
+    tls: str | None,
+    state: str,
+    holding: Holding,
+    terms: Mapping[str, object],
+    companion: object,
+) -> dict[str, Any] | None: ...
+
+@final
+class Node:
+    def __new__(
+        cls, state: str, holding: Holding, terms: Mapping[str, object], keep: bool
+    ) -> Node: ...
+    def answer(self, question: bytes, shown: Callable[[list[str], list[str]], object]) -> bytes: ...
+
+@final
+class Server:
+    def __new__(
+        cls,
+        *,
+        file: str | None,
+        settings: Sequence[tuple[str, str, str]],
+        state: str,
+        out: str,
+        overwrite: bool,
+        data_dir: str | None,
+        test_seed: int | None,
+    ) -> Server: ...
+    def introduce(self) -> bytes: ...
+    def ask(self, client: int) -> bytes | None: ...
+    def hear(self, peer: int, answer: bytes, seconds: float) -> tuple[str, int | None]: ...
+    def tick(self, seconds: float) -> bool: ...
+    def forget(self, peer: int) -> None: ...
+    def client_of(self, peer: int) -> int | None: ...
+    def missing(self) -> list[int]: ...
+    def tensors(self) -> list[tuple[str, list[int], NDArray[np.float32]]]: ...
+    def finish(self) -> list[str]: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def clients(self) -> int: ...
+    @property
+    def begun(self) -> bool: ...
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def acknowledged(self) -> bool: ...
+    @property
+    def about(self) -> str: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    @property
+    def measured(self) -> tuple[int, float | None, float | None] | None: ...
+
+def client_of_answer(answer: bytes) -> int | None: ...

@@ -44,6 +44,9 @@ __all__ = [
 Adjacency = Literal["replace-one", "zero-out"]
 Method = Literal["pld", "rdp"]
 
+#: What SAG's memory is where a run's configuration does not say it.
+_MEMORY = 0.5
+
 _real = functools.partial(real, error=AccountError)
 _whole = functools.partial(whole, error=AccountError)
 _word = functools.partial(word, error=AccountError)
@@ -59,19 +62,24 @@ class _Released:
     """What mechanisms and shifts have in common."""
 
     _release: native.Release
+    records_per_person: int
 
     @property
     def shifts(self) -> tuple[tuple[float, float], ...]:
-        """How far one record moves the estimate, and with which probability."""
+        """How far one record, or one person, moves the estimate, and with which probability."""
         return tuple(self._release.shifts)
 
     def noise_multiplier(self, sigma: float) -> float:
-        """The noise over the farthest that one record moves the estimate."""
-        return _real("sigma", sigma) / max(shift for shift, _ in self.shifts)
+        """The noise over the farthest that one record moves the estimate, also where a claim is
+        about persons."""
+        return _real("sigma", sigma) / self._farthest()
 
     def sigma(self, noise_multiplier: float) -> float:
         """The noise of this multiplier."""
-        return _real("noise_multiplier", noise_multiplier) * max(s for s, _ in self.shifts)
+        return _real("noise_multiplier", noise_multiplier) * self._farthest()
+
+    def _farthest(self) -> float:
+        return max(shift for shift, _ in self.shifts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +89,9 @@ class Mechanism(_Released):
     Parameters
     ----------
     estimator
-        "gd" (all records), "sgd" (every record by a coin of its own), "svrg", "saga", or
-        "recursive" (increments whose noise follows their clip: a message costs what one of sgd
-        does).
+        "gd" (all records), "sgd" (every record by a coin of its own), "svrg", "saga", "sag" (a
+        table of last visits beside a batch), or "recursive" (increments whose noise follows their
+        clip: a message costs what one of sgd does).
     records
         The client's number of records. It is public.
     batch
@@ -93,12 +101,18 @@ class Mechanism(_Released):
     difference_clip
         SVRG and SAGA: the norm to which every record's difference of gradients is clipped; None
         where only gradients are.
+    memory
+        SAG: the weight of its table's mean, above 0 and at most 1; the batch's mean has the rest.
+        Unless given it is 0.5, as in a run.
     clip_scope
         "record": the clip bounds the record's whole gradient. "selected": its coordinates that
         travel.
     rand_k
         The share of coordinates that travel, drawn by the client afresh for every message; None
         where all do.
+    records_per_person
+        Costs are for all that up to so many records of one person contribute at this client (up to
+        1000). It changes nothing that the client does.
 
     Examples
     --------
@@ -108,23 +122,30 @@ class Mechanism(_Released):
     ((0.0, 0.95), (0.04, 0.05))
     >>> mechanism.noise_multiplier(sigma=0.08)
     2.0
+    >>> Mechanism(records=1000, clip=2.0, records_per_person=3).shifts
+    ((0.006, 1.0),)
     """
 
-    estimator: Literal["gd", "sgd", "svrg", "saga", "recursive"] = "gd"
+    estimator: Literal["gd", "sgd", "svrg", "saga", "sag", "recursive"] = "gd"
     records: int
     batch: float | None = None
     clip: float = 1.0
     difference_clip: float | None = None
+    memory: float | None = None
     clip_scope: Literal["record", "selected"] = "record"
     rand_k: float | None = None
+    records_per_person: int = 1
     _release: native.Release = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.estimator == "sag" and self.memory is None:
+            _set(self, memory=_MEMORY)
         optional = {
             name: None if value is None else _real(name, value)
             for name, value in (
                 ("batch", self.batch),
                 ("difference_clip", self.difference_clip),
+                ("memory", self.memory),
                 ("rand_k", self.rand_k),
             )
         }
@@ -134,9 +155,19 @@ class Mechanism(_Released):
             records=_whole("records", self.records),
             clip=_real("clip", self.clip),
             clip_scope=_word("clip_scope", self.clip_scope),
+            records_per_person=_whole("records_per_person", self.records_per_person),
             **optional,
         )
+        if self.records_per_person > 1000:
+            raise AccountError(
+                f"`records_per_person` must be at most 1000, found {self.records_per_person}"
+            )
         _set(self, _release=native.Release.of_mechanism(**self._parameters()))
+
+    def _farthest(self) -> float:
+        if self.records_per_person == 1:
+            return super()._farthest()
+        return dataclasses.replace(self, records_per_person=1)._farthest()
 
     def _parameters(self) -> dict[str, Any]:
         fields = dataclasses.fields(self)
@@ -148,7 +179,8 @@ class Mechanism(_Released):
 
 @dataclass(frozen=True)
 class Shifts(_Released):
-    """Any other release: how far one record moves what is released, with which probability.
+    """Any other release: how far one record moves what is released, with which probability; or how
+    far one person does, with up to `records_per_person` records.
 
     >>> from soteriafl import Shifts, epsilon
     >>> gaussian = Shifts((1.0,), (1.0,))
@@ -159,6 +191,7 @@ class Shifts(_Released):
 
     sizes: tuple[float, ...]
     probabilities: tuple[float, ...]
+    records_per_person: int = 1
     _release: native.Release = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -168,14 +201,19 @@ class Shifts(_Released):
             raise AccountError("`sizes` and `probabilities` must be sequences of numbers") from None
         sizes = tuple(_real("sizes", size) for size in sizes)
         probabilities = tuple(_real("probabilities", share) for share in probabilities)
-        _set(self, sizes=sizes, probabilities=probabilities)
+        person = _whole("records_per_person", self.records_per_person)
+        _set(self, sizes=sizes, probabilities=probabilities, records_per_person=person)
         _set(self, _release=native.Release.of_shifts(sizes, probabilities))
 
     def _parameters(self) -> dict[str, Any]:
-        return {"sizes": list(self.sizes), "probabilities": list(self.probabilities)}
+        return {
+            "sizes": list(self.sizes),
+            "probabilities": list(self.probabilities),
+            "records_per_person": self.records_per_person,
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shifts, (self.sizes, self.probabilities)
+        return Shifts, (self.sizes, self.probabilities, self.records_per_person)
 
 
 @dataclass(frozen=True)
@@ -190,6 +228,8 @@ class Cost:
     amplified: bool
     #: Whether random-k amplification made epsilon smaller, or why not.
     amplification: str
+    #: Of how many records of one person it speaks.
+    records_per_person: int = 1
 
     def __float__(self) -> float:
         return self.epsilon
@@ -198,7 +238,7 @@ class Cost:
         amplified = ", amplified by random-k" if self.amplified else ""
         epsilon = _rounded_up(self.epsilon)
         return (
-            f"epsilon {epsilon} at delta {self.delta:g}, {self.adjacency} "
+            f"epsilon {epsilon} at delta {self.delta:g}, {self.adjacency}{_persons(self)} "
             f"({self.method}{amplified})"
         )
 
@@ -248,7 +288,7 @@ def epsilon(
     parts = _released(mechanism)._release.cost(
         sigma=_real("sigma", sigma), amplification=bool(amplification), before=(), **question
     )
-    return _cost(parts, adjacency, method)[0]
+    return _cost(parts, mechanism, adjacency, method)[0]
 
 
 def delta(
@@ -294,7 +334,7 @@ def calibrate(
     parts = released._release.calibrate(
         epsilon=_real("epsilon", epsilon), amplification=bool(amplification), before=(), **question
     )
-    cost, sigma = _cost(parts, adjacency, method)
+    cost, sigma = _cost(parts, released, adjacency, method)
     return Calibration(sigma, released.noise_multiplier(sigma), cost)
 
 
@@ -415,6 +455,12 @@ the budget of 2; nothing was spent
         return self._adaptive
 
     @property
+    def records_per_person(self) -> int | None:
+        """Of how many records of one person the cost of everything speaks: the fewest that any
+        release does. None before there is one."""
+        return min((event.mechanism.records_per_person for event in self._events), default=None)
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """What was released, in order; equal neighbours are one event."""
         return tuple(self._events)
@@ -446,7 +492,7 @@ the budget of 2; nothing was spent
         return self
 
     def get_epsilon(self, delta: float) -> float:
-        """What everything so far costs at this delta."""
+        """What everything so far costs at this delta, for :attr:`records_per_person`."""
         return self._epsilon(self._events, _real("delta", delta))
 
     def get_delta(self, epsilon: float) -> float:
@@ -491,7 +537,10 @@ the budget of 2; nothing was spent
             before=_natives(self._events),
             **_question(rounds, delta, self._adjacency, "pld"),
         )
-        cost, sigma = _cost(parts, self._adjacency, "pld")
+        cost, sigma = _cost(parts, released, self._adjacency, "pld")
+        cost = dataclasses.replace(
+            cost, records_per_person=min(cost.records_per_person, self.records_per_person or 1000)
+        )
         return Calibration(sigma, released.noise_multiplier(sigma), cost)
 
     def _epsilon(self, events: Sequence[Event], delta: float) -> float:
@@ -594,10 +643,20 @@ def _question(rounds: int, delta: float, adjacency: str, method: str) -> dict[st
 
 
 def _cost(
-    parts: tuple[float, float, float, bool, str, float], adjacency: Adjacency, method: Method
+    parts: tuple[float, float, float, bool, str, float],
+    mechanism: Mechanism | Shifts,
+    adjacency: Adjacency,
+    method: Method,
 ) -> tuple[Cost, float]:
     epsilon, delta, sigma, amplified, words, unamplified = parts
-    return Cost(epsilon, delta, adjacency, method, unamplified, amplified, words), sigma
+    person = mechanism.records_per_person
+    cost = Cost(epsilon, delta, adjacency, method, unamplified, amplified, words, person)
+    return cost, sigma
+
+
+def _persons(cost: Cost) -> str:
+    many = cost.records_per_person
+    return f", for persons with up to {many} records" if many > 1 else ""
 
 
 def _rounded_up(value: float, digits: int = 4) -> str:

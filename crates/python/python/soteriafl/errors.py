@@ -7,6 +7,7 @@ __all__ = [
     "DataDependentWarning",
     "DataError",
     "MessageError",
+    "RunRefused",
     "RunWarning",
     "SoteriaError",
     "UnsupportedModule",
@@ -31,6 +32,10 @@ class DataError(SoteriaError, ValueError):
 
 class BudgetExceeded(SoteriaError):
     """A release that the privacy budget does not allow. Nothing was spent."""
+
+
+class RunRefused(SoteriaError):
+    """A networked run in which this client does not take part. Nothing was sent."""
 
 
 class MessageError(SoteriaError, ValueError):

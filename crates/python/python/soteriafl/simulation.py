@@ -232,6 +232,14 @@ def _given(
     return None, flat
 
 
+def given_settings(
+    config: Mapping[str, Any] | str | os.PathLike[str] | None, place: str
+) -> tuple[str | None, list[tuple[str, str, str]]]:
+    """A configuration file, and keys with values as TOML; `place` stands for them in errors."""
+    file, given = _given(config)
+    return file, [(key, _toml(key, value), place) for key, value in given.items()]
+
+
 def _settings(
     given: Mapping[str, Any], arguments: Mapping[str, tuple[str, Any, Any]]
 ) -> list[tuple[str, str, str]]:

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! GD, SGD     j hit                              j coins fell, of K
+//! recursive   j hit                              the hit by the round's kind: whole or increment
 //! SVRG        j hit + K reference
 //! SAGA        j hit + (u low + (K - u) high)     j of the u copies not visited since the start
 //! ```
@@ -27,6 +28,8 @@ pub(crate) struct RoundShifts {
     pub(crate) unvisited: f64,
     /// By every copy that SAGA has visited.
     pub(crate) visited: f64,
+    /// The noise of the round, in units of sigma.
+    pub(crate) noise: f64,
 }
 
 /// What the attacker knows of the mechanism.
@@ -48,6 +51,9 @@ pub(crate) struct Attack {
 #[derive(Clone, Debug)]
 pub(crate) struct Belief {
     score: f64,
+    /// What of the likelihood ratio is not in `score` yet: a product, because a logarithm in every
+    /// round would take longer than all the rest.
+    ratio: f64,
     /// SAGA: the law of the number of unvisited copies, under both answers.
     present: Vec<f64>,
     opposite: Vec<f64>,
@@ -77,6 +83,7 @@ impl Attack {
         }
         Belief {
             score: 0.0,
+            ratio: 1.0,
             present: start.clone(),
             opposite: start,
         }
@@ -108,6 +115,12 @@ impl Attack {
             belief.score += seen.map_or(0.0, |z| times * self.certain(shifts) * z);
             return;
         }
+        if !self.remembers && self.copies == 1 {
+            if let Some(z) = seen {
+                self.observe_single(belief, shifts, z);
+            }
+            return;
+        }
         if !self.remembers {
             let Some(z) = seen else { return };
             belief.score += self.log_mixture(self.copies, shifts, z);
@@ -122,8 +135,44 @@ impl Attack {
         }
     }
 
+    /// One copy, one coin, nothing remembered: two exponentials with one argument.
+    fn observe_single(&self, belief: &mut Belief, shifts: RoundShifts, z: f64) {
+        /// Of a product; one more factor, at most `e^500`, is a number still.
+        const LARGEST: f64 = 1e80;
+        let (base, hit) = (shifts.unvisited, shifts.hit);
+        // Under the present answer: e^(base z - base^2/2) (1 - q + q e^(hit (z - base) - hit^2/2)).
+        let exponent = hit * (z - base) - 0.5 * hit * hit;
+        if exponent.abs() > 300.0 {
+            belief.score += self.log_mixture(1, shifts, z);
+            if self.other == Answer::Opposite {
+                belief.score -= self.log_mixture(1, shifts, -z);
+            }
+            return;
+        }
+        let above = exponent.exp();
+        let mut ratio = 1.0 - self.rate + self.rate * above;
+        if self.other == Answer::Opposite {
+            // The same with -z.
+            let below = (-hit * (z + base) - 0.5 * hit * hit).exp();
+            ratio /= 1.0 - self.rate + self.rate * below;
+            belief.score += 2.0 * base * z;
+        } else {
+            belief.score += base * (z - 0.5 * base);
+        }
+        belief.ratio *= ratio;
+        if !(1.0 / LARGEST..LARGEST).contains(&belief.ratio) {
+            belief.score += belief.ratio.ln();
+            belief.ratio = 1.0;
+        }
+    }
+
+    /// Adds a likelihood ratio that something else than a round has.
+    pub(crate) fn add(belief: &mut Belief, log_ratio: f64) {
+        belief.score += log_ratio;
+    }
+
     pub(crate) fn score(belief: &Belief) -> f64 {
-        belief.score
+        belief.score + belief.ratio.ln()
     }
 
     /// `ln sum_j p_j e^{a_j z - a_j^2/2}` over the coins of `coins` copies, all in one state.
@@ -194,6 +243,7 @@ mod tests {
         hit: 0.9,
         unvisited: 0.3,
         visited: 0.5,
+        noise: 1.0,
     };
 
     fn density(z: f64, shift: f64) -> f64 {
@@ -256,6 +306,32 @@ mod tests {
                         "{copies} {remembers} {other:?}: {found} instead of {expected}"
                     );
                 }
+            }
+        }
+    }
+
+    /// The product of ratios is that of mixtures, also far out, where it leaves the numbers.
+    #[test]
+    fn products_are_sums_of_logarithms() {
+        for other in [Answer::Null, Answer::Opposite] {
+            let attack = Attack::new(0.01, 1, false, other);
+            for base in [0.0, 0.3] {
+                let shifts = RoundShifts {
+                    unvisited: base,
+                    ..SHIFTS
+                };
+                let (mut belief, mut expected) = (attack.belief(), 0.0);
+                for round in 0..400 {
+                    let z = f64::from(round - 200) * if round % 97 == 0 { 9.0 } else { 0.05 };
+                    attack.observe(&mut belief, shifts, Some(z));
+                    let z = z * shifts.sign;
+                    expected += attack.log_mixture(1, shifts, z);
+                    if other == Answer::Opposite {
+                        expected -= attack.log_mixture(1, shifts, -z);
+                    }
+                }
+                let found = Attack::score(&belief);
+                assert!((found - expected).abs() < 1e-8, "{found} {expected}");
             }
         }
     }

@@ -24,6 +24,9 @@ pub(crate) struct Layout {
     pub(crate) per_block: usize,
     /// Coordinates of a block.
     pub(crate) width: usize,
+    /// Coordinates behind all blocks that no gradient touches, so that no greater share of all
+    /// travels than in the run.
+    pub(crate) idle: usize,
 }
 
 impl Layout {
@@ -31,8 +34,13 @@ impl Layout {
         self.canaries.div_ceil(self.per_block)
     }
 
-    pub(crate) fn dimension(&self) -> usize {
+    /// Coordinates of all blocks: the first ones.
+    pub(crate) fn used(&self) -> usize {
         self.blocks() * self.width
+    }
+
+    pub(crate) fn dimension(&self) -> usize {
+        self.used() + self.idle
     }
 
     pub(crate) fn block(&self, canary: usize) -> usize {
@@ -83,9 +91,11 @@ pub(crate) enum Answer {
     Null,
 }
 
-/// A client's records: every canary in so many copies, one after the other, then null records.
+/// A client's records: every canary in so many copies, one after the other. All others are null
+/// records.
 pub(crate) fn data(layout: Layout, answers: &[Answer], copies: usize, records: usize) -> Dataset {
-    let mut values = vec![0.0f32; 2 * records];
+    let stored = answers.len() * copies;
+    let mut values = vec![0.0f32; 2 * stored];
     let mut rows = values.chunks_exact_mut(2);
     for (canary, answer) in answers.iter().enumerate() {
         for row in rows.by_ref().take(copies) {
@@ -99,7 +109,9 @@ pub(crate) fn data(layout: Layout, answers: &[Answer], copies: usize, records: u
     }
     debug_assert!(answers.len() <= layout.canaries);
     let features = DenseRows::new(2, values).expect("two finite columns");
-    Dataset::new(Features::Dense(features), vec![0; records], 1).expect("one class for all")
+    let data = Dataset::new(Features::Dense(features), vec![0; stored], 1);
+    data.expect("one class for all")
+        .with_null_records(records - stored)
 }
 
 /// The objective of the game; see the module.
@@ -279,24 +291,26 @@ mod tests {
             canaries: 11,
             per_block: 4,
             width: 12,
+            idle: 5,
         };
         let answers: Vec<Answer> = (0..11)
             .map(|i| [Answer::Present, Answer::Opposite, Answer::Null][i % 3])
             .collect();
         let data = data(layout, &answers, 2, 30);
+        assert_eq!((data.rows(), data.records()), (22, 30));
         let objective = Canaries(layout);
         let dimension = objective.dimension();
-        let (mut workspace, rows): (_, Vec<u32>) = (Workspace::new(), (0..30).collect());
+        let (mut workspace, rows): (_, Vec<u32>) = (Workspace::new(), (0..22).collect());
         let records = Records {
             data: &data,
             rows: &rows,
         };
-        let mut factors = vec![0.0; 30];
+        let mut factors = vec![0.0; 22];
         let model = vec![0.75; dimension];
         objective
             .factors(&model, records, None, Some(&mut factors), &mut workspace)
             .unwrap();
-        let weights: Vec<f32> = (0..30).map(|j| 0.5 + j as f32 / 30.0).collect();
+        let weights: Vec<f32> = (0..22).map(|j| 0.5 + j as f32 / 30.0).collect();
         let gradients = Gradients {
             factors: &factors,
             weights: &weights,
@@ -327,10 +341,10 @@ mod tests {
             let mut sum = vec![0.0; list.len()];
             objective.accumulate(records, gradients, coordinates, &mut sum, &mut workspace);
             for (found, &coordinate) in sum.iter().zip(&list) {
-                let expected: f32 = (0..30).map(|row| gradient(row, coordinate)).sum();
+                let expected: f32 = (0..22).map(|row| gradient(row, coordinate)).sum();
                 assert!((found - expected).abs() < 1e-5);
             }
-            let mut norms = vec![f64::NAN; 30];
+            let mut norms = vec![f64::NAN; 22];
             objective.squared_norms(records, gradients, coordinates, &mut norms, &mut workspace);
             for (row, found) in norms.iter().enumerate() {
                 let squares = list.iter().map(|&c| f64::from(gradient(row, c)).powi(2));
@@ -342,7 +356,7 @@ mod tests {
             factors: &factors,
             weights: &opposite,
         };
-        let mut distances = vec![f64::NAN; 30];
+        let mut distances = vec![f64::NAN; 22];
         objective.squared_distances(records, gradients, other, &mut distances, &mut workspace);
         for (row, found) in distances.iter().enumerate() {
             let squares = (0..dimension).map(|c| f64::from(2.0 * gradient(row, c)).powi(2));
@@ -356,6 +370,7 @@ mod tests {
             canaries: 8,
             per_block: 8,
             width: 64,
+            idle: 0,
         };
         for one in 0..8 {
             for other in 0..8 {

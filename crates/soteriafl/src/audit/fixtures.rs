@@ -13,6 +13,7 @@ use crate::specification::{
 /// Full gradients, nothing compressed, ten rounds.
 pub(crate) fn run() -> Specification {
     Specification {
+        gossip: None,
         estimator: Estimator::Gd,
         batch: None,
         batches: Batches::Poisson,
@@ -22,6 +23,7 @@ pub(crate) fn run() -> Specification {
             scope: ClipScope::Record,
         }),
         compressor: CompressorKind::Identity,
+        downlink: None,
         participation: 1.0,
         coordinates: Coordinates::Own,
         shift: None,
@@ -40,6 +42,7 @@ pub(crate) fn run() -> Specification {
         regularizer: Regularizer::None,
         regularizer_at_client: false,
         moments: None,
+        ranges: None,
         ranges_from_records: false,
         aggregation: Aggregation::Open,
         step_cap: None,

@@ -15,15 +15,18 @@ use soteriafl_core::random::{Purpose, SecretKey, below};
 use super::AuditError;
 use super::attack::{Attack, Belief, RoundShifts};
 use super::canaries::{Answer, Canaries, Layout, MOST_SHARED, data};
-use crate::specification::Specification;
+use super::moments::MomentsGame;
+use crate::accounting;
+use crate::specification::{NoiseName, Preliminary, Specification};
 
 /// More canaries in a run are cheaper, but all of them may fail together with probability delta, so
 /// fewer runs say less: a run has about `SHARE_OF_DELTA / delta` canaries, within these bounds.
-const MOST_CANARIES: usize = 1024;
+const MOST_CANARIES: usize = 256;
 const FEWEST_CANARIES: usize = 64;
-const SHARE_OF_DELTA: f64 = 0.01;
-/// With secure noise every record is put on the grid of all coordinates.
-const MOST_SECURE_CANARIES: usize = 64;
+const SHARE_OF_DELTA: f64 = 0.0025;
+/// With secure noise every record is put on the grid of all coordinates, and second moments have
+/// the square of their number.
+const MOST_DEAR_CANARIES: usize = 64;
 /// Coordinates of a block that travel in a round, on average, where a canary has one for itself.
 const TRAVELLING: f64 = 6.0;
 /// The largest model of a game.
@@ -44,6 +47,7 @@ pub(crate) struct Game {
     /// By round: which model the server sends, and what that makes of a canary.
     rounds: Vec<(Steer, RoundShifts)>,
     models: [Arc<Vec<f32>>; 3],
+    moments: Option<MomentsGame>,
     seed: u64,
 }
 
@@ -71,42 +75,43 @@ impl Game {
         let Some(clip) = run.clip else {
             return Err(AuditError::NoClaim("nothing is clipped".to_string()));
         };
-        if matches!(run.estimator, Estimator::Recursive(_)) {
-            let reason = "the audit has no attack on recursive estimators";
-            return Err(AuditError::Client(reason.to_string()));
-        }
-        if run.moments.is_some() {
-            let reason = "the audit does not play the release of second moments: \
-                          set data.whiten = \"none\"";
-            return Err(AuditError::Client(reason.to_string()));
-        }
+        super::playable(run)?;
         let copies = (run.records_per_person as usize).clamp(1, records.max(1));
         let fraction = match run.compressor {
-            CompressorKind::RandK { k } => k as f64 / dimension as f64,
-            _ => 1.0,
+            CompressorKind::RandK { k } => Fraction(k.min(dimension), dimension),
+            _ => Fraction(1, 1),
         };
-        let most = match run.noise {
-            crate::specification::NoiseName::Secure => MOST_SECURE_CANARIES,
-            crate::specification::NoiseName::Float => {
-                ((SHARE_OF_DELTA / run.delta) as usize).clamp(FEWEST_CANARIES, MOST_CANARIES)
-            }
+        let most = match run.noise == NoiseName::Secure || run.moments.is_some() {
+            true => MOST_DEAR_CANARIES,
+            false => ((SHARE_OF_DELTA / run.delta) as usize).clamp(FEWEST_CANARIES, MOST_CANARIES),
         };
+        // Second moments are released before the first round, under the run's own relation.
+        let releases = accounting::preliminaries(run, records)?;
+        let mut releases = releases.into_iter();
+        let moments = releases.find(|release| release.kind == Preliminary::Moments);
         let sampled = run.batch.is_some_and(|batch| batch < records as f64);
         let layout = layout(
             most.min(records / copies),
-            clip.scope == ClipScope::Selected && fraction < 1.0,
+            clip.scope == ClipScope::Selected && fraction.value() < 1.0,
             sampled,
             fraction,
         );
+        if layout.dimension() > LARGEST {
+            return Err(AuditError::Client(format!(
+                "of {dimension} coordinates {} travel: a game of the same share has more than \
+                 {LARGEST}, which is too many to be played",
+                fraction.0
+            )));
+        }
         let game = Specification {
             compressor: match run.compressor {
-                CompressorKind::RandK { .. } => {
-                    // Rounded down: never more travels than was accounted for.
-                    let k = (fraction * layout.dimension() as f64 + 1e-9).floor() as usize;
-                    CompressorKind::RandK { k: k.max(1) }
-                }
+                CompressorKind::RandK { .. } => CompressorKind::RandK {
+                    k: fraction.of(layout.used()),
+                },
                 other => other,
             },
+            // What the adversary sends is the model itself.
+            downlink: None,
             regularizer_at_client: false,
             ..run.clone()
         };
@@ -124,6 +129,7 @@ impl Game {
             1.0
         };
         let rounds = strategy.rounds(&plan, run.rounds);
+        let moments = moments.map(|release| MomentsGame::new(release.sigma, copies, records));
         let model = |level: f64| {
             let mut model = vec![0.0; layout.dimension()];
             model[0] = level as f32;
@@ -145,6 +151,7 @@ impl Game {
             sigma,
             rounds,
             models: [model(strategy.low), model(high), model(-high)],
+            moments,
             run: game,
             seed,
         })
@@ -176,6 +183,13 @@ impl Game {
         )
         .map_err(|error| AuditError::Client(error.to_string()))?;
         let mut reader = Reader::new(self);
+        if let Some(moments) = &self.moments {
+            let key = SecretKey::simulated(self.seed, number);
+            let found = moments.play(&answers, self.other, &key)?;
+            for (belief, ratio) in reader.beliefs.iter_mut().zip(found) {
+                Attack::add(belief, ratio);
+            }
+        }
         for (round, &(steer, shifts)) in self.rounds.iter().enumerate() {
             let model = &self.models[steer as usize];
             let message = client
@@ -194,28 +208,51 @@ impl Game {
 }
 
 /// Mixed into the seed for the coins of the game, so that they share nothing with the client's.
-const COINS: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const COINS: u64 = 0x9e37_79b9_7f4a_7c15;
 
-fn layout(canaries: usize, blocks: bool, sampled: bool, fraction: f64) -> Layout {
-    if !blocks {
-        return Layout {
-            canaries,
-            per_block: 1,
-            width: 1,
-        };
+/// So many of so many coordinates travel.
+#[derive(Clone, Copy, Debug)]
+struct Fraction(usize, usize);
+
+impl Fraction {
+    fn value(self) -> f64 {
+        self.0 as f64 / self.1 as f64
     }
-    let per_block = match sampled {
-        true => 1,
-        false => MOST_SHARED.min(1 << canaries.max(1).ilog2()),
+
+    /// How many travel of a game whose canaries use so many: rounded up, since the layout adds idle
+    /// coordinates.
+    fn of(self, used: usize) -> usize {
+        (used as u128 * self.0 as u128).div_ceil(self.1 as u128) as usize
+    }
+
+    /// The fewest coordinates of which `of(used)` are no greater share. Never more may travel than
+    /// was accounted for: amplification is priced by the share.
+    fn least(self, used: usize) -> usize {
+        (self.of(used) as u128 * self.1 as u128).div_ceil(self.0 as u128) as usize
+    }
+}
+
+fn layout(canaries: usize, blocks: bool, sampled: bool, fraction: Fraction) -> Layout {
+    let mut layout = Layout {
+        canaries,
+        per_block: 1,
+        width: 1,
+        idle: 0,
     };
-    let travelling = TRAVELLING.max(per_block as f64);
-    let width = (travelling / fraction).ceil() as usize;
-    let blocks = (LARGEST / width).max(1);
-    Layout {
-        canaries: canaries.min(blocks * per_block),
-        per_block,
-        width,
+    if blocks {
+        layout.per_block = match sampled {
+            true => 1,
+            false => MOST_SHARED.min(1 << canaries.max(1).ilog2()),
+        };
+        let travelling = TRAVELLING.max(layout.per_block as f64);
+        layout.width = (travelling / fraction.value()).ceil() as usize;
+        // Of idle coordinates there are fewer than one that travels stands for.
+        let room = LARGEST.saturating_sub(fraction.least(1));
+        let blocks = (room / layout.width).max(1);
+        layout.canaries = canaries.min(blocks * layout.per_block);
     }
+    layout.idle = fraction.least(layout.used()) - layout.used();
+    layout
 }
 
 /// How the server turns gradients.
@@ -229,6 +266,7 @@ struct Strategy {
     visited: f64,
     /// The value behind the low level.
     low: f64,
+    clip: f64,
 }
 
 impl Strategy {
@@ -239,7 +277,7 @@ impl Strategy {
             Estimator::Svrg { difference_clip } | Estimator::Saga { difference_clip } => {
                 difference_clip.unwrap_or(2.0 * clip)
             }
-            Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => 0.0,
+            Estimator::Gd | Estimator::Sgd | Estimator::Sag { .. } | Estimator::Recursive(_) => 0.0,
         };
         // The longest reference gradient that leaves room for a whole difference.
         let low = (clip - difference).max(-clip);
@@ -250,6 +288,21 @@ impl Strategy {
             unvisited: low / (m * sigma),
             visited: clip / (m * sigma),
             low,
+            clip,
+        }
+    }
+
+    /// The noise of a round, in units of sigma, and of that what the round's noise is in units of
+    /// its clip: where a recursion does not start anew both follow its public scale.
+    fn noise(&self, round: Round) -> (f64, f64) {
+        match self.estimator {
+            Estimator::Recursive(recursion) if !recursion.starts_anew(round) => {
+                // From one end to the other: the distance that a client sees.
+                let distance = 2.0 * f64::from((BEYOND * self.clip) as f32);
+                let scale = recursion.scale(self.clip, distance);
+                (scale * recursion.noise_ratio, recursion.noise_ratio)
+            }
+            _ => (1.0, 1.0),
         }
     }
 
@@ -259,20 +312,27 @@ impl Strategy {
             hit: 0.0,
             unvisited: self.unvisited,
             visited: self.unvisited,
+            noise: 1.0,
         };
         (0..rounds)
             .map(|round| match self.estimator {
-                // To and fro, so that noise that is used again would cancel.
-                Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => {
+                // To and fro, so that noise that is used again would cancel, and increments are as
+                // long as any.
+                Estimator::Gd
+                | Estimator::Sgd
+                | Estimator::Sag { .. }
+                | Estimator::Recursive(_) => {
                     let (steer, sign) = match round % 2 {
                         0 => (Steer::High, 1.0),
                         _ => (Steer::Back, -1.0),
                     };
+                    let (noise, ratio) = self.noise(round);
                     let shifts = RoundShifts {
                         sign,
-                        hit: self.full,
+                        hit: self.full / ratio,
                         unvisited: 0.0,
                         visited: 0.0,
+                        noise,
                     };
                     (steer, shifts)
                 }
@@ -288,6 +348,7 @@ impl Strategy {
                         hit: self.hit,
                         unvisited: self.unvisited,
                         visited: self.visited,
+                        noise: 1.0,
                     },
                 ),
             })
@@ -340,12 +401,17 @@ impl<'a> Reader<'a> {
         let Layout {
             per_block, width, ..
         } = layout;
+        let used = layout.used();
         self.sums.fill(0.0);
         self.counts.fill(0);
-        let (inverse, scale) = (1.0 / self.game.sigma as f32, self.scale as f32);
+        let inverse = (1.0 / (self.game.sigma * shifts.noise)) as f32;
+        let scale = (self.scale / shifts.noise) as f32;
         let values = update.values();
         let (sums, counts) = (&mut self.sums, &mut self.counts);
         let mut add = |place: usize, index: usize| {
+            if index >= used {
+                return;
+            }
             let shift = shift.get(index).copied().unwrap_or(0.0);
             let z = values[place] * scale + shift * inverse;
             let block = index / width;
@@ -386,9 +452,10 @@ impl Game {
     pub(crate) fn affordable(&self) -> u32 {
         const BUDGET: f64 = 1e11;
         let (rounds, canaries) = (self.rounds.len() as f64, self.layout.canaries as f64);
-        let batch = self.attack.rate * self.records as f64;
+        let batch = self.attack.rate * canaries * self.copies as f64;
         let travelling = self.plan.compressor.values() as f64;
-        let secure = self.run.noise == crate::specification::NoiseName::Secure;
+        let secure = self.run.noise == NoiseName::Secure;
+        let dear = self.attack.remembers || self.attack.copies > 1;
         // Nanoseconds of a round.
         let round = 2000.0
             + batch
@@ -398,8 +465,12 @@ impl Game {
                     12.0
                 }
             + travelling * if secure { 120.0 } else { 20.0 }
-            + canaries * if self.attack.is_linear() { 25.0 } else { 90.0 };
-        (BUDGET / (rounds * round)).clamp(200.0, 2e5) as u32
+            + canaries * if dear { 90.0 } else { 12.0 };
+        let once = self
+            .moments
+            .as_ref()
+            .map_or(0.0, |moments| moments.nanoseconds());
+        (BUDGET / (rounds * round + once)).clamp(200.0, 2e5) as u32
     }
 }
 

@@ -95,15 +95,24 @@ pub fn html(findings: &Findings, title: &str) -> String {
         ],
         parts: vec![
             Part::heading("The game"),
-            Part::text(
-                "In every run an honest client with fresh keys answers a server that chooses its \
-                 models so that canaries among the client's records stand out. Each canary is \
+            Part::text(format!(
+                "In every run an honest client with fresh keys answers {}. Each canary is \
                  there, or something else in its place, by a fair coin. An attacker who sees what \
                  a server sees, every message with its coordinates, computes for each canary the \
                  likelihood ratio of the whole transcript and guesses the coins that it is surest \
                  of. If the claim is true, right guesses can outnumber wrong ones by a certain \
                  factor at most, and exceed it only with small probability.",
-            ),
+                match main.canaries_are_natural() {
+                    false => {
+                        "a server that chooses its models so that canaries among the client's \
+                         records stand out"
+                    }
+                    true => {
+                        "the server of the run; some of its own records are the canaries, as they \
+                         are or with another class"
+                    }
+                }
+            )),
             Part::figure(figure(findings), &[]),
             Part::note(
                 "Where the curve stays below the dashed limit, the claim is consistent with what \
@@ -127,6 +136,7 @@ fn table(findings: &Findings) -> Table {
     let row = |outcome: &Outcome| {
         vec![
             outcome.neighbours.clone(),
+            outcome.canary_records.to_string(),
             readable(round_up(outcome.claimed_epsilon, 4)),
             format!("{:.3}", outcome.empirical_epsilon),
             format!("{:.2}", outcome.empirical_epsilon / outcome.claimed_epsilon),
@@ -140,7 +150,7 @@ fn table(findings: &Findings) -> Table {
         ]
     };
     Table::new(
-        "neighbours|claimed ε|attack proves|share|runs|canaries a run|right guesses|verdict",
+        "neighbours|canaries|claimed ε|attack proves|share|runs|canaries a run|right guesses|verdict",
         findings.outcomes.iter().map(row),
     )
 }

@@ -109,7 +109,7 @@ impl Config {
 
     /// Whether all clients send the same coordinates.
     pub(super) fn sharing_rule(&self, shape: &Shape, scope: ClipScope) -> bool {
-        let fits = shape.model == ModelKind::Mlp
+        let fits = shape.model.has_layers()
             || self.of_scattering(shape)
             || self.logit_rule(shape).is_some();
         self.preset == Preset::Auto && fits && scope == ClipScope::Selected
@@ -126,6 +126,12 @@ impl Config {
     ) -> Result<FeatureKind, ConfigError> {
         let kind = self.feature_map.or_else(|| match self.is_ordinary() {
             false if self.scatters(features) => FeatureKind::Scattering,
+            // Without whitening, records of numbers stay as they are.
+            true if model == ModelKind::Linear
+                && (self.whiten == Auto::Given(None) || features >= WIDEST_BY_ITSELF) =>
+            {
+                FeatureKind::None
+            }
             true if features <= WIDEST_ROOTS => FeatureKind::Roots,
             true => FeatureKind::Unit,
             false => FeatureKind::None,
@@ -338,7 +344,7 @@ impl Config {
             ModelKind::Linear => self.number_clip(shape),
             ModelKind::Softmax => 0.2,
             ModelKind::Mlp if self.whole_gradients(shape) => 0.5,
-            ModelKind::Mlp => 0.2 * self.clip_growth(),
+            ModelKind::Mlp | ModelKind::Elsewhere => 0.2 * self.clip_growth(),
         };
         match (scope, compressor.fraction()) {
             // A gradient that is spread over its coordinates shows this share of its norm.

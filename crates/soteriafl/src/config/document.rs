@@ -12,7 +12,7 @@ use crate::words::readable;
 pub const KEYS: &[(&str, &str)] = &[
     (
         "data.source",
-        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | npy:PATH | npz:PATH | synthetic:ROWSxFEATURES | clients | memory",
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | parquet:PATH | npy:PATH | npz:PATH | synthetic:ROWSxFEATURES | clients | memory",
     ),
     ("data.test", "a data source for the test set"),
     (
@@ -63,7 +63,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "a list of columns, { name = ..., kind = ... } each",
     ),
     ("model.task", "auto | classification | regression"),
-    ("model.kind", "auto | logistic | softmax | linear | mlp"),
+    (
+        "model.kind",
+        "auto | logistic | softmax | linear | mlp | elsewhere",
+    ),
     ("model.loss", "squared | huber (regression)"),
     (
         "model.huber",
@@ -74,6 +77,14 @@ pub const KEYS: &[(&str, &str)] = &[
         "a list of positive numbers up to 1e6, one for each class in its order",
     ),
     ("model.hidden", "a list of layer sizes"),
+    (
+        "model.parameters",
+        "a list of different NAME[SIDE,SIDE], one for each tensor, in their order (elsewhere)",
+    ),
+    (
+        "model.architecture",
+        "the digest of a model, 64 hexadecimal digits (elsewhere)",
+    ),
     ("model.activation", "auto | sigmoid | tanh | relu"),
     ("model.intercept", "true | false"),
     ("model.regularizer", "auto | none | l2 | nonconvex"),
@@ -81,11 +92,11 @@ pub const KEYS: &[(&str, &str)] = &[
     ("model.regularizer_at", "server | client"),
     (
         "model.init",
-        "auto | zeros | normal:STD | glorot | file:PATH",
+        "auto | zeros | normal:STD | glorot | file:PATH | given (elsewhere)",
     ),
     (
         "algorithm.preset",
-        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | distributed-dp-srm | ldp-spider | diff2 | dp-gd | dp-sgd | dp-srm | rrpsgd",
+        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | distributed-dp-srm | ldp-spider | diff2 | sdm-dsgd | q-dpsgd-1 | porter | dp-gd | dp-sgd | dp-srm | rrpsgd",
     ),
     (
         "algorithm.estimator",
@@ -98,7 +109,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("algorithm.snapshot_probability", "auto, or a probability"),
     (
         "algorithm.compressor",
-        "auto | identity | rand-k | qsgd | natural",
+        "auto | identity | rand-k | qsgd | natural | grid | top-k",
     ),
     ("algorithm.fraction", "auto, or a number in (0, 1]"),
     ("algorithm.k", "auto, or how many coordinates travel"),
@@ -108,6 +119,17 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     ("algorithm.coordinates", "auto | own | shared"),
     ("algorithm.levels", "a positive integer (qsgd)"),
+    (
+        "algorithm.downlink",
+        "none | sign | natural | qsgd:LEVELS | rand-k:SHARE, or two of them as in rand-k:0.25+sign",
+    ),
+    ("algorithm.grid_step", "a positive number (grid)"),
+    ("algorithm.grid_bits", "an integer from 2 to 24 (grid)"),
+    (
+        "algorithm.topology",
+        "star | complete | ring | torus | torus:ROWSxCOLUMNS | random:P | random:P:SEED | edges:FILE, or a list of pairs [A, B]",
+    ),
+    ("algorithm.mixing", "auto, or a positive number"),
     ("algorithm.shift", "auto | off, or a number >= 0"),
     ("algorithm.step_size", "auto | theory, or a positive number"),
     (
@@ -119,6 +141,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "auto | constant | cosine | inverse-sqrt",
     ),
     ("algorithm.momentum", "auto, or a number in [0, 1)"),
+    ("algorithm.memory", "auto, or a number in (0, 1]"),
     ("algorithm.keep", "auto, or a number in [0, 1]"),
     (
         "algorithm.restart",

@@ -21,9 +21,9 @@
 use soteriafl_accountant::{Adjacency, ClipScope, largest_mu};
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::FeatureKind;
-use soteriafl_data::Source;
+use soteriafl_data::{Source, TableSchema};
 
-use super::read::{MODELS, name};
+use super::regression;
 use super::resolve::{Resolved, Shape};
 use super::{
     AccountantName, Auto, Config, EstimatorKind, Init, ModelKind, NoiseTarget, Preset, Theory,
@@ -31,7 +31,7 @@ use super::{
 use crate::words::{counted, readable};
 
 /// Noise in the logit of a record at the end.
-const NOISE: f64 = 3.0;
+const NOISE: f64 = 2.5;
 
 /// The clip for two classes: a fifth of the longest gradient of a record of length one. For more classes that is
 /// `sqrt(2)` times as long.
@@ -47,8 +47,8 @@ const MOST_ROUNDS: f64 = 200.0;
 /// Parameters that travel whole; of more, so many in a message.
 const WHOLE: usize = 4096;
 
-/// Records with more features get no roots.
-pub(super) const WIDEST_ROOTS: usize = 256;
+/// Records with more features get no roots: with them they would be too long to be whitened by themselves.
+pub(super) const WIDEST_ROOTS: usize = 128;
 
 /// The rule's numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,8 +72,9 @@ impl Config {
             Auto::Given(kind) => is_linear(kind),
             Auto::Auto => !self.given.iter().any(|key| hidden.contains(&key.as_str())),
         };
+        // What is left out of a range is told later.
         source
-            && matches!(self.regression(), Ok(None))
+            && self.regression().is_ok()
             && linear
             && self.preset == Preset::Auto
             && matches!(self.noise_target, NoiseTarget::Epsilon(_))
@@ -86,12 +87,13 @@ impl Config {
     }
 
     /// `s` of the module, where there is a target.
-    fn signal(&self, shape: &Shape) -> Option<f64> {
+    pub(super) fn signal(&self, shape: &Shape) -> Option<f64> {
         let NoiseTarget::Epsilon(epsilon) = self.noise_target else {
             return None;
         };
         let records = &shape.records;
-        let mu = left_for_rounds(epsilon, self.delta, shape.whiten);
+        let ranges = private_ranges(self.schema.as_deref());
+        let mu = left_for_rounds(epsilon, self.delta, &[ranges, shape.whiten]);
         let signal = signal(mu, self.adjacency, self.equal_weights, records)?;
         // Noise hides all records of a person.
         Some(signal / f64::from(self.records_per_person))
@@ -100,7 +102,7 @@ impl Config {
     /// The rule, where it applies: full gradients of a linear model on records of length one.
     pub(super) fn logit_rule(&self, shape: &Shape) -> Option<LinearRule> {
         let applies = self.preset == Preset::Auto
-            && is_linear(shape.model)
+            && is_logit(shape.model)
             && shape.feature_map != FeatureKind::None
             && !self.of_scattering(shape)
             && matches!(self.estimator, Auto::Auto | Auto::Given(EstimatorKind::Gd));
@@ -153,14 +155,29 @@ impl Config {
     }
 }
 
-/// Whether the rule speaks of this model: the noise that counts is that of a logit.
-pub(super) fn is_linear(model: ModelKind) -> bool {
+/// Whether the noise that counts is that of a logit.
+fn is_logit(model: ModelKind) -> bool {
     matches!(model, ModelKind::Logistic | ModelKind::Softmax)
 }
 
-/// `mu` of what is left for rounds when second moments have got their share of `mu^2`.
-pub(super) fn left_for_rounds(epsilon: f64, delta: f64, share: Option<f64>) -> f64 {
-    largest_mu(epsilon, delta) * (1.0 - share.unwrap_or(0.0)).sqrt()
+/// Whether what the model says of a record has the noise of one coordinate times the record's length.
+pub(super) fn is_linear(model: ModelKind) -> bool {
+    is_logit(model) || model == ModelKind::Linear
+}
+
+/// The share of the budget by which ranges are estimated that nobody knows.
+const RANGES: f64 = 0.1;
+
+/// That share, where a schema has such columns.
+pub fn private_ranges(schema: Option<&TableSchema>) -> Option<f64> {
+    let private = schema.is_some_and(|schema| !schema.private_numbers().is_empty());
+    private.then_some(RANGES)
+}
+
+/// `mu` of what is left for rounds when what is released before them has got its shares of `mu^2`.
+pub(super) fn left_for_rounds(epsilon: f64, delta: f64, shares: &[Option<f64>]) -> f64 {
+    let before: f64 = shares.iter().flatten().sum();
+    largest_mu(epsilon, delta) * (1.0 - before).max(0.0).sqrt()
 }
 
 /// `s` of the module: how far all records together can move a logit, in units of the noise of one
@@ -209,10 +226,17 @@ impl Resolved {
             format!(
                 "model: {} regression, because the noise in what a linear model says does not grow with \
                  its {}",
-                name(MODELS, self.model),
+                self.model.name(),
                 counted(dimension, "parameter")
             ),
         ];
+        if let Some(share) = private_ranges(self.schema.as_deref()) {
+            said.push(format!(
+                "ranges: {:.0}% of the budget buys two releases, by which the ranges of columns are estimated \
+                 that the schema calls private",
+                100.0 * share
+            ));
+        }
         if let Some(share) = self.whiten {
             said.push(format!(
                 "whitening: {:.0}% of the budget buys one release of second moments, by which all clients give \
@@ -220,24 +244,36 @@ impl Resolved {
                 100.0 * share
             ));
         }
-        let mu = left_for_rounds(epsilon, self.delta, self.whiten);
+        let ranges = private_ranges(self.schema.as_deref());
+        let mu = left_for_rounds(epsilon, self.delta, &[ranges, self.whiten]);
         let signal = signal(mu, self.adjacency, self.equal_weights, records)
             .map(|signal| signal / f64::from(self.records_per_person));
         let travelled = self.step_size * f64::from(self.rounds);
+        let (noise, longest, of_what) = match self.model {
+            ModelKind::Linear => (
+                regression::NOISE,
+                Some(regression::longest_step(self.whiten)),
+                "prediction, of a target in [-1, 1],",
+            ),
+            _ => (NOISE, self.whiten.is_none().then_some(STEPS.1), "logit"),
+        };
         if let Some(signal) = signal
-            && travelled <= NOISE * signal / self.whole_clip(dimension) * 1.001
+            && travelled <= noise * signal / self.whole_clip(dimension) * 1.001
         {
-            let ends = match self.step_size >= STEPS.1 && self.whiten.is_none() {
-                true => format!("as many as there may be, of the longest step {}", STEPS.1),
-                false => format!(
-                    "of step {}, which end where the noise in a logit is {NOISE}",
+            let ends = match longest {
+                Some(longest) if self.step_size >= longest => {
+                    format!("as many as there may be, of the longest step {longest}")
+                }
+                _ => format!(
+                    "of step {}, which end where the noise in a {of_what} is {noise}",
                     readable((self.step_size * 1e3).round() / 1e3)
                 ),
             };
             said.push(format!(
-                "rounds: {}, {ends}: all records together can move a logit {} times as far as the noise of \
+                "rounds: {}, {ends}: all records together can move a {} {} times as far as the noise of \
                  one release does",
                 self.rounds,
+                of_what.split([' ', ',']).next().unwrap_or(of_what),
                 readable((signal * 10.0).round() / 10.0)
             ));
         }

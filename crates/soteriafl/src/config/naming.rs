@@ -7,7 +7,7 @@ use soteriafl_accountant::Recursion;
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::FeatureKind;
 
-use super::read::PRESETS;
+use super::read::{PRESETS, name};
 use super::resolve::Resolved;
 use super::{EstimatorKind, NoiseTarget, Output, Preset, ShiftChoice};
 use crate::output::compressor_text;
@@ -61,6 +61,9 @@ impl Resolved {
         let shifted = matches!(self.shift, ShiftChoice::Step(_));
         if self.output == Output::Random && self.batch == Some(1.0) && self.clients == 1 {
             return "rrpsgd".to_string();
+        }
+        if self.gossip.is_some() {
+            return name(PRESETS, self.preset).to_string();
         }
         if let Some(recursion) = &self.recursion {
             return self.recursive_row(recursion).to_string();

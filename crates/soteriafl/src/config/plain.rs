@@ -40,6 +40,7 @@ impl Config {
     pub fn standardizes(&self) -> bool {
         let own_start = matches!(self.init, Auto::Given(Init::File(_)));
         self.standardize.or(self.unclipped()
+            && !self.is_elsewhere()
             && self.scale == Auto::Auto
             && !self.source.is_images()
             && matches!(

@@ -11,6 +11,8 @@ use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 use toml::Value;
 
 use super::document::{ConfigError, Document, KEYS};
+use super::elsewhere;
+use super::gossip;
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
     Init, LossName, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset,
@@ -83,6 +85,7 @@ impl Config {
                 (!weights.is_empty()).then_some(Some(weights))
             })?,
             model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
+            elsewhere: elsewhere::read(d)?,
             hidden: d.read("model.hidden", vec![64], |value| {
                 value.as_array()?.iter().map(count).collect()
             })?,
@@ -128,6 +131,14 @@ impl Config {
             levels: d.read("algorithm.levels", 16, |value| {
                 count(value)?.try_into().ok()
             })?,
+            downlink: super::downlink::read(d)?,
+            grid_step: d.read("algorithm.grid_step", 0.01, positive)?,
+            grid_bits: d.read("algorithm.grid_bits", 10, |value| {
+                let bits = u32::try_from(count(value)?).ok()?;
+                (2..=24).contains(&bits).then_some(bits)
+            })?,
+            topology: gossip::topology(d)?,
+            mixing: d.read("algorithm.mixing", Auto::Auto, auto(positive))?,
             shift: d.read(
                 "algorithm.shift",
                 Auto::Auto,
@@ -148,6 +159,11 @@ impl Config {
                 "algorithm.momentum",
                 Auto::Auto,
                 auto(|value| not_negative(value).filter(|m| *m < 1.0)),
+            )?,
+            memory: d.read(
+                "algorithm.memory",
+                Auto::Auto,
+                auto(|value| positive(value).filter(|share| *share <= 1.0)),
             )?,
             keep: d.read(
                 "algorithm.keep",
@@ -279,6 +295,7 @@ pub(super) const MODELS: &[(&str, ModelKind)] = &[
     ("softmax", ModelKind::Softmax),
     ("linear", ModelKind::Linear),
     ("mlp", ModelKind::Mlp),
+    ("elsewhere", ModelKind::Elsewhere),
 ];
 pub(super) const TASKS: &[(&str, Task)] = &[
     ("classification", Task::Classification),
@@ -302,6 +319,7 @@ pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("soteriafl-sgd", Preset::Soteria(EstimatorKind::Sgd)),
     ("soteriafl-svrg", Preset::Soteria(EstimatorKind::Svrg)),
     ("soteriafl-saga", Preset::Soteria(EstimatorKind::Saga)),
+    ("soteriafl-sag", Preset::Soteria(EstimatorKind::Sag)),
     ("cdp-sgd", Preset::CdpSgd),
     ("ldp-sgd", Preset::Ldp(EstimatorKind::Sgd)),
     ("ldp-svrg", Preset::Ldp(EstimatorKind::Svrg)),
@@ -309,6 +327,9 @@ pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("distributed-dp-srm", Preset::DistributedDpSrm),
     ("ldp-spider", Preset::LdpSpider),
     ("diff2", Preset::Diff2),
+    ("sdm-dsgd", Preset::SdmDsgd),
+    ("q-dpsgd-1", Preset::QDpsgd1),
+    ("porter", Preset::Porter),
     ("dp-gd", Preset::Dp(EstimatorKind::Gd)),
     ("dp-sgd", Preset::Dp(EstimatorKind::Sgd)),
     ("dp-srm", Preset::DpSrm),
@@ -319,6 +340,8 @@ pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
     ("rand-k", CompressorName::RandK),
     ("qsgd", CompressorName::Qsgd),
     ("natural", CompressorName::Natural),
+    ("grid", CompressorName::Grid),
+    ("top-k", CompressorName::TopK),
 ];
 pub(super) const OUTPUTS: &[(&str, Output)] = &[("last", Output::Last), ("random", Output::Random)];
 pub(super) const COORDINATES: &[(&str, bool)] = &[("own", false), ("shared", true)];
@@ -435,6 +458,7 @@ fn init(value: &Value) -> Option<Init> {
     match text.split_once(':') {
         None if text == "zeros" => Some(Init::Zeros),
         None if text == "glorot" => Some(Init::Glorot),
+        None if text == "given" => Some(Init::Given),
         Some(("normal", deviation)) => deviation
             .parse()
             .ok()
@@ -593,11 +617,6 @@ fn refuse_missing_rows(document: &Document) -> Result<(), ConfigError> {
         value.as_str().map(|text| Some(text.to_string()))
     })?;
     let (reason, hint) = match name.as_deref() {
-        Some("sdm-dsgd" | "q-dpsgd-1" | "porter") => (
-            "it has no server: every client keeps a model of its own and talks to its neighbours, \
-             which this program does not simulate",
-            "cdp-sgd compresses the same gradients, with a server",
-        ),
         Some("rppsgd") => (
             "the paper's table calls Random Round Private SGD so, whose name is rrpsgd",
             "use rrpsgd",
@@ -618,7 +637,13 @@ fn refuse_biased(document: &Document) -> Result<(), ConfigError> {
     let name = document.read("algorithm.compressor", None, |value| {
         value.as_str().map(|text| Some(text.to_string()))
     })?;
+    let preset = document.read("algorithm.preset", None, |value| {
+        value.as_str().map(|text| Some(text.to_string()))
+    })?;
+    // There noise is on all coordinates, and what is left out is sent later.
+    let keeps = preset.as_deref() == Some("porter");
     let chosen = match name.as_deref() {
+        Some("top-k") if keeps => return Ok(()),
         Some("top-k" | "top_k" | "topk") => {
             ", and coordinates chosen by the size of a gradient leak it"
         }
@@ -630,6 +655,11 @@ fn refuse_biased(document: &Document) -> Result<(), ConfigError> {
             "`algorithm.compressor = \"{}\"` is biased: the theory of shifted compression needs E C(x) = x{chosen}",
             name.unwrap_or_default()
         ),
-        "use rand-k, qsgd or natural",
+        match chosen {
+            "" => "use rand-k, qsgd or natural",
+            _ => {
+                "use rand-k, qsgd or natural; the preset porter has top-k, of vectors with noise on all coordinates"
+            }
+        },
     ))
 }

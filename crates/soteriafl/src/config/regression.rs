@@ -6,24 +6,29 @@
 //! gradients of `d` coordinates the noise in the model after any number of rounds has, in each
 //! coordinate, the standard deviation `R G / s` with the path `R = sum_t eta_t`: what a prediction
 //! for a record of squared length about `d` picks up is `R G sqrt(d) / s`. The rule makes that a
-//! public constant, takes as few rounds as the step allows, and looks at no record.
+//! public constant, takes as few rounds as the step allows, and looks at no record. Unequal clients and
+//! the rest of what decides about `s` count as they do for classes (`linear.rs`).
+//!
+//! Tables whose records can be whitened ([`Config::whiten_for`]) are: then a record has length about 1. Others
+//! keep their features as they are, because without whitening the direction that all records share
+//! makes long steps overshoot.
 
 use soteriafl_core::objective::TargetLoss;
 use soteriafl_data::{FeatureKind, TargetRange};
 
 use super::document::ConfigError;
-use super::linear::left_for_rounds;
 use super::resolve::Shape;
-use super::{Auto, Config, LossName, ModelKind, NoiseTarget, Preset, Task, Theory};
+use super::{Auto, Config, LossName, ModelKind, Preset, Task, Theory};
 
 /// The clip over the length of a record whose features are all 1.
 const CLIP: f64 = 0.2;
 
 /// The noise in a prediction at the end, of a target in [-1, 1].
-const NOISE: f64 = 0.15;
+pub(super) const NOISE: f64 = 0.15;
 
-/// The longest step, of records of length 1.
-const LONGEST_STEP: f64 = 8.0;
+/// The longest step, of records of length 1, and of such records where they are not whitened: a squared
+/// loss of curvature 1 overshoots from 2 on.
+const LONGEST_STEP: (f64, f64) = (8.0, 1.5);
 
 /// The most rounds.
 const MOST_ROUNDS: f64 = 200.0;
@@ -55,7 +60,7 @@ impl Config {
     /// The model family for numbers to predict.
     pub(super) fn regression_model(&self) -> Result<ModelKind, ConfigError> {
         match self.model.or(ModelKind::Linear) {
-            kind @ (ModelKind::Linear | ModelKind::Mlp) => Ok(kind),
+            kind @ (ModelKind::Linear | ModelKind::Mlp | ModelKind::Elsewhere) => Ok(kind),
             ModelKind::Logistic | ModelKind::Softmax => Err(ConfigError::with_hint(
                 "logistic and softmax models answer with classes, not with numbers",
                 "use model.kind = \"linear\" or \"mlp\", or leave data.target_range out",
@@ -100,12 +105,14 @@ impl Config {
     /// The path over records of length 1, and in how many rounds it is gone.
     fn number_path(&self, shape: &Shape) -> (f64, f64) {
         let smallest = shape.records.iter().copied().min().unwrap_or(1) as f64;
-        let clients = shape.records.len() as f64;
-        let mu = match self.noise_target {
-            NoiseTarget::Epsilon(epsilon) => left_for_rounds(epsilon, self.delta, shape.whiten),
-            _ => 1.0,
+        let signal = self
+            .signal(shape)
+            .unwrap_or_else(|| smallest * (shape.records.len() as f64).sqrt() / 2.0);
+        let clip = match (self.clip, shape.feature_map) {
+            (Auto::Given(Some(clip)), map) if map != FeatureKind::None => clip,
+            _ => CLIP,
         };
-        let path = NOISE / CLIP * smallest * mu * clients.sqrt() / 2.0;
+        let path = NOISE / clip * signal;
         let rounds = (path / 4.0).floor().clamp(1.0, MOST_ROUNDS);
         let rounds = match self.rounds {
             Auto::Given(Theory::Given(rounds)) => f64::from(rounds),
@@ -120,7 +127,19 @@ impl Config {
 
     pub(super) fn number_step(&self, shape: &Shape) -> f64 {
         let (path, rounds) = self.number_path(shape);
-        (path / rounds).min(LONGEST_STEP) / squared_length(shape)
+        let longest = match shape.feature_map {
+            FeatureKind::None => LONGEST_STEP.0,
+            _ => longest_step(shape.whiten),
+        };
+        (path / rounds).min(longest) / squared_length(shape)
+    }
+}
+
+/// The longest step on records of length one.
+pub(super) fn longest_step(whiten: Option<f64>) -> f64 {
+    match whiten {
+        Some(_) => LONGEST_STEP.0,
+        None => LONGEST_STEP.1,
     }
 }
 
@@ -167,6 +186,63 @@ mod tests {
                 .model_for(2, 4)
                 .is_err()
         );
+    }
+
+    /// Whitened records of length one where they can be, else features as they are; what all steps leave in a
+    /// prediction is what the rule promises, or less where steps may be no longer.
+    #[test]
+    fn the_noise_in_a_prediction_is_what_the_rule_ends_with() {
+        let text = "[data]\nsource = \"csv:t.csv\"\ntarget_range = [0, 10]\n";
+        let map = |more: &str, features: usize| {
+            let config = config(&format!("{text}{more}"));
+            let map = config.features_for(ModelKind::Linear, features).unwrap();
+            let columns = match map {
+                FeatureKind::Roots => 2 * features + 1,
+                FeatureKind::Unit => features + 1,
+                _ => features,
+            };
+            (
+                map,
+                config.whiten_for(ModelKind::Linear, map, columns).unwrap(),
+            )
+        };
+        assert_eq!(map("", 12), (FeatureKind::Roots, Some(0.15)));
+        assert_eq!(map("", 200), (FeatureKind::Unit, Some(0.15)));
+        assert_eq!(map("", 300), (FeatureKind::None, None));
+        assert_eq!(map("whiten = \"none\"\n", 12), (FeatureKind::None, None));
+        for (whiten, adjacency, records, exact) in [
+            (Some(0.15), "replace-one", vec![300; 10], true),
+            (Some(0.15), "zero-out", vec![40, 80, 300], true),
+            (None, "replace-one", vec![3000; 10], false),
+        ] {
+            let config = config(&format!("{text}[privacy]\nadjacency = \"{adjacency}\"\n"));
+            let shape = Shape {
+                dimension: 25,
+                records: records.clone(),
+                model: ModelKind::Linear,
+                smoothness: None,
+                image: false,
+                feature_map: FeatureKind::Roots,
+                whiten,
+                basis: None,
+                whole: 25,
+            };
+            let (run, _) = config.resolve(&shape).unwrap();
+            let specification = run.specification();
+            let all: usize = records.iter().sum();
+            let variance = records.iter().map(|&m| {
+                let sigma = crate::accounting::noise(&specification, 25, m).unwrap();
+                (sigma * m as f64 / all as f64).powi(2)
+            });
+            let variance: f64 = variance.sum();
+            let noise = run.step_size * (f64::from(run.rounds) * variance).sqrt();
+            match exact {
+                true => assert!((noise - NOISE).abs() < 1e-3 * NOISE, "{noise}"),
+                false => assert!(noise < NOISE && run.step_size == LONGEST_STEP.1, "{noise}"),
+            }
+            let said = run.choices(&records, 25).join("\n");
+            assert!(said.contains("rounds: "), "{said}");
+        }
     }
 
     #[test]

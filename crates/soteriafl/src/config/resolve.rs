@@ -7,19 +7,21 @@
 
 use std::sync::Arc;
 
-use soteriafl_accountant::{Estimator, Recursion};
-use soteriafl_core::compress::{CompressError, Compressor, CompressorKind};
+use soteriafl_accountant::{Estimator, MEMORY, Recursion};
+use soteriafl_core::compress::{CompressError, Compressor, CompressorKind, DownlinkKind};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
 use soteriafl_core::theory;
 use soteriafl_data::schema::Ranges;
 use soteriafl_data::{Cosine, FeatureKind, Partition, Source, TableSchema, TargetRange};
 
-use crate::problem::regularizer;
-use crate::specification::{Aggregation, Batches, Clip, Coordinates, Specification};
+use crate::problem::{ElsewhereModel, regularizer};
+use crate::specification::{Aggregation, Batches, Clip, Coordinates, Gossip, Specification};
 
 use super::automatic::holds_constant;
 use super::document::ConfigError;
+use super::elsewhere;
+use super::linear::private_ranges;
 use super::read::{PRESETS, name};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, Init, LossName,
@@ -59,6 +61,8 @@ pub struct Resolved {
     pub standardize: bool,
     pub equal_weights: bool,
     pub model: ModelKind,
+    /// What is known of a model that is computed elsewhere.
+    pub elsewhere: Option<Arc<ElsewhereModel>>,
     pub loss: LossName,
     /// Where Huber's loss becomes linear, in the unit of the target.
     pub huber: Option<f64>,
@@ -75,10 +79,15 @@ pub struct Resolved {
     pub batch: Option<f64>,
     pub snapshot_probability: f64,
     pub compressor: CompressorKind,
+    pub downlink: Option<DownlinkKind>,
+    /// What clients tell each other where there is no server.
+    pub gossip: Option<Gossip>,
     pub shift: ShiftChoice,
     pub step_size: f64,
     pub schedule: Schedule,
     pub momentum: f64,
+    /// The weight of the table's mean (SAG).
+    pub memory: f64,
     pub recursion: Option<Recursion>,
     pub step_cap: Option<f64>,
     pub smoothing: u32,
@@ -121,9 +130,12 @@ impl Resolved {
             scope,
         };
         Specification {
-            estimator: match self.recursion {
-                Some(recursion) => Estimator::Recursive(recursion),
-                None => Estimator::new(self.estimator, self.difference_clip),
+            estimator: match (self.estimator, self.recursion) {
+                (_, Some(recursion)) => Estimator::Recursive(recursion),
+                (EstimatorKind::Sag, _) => Estimator::Sag {
+                    memory: self.memory,
+                },
+                (kind, None) => Estimator::new(kind, self.difference_clip),
             },
             batch: self.batch,
             batches: match self.with_replacement {
@@ -133,16 +145,19 @@ impl Resolved {
             snapshot_probability: self.snapshot_probability,
             clip: self.clipped.then_some(clip),
             compressor: self.compressor,
+            downlink: self.downlink,
             participation: self.participation,
             coordinates: match self.shared_coordinates {
                 true => Coordinates::Shared,
                 false => Coordinates::Own,
             },
+            gossip: self.gossip.clone(),
             shift: match self.shift {
                 ShiftChoice::Off => None,
                 ShiftChoice::Step(step) => Some(step),
             },
             moments: self.whiten,
+            ranges: private_ranges(self.schema.as_deref()),
             target: self.noise_target,
             delta: self.delta,
             adjacency: self.adjacency,
@@ -208,9 +223,7 @@ impl Config {
     /// When a single-client preset meets several clients.
     pub fn clients(&self) -> Result<usize, ConfigError> {
         match (self.preset, self.clients) {
-            (Preset::Dp(_) | Preset::Rrpsgd | Preset::DpSrm, Auto::Given(clients))
-                if clients > 1 =>
-            {
+            (preset, Auto::Given(clients)) if preset.has_one_node() && clients > 1 => {
                 Err(ConfigError::with_hint(
                     format!(
                         "{} has one client, but `data.clients` is {clients}",
@@ -222,7 +235,7 @@ impl Config {
                     },
                 ))
             }
-            (Preset::Dp(_) | Preset::Rrpsgd | Preset::DpSrm, _) => Ok(1),
+            (preset, _) if preset.has_one_node() => Ok(1),
             (_, clients) => Ok(clients.or(10)),
         }
     }
@@ -273,13 +286,13 @@ impl Config {
 
     /// The scaling for this source. Scattering looks at how pixels differ, whatever their unit.
     pub fn scale_choice(&self, map: FeatureKind) -> ScaleChoice {
-        self.scale.or(
-            if self.source.is_images() && map != FeatureKind::Scattering {
-                ScaleChoice::Standard
-            } else {
-                ScaleChoice::None
-            },
-        )
+        self.scale.or(if self.is_elsewhere() {
+            ScaleChoice::None
+        } else if self.source.is_images() && map != FeatureKind::Scattering {
+            ScaleChoice::Standard
+        } else {
+            ScaleChoice::None
+        })
     }
 
     /// Chooses everything that is left to choose, and lists what the user should know.
@@ -294,7 +307,11 @@ impl Config {
             Preset::Soteria(estimator) | Preset::Ldp(estimator) | Preset::Dp(estimator) => {
                 estimator
             }
-            Preset::CdpSgd | Preset::Rrpsgd => EstimatorKind::Sgd,
+            Preset::CdpSgd
+            | Preset::Rrpsgd
+            | Preset::SdmDsgd
+            | Preset::QDpsgd1
+            | Preset::Porter => EstimatorKind::Sgd,
             Preset::DpSrm
             | Preset::LdpSrm
             | Preset::DistributedDpSrm
@@ -305,13 +322,24 @@ impl Config {
         let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
             let key = match error {
                 CompressError::Count { .. } => "algorithm.k",
+                CompressError::Grid { .. } => "algorithm.grid_step",
                 CompressError::Levels(_) => "algorithm.levels",
                 CompressError::Participation(_) => "algorithm.participation",
                 _ => "algorithm.compressor",
             };
             ConfigError::conflict(format!("`{key}`: {error}"))
         })?;
-        let omega = checked.omega();
+        if !checked.is_unbiased() && self.preset.transport().is_none() {
+            return Err(ConfigError::with_hint(
+                "`algorithm.compressor = \"grid\"` rounds whole models: its error does not shrink with what is sent, and the theory of compressed gradients needs one that does",
+                "use rand-k, qsgd or natural; the preset q-dpsgd-1 has grid",
+            ));
+        }
+        // What the theory knows of it: nothing, where it is not unbiased.
+        let omega = match checked.is_unbiased() {
+            true => checked.omega(),
+            false => 0.0,
+        };
         let clip_scope = self
             .clip_scope
             .or_else(|| self.scope(estimator, compressor));
@@ -383,10 +411,11 @@ impl Config {
                 .ceil()
                 .clamp(1.0, 1e7) as u32,
         };
-        let (step_size, step_size_origin) = match self
-            .step_size
-            .or_else(|| Theory::Given(self.step_rule(shape, equalize, f64::from(rounds))))
-        {
+        let (step_size, step_size_origin) = match self.step_size.or_else(|| {
+            let step = self.gossip_step(rounds);
+            let rule = || self.step_rule(shape, equalize, f64::from(rounds));
+            Theory::Given(step.unwrap_or_else(rule))
+        }) {
             Theory::Given(step) => (step, origin),
             Theory::Theory => match shape.smoothness {
                 Some(smoothness) => {
@@ -407,6 +436,7 @@ impl Config {
                 }
             },
         };
+        let gossip = self.gossip(&checked, shape.records.len(), step_size, rounds)?;
         let resolved = Resolved {
             source: self.source.clone(),
             test: self.test.clone(),
@@ -424,6 +454,7 @@ impl Config {
             standardize: self.standardizes(),
             equal_weights: self.equal_weights,
             model: shape.model,
+            elsewhere: self.elsewhere.clone(),
             loss: self.loss,
             huber: self.huber_bound()?,
             class_weights: self.class_weights.clone(),
@@ -433,15 +464,19 @@ impl Config {
             regularizer: self.regularizer_for(shape.model, shape.feature_map),
             lambda: self.lambda,
             regularizer_at_client: self.regularizer_at_client,
-            init: self.init.clone().or_else(|| match shape.model {
-                ModelKind::Mlp => Init::Normal(self.start_rule(shape)),
-                _ => Init::Zeros,
-            }),
+            init: match (&self.init, shape.model) {
+                (Auto::Given(init), _) => init.clone(),
+                (Auto::Auto, ModelKind::Mlp) => Init::Normal(self.start_rule(shape)),
+                (Auto::Auto, ModelKind::Elsewhere) => return Err(elsewhere::no_start()),
+                (Auto::Auto, _) => Init::Zeros,
+            },
             preset: self.preset,
             estimator,
             batch,
             snapshot_probability,
             compressor,
+            downlink: self.downlink.map(|choice| choice.of(d)),
+            gossip,
             shift,
             step_size,
             schedule: self.schedule.or(if rule.is_some() {
@@ -458,6 +493,7 @@ impl Config {
             } else {
                 0.0
             }),
+            memory: self.memory.or(MEMORY),
             recursion,
             step_cap: self.step_cap,
             smoothing,
@@ -496,9 +532,13 @@ impl Config {
         };
         self.check_values(&resolved, d)?;
         self.check_recursion(&resolved)?;
+        self.check_gossip(&resolved)?;
+        self.check_sag(&resolved)?;
         resolved.check_aggregation()?;
+        resolved.check_downlink(d)?;
         resolved.check(smallest)?;
-        let warnings = self.warnings(&resolved, smallest);
+        let mut warnings = self.warnings(&resolved, smallest);
+        warnings.extend(resolved.gossip_warning(&checked));
         Ok((resolved, warnings))
     }
 
@@ -511,10 +551,25 @@ impl Config {
                 }
             }
         };
-        if !matches!(resolved.compressor, CompressorKind::RandK { .. }) {
+        let random = matches!(resolved.compressor, CompressorKind::RandK { .. });
+        if !random && !matches!(resolved.compressor, CompressorKind::TopK { .. }) {
             unused(
-                &["algorithm.fraction", "algorithm.k", "algorithm.coordinates"],
-                "only rand-k has it",
+                &["algorithm.fraction", "algorithm.k"],
+                "only rand-k and top-k have it",
+            );
+        }
+        if !random {
+            unused(&["algorithm.coordinates"], "only rand-k has it");
+        }
+        if !resolved.has_grid() {
+            let keys = ["algorithm.grid_step", "algorithm.grid_bits"];
+            unused(&keys, "only grid has it");
+        }
+        if resolved.gossip.is_none() {
+            let keys = ["algorithm.topology", "algorithm.mixing"];
+            unused(
+                &keys,
+                "clients have a server (sdm-dsgd, q-dpsgd-1 and porter have none)",
             );
         }
         if !matches!(resolved.compressor, CompressorKind::Qsgd { .. }) {
@@ -526,9 +581,15 @@ impl Config {
         if resolved.estimator != EstimatorKind::Svrg {
             unused(&["algorithm.snapshot_probability"], "only svrg has it");
         }
-        if matches!(resolved.estimator, EstimatorKind::Gd | EstimatorKind::Sgd) {
+        if matches!(
+            resolved.estimator,
+            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Sag
+        ) {
             let reason = "only svrg, saga and recursive have it";
             unused(&["privacy.difference_clip"], reason);
+        }
+        if resolved.estimator != EstimatorKind::Sag {
+            unused(&["algorithm.memory"], "only sag has it");
         }
         if resolved.recursion.is_none() {
             let keys = [
@@ -559,6 +620,10 @@ impl Config {
         if resolved.model != ModelKind::Mlp {
             unused(&["model.hidden", "model.activation"], "only mlp has it");
         }
+        if resolved.model != ModelKind::Elsewhere {
+            let keys = ["model.parameters", "model.architecture"];
+            unused(&keys, "only a model that is computed elsewhere has it");
+        }
         if resolved.model != ModelKind::Logistic {
             unused(&["model.intercept"], "networks have biases");
         } else if holds_constant(resolved.feature_map) {
@@ -584,10 +649,10 @@ impl Config {
 impl Resolved {
     fn check(&self, smallest: usize) -> Result<(), ConfigError> {
         let two_terms = self.estimator.has_two_terms();
-        if two_terms && self.clip_scope == ClipScope::Selected {
+        if self.estimator.keeps_mean() && self.clip_scope == ClipScope::Selected {
             return Err(ConfigError::with_hint(
                 "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
-                "use clip_scope = \"record\" with svrg and saga",
+                "use clip_scope = \"record\" with svrg, saga and sag",
             ));
         }
         let random_k = matches!(self.compressor, CompressorKind::RandK { .. });

@@ -15,11 +15,14 @@ impl Config {
     /// # Errors
     /// When both forms of its parameter are given.
     pub(super) fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
-        let dimension = shape.dimension;
         let name = self.compressor.or(match self.preset {
             _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
             Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
-            Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd => CompressorName::RandK,
+            Preset::Auto | Preset::Soteria(_) | Preset::CdpSgd | Preset::SdmDsgd => {
+                CompressorName::RandK
+            }
+            Preset::QDpsgd1 => CompressorName::Grid,
+            Preset::Porter => CompressorName::TopK,
             _ => CompressorName::Identity,
         });
         Ok(match name {
@@ -28,21 +31,32 @@ impl Config {
                 levels: self.levels,
             },
             CompressorName::Natural => CompressorKind::Natural,
-            CompressorName::RandK => match (self.k, self.fraction) {
-                (Auto::Given(_), Auto::Given(_)) => {
-                    return Err(ConfigError::with_hint(
-                        "`algorithm.k` and `algorithm.fraction` are both given",
-                        "leave one of them out",
-                    ));
-                }
-                (Auto::Given(k), Auto::Auto) => CompressorKind::RandK { k },
-                (Auto::Auto, Auto::Given(fraction)) => CompressorKind::RandK {
-                    k: share(fraction, dimension),
-                },
-                (Auto::Auto, Auto::Auto) => CompressorKind::RandK {
-                    k: self.message_size(shape),
-                },
+            CompressorName::Grid => CompressorKind::Grid {
+                step: self.grid_step,
+                bits: self.grid_bits,
             },
+            CompressorName::RandK | CompressorName::TopK => {
+                let k = self.coordinates_sent(shape)?;
+                match name {
+                    CompressorName::TopK => CompressorKind::TopK { k },
+                    _ => CompressorKind::RandK { k },
+                }
+            }
+        })
+    }
+
+    /// How many coordinates travel.
+    fn coordinates_sent(&self, shape: &Shape) -> Result<usize, ConfigError> {
+        Ok(match (self.k, self.fraction) {
+            (Auto::Given(_), Auto::Given(_)) => {
+                return Err(ConfigError::with_hint(
+                    "`algorithm.k` and `algorithm.fraction` are both given",
+                    "leave one of them out",
+                ));
+            }
+            (Auto::Given(k), Auto::Auto) => k,
+            (Auto::Auto, Auto::Given(fraction)) => share(fraction, shape.dimension),
+            (Auto::Auto, Auto::Auto) => self.message_size(shape),
         })
     }
 

@@ -186,6 +186,7 @@ impl Resolved {
                 lines.push(("intercept", self.intercept.to_string()));
             }
             ModelKind::Softmax => {}
+            ModelKind::Elsewhere => lines.extend(self.elsewhere_lines()),
         }
         if self.target_range.is_some() {
             lines.push(("task", text(name(TASKS, Task::Regression))));
@@ -214,6 +215,7 @@ impl Resolved {
                 Init::Zeros => "zeros".to_string(),
                 Init::Normal(deviation) => format!("normal:{deviation}"),
                 Init::Glorot => "glorot".to_string(),
+                Init::Given => "given".to_string(),
                 Init::File(path) => format!("file:{path}"),
             }),
         ));
@@ -231,6 +233,9 @@ impl Resolved {
             None => {}
         }
         lines.extend(self.recursion_lines());
+        if self.estimator == EstimatorKind::Sag {
+            lines.push(("memory", number(self.memory)));
+        }
         if self.estimator == EstimatorKind::Svrg {
             lines.push(("snapshot_probability", number(self.snapshot_probability)));
         }
@@ -248,7 +253,19 @@ impl Resolved {
                 lines.extend([("compressor", text("qsgd")), ("levels", levels.to_string())])
             }
             CompressorKind::Natural => lines.push(("compressor", text("natural"))),
+            CompressorKind::Grid { step, bits } => lines.extend([
+                ("compressor", text("grid")),
+                ("grid_step", number(step)),
+                ("grid_bits", bits.to_string()),
+            ]),
+            CompressorKind::TopK { k } => {
+                lines.extend([("compressor", text("top-k")), ("k", k.to_string())])
+            }
         }
+        if let Some(kind) = self.downlink {
+            lines.push(("downlink", text(&super::downlink::word(kind))));
+        }
+        lines.extend(self.gossip_lines());
         lines.push((
             "shift",
             match self.shift {

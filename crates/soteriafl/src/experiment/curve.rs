@@ -142,8 +142,18 @@ impl Curve {
     /// A measure of every run at a number of bits: the last round that was evaluated before they
     /// were used up. `None` where not even the start fits.
     pub fn within(&self, bits: u64, measure: Measure) -> Option<Statistic> {
+        self.within_by(|point| point.paper_bits, bits, measure)
+    }
+
+    /// The same for any traffic that does not fall over the rounds.
+    pub fn within_by(
+        &self,
+        traffic: impl Fn(&Point) -> u64,
+        most: u64,
+        measure: Measure,
+    ) -> Option<Statistic> {
         let points = self.points();
-        let at = points.iter().rposition(|point| point.paper_bits <= bits)?;
+        let at = points.iter().rposition(|point| traffic(point) <= most)?;
         Some(self.at(at, measure))
     }
 
@@ -192,6 +202,11 @@ impl Curve {
             epsilon: epsilons.reduce(f64::max).filter(|_| claim.is_proved()),
             claim,
         }
+    }
+
+    /// Bytes that were really sent, up and down, at the end.
+    pub fn bytes_both_ways(&self) -> u64 {
+        self.points().last().map_or(0, Point::bytes_both_ways)
     }
 
     /// Bits at the end.

@@ -46,7 +46,7 @@ impl Setting {
     /// When no noise reaches the target.
     pub fn privacy(&self) -> Result<&Privacy, PoolError> {
         let settled = self.privacy.get_or_init(|| {
-            let records: Vec<usize> = self.problem.shards.iter().map(|s| s.rows()).collect();
+            let records = self.problem.sizes();
             Privacy::without_odometer(
                 &self.resolved.specification(),
                 self.problem.objective.dimension(),
@@ -80,6 +80,8 @@ pub struct Point {
     pub paper_bits: u64,
     /// Bytes that clients really sent so far.
     pub uplink_bytes: u64,
+    /// Bytes that were really sent to clients so far.
+    pub downlink_bytes: u64,
     /// `f(x)`.
     #[serde(with = "any_float")]
     pub loss: f64,
@@ -91,6 +93,13 @@ pub struct Point {
     pub utility: f64,
     /// Share of the test set classified rightly.
     pub test_accuracy: Option<f64>,
+}
+
+impl Point {
+    /// Bytes that were really sent so far, by clients and to them.
+    pub fn bytes_both_ways(&self) -> u64 {
+        self.uplink_bytes + self.downlink_bytes
+    }
 }
 
 /// What a job came to.
@@ -176,7 +185,7 @@ impl Job {
             .batch
             .map_or(records as f64, |b| b * resolved.clients as f64);
         let round = match resolved.estimator {
-            EstimatorKind::Gd | EstimatorKind::Sgd => per_client,
+            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Sag => per_client,
             EstimatorKind::Svrg => {
                 2.0 * per_client + resolved.snapshot_probability * records as f64
             }
@@ -210,7 +219,7 @@ impl Job {
         // Anew for every seed: their noise differs.
         let whitened = setting.problem.whitened(&resolved);
         let problem = &*whitened.map_err(|error| setting.failure(&error))?;
-        let mut simulation = run::simulation(&resolved, problem, &privacy.sigmas)
+        let mut simulation = run::simulated(&resolved, problem, &privacy.sigmas)
             .map_err(|error| setting.failure(&error))?;
         let weights = problem.weights(&resolved);
         let plan = EvaluationPlan {
@@ -224,7 +233,7 @@ impl Job {
         let (per_round, per_evaluation) = self.work();
         let mut points: Vec<Point> = Vec::new();
         let mut stopped = false;
-        let ended = simulation.run(1, &plan, |now, _| {
+        let ended = simulation.run(1, &plan, |now| {
             let mut done = per_round;
             if let Some(metrics) = now.metrics {
                 done += per_evaluation;
@@ -232,6 +241,7 @@ impl Job {
                     round: now.round,
                     paper_bits: now.traffic.paper_bits,
                     uplink_bytes: now.traffic.uplink_bytes,
+                    downlink_bytes: now.traffic.downlink_bytes,
                     loss: metrics.loss,
                     grad_norm_sq: metrics.grad_norm_sq,
                     utility: 0.0,
@@ -389,6 +399,7 @@ mod tests {
             round: 3,
             paper_bits: u64::MAX,
             uplink_bytes: 7,
+            downlink_bytes: 8,
             loss: 0.1 + 0.2,
             grad_norm_sq: f64::INFINITY,
             utility: f64::INFINITY,

@@ -2,6 +2,7 @@
 
 use super::Inquiry;
 use crate::accounting::{self, PrivacyError};
+use crate::report::{Panel, Series};
 use crate::specification::{NoiseTarget, Specification};
 
 /// Numbers of records of a person that a plan looks at.
@@ -19,6 +20,35 @@ pub struct PersonRow {
     pub epsilon: Option<f64>,
 }
 
+/// The rows as pictures: what single records' noise gives persons, and the noise that they need.
+pub fn panels(rows: &[PersonRow]) -> Vec<Panel> {
+    if rows.len() < 2 {
+        return Vec::new();
+    }
+    let panel = |title: &str, y_label: &str, value: &dyn Fn(&PersonRow) -> Option<f64>| {
+        let points = rows.iter().filter_map(|row| {
+            let value = value(row).filter(|value| value.is_finite())?;
+            Some((f64::from(row.records_per_person), value))
+        });
+        Panel {
+            title: title.to_string(),
+            x_label: "records of a person".to_string(),
+            y_label: y_label.to_string(),
+            log_x: true,
+            log_y: true,
+            series: vec![Series::new(title, points.collect())],
+        }
+    };
+    vec![
+        panel(
+            "with the noise for single records",
+            "epsilon of a person",
+            &|row| row.epsilon,
+        ),
+        panel("for the epsilon asked for", "sigma", &|row| Some(row.sigma)),
+    ]
+}
+
 impl Inquiry {
     /// Noise and epsilon of the configuration against the number of records of a person. Empty
     /// where the configuration's own mechanism is not what is planned for.
@@ -27,8 +57,8 @@ impl Inquiry {
     /// When the accountant refuses.
     pub fn persons(&self) -> Result<Vec<PersonRow>, PrivacyError> {
         let run = self.terms.specification();
-        // What the release of second moments costs a person is not a matter of sigma.
-        if run.moments.is_some() {
+        // What releases before the rounds cost a person is not a matter of sigma.
+        if !run.preliminaries().is_empty() {
             return Ok(Vec::new());
         }
         let (dimension, records) = (self.shape.dimension, &self.shape.records[..]);

@@ -12,13 +12,13 @@
 use std::ops::ControlFlow;
 
 use soteriafl_core::simulate::{EvaluationPlan, Metrics};
-use soteriafl_data::{DataDirectories, Dataset, Partition};
+use soteriafl_data::{DataDirectories, Dataset, FeatureKind, Partition};
 
-use super::{Inquiry, UNSOUND};
+use super::{Inquiry, UNSOUND, factor_table};
 use crate::config::resolve::{Resolved, StepSizeOrigin};
 use crate::config::{Config, Document, NoiseName};
 use crate::experiment::Statistic;
-use crate::problem::{Problem, regularizer};
+use crate::problem::{Preparation, Problem, ProblemError, Records, regularizer};
 use crate::reproduce::tables::plus_minus;
 use crate::run;
 
@@ -314,20 +314,33 @@ pub(super) fn synthetic(
         "data.center",
         "data.factor",
         "data.basis",
+        "data.holdout",
+        "data.schema",
+        "schema.ranges",
+        "schema.columns",
+        "schema.missing",
+        "schema.numbers",
+        "schema.task",
     ] {
         document.remove(key);
     }
     let rows = clients.saturating_mul(each);
+    // Records that are mapped are those of tables.
+    let table = inquiry.shape.feature_map != FeatureKind::None;
     let assignments = [
-        format!(
-            "data.source=synthetic:{rows}x{}x{}",
-            form.features, form.classes
-        ),
+        match table {
+            true => "data.source=memory".to_string(),
+            false => format!(
+                "data.source=synthetic:{rows}x{}x{}",
+                form.features, form.classes
+            ),
+        },
         "data.scale=none".to_string(),
         format!("data.clients={clients}"),
         format!("data.partition={}", dealing(inquiry.terms.partition)),
         format!("run.seed={seed}"),
         // What the run's own records go through.
+        format!("model.kind={}", inquiry.shape.model.name()),
         format!("data.features={}", inquiry.shape.feature_map),
         match inquiry.shape.whiten {
             Some(share) => format!("data.whiten={share:?}"),
@@ -340,8 +353,17 @@ pub(super) fn synthetic(
             .map_err(|error| error.to_string())?;
     }
     let config = Config::read(&document).map_err(|error| error.to_string())?;
-    let problem = Problem::load(&config, &DataDirectories::from_environment(None))
-        .map_err(|error| error.to_string())?;
+    let problem = match table {
+        true => factor_table::make(form, rows, seed)
+            .map_err(ProblemError::from)
+            .and_then(|(train, test)| Records::given(&config, train, Some(test), None))
+            .and_then(|records| {
+                let preparation = Preparation::of(&config, records.shape())?;
+                Problem::new(records, preparation)
+            }),
+        false => Problem::load(&config, &DataDirectories::from_environment(None)),
+    };
+    let problem = problem.map_err(|error| error.to_string())?;
     if problem.objective.dimension() != inquiry.shape.dimension {
         return Err("synthetic records do not make a model of this many parameters".to_string());
     }

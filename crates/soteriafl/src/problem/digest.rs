@@ -29,6 +29,10 @@ fn add(hash: &mut Sha256, data: &Dataset) {
     for size in [data.rows(), data.columns(), data.classes()] {
         hash.update((size as u64).to_le_bytes());
     }
+    if data.records() > data.rows() {
+        hash.update(b"records");
+        hash.update((data.records() as u64).to_le_bytes());
+    }
     add_all(hash, data.labels(), |label| label.to_le_bytes());
     if let Some(targets) = data.targets() {
         add_all(hash, targets.original(), |target| target.to_le_bytes());

@@ -39,6 +39,9 @@ impl Preparation {
     /// # Errors
     /// When model and records do not go together.
     pub fn of(config: &Config, shape: &RecordShape) -> Result<Self, ProblemError> {
+        if config.is_elsewhere() {
+            return Self::elsewhere(config);
+        }
         let targets = config.regression()?;
         if targets != shape.targets {
             return Err(ConfigError::conflict(
@@ -99,7 +102,7 @@ impl Preparation {
                     .map_or([1.0; 2], |both| [both[0], both[1]]),
             },
             (ModelKind::Softmax, _) => network(&[])?,
-            (ModelKind::Mlp, _) => network(&config.hidden)?,
+            (ModelKind::Mlp | ModelKind::Elsewhere, _) => network(&config.hidden)?,
         };
         Ok(Self {
             kind,
@@ -111,6 +114,23 @@ impl Preparation {
             basis,
             secure: config.noise == Auto::Given(NoiseName::Secure),
             square: map == FeatureKind::None && image_side(columns).is_some(),
+        })
+    }
+
+    /// The same for a model that is computed elsewhere: nothing becomes of records here, whose
+    /// numbers only that program has.
+    fn elsewhere(config: &Config) -> Result<Self, ProblemError> {
+        let model = config.elsewhere_model()?;
+        Ok(Self {
+            kind: ModelKind::Elsewhere,
+            model: Model::Elsewhere(model),
+            scale: ScaleChoice::None,
+            standardize: false,
+            features: FeatureMap::new(FeatureKind::None, 1)?,
+            whiten: None,
+            basis: None,
+            secure: config.noise == Auto::Given(NoiseName::Secure),
+            square: false,
         })
     }
 

@@ -1,14 +1,16 @@
 //! Records as they were read, dealt to clients, before anything is made of them.
 
+use std::sync::Arc;
+
 use soteriafl_core::random::{PublicPurpose, PublicSeed, below};
 use soteriafl_data::{
     Adjustment, DataDirectories, DataError, Dataset, Grouping, Partition, RecordsError, Schema,
-    Source, Targets,
+    Source, TableSchema, Targets,
 };
 
-use super::ProblemError;
-use crate::config::{Auto, Config, ConfigError, NaturalClients};
-use crate::persons;
+use super::{ProblemError, ranges};
+use crate::config::{Auto, Config, ConfigError, NaturalClients, private_ranges};
+use crate::persons::{self, Bounded};
 use crate::record_shape::RecordShape;
 use crate::words::counted;
 
@@ -24,9 +26,10 @@ pub struct Records {
     pub(super) adjustments: Vec<Adjustment>,
     /// Whether whoever gave them has prepared them by numbers computed from them.
     pub(super) prepared_by_records: bool,
-    /// Where a column says whose records are whose: how many were left out of persons with too
-    /// many.
-    pub(super) left_out: Option<usize>,
+    /// Where a column says whose records are whose: what bounding persons did at every client.
+    pub(super) bounded: Option<Vec<Bounded>>,
+    /// How many columns have ranges that clients have released.
+    pub(super) private_ranges: usize,
 }
 
 impl Records {
@@ -35,10 +38,32 @@ impl Records {
     /// # Errors
     /// When data or numbers of clients do not fit.
     pub fn read(config: &Config, directories: &DataDirectories) -> Result<Self, ProblemError> {
+        let Some(schema) = &config.schema else {
+            return Self::read_by(config, None, directories);
+        };
+        let private = schema.private_numbers().len();
+        let first = Self::read_by(config, Some(schema), directories)?;
+        if private == 0 {
+            return Ok(first);
+        }
+        let clients = first.dealt.iter().map(|rows| first.train.select(rows));
+        let schema = ranges::estimated(config, schema, &clients.collect())?;
+        Ok(Self {
+            private_ranges: private,
+            ..Self::read_by(config, Some(&schema), directories)?
+        })
+    }
+
+    /// Reads by this schema.
+    fn read_by(
+        config: &Config,
+        table: Option<&Arc<TableSchema>>,
+        directories: &DataDirectories,
+    ) -> Result<Self, ProblemError> {
         let natural = config.natural.as_ref();
         let schema = Schema {
             targets: config.regression()?,
-            table: config.schema.clone(),
+            table: table.cloned(),
             client_column: natural.and_then(NaturalClients::column).map(str::to_owned),
             ..Schema::default()
         };
@@ -62,6 +87,7 @@ impl Records {
             adjustments: loaded.adjustments,
             ..Self::deal(config, loaded.train, loaded.test, clients)?
         };
+        records.shape.schema = table.cloned();
         if let Some(people) = people {
             records.bound_persons(people.of_rows(), config.records_per_person, seed)?;
         }
@@ -87,6 +113,13 @@ impl Records {
             )
             .into());
         }
+        if private_ranges(config.schema.as_deref()).is_some() {
+            return Err(ConfigError::conflict(
+                "`range = \"private\"` is for tables that are read here: the given records are features \
+                 already",
+            )
+            .into());
+        }
         if let Some(test) = &test
             && test.columns() != train.columns()
         {
@@ -108,18 +141,18 @@ impl Records {
         most: u32,
         seed: u64,
     ) -> Result<(), ProblemError> {
-        let mut left_out = 0;
+        let mut bounded = Vec::with_capacity(self.dealt.len());
         for (client, rows) in self.dealt.iter_mut().enumerate() {
-            let kept = persons::kept(&self.train, rows, person_of, most, seed);
-            left_out += rows.len() - kept.len();
-            if kept.is_empty() {
+            let found = persons::bound(&self.train, rows, person_of, most, seed);
+            if found.kept.is_empty() {
                 return Err(ProblemError::Model(format!(
                     "client {client} has no records"
                 )));
             }
-            *rows = kept;
+            rows.clone_from(&found.kept);
+            bounded.push(found);
         }
-        self.left_out = Some(left_out);
+        self.bounded = Some(bounded);
         Ok(())
     }
 
@@ -194,7 +227,8 @@ impl Records {
             dealt,
             adjustments: Vec::new(),
             prepared_by_records: false,
-            left_out: None,
+            bounded: None,
+            private_ranges: 0,
         })
     }
 

@@ -1,23 +1,25 @@
 //! Records whitened by second moments that every client has released once, before the first round.
 //!
-//! The releases are those of [`moments`], with the noise that [`accounting::moments`] sets; the map that
-//! their average gives acts on each record alone. In a simulation all clients are here, so the round trip of
-//! moments and average is made at once.
+//! The releases are those of a deployment, byte for byte ([`preliminary`](crate::preliminary)); in a
+//! simulation all clients are here, so the round trip of messages and average is made at once.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use soteriafl_core::moments::{self, Whitening};
+use soteriafl_core::moments::Whitening;
+use soteriafl_core::preliminary::{self, Average};
 use soteriafl_core::random::SecretKey;
 use soteriafl_data::Dataset;
 
 use super::{Problem, ProblemError};
 use crate::accounting;
 use crate::config::resolve::Resolved;
+use crate::preliminary::aim;
+use crate::specification::Preliminary;
 
 impl Problem {
-    /// The same with every record whitened, if the run says so: each client releases its second moments
-    /// under noise of its own, and all records go through the map that their average gives.
+    /// The same with every record whitened, if the run says so: each client releases its second
+    /// moments under noise of its own, and all records go through the map that their average gives.
     ///
     /// # Errors
     /// When the noise of the release cannot be set or drawn.
@@ -26,25 +28,21 @@ impl Problem {
             return Ok(Cow::Borrowed(self));
         }
         let run = resolved.specification();
-        let unfit =
-            |error: &dyn std::fmt::Display| ProblemError::Model(format!("`data.whiten`: {error}"));
         let columns = self.preparation.features.outputs();
-        let mut average = vec![0.0; moments::entries(columns)];
-        let mut variance = 0.0;
+        let mut sent = Vec::new();
         let clients = self.shards.iter().zip(self.weights(resolved)).enumerate();
         for (id, (shard, weight)) in clients {
-            let noised = accounting::moments(&run, shard.rows()).map_err(|error| unfit(&error))?;
-            // Without noise only where nothing is private.
-            let sigma = noised.map_or(0.0, |noised| noised.sigma);
-            let key = SecretKey::simulated(resolved.seed, id as u32);
-            let released = moments::release(shard, sigma, run.noise_kind(), &key)
-                .map_err(|error| unfit(&error))?;
-            for (sum, &value) in average.iter_mut().zip(released.values()) {
-                *sum += weight * f64::from(value);
+            let releases = accounting::preliminaries(&run, shard.records()).map_err(unfit)?;
+            let releases = releases.iter().enumerate();
+            for (number, release) in releases.filter(|(_, one)| one.kind == Preliminary::Moments) {
+                let key = SecretKey::simulated(resolved.seed, id as u32);
+                let message = release.message(number as u32, shard, &key).map_err(unfit)?;
+                let numbers = preliminary::decode(number as u32, release.len(columns), &message);
+                sent.push((weight, release.sigma, numbers.map_err(unfit)?));
             }
-            variance += (weight * sigma).powi(2);
         }
-        let map = Whitening::new(&average, columns, variance.sqrt());
+        let average = Average::of(soteriafl_core::moments::entries(columns), sent);
+        let map = Whitening::new(&average, columns, aim(resolved));
         let mapped = |data: &Dataset| map.apply(data);
         let shards = self.shards.iter().map(|shard| mapped(shard).map(Arc::new));
         let digest = OnceLock::new();
@@ -58,4 +56,8 @@ impl Problem {
             ..self.clone()
         }))
     }
+}
+
+fn unfit(error: impl std::fmt::Display) -> ProblemError {
+    ProblemError::Model(format!("`data.whiten`: {error}"))
 }

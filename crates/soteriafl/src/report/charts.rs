@@ -34,9 +34,11 @@ enum Runs {
     Simulations,
     /// What a server measures instead.
     Deployments,
+    /// Where every client has a model of its own.
+    WithoutServer,
 }
 
-const CHARTS: [Chart; 5] = [
+const CHARTS: [Chart; 6] = [
     Chart {
         of: Runs::Simulations,
         id: "utility",
@@ -81,6 +83,15 @@ const CHARTS: [Chart; 5] = [
         absent: "No epsilon is recorded, as in runs without a privacy claim.",
         log_y: false,
         value: |row| row.epsilon.unwrap_or(f64::NAN),
+    },
+    Chart {
+        of: Runs::WithoutServer,
+        id: "consensus_error",
+        title: "Consensus error",
+        subtitle: "mean squared distance of the clients' models to their mean",
+        absent: "No distances are recorded.",
+        log_y: true,
+        value: |row| row.consensus_error.unwrap_or(f64::NAN),
     },
 ];
 
@@ -128,12 +139,14 @@ pub(super) fn section(run: &RunFiles) -> String {
 /// would stay empty.
 fn charts(run: &RunFiles) -> impl Iterator<Item = &'static Chart> {
     let deployed = run.deployed();
+    let without_server = run.summary.get("gossip").is_some();
     // A model of numbers has no accuracy.
     let numbers = run.summary.pointer("/final/rmse").is_some();
     let fits = move |chart: &&Chart| match chart.of {
         Runs::All => true,
         Runs::Simulations => !deployed,
         Runs::Deployments => deployed,
+        Runs::WithoutServer => without_server,
     };
     CHARTS
         .iter()
@@ -235,6 +248,7 @@ pub(super) fn data(run: &RunFiles) -> Value {
         "test_accuracy": column(&|row| row.test_accuracy.unwrap_or(f64::NAN)),
         "test_loss": column(&|row| row.test_loss.unwrap_or(f64::NAN)),
         "epsilon": column(&|row| row.epsilon.unwrap_or(f64::NAN)),
+        "consensus_error": column(&|row| row.consensus_error.unwrap_or(f64::NAN)),
         "target": Settings::of(run).float("privacy", "epsilon"),
     })
 }

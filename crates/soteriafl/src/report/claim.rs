@@ -107,6 +107,11 @@ impl Claim<'_> {
                 "person's records",
             ),
         };
+        let held = if self.person == 1 {
+            "record"
+        } else {
+            "person whose records are"
+        };
         // The two error rates of any test obey a + e^eps b >= 1 - delta both ways, so their sum is
         // at least 2 (1 - delta) / (1 + e^eps). The form below does not overflow.
         let guess = 1.0 - (1.0 - delta) * (-epsilon).exp() / (1.0 + (-epsilon).exp());
@@ -127,7 +132,7 @@ impl Claim<'_> {
              every model, and has to tell which of two such candidates was used, is right in at \
              most <strong>{guess}&#8239;%</strong> of the cases. A blind guess is right in \
              50&#8239;%.</p>\n\
-             <p>The number is the largest over the clients. {clients}; a record held by several \
+             <p>The number is the largest over the clients. {clients}; a {held} held by several \
              clients, or used in several runs with independent randomness, costs at most the sum \
              of what each spends. How many records a client has, how many features and classes \
              there are, and how records were dealt to clients counts as public. So does the start \
@@ -148,10 +153,16 @@ pub(super) fn statement(run: &RunFiles) -> String {
         let text = format!("No privacy claim: {reason}. {}", explanation(reason));
         return text.trim_end().to_owned();
     };
-    let exchange = match claim.adjacency {
-        Some("replace-one") => "one record of the client exchanged for any other",
-        Some("zero-out") => "one record of the client replaced by one that contributes nothing",
-        _ => "as that relation says",
+    let whom = match claim.person {
+        1 => "one record of the client".to_owned(),
+        most => format!("all records of one person at the client, {most} at most,"),
+    };
+    let exchange = match (claim.adjacency, claim.person) {
+        (Some("replace-one"), 1) => "exchanged for any other",
+        (Some("replace-one"), _) => "exchanged for any others",
+        (Some("zero-out"), 1) => "replaced by one that contributes nothing",
+        (Some("zero-out"), _) => "replaced by some that contribute nothing",
+        _ => "changed as that relation says",
     };
     let randomness = match (run.deployed(), text_at(run, "/privacy/noise")) {
         (true, _) => "The randomness was each client's own.",
@@ -167,7 +178,7 @@ pub(super) fn statement(run: &RunFiles) -> String {
     let delta = round_up(delta, 3);
     format!(
         "Each client's messages in the whole run are (epsilon, delta)-differentially private \
-         with epsilon {epsilon} and delta {delta:e} under {} adjacency: {exchange}. {randomness} \
+         with epsilon {epsilon} and delta {delta:e} under {} adjacency: {whom} {exchange}. {randomness} \
          Numbers of records, features and classes, and which client has how many, count as \
          public; {START_IS_PUBLIC}.",
         claim.adjacency.unwrap_or("unnamed"),

@@ -25,6 +25,9 @@ const COLUMNS: [&str; 9] = [
 /// A column that deployments have besides: what a server measures on its test set.
 const TEST_LOSS: &str = "test_loss";
 
+/// A column that runs without a server have besides: how far clients' models are from their mean.
+const CONSENSUS_ERROR: &str = "consensus_error";
+
 /// The files of one run, as read.
 #[derive(Debug, Clone)]
 pub struct RunFiles {
@@ -60,6 +63,8 @@ pub struct Row {
     pub epsilon: Option<f64>,
     /// The mean loss over a server's test set; none in a simulation, and without a test set.
     pub test_loss: Option<f64>,
+    /// The mean squared distance of the clients' models to their mean; none where all have one.
+    pub consensus_error: Option<f64>,
 }
 
 /// Why a run directory could not be read.
@@ -239,7 +244,8 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
                 )
             })?;
     }
-    let test_loss = names.iter().position(|name| *name == TEST_LOSS);
+    let place = |column| names.iter().position(|name| *name == column);
+    let (test_loss, consensus_error) = (place(TEST_LOSS), place(CONSENSUS_ERROR));
     let mut rows: Vec<Row> = Vec::new();
     for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -252,6 +258,7 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
         let cells = Cells {
             cells: places.map(|place| cells[place]),
             test_loss: test_loss.map(|place| cells[place]),
+            consensus_error: consensus_error.map(|place| cells[place]),
         };
         let row = cells.row().map_err(|reason| fault(line, reason))?;
         let previous = rows.last().map(|row| row.round);
@@ -268,6 +275,7 @@ fn parse_rounds(path: &Path, text: &str, interrupted: bool) -> Result<Vec<Row>, 
 struct Cells<'a> {
     cells: [&'a str; COLUMNS.len()],
     test_loss: Option<&'a str>,
+    consensus_error: Option<&'a str>,
 }
 
 impl Cells<'_> {
@@ -284,6 +292,10 @@ impl Cells<'_> {
             epsilon: self.number(8)?,
             test_loss: match self.test_loss {
                 Some(cell) => read_number(cell, TEST_LOSS)?,
+                None => None,
+            },
+            consensus_error: match self.consensus_error {
+                Some(cell) => read_number(cell, CONSENSUS_ERROR)?,
                 None => None,
             },
         })
@@ -359,6 +371,7 @@ mod tests {
             test_accuracy: Some(0.84),
             epsilon: Some(1.5),
             test_loss: None,
+            consensus_error: None,
         };
         assert_eq!(rows[1], expected);
     }

@@ -346,7 +346,13 @@ fn compression(run: &RunFiles) -> Option<(f64, f64)> {
     let participation = Settings::of(run)
         .float("algorithm", "participation")
         .filter(|p| *p > 0.0 && *p <= 1.0);
-    let planned = row.round as f64 * number_at(run, "/clients")? * participation.unwrap_or(1.0);
+    // Without a server every message goes to each neighbour.
+    let edges = number_at(run, "/gossip/edges");
+    let receivers = match text_at(run, "/gossip/topology") {
+        Some(topology) if topology != "star" => edges.map(|edges| 2.0 * edges),
+        _ => number_at(run, "/clients"),
+    };
+    let planned = row.round as f64 * receivers? * participation.unwrap_or(1.0);
     // A server has counted them.
     let taken: f64 = numbers_at(run, "/messages_taken").iter().sum();
     let messages = if taken > 0.0 { taken } else { planned };

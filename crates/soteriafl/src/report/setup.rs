@@ -72,6 +72,9 @@ pub(super) fn title(run: &RunFiles) -> String {
 /// The names of algorithms and data sets as their authors write them; any other name as it is.
 fn proper_name(name: &str) -> String {
     match name {
+        "sdm-dsgd" => return "SDM-DSGD".to_owned(),
+        "q-dpsgd-1" => return "Q-DPSGD-1".to_owned(),
+        "porter" => return "PORTER-DP".to_owned(),
         "diff2" => return "DIFF2".to_owned(),
         "distributed-dp-srm" => return "Distributed DP-SRM".to_owned(),
         "mnist" => return "MNIST".to_owned(),
@@ -107,7 +110,7 @@ pub(super) fn section(run: &RunFiles) -> String {
     out
 }
 
-/// The four slots in which the algorithms of the framework differ, as a table.
+/// The slots in which the algorithms of the framework differ, as a table.
 fn slots(run: &RunFiles, settings: &Settings) -> String {
     let clients = number_at(run, "/clients").map(|clients| text::count(clients as u64));
     let rows = [
@@ -123,10 +126,18 @@ fn slots(run: &RunFiles, settings: &Settings) -> String {
             compressor_choice(run, settings),
             compressor_details(run, settings),
         ),
+        match text_at(run, "/gossip/topology") {
+            Some(topology) => ("Graph", Some(topology.to_owned()), graph_details(run)),
+            None => (
+                "Shift",
+                settings.text("algorithm", "shift"),
+                shift_details(settings),
+            ),
+        },
         (
-            "Shift",
-            settings.text("algorithm", "shift"),
-            shift_details(settings),
+            "Way down",
+            settings.text("algorithm", "downlink"),
+            "the server sends how far its model is from the one that everybody holds".to_owned(),
         ),
         (
             "Clients",
@@ -162,6 +173,7 @@ fn named(settings: &Settings, names: &[(&str, &str)]) -> String {
 fn estimator_details(settings: &Settings) -> String {
     match settings.text("algorithm", "estimator").as_deref() {
         Some("gd") => "every record, every round".to_owned(),
+        Some("sag") => named(settings, &[("batch", "batch"), ("memory", "memory")]),
         Some("svrg") => named(
             settings,
             &[
@@ -202,6 +214,8 @@ fn compressor_details(run: &RunFiles, settings: &Settings) -> String {
         }
         Some("rand-k") => named(settings, &[("fraction", "fraction"), ("k", "k")]),
         Some("qsgd") => named(settings, &[("levels", "levels")]),
+        Some("grid") => named(settings, &[("step", "grid_step"), ("bits", "grid_bits")]),
+        Some("top-k") => named(settings, &[("k", "k")]),
         _ => String::new(),
     }
 }
@@ -211,6 +225,22 @@ fn shift_details(settings: &Settings) -> String {
         Some("off") => "messages are compressed as they are".to_owned(),
         _ => "each client sends the difference to a reference that both sides keep".to_owned(),
     }
+}
+
+/// How clients without a server mix their models.
+fn graph_details(run: &RunFiles) -> String {
+    let number = |key: &str| number_at(run, &format!("/gossip/{key}")).map(|n| text::number(n, 3));
+    let named = [
+        ("edges", "edges"),
+        ("spectral gap", "spectral_gap"),
+        ("mixing", "mixing"),
+        ("consensus error at the end", "consensus_error"),
+    ];
+    let present = named
+        .iter()
+        .filter_map(|(name, key)| Some(format!("{name} {}", number(key)?)));
+    let details: Vec<String> = present.collect();
+    format!("clients keep models of their own; {}", details.join(", "))
 }
 
 fn client_details(run: &RunFiles, settings: &Settings) -> String {

@@ -18,6 +18,20 @@ pub fn color(algorithm: Option<Algorithm>) -> &'static str {
     }
 }
 
+/// The colour of number `at` of so many curves: hues all around, and light and dark in turn, so that
+/// neighbours in a legend stay apart.
+pub fn one_of(at: usize, several: usize) -> String {
+    let hue = 360.0 * at as f64 / several.max(1) as f64;
+    let (saturation, lightness) = [(0.75, 0.45), (0.60, 0.32), (0.85, 0.60)][at % 3];
+    let chroma = (1.0 - f64::abs(2.0 * lightness - 1.0)) * saturation;
+    let part = |offset: f64| {
+        let place = (offset + hue / 30.0) % 12.0;
+        let share = (place - 3.0).min(9.0 - place).clamp(-1.0, 1.0);
+        (255.0 * (lightness - 0.5 * chroma * share)).round() as u8
+    };
+    format!("#{:02x}{:02x}{:02x}", part(0.0), part(8.0), part(4.0))
+}
+
 /// One figure of the paper: the algorithms in `mode`, and the best proved run over them.
 pub fn figure(results: &Results, setup: &Setup, mode: Mode) -> Figure {
     let shown: Vec<&Entry> = results
@@ -92,6 +106,8 @@ pub enum Horizontal {
     Rounds,
     /// Bits, 64 for each value that travels.
     Bits,
+    /// Bytes that are really sent, by clients and to them.
+    BothWays,
 }
 
 impl Horizontal {
@@ -99,6 +115,7 @@ impl Horizontal {
         match self {
             Horizontal::Rounds => f64::from(point.round),
             Horizontal::Bits => point.paper_bits as f64,
+            Horizontal::BothWays => point.bytes_both_ways() as f64,
         }
     }
 }
@@ -113,11 +130,12 @@ pub fn panel(measure: Measure, horizontal: Horizontal) -> Panel {
     let (against, x_label) = match horizontal {
         Horizontal::Rounds => ("rounds", "rounds"),
         Horizontal::Bits => ("bits", "bits sent by all clients"),
+        Horizontal::BothWays => ("bytes both ways", "bytes sent by all clients and to them"),
     };
     Panel {
         title: format!("{what} against {against}"),
         x_label: x_label.to_string(),
-        log_x: horizontal == Horizontal::Bits,
+        log_x: horizontal != Horizontal::Rounds,
         log_y: measure == Measure::Utility,
         ..Panel::default()
     }

@@ -2,17 +2,17 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use soteriafl_accountant::{Adjacency, round_up};
+use soteriafl_accountant::Adjacency;
 
 use super::super::Verbosity;
 use super::some_of;
 use crate::logs;
 use soteriafl::advice;
-use soteriafl::specification::neighbours;
-use soteriafl::words::{counted, readable};
+use soteriafl::persons::{self, Bounded};
+use soteriafl::words::counted;
 use soteriafl_data::Adjustment;
 use soteriafl_deploy::agreement::{AgreementError, Consent};
-use soteriafl_deploy::budget::{Cost, Judged, Refusal, Spent, UNKNOWN_BITS, strict_limit};
+use soteriafl_deploy::budget::{Cost, Judged, Spent, epsilon_text};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::{hex, shortened};
 
@@ -41,12 +41,22 @@ impl Consent for Asking {
         }
     }
 
+    fn bounded(&mut self, bounded: &Bounded, most: u32) {
+        // How many records persons have is told to nobody else, and a log may be sent elsewhere.
+        if !logs::for_machines() {
+            let told = persons::told(bounded.left_out, bounded.null_records, most);
+            self.verbosity.say(told);
+        }
+    }
+
     fn shown(&mut self, cost: &Cost<'_>, description: &Description) {
         Shown(cost).show(description, self.verbosity);
     }
 
     fn without_limit(&mut self, cost: &Cost<'_>) -> Result<(), AgreementError> {
-        Shown(cost).warn_of_whole_records(self.verbosity)?;
+        if let Some(warning) = cost.publishes_records()? {
+            loudly(self.verbosity, warning);
+        }
         match self.yes || agreed(&cost.total.spent, self.verbosity) {
             true => Ok(()),
             false => Err(AgreementError::Declined(
@@ -65,12 +75,13 @@ impl Shown<'_> {
         if logs::for_machines() {
             self.log();
         } else {
-            for line in self.lines(description) {
+            for line in self.0.lines(description) {
                 verbosity.say(line);
             }
         }
         let price = &self.0.run.price;
-        if let Some(presumed) = advice::persons(price.records_per_person, &price.claim) {
+        let presumed = advice::persons(price.records_per_person, &price.claim);
+        if let Some(presumed) = presumed.filter(|_| !description.bounds_persons()) {
             verbosity.warn(presumed);
         }
         for warning in &description.warnings {
@@ -86,82 +97,6 @@ impl Shown<'_> {
         }
     }
 
-    /// For people.
-    fn lines(&self, description: &Description) -> Vec<String> {
-        let Cost { run, limits, .. } = self.0;
-        let price = &run.price;
-        let mut lines = vec![format!(
-            "run {}: {} with {}, client {} of {}, {}, {}",
-            &hex(&run.hash)[..16],
-            description.resolved.algorithm(),
-            counted(description.dimension() as u64, "parameter"),
-            run.client,
-            description.resolved.clients,
-            counted(price.records, "record"),
-            counted(price.rounds, "message"),
-        )];
-        let beside = if price.adjacency == Adjacency::ZeroOut {
-            let replaced = price
-                .cost(Adjacency::ReplaceOne, price.delta)
-                .unwrap_or(None);
-            format!("; {} replace-one", epsilon_text(replaced))
-        } else {
-            String::new()
-        };
-        lines.push(format!(
-            "this run costs {} at delta {}, {}{beside} (claim: {})",
-            epsilon_text(price.epsilon),
-            readable(price.delta),
-            neighbours(price.adjacency, price.records_per_person),
-            price.claim
-        ));
-        if run.messages > 0 {
-            lines.push(format!(
-                "this run goes on: {} of its {} were made, and all of them are counted",
-                run.messages,
-                counted(price.rounds, "message")
-            ));
-        }
-        lines.push(match self.0.before.runs {
-            0 => "before this run nothing was spent".to_string(),
-            count => format!(
-                "before this run {} spent {} at delta {}, {}",
-                counted(count, "run"),
-                epsilon_text(self.0.before.epsilon),
-                readable(self.0.before.delta),
-                neighbours(self.0.before.adjacency, self.0.before.records_per_person)
-            ),
-        });
-        let allowed = |limit: Option<f64>| {
-            limit.map_or(String::new(), |limit| {
-                format!(" (limit {})", readable(round_up(limit, 4)))
-            })
-        };
-        let Judged { spent, strict, .. } = &self.0.total;
-        lines.push(format!(
-            "with all of this run {} at delta {}{}, {} at delta {}{}, {}",
-            epsilon_text(spent.epsilon),
-            readable(spent.delta),
-            allowed(limits.epsilon),
-            epsilon_text(strict.epsilon),
-            readable(strict.delta),
-            allowed(limits.epsilon.map(strict_limit)),
-            neighbours(spent.adjacency, spent.records_per_person),
-        ));
-        if self.0.counted.is_known() {
-            lines.push(format!(
-                "of {} in all the server is expected to read at most {} exactly{}, \
-                 if it lacks {UNKNOWN_BITS} bits of each",
-                self.0.total.records,
-                self.0.total.read_in_words(),
-                limits.epsilon.map_or(String::new(), |_| {
-                    format!(" (limit {})", readable(limits.most_read()))
-                }),
-            ));
-        }
-        lines
-    }
-
     /// For machines, all in one event.
     fn log(&self) {
         let Judged { spent, strict, .. } = &self.0.total;
@@ -170,7 +105,7 @@ impl Shown<'_> {
             run = hex(&self.0.run.hash),
             client = self.0.run.client,
             records = price.records,
-            messages = price.rounds,
+            messages = price.messages(),
             messages_made = self.0.run.messages,
             epsilon = price.epsilon,
             epsilon_replace_one = price.cost(Adjacency::ReplaceOne, price.delta).unwrap_or(None),
@@ -188,48 +123,6 @@ impl Shown<'_> {
             read = self.0.counted.is_known().then(|| self.0.total.read()),
             "cost"
         );
-    }
-
-    /// Where there is no limit: what would be refused under one that is the run's own epsilon is
-    /// said aloud.
-    ///
-    /// # Errors
-    /// When the run cannot be accounted.
-    fn warn_of_whole_records(&self, verbosity: Verbosity) -> Result<(), Refusal> {
-        let price = &self.0.run.price;
-        let Some(claimed) = price.epsilon else {
-            return Ok(());
-        };
-        let alone = self.0.alone()?;
-        let strict = &alone.strict;
-        let cheap = strict.epsilon.unwrap_or(f64::INFINITY) <= strict_limit(claimed);
-        if cheap && alone.read() < self.0.limits.most_read() {
-            return Ok(());
-        }
-        loudly(
-            verbosity,
-            format!(
-                "this run can publish whole records: it names epsilon {} at delta {}, \
-                 and costs {} at delta {}; up to {} can be expected to be read; \
-                 under a limit of that epsilon it would be refused",
-                readable(round_up(claimed, 4)),
-                readable(price.delta),
-                epsilon_text(strict.epsilon),
-                readable(strict.delta),
-                alone.read_in_words(),
-            ),
-        );
-        Ok(())
-    }
-}
-
-fn epsilon_text(epsilon: Option<f64>) -> String {
-    match epsilon {
-        Some(epsilon) if epsilon.is_finite() => {
-            format!("epsilon {}", readable(round_up(epsilon, 4)))
-        }
-        Some(_) => "more than any accountant can say".to_string(),
-        None => "nobody can say how much".to_string(),
     }
 }
 

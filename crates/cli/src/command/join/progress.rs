@@ -1,6 +1,7 @@
 //! What a client shows while it takes part: a bar at a terminal, elsewhere a line now and then
 //! while it waits, for the other clients or for the server.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -116,10 +117,11 @@ impl<S> Audience<S> for Progress
 where
     S: soteriafl_deploy::store::ClientStore,
 {
-    fn advanced(&mut self, participant: &Participant<S>) {
+    fn advanced(&mut self, participant: &Participant<S>) -> ControlFlow<()> {
         self.go_on();
         self.bar
             .set_position(u64::from(participant.replica().round()));
+        ControlFlow::Continue(())
     }
 
     fn waits(&mut self, wait: &Wait) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use soteriafl_accountant::{EstimatorKind, round_up};
 use soteriafl_core::protocol::shift_step;
-use soteriafl_core::theory::{Problem as Numbers, Tables};
+use soteriafl_core::theory::{Problem as Numbers, ResultRow, Tables};
 
 use soteriafl::config::AccountantName;
 use soteriafl::planning::outlook::Outlook;
@@ -12,6 +12,7 @@ use soteriafl::planning::trial::{Advice, Trial};
 use soteriafl::planning::{Inquiry, Row};
 use soteriafl::report::Table;
 use soteriafl::reproduce::tables::{plus_minus, statistic_json};
+use soteriafl::specification::neighbours;
 use soteriafl::words::readable;
 
 /// Everything that is shown.
@@ -30,17 +31,9 @@ pub(super) struct Shown<'a> {
 impl Shown<'_> {
     pub(super) fn json(&self) -> Value {
         let (numbers, terms) = (&self.inquiry.numbers, &self.inquiry.terms);
-        let first: Vec<Value> = self
-            .tables
-            .results
-            .iter()
-            .map(|row| {
-                json!({
-                    "algorithm": row.algorithm, "privacy": row.privacy, "utility": row.utility,
-                    "communication": row.communication, "remark": row.remark,
-                })
-            })
-            .collect();
+        let bounds = |rows: &[ResultRow]| -> Vec<Value> { rows.iter().map(bound_json).collect() };
+        let first = bounds(&self.tables.results);
+        let newer = bounds(&self.tables.newer);
         let second: Vec<Value> = self
             .tables
             .gradients
@@ -60,9 +53,11 @@ impl Shown<'_> {
             "omega": numbers.omega, "tau": numbers.tau(), "smoothness": numbers.smoothness,
             "clip": numbers.clip, "epsilon": numbers.epsilon, "delta": numbers.delta,
             "adjacency": terms.adjacency.word(),
+            "records_per_person": terms.records_per_person,
             "amplification": if terms.amplification { "auto" } else { "off" },
             "accountant": accountant(terms.accountant),
-            "algorithms": algorithms, "table_1": first, "table_2": second,
+            "algorithms": algorithms, "table_1": first, "newer_bounds": newer,
+            "table_2": second,
             "persons": persons_json(self.persons),
             "trial": self.trial.map(trial_json),
             "outlook": self.outlook.map(outlook_json),
@@ -144,7 +139,7 @@ impl Shown<'_> {
             readable(delta),
             self.inquiry.numbers.tau(),
             shift_step(omega),
-            terms.adjacency.word(),
+            neighbours(terms.adjacency, terms.records_per_person),
             accountant(terms.accountant),
         )
     }
@@ -193,21 +188,11 @@ impl Shown<'_> {
 
     fn papers_tables(&self) -> String {
         let mut out =
-            "\nTable 1 for these numbers (orders of magnitude: no constants, no G, no L)\n"
+            "\nTable 1 for these numbers (orders of magnitude: no constants, no G, no L), as printed in 2022\n"
                 .to_string();
-        let rows = self.tables.results.iter().map(|row| {
-            vec![
-                row.algorithm.to_string(),
-                row.privacy.to_string(),
-                short(Some(row.utility)),
-                short(row.communication),
-                row.remark.to_string(),
-            ]
-        });
-        out += &table(
-            &["algorithm", "privacy", "utility", "values sent", "remark"],
-            rows.collect(),
-        );
+        out += &bounds_table(&self.tables.results);
+        out += "\nBounds of later texts, in the same orders of magnitude\n";
+        out += &bounds_table(&self.tables.newer);
         out += "\nTable 2: gradient complexity\n";
         let rows =
             self.tables.gradients.iter().map(|(estimator, count)| {
@@ -216,6 +201,39 @@ impl Shown<'_> {
         out += &table(&["algorithm", "gradients of a client"], rows.collect());
         out
     }
+}
+
+fn bound_json(row: &ResultRow) -> Value {
+    json!({
+        "algorithm": row.algorithm, "presets": row.presets, "source": row.source,
+        "privacy": row.privacy, "utility": row.utility, "communication": row.communication,
+        "remark": row.remark,
+    })
+}
+
+/// Bounds with the text that each is from.
+fn bounds_table(rows: &[ResultRow]) -> String {
+    let rows = rows.iter().map(|row| {
+        vec![
+            row.algorithm.to_string(),
+            row.presets.to_string(),
+            row.privacy.to_string(),
+            short(Some(row.utility)),
+            short(row.communication),
+            row.source.to_string(),
+            row.remark.to_string(),
+        ]
+    });
+    let heads = [
+        "algorithm",
+        "presets",
+        "privacy",
+        "utility",
+        "values sent",
+        "from",
+        "remark",
+    ];
+    table(&heads, rows.collect())
 }
 
 fn row_json(row: &Row, numbers: &Numbers) -> Value {
@@ -373,6 +391,7 @@ fn soteria(estimator: EstimatorKind) -> &'static str {
         EstimatorKind::Sgd => "SoteriaFL-SGD",
         EstimatorKind::Svrg => "SoteriaFL-SVRG",
         EstimatorKind::Saga => "SoteriaFL-SAGA",
+        EstimatorKind::Sag => "SoteriaFL-SAG",
         // Not among the algorithms that are compared.
         EstimatorKind::Recursive => "recursive",
     }

@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use soteriafl_core::protocol::Round;
 
 use super::finish::{Shared, lock};
-use super::recorder::traffic;
 use soteriafl::accounting;
 use soteriafl::claim::Claim;
 use soteriafl::config::{NoiseName, NoiseTarget};
@@ -28,7 +26,6 @@ pub(super) struct RunObserver {
     last_state: Option<(Round, u32)>,
     /// The round up to which the curves are drawn.
     drawn: Option<Round>,
-    test_seed: bool,
     ending: Shared,
 }
 
@@ -38,10 +35,8 @@ impl RunObserver {
         dashboard: FeedWriter,
         unmeasured: SyncSender<Unmeasured>,
         round: Round,
-        test_seed: bool,
         ending: Shared,
     ) -> Self {
-        lock(&ending).whole = round == 0;
         Self {
             dashboard,
             unmeasured,
@@ -49,16 +44,8 @@ impl RunObserver {
             joined: usize::MAX,
             last_state: None,
             drawn: Some(round),
-            test_seed,
             ending,
         }
-    }
-
-    /// What a client that took part in all rounds has spent.
-    fn spent<S: ServerStore>(&self, coordinator: &Coordinator<S>) -> Option<f64> {
-        let privacy = coordinator.privacy().filter(|_| !self.test_seed)?;
-        let odometer = privacy.odometer.as_ref()?;
-        Some(odometer.after(u64::from(coordinator.messages())))
     }
 }
 
@@ -76,21 +63,11 @@ impl<S: ServerStore> Observer<S> for RunObserver {
                 let drawn = self.drawn.replace(round);
                 drawn.is_some_and(|drawn| drawn < round)
             });
-            let spent = self.spent(coordinator);
+            let mut ending = lock(&self.ending);
+            ending.follow(coordinator, fresh.is_some());
+            let spent = ending.spent(coordinator.messages());
             self.dashboard
                 .coordinator_changed(coordinator, fresh.map(Arc::as_ref), spent);
-            let new = fresh.is_some();
-            let mut ending = lock(&self.ending);
-            if new {
-                ending.training += Duration::from_secs_f64(coordinator.last_seconds());
-            }
-            ending.model = coordinator.model().cloned();
-            ending.settle(coordinator);
-            ending.taken = coordinator.taken().to_vec();
-            let clients = coordinator.description().resolved.clients;
-            ending.taken.resize(clients, 0);
-            ending.round = round;
-            ending.traffic = traffic(coordinator.sums());
         }
         let arrived = coordinator.arrived();
         if self.last_state != Some((round, arrived)) {

@@ -6,9 +6,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use soteriafl_core::data::Dataset;
-use soteriafl_core::objective::{Objective, Outcome, Records, Workspace};
+use soteriafl_core::objective::Objective;
 use soteriafl_core::protocol::Round;
-use soteriafl_core::simulate::Traffic;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::super::Failure;
@@ -16,7 +15,8 @@ use super::finish::{Shared, lock};
 use soteriafl::output::RunDirectory;
 use soteriafl_deploy::coordinator::Unmeasured;
 use soteriafl_deploy::dashboard::FeedWriter;
-use soteriafl_deploy::store::{Evaluation, Sums};
+use soteriafl_deploy::ending::measure;
+use soteriafl_deploy::store::Evaluation;
 
 /// Measures on the test set and writes the table, on a thread of its own.
 pub(super) struct Recorder {
@@ -26,7 +26,6 @@ pub(super) struct Recorder {
     pub(super) measured: UnboundedSender<Evaluation>,
     pub(super) dashboard: FeedWriter,
     pub(super) ending: Shared,
-    pub(super) test_seed: bool,
 }
 
 impl Recorder {
@@ -43,10 +42,12 @@ impl Recorder {
             model,
         }) = to_measure.recv()
         {
-            if let Some(test) = &self.test {
+            let test = lock(&self.ending).test(self.test.as_ref())?;
+            if let Some(test) = test {
                 let start = Instant::now();
-                let (loss, accuracy) = measure(self.objective.as_ref(), &model, test);
-                lock(&self.ending).evaluation += start.elapsed();
+                let (loss, accuracy) = measure(self.objective.as_ref(), &model, &test)
+                    .expect("the program's models compute here");
+                lock(&self.ending).measured_for(start.elapsed());
                 (evaluation.loss, evaluation.accuracy) = (Some(loss), accuracy);
             }
             self.write(&evaluation)?;
@@ -68,56 +69,10 @@ impl Recorder {
     }
 
     fn epsilon(&self, round: Round) -> Option<f64> {
-        // Whoever knows the test seed knows the noise.
-        let ending = Some(lock(&self.ending)).filter(|_| !self.test_seed)?;
-        let odometer = ending.privacy.as_ref()?.odometer.as_ref()?;
-        Some(odometer.after(u64::from(round)))
+        lock(&self.ending).spent(round)
     }
 
     fn write(&mut self, evaluation: &Evaluation) -> Result<(), Failure> {
-        let epsilon = self.epsilon(evaluation.round);
-        let mut ending = lock(&self.ending);
-        ending.last = Some(*evaluation);
-        if evaluation.round == 0 {
-            ending.first = Some(*evaluation);
-        }
-        drop(ending);
-        let traffic = traffic(evaluation.sums);
-        let measured = (evaluation.loss, evaluation.accuracy);
-        self.directory
-            .measured_row(evaluation.round, traffic, measured, epsilon)?;
-        Ok(())
+        Ok(lock(&self.ending).row(&mut self.directory, evaluation)?)
     }
-}
-
-pub(super) fn traffic(sums: Sums) -> Traffic {
-    Traffic {
-        paper_bits: 64 * sums.values,
-        uplink_bytes: sums.uplink,
-        downlink_bytes: sums.downlink,
-    }
-}
-
-/// Mean loss, and the share of correct classes where there are classes.
-fn measure(objective: &dyn Objective, model: &[f32], data: &Dataset) -> (f64, Option<f64>) {
-    const CHUNK: usize = 256;
-    let mut workspace = Workspace::new();
-    let mut outcomes = vec![Outcome::default(); CHUNK];
-    let rows: Vec<u32> = (0..data.rows() as u32).collect();
-    let (mut loss, mut correct) = (0.0, 0u64);
-    for rows in rows.chunks(CHUNK) {
-        let outcomes = &mut outcomes[..rows.len()];
-        let records = Records { data, rows };
-        objective
-            .factors(model, records, Some(outcomes), None, &mut workspace)
-            .expect("the program's models compute here");
-        for (outcome, &row) in outcomes.iter().zip(rows) {
-            loss += f64::from(outcome.loss);
-            let label = data.labels().get(row as usize);
-            correct += u64::from(label == Some(&outcome.class));
-        }
-    }
-    let count = data.rows().max(1) as f64;
-    let accuracy = (data.targets().is_none()).then(|| correct as f64 / count);
-    (loss / count, accuracy)
 }

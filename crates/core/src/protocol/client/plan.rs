@@ -32,14 +32,36 @@ pub enum EstimatorPlan {
         /// `C_A`; `None` leaves differences as they are.
         difference_clip: Option<f64>,
     },
+    /// SAG.
+    Sag {
+        /// The weight `a` of the table's mean, in (0, 1].
+        memory: f64,
+    },
     /// Increments that the server adds up.
     Recursive(Recursion),
 }
 
 impl EstimatorPlan {
-    /// Whether an estimate is a difference and a mean, each clipped by itself.
-    pub(super) fn has_two_terms(self) -> bool {
-        matches!(self, Self::Svrg { .. } | Self::Saga { .. })
+    /// Whether an estimate holds a mean over all records, which is kept on all coordinates.
+    pub(super) fn keeps_mean(self) -> bool {
+        matches!(
+            self,
+            Self::Svrg { .. } | Self::Saga { .. } | Self::Sag { .. }
+        )
+    }
+
+    /// Whether the estimator remembers when each record was last in a batch.
+    pub(super) fn keeps_table(self) -> bool {
+        matches!(self, Self::Saga { .. } | Self::Sag { .. })
+    }
+
+    /// The divisors of the minibatch's sum and of the sum over all records, weights included: a
+    /// term of weight zero has no divisor.
+    pub(super) fn divisors(self, batch: f64, records: f64) -> [f64; 2] {
+        match self {
+            Self::Sag { memory } => [batch / (1.0 - memory), records / memory],
+            _ => [batch, records],
+        }
     }
 
     /// The recursion that the server must follow, if there is one.
@@ -57,7 +79,7 @@ impl EstimatorPlan {
                 difference_clip, ..
             }
             | Self::Saga { difference_clip } => difference_clip,
-            Self::Minibatch | Self::Recursive(_) => None,
+            Self::Minibatch | Self::Sag { .. } | Self::Recursive(_) => None,
         }
     }
 }
@@ -191,8 +213,8 @@ pub(super) fn check(
     data: &Dataset,
     sampling: &Sampling,
 ) -> Result<(), ClientError> {
-    let records = data.rows();
-    if records == 0 {
+    let records = data.records();
+    if data.rows() == 0 {
         return Err(ClientError::Empty(id));
     }
     let batch = sampling.divisor(records);
@@ -205,6 +227,16 @@ pub(super) fn check(
             records,
             batch,
         });
+    }
+    if !plan.compressor.is_unbiased() {
+        return Err(ClientError::Unsupported(
+            "gradients need an unbiased compressor: grid and top-k are for what clients keep",
+        ));
+    }
+    if let EstimatorPlan::Sag { memory } = plan.estimator
+        && !(memory > 0.0 && memory <= 1.0)
+    {
+        return Err(ClientError::Unsupported("the memory of sag is in (0, 1]"));
     }
     if let Some(recursion) = plan.estimator.recursion() {
         recursion.check()?;
@@ -322,6 +354,13 @@ pub(super) fn secure_terms(
         // Increments are counted in units in which they are no longer than a gradient.
         EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => {
             Ok(vec![TermBound { clip, divisor }])
+        }
+        EstimatorPlan::Sag { memory } => {
+            let divisors = plan.estimator.divisors(divisor, records as f64);
+            let terms = divisors.map(|divisor| TermBound { clip, divisor });
+            // The minibatch has no weight of its own where everything is remembered.
+            let first = usize::from(memory == 1.0);
+            Ok(terms[first..].to_vec())
         }
         EstimatorPlan::Svrg { .. } | EstimatorPlan::Saga { .. } => {
             match (plan.estimator.difference_clip(), plan.noise) {

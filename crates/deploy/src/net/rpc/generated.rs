@@ -130,6 +130,39 @@ pub struct AcknowledgeRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcknowledgeReply {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub run: ::prost::bytes::Bytes,
+    /// Which release of the run, from 0.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+    /// The wire format of docs/architecture.md, all coordinates, with the release's number as its round; absent
+    /// until the release is open, so that nothing leaves before all clients have joined.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub message: ::core::option::Option<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReleaseReply {
+    /// All clients have joined, and the releases before this one are over.
+    #[prost(bool, tag = "1")]
+    pub open: bool,
+    /// What all clients have released, averaged; absent while a message is missing.
+    #[prost(message, optional, tag = "2")]
+    pub average: ::core::option::Option<Average>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Average {
+    /// Which release.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// Standard deviation of the noise on each number.
+    #[prost(double, tag = "2")]
+    pub noise: f64,
+    /// 32-bit floats, little-endian.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub values: ::prost::bytes::Bytes,
+}
 /// The same protocol over a transport that carries a question to a client and its answer back
 /// (docs/protocol.md): no streams, no calls of clients, perhaps a new process for every message.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -140,6 +173,16 @@ pub struct Question {
     /// As in Follow, from the position of the client's last answer. Empty before the run has begun.
     #[prost(message, repeated, tag = "2")]
     pub progress: ::prost::alloc::vec::Vec<Progress>,
+    /// Averages of releases before the first round that the client does not know.
+    #[prost(message, repeated, tag = "3")]
+    pub averages: ::prost::alloc::vec::Vec<Average>,
+    /// The release that is open; absent once they are over.
+    #[prost(uint32, optional, tag = "4")]
+    pub release: ::core::option::Option<u32>,
+    /// The BLAKE3 hash of the client's message of the round before the open one, where it is in the
+    /// average and the server's process has seen it.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub taken: ::core::option::Option<::prost::bytes::Bytes>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Answer {
@@ -160,6 +203,12 @@ pub struct Answer {
     /// As in SubmitRequest: the message of the open round, if the client is up to date.
     #[prost(bytes = "bytes", optional, tag = "7")]
     pub message: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Averages of releases that it knows, where it does not know all.
+    #[prost(uint32, optional, tag = "8")]
+    pub averages: ::core::option::Option<u32>,
+    /// As in ReleaseRequest: the message of the open release.
+    #[prost(bytes = "bytes", optional, tag = "9")]
+    pub release: ::core::option::Option<::prost::bytes::Bytes>,
 }
 /// Generated client implementations.
 pub mod coordinator_client {
@@ -368,6 +417,29 @@ pub mod coordinator_client {
                 .insert(GrpcMethod::new("soteria.v1.Coordinator", "Acknowledge"));
             self.inner.unary(req, path, codec).await
         }
+        /// A release before the first round: a client's message, or the wish to hear how far it is. Answers when
+        /// something has changed, or after a while. Repeating it changes nothing; the first message stands.
+        pub async fn release(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReleaseReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/soteria.v1.Coordinator/Release",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("soteria.v1.Coordinator", "Release"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -417,6 +489,12 @@ pub mod coordinator_server {
             tonic::Response<super::AcknowledgeReply>,
             tonic::Status,
         >;
+        /// A release before the first round: a client's message, or the wish to hear how far it is. Answers when
+        /// something has changed, or after a while. Repeating it changes nothing; the first message stands.
+        async fn release(
+            &self,
+            request: tonic::Request<super::ReleaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReleaseReply>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct CoordinatorServer<T> {
@@ -703,6 +781,51 @@ pub mod coordinator_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AcknowledgeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/soteria.v1.Coordinator/Release" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseSvc<T: Coordinator>(pub Arc<T>);
+                    impl<
+                        T: Coordinator,
+                    > tonic::server::UnaryService<super::ReleaseRequest>
+                    for ReleaseSvc<T> {
+                        type Response = super::ReleaseReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Coordinator>::release(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -12,12 +12,15 @@
 (True, True)
 
 :func:`check` says whether a module's records can be bounded one by one, :func:`simulate` trains
-it, and :class:`PerRecord` is the building block of both: clipped gradients of single records.
+it, :func:`load` reads a run that was saved, :func:`describe` prepares a networked run, which
+clients join by :func:`soteriafl.join`, and :class:`PerRecord` is the building block of all:
+clipped gradients of single records.
 """
 
 from .check import check
+from .deployment import describe
 from .per_record import PerRecord
 from .records import Problem
-from .simulate import Privacy, Run, Traffic, simulate
+from .simulate import Run, load, simulate
 
-__all__ = ["PerRecord", "Privacy", "Problem", "Run", "Traffic", "check", "simulate"]
+__all__ = ["PerRecord", "Problem", "Run", "check", "describe", "load", "simulate"]

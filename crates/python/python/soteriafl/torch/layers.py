@@ -18,9 +18,18 @@ from torch.nn import functional
 
 from .check import call, count
 
-__all__ = ["Capture", "Captured", "supported"]
+__all__ = ["Capture", "Captured", "squared_lengths", "supported"]
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+
+#: Up to here, squares and their products are taken in `float32`, which then holds them.
+_LARGE = 2.0**20
+#: An input above this takes the weight instead of the error, which beside it is so small that
+#: rounding what is left of it would add to the clipped norm.
+_LONG = 2.0**64
+#: Numbers below 2^-63 may have no square there: of such a factor of a product and one of at most
+#: `_LARGE` so much is lost.
+_LOST = 2.0 ** (2 * (20 - 63))
 
 
 def supported(module: nn.Module) -> str | None:
@@ -155,19 +164,37 @@ class _Part:
         return slice(self.bias, self.bias + self.outputs)
 
     def squared_norms(self, mask: Tensor | None) -> Tensor:
-        total = torch.zeros(len(self.e))
-        squares = self.e.square()
-        if self.weight is not None:
-            if self.rows is not None:
-                rows = self.rows.square()
-                total += rows.sum(1) if mask is None else rows @ mask[self.weights()]
-            elif self.a is not None and mask is None:
-                total += squares.sum(1) * self.a.square().sum(1)
-            elif self.a is not None and mask is not None:
-                seen = mask[self.weights()].view(self.outputs, self.inputs)
-                total += (torch.mm(self.a.square(), seen.T) * squares).sum(1)
+        """In double precision: squares of numbers that `float32` holds may be out of its range,
+        and a norm that is lost would not be clipped."""
+        if mask is not None:
+            return self._selected(mask)
+        total = torch.zeros(len(self.e), dtype=torch.float64)
+        squares = squared_lengths(self.e)
+        if self.rows is not None and self.weight is not None:
+            total += squared_lengths(self.rows)
+        elif self.a is not None and self.weight is not None:
+            total += squares * squared_lengths(self.a)
         if self.bias is not None:
-            total += squares.sum(1) if mask is None else squares @ mask[self.biases()]
+            total += squares
+        return total
+
+    def _selected(self, mask: Tensor) -> Tensor:
+        parts = [part for part in (self.a, self.e, self.rows) if part is not None]
+        kind = mask.dtype
+        if any(not bool(part.abs().amax() <= _LARGE) for part in parts):
+            kind = torch.float64
+        mask, squares = mask.to(kind), self.e.to(kind).square()
+        total = torch.zeros(len(self.e), dtype=torch.float64)
+        if self.rows is not None and self.weight is not None:
+            total += self.rows.to(kind).square() @ mask[self.weights()]
+        elif self.a is not None and self.weight is not None:
+            seen = mask[self.weights()].view(self.outputs, self.inputs)
+            total += (torch.mm(self.a.to(kind).square(), seen.T) * squares).sum(1)
+        if self.bias is not None:
+            total += squares @ mask[self.biases()]
+        if kind != torch.float64:
+            # What was too small to be squared, at most.
+            total += _LOST * (self.inputs + 1) * self.outputs
         return total
 
     def add_to(self, total: Tensor, weights: Tensor, bad: Tensor | None) -> None:
@@ -181,7 +208,12 @@ class _Part:
             if rows is not None:
                 target += weights @ rows
             elif a is not None:
-                target.view(self.outputs, self.inputs).addmm_((e * weights[:, None]).T, a)
+                left = weights[:, None]
+                if a.numel() and bool(a.abs().amax() > _LONG):
+                    long = a.abs().amax(1, keepdim=True) > _LONG
+                    a = torch.where(long, a * left, a)
+                    left = torch.where(long, 1.0, left)
+                target.view(self.outputs, self.inputs).addmm_((e * left).T, a)
         if self.bias is not None:
             total[self.biases()] += weights @ e
 
@@ -196,6 +228,11 @@ class _Part:
             found[:, self.biases()] = self.e
 
 
+def squared_lengths(rows: Tensor) -> Tensor:
+    """The squared length of every row, in double precision."""
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
+
+
 class Captured:
     """What a batch left in every layer."""
 
@@ -208,7 +245,7 @@ class Captured:
         if chosen is not None:
             mask = torch.zeros(self._dimension)
             mask[chosen] = 1.0
-        norms = torch.zeros(self._records)
+        norms = torch.zeros(self._records, dtype=torch.float64)
         for part in self._parts:
             norms += part.squared_norms(mask)
         return norms

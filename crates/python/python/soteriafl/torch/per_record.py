@@ -12,8 +12,15 @@ There are three ways to compute them, which agree up to rounding:
           depend on the records beside it even in their last bit. Secure noise needs this.
 ========  ==================================================================================
 
-"auto" takes the first that works for the module. Memory is bounded by `chunk` gradients ("vmap")
-or by 64 MB of them ("hooks", for layers that are applied at several places of a record).
+"auto" takes the first that works for the module; "hooks" only if all of its layers are of
+`torch.nn`, of which it is known that they look at one record. Memory is bounded by `chunk`
+gradients ("vmap") or by 64 MB of them ("hooks", for layers that are applied at several places of a
+record).
+
+Where coins are drawn (dropout), "hooks" and "vmap" give a record the coins of its place in the
+batch. In a batch that is drawn, a record that is there or not moves all places behind it, and so
+all of their gradients: it would be hidden by no noise for one record. There only "exact" will do,
+where a record's coins follow from the seed, the parameters and its own number.
 """
 
 from __future__ import annotations
@@ -30,10 +37,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..errors import ConfigError, DataError, UnsupportedModule
 from .check import Loss, at, call, check, count, reduction_of
-from .layers import Capture, supported
+from .layers import Capture, squared_lengths, supported
 
 __all__ = ["PerRecord"]
 
@@ -42,6 +50,8 @@ Parameters: TypeAlias = Tensor | NDArray[np.float32] | Mapping[str, Tensor]
 
 #: Clipped norms stay this much below the bound, relative: more than rounding adds.
 _SLACK = 2.0**-18
+#: The least weight: those near 2^-126 are rounded by more than the slack, some to twice the weight.
+_LEAST = 2.0**-100
 #: Numbers of explicit gradients that "hooks" holds at a time.
 _EXPLICIT = 1 << 24
 
@@ -52,7 +62,8 @@ class PerRecord:
     `module` is copied and never changed; layers keep their own `train()` or `eval()` mode. `loss`
     takes outputs and targets of some records; its reduction does not matter ("mean", "sum" or
     "none"), because every record is taken alone. The coins of dropout come from `seed`, the
-    parameters and the record ("exact") or its place in the batch.
+    parameters and the record. With `own_coins=False`, for batches that always hold the same records
+    in the same order, they may come from the place in the batch, which is faster.
 
     >>> import torch
     >>> from torch import nn
@@ -72,6 +83,7 @@ class PerRecord:
         chunk: int = 32,
         *,
         seed: int = 0,
+        own_coins: bool = True,
     ) -> None:
         check(module)
         if not callable(loss):
@@ -103,6 +115,7 @@ class PerRecord:
         ).eval()
         self.stochastic = _draws(self._module)
         self._reduction: str | None = None
+        self._entropy = _cross_entropy(loss)
         hooks = supported(self._module)
         self._capture = (
             Capture(self._module, self._offsets(), self.dimension) if hooks is None else None
@@ -114,6 +127,22 @@ class PerRecord:
             )
         self._asked, self._mode = gradients, None if gradients in ("auto", "hooks") else gradients
         self._differentiate: Callable[..., Any] | None = None
+        self._own_coins = self._looked = False
+        if own_coins:
+            self.require_own_coins()
+
+    def require_own_coins(self) -> None:
+        """From now on a record's coins are its own, wherever it stands: with dropout, "exact"."""
+        self._own_coins = True
+        if not self.stochastic or self._mode == "exact":
+            return
+        if self._asked != "auto":
+            raise ConfigError(
+                f'`gradients = "{self._asked}"`: with dropout, coins would follow the places of a '
+                "batch that is drawn, so that one record changed the gradients of others: use "
+                'gradients="exact" or "auto", or call .eval() on the dropout layers'
+            )
+        self._mode = "exact"
 
     @property
     def mode(self) -> str:
@@ -143,6 +172,7 @@ class PerRecord:
         """One row per record. `records` are their numbers, for the coins of dropout."""
         with self._lock:
             self._load(parameters)
+            self._check_coins(X, records)
             if count(X) == 0:
                 return torch.zeros(0, self.dimension)
             mode = self._decide(X, y)
@@ -182,10 +212,11 @@ class PerRecord:
         measured = chosen if over == "selected" else None
         with self._lock:
             self._load(parameters)
+            self._check_coins(X, records)
             if count(X) == 0:
                 return torch.zeros(self.dimension if chosen is None else len(chosen))
             mode = self._decide(X, y)
-            if clip is None:
+            if clip is None and not (self.stochastic and self._own_coins):
                 total = self._plain(X, y)
             elif mode == "hooks":
                 total = torch.zeros(self.dimension)
@@ -193,7 +224,7 @@ class PerRecord:
                     found = self._captured(*piece)
                     weights = _weights(found.squared_norms(measured), clip)
                     found.add_to(total, weights)
-            elif mode == "vmap":
+            elif mode == "vmap" and clip is not None:
                 total = self._sum_of_chunks(X, y, clip, measured)
             else:
                 rows = self._exact(X, y, records)
@@ -224,19 +255,19 @@ class PerRecord:
         """The way for this module, found at the first batch: two records agree with "exact"."""
         if self._mode is None:
             two = (at(X, slice(0, 2)), y[:2])
-            # A layer of somebody's own may mix records in training alone, which is not compared
-            # where coins are drawn; by vmap it sees one record.
+            # A layer of somebody's own may mix records where nobody compares: in training alone, or
+            # for some records. By vmap it sees one record.
             own = [
                 type(layer).__name__
                 for layer in self._module.modules()
-                if not type(layer).__module__.startswith("torch.nn")
+                if not f"{type(layer).__module__}.".startswith("torch.nn.")
             ]
             if self.stochastic and own and self._asked == "hooks":
                 raise UnsupportedModule(
                     f'`gradients = "hooks"`: {own[0]} is a module of your own beside dropout, and '
                     'whether it mixes records in training cannot be seen; use gradients="vmap"'
                 )
-            hooks = self._capture is not None and not (self.stochastic and own)
+            hooks = self._capture is not None and not (own and self._asked == "auto")
             if hooks and self._agrees("hooks", *two):
                 self._mode = "hooks"
             elif self._asked == "hooks":
@@ -247,6 +278,25 @@ class PerRecord:
             else:
                 self._mode = "vmap" if self._agrees("vmap", *two) else "exact"
         return self._mode
+
+    def _check_coins(self, X: Any, records: NDArray[np.int64] | None) -> None:
+        if self._own_coins and not self._looked and count(X):
+            # Coins that no layer tells of, as those of `functional.dropout`.
+            if not self.stochastic and self._moves_coins(X):
+                self.stochastic = True
+                self.require_own_coins()
+            self._looked = True
+        if records is None and self.stochastic and self._own_coins:
+            raise DataError(
+                "`records`: with dropout, say the numbers of these records: by them each has coins "
+                "of its own"
+            )
+
+    def _moves_coins(self, X: Any) -> bool:
+        with _seeded(self._seed), torch.no_grad():
+            before = torch.default_generator.get_state()
+            call(self._module, at(X, slice(0, 1)))
+            return not torch.equal(before, torch.default_generator.get_state())
 
     def _agrees(self, mode: str, X: Any, y: Tensor) -> bool:
         if self.stochastic:
@@ -321,10 +371,10 @@ class PerRecord:
         for found, asked in self._chunks(X, y):
             rows = [part.flatten(1) for part in found]
             if places is None:
-                norms = sum(torch.linalg.vector_norm(row, dim=1).square() for row in rows)
+                norms = sum(squared_lengths(row) for row in rows)
             else:
                 seen = (row[:, place] for row, place in zip(rows, places, strict=True))
-                norms = sum(row.square().sum(1) for row in seen)
+                norms = sum(squared_lengths(row) for row in seen)
             weights = _weights(torch.as_tensor(norms), clip)
             weights[asked:] = 0.0
             for part, row in zip(parts, rows, strict=True):
@@ -383,6 +433,8 @@ class PerRecord:
         self._reduced(outputs, y)
         if len(y) == 1:
             return self._one_loss(outputs[0], y[0])
+        if self._entropy is not None and outputs.ndim == 2 and y.ndim == 1:
+            return functional.cross_entropy(outputs, y, reduction="sum", **self._entropy)
         total: Tensor = torch.func.vmap(self._one_loss)(outputs, y).sum()
         return total
 
@@ -419,11 +471,24 @@ class PerRecord:
         return int.from_bytes(digest.digest()[:7], "little")
 
 
-def _weights(squared_norms: Tensor, clip: float) -> Tensor:
-    """What clips gradients of these squared norms; 0 where a norm is not finite."""
+def _cross_entropy(loss: Any) -> dict[str, Any] | None:
+    """The settings of torch's own cross-entropy without weights, of which it is known that it adds
+    up records, which is faster than asking for each; `None` for any other loss."""
+    if loss is functional.cross_entropy:
+        return {}
+    if type(loss) is not nn.CrossEntropyLoss or loss.weight is not None:
+        return None
+    return {"label_smoothing": loss.label_smoothing, "ignore_index": loss.ignore_index}
+
+
+def _weights(squared_norms: Tensor, clip: float | None) -> Tensor:
+    """What clips gradients of these squared norms; 0 where a norm is not finite, or so large that
+    `float32` no longer holds the weight to its last bits."""
     norms = squared_norms.double().sqrt()
-    weights = torch.clamp(clip * (1 - _SLACK) / norms, max=1.0)
-    return torch.where(torch.isfinite(norms), weights, 0.0).float()
+    if clip is None:
+        return torch.ones(len(norms))
+    weights = torch.clamp(clip * (1 - _SLACK) / norms, max=1.0).float()
+    return torch.where(torch.isfinite(norms) & (weights >= _LEAST), weights, 0.0)
 
 
 def _copy(module: nn.Module) -> nn.Module:
@@ -440,7 +505,8 @@ def _draws(module: nn.Module) -> bool:
     return any(
         layer.training
         and (
-            isinstance(layer, (nn.modules.dropout._DropoutNd, nn.RReLU))
+            (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0)
+            or isinstance(layer, nn.RReLU)
             or (isinstance(layer, nn.RNNBase) and layer.dropout > 0)
             or (isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0)
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,15 +16,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .. import _soteriafl as native
+from .. import results
 from .._arguments import real, whole, word
 from ..errors import ConfigError, DataError
+from ..simulation import _given, _refuse_key, _toml
+from .architecture import architecture_of
 from .check import Loss, at, check
 from .per_record import Gradients, PerRecord
 from .records import Problem, classifies, tensors
 
-__all__ = ["Privacy", "Run", "Traffic", "simulate"]
+__all__ = ["Run", "load", "simulate"]
 
-#: The most bytes of SAGA's tables, one gradient per record.
+#: The most bytes of the tables of SAGA and SAG, one gradient per record.
 _TABLES = 2 << 30
 
 _ROUNDED = (
@@ -39,78 +44,86 @@ _EXACT = (
 )
 
 
-@dataclass(frozen=True)
-class Privacy:
-    """What is claimed for the messages of a run, or why nothing is."""
+class Run(results.Run):
+    """A finished run of a module: everything that a :class:`soteriafl.Run` has, and the module."""
 
-    #: `None` where nothing may be claimed.
-    epsilon: float | None
-    delta: float
-    adjacency: str
-    #: The standard deviation of every client's noise on its estimate.
-    sigmas: tuple[float, ...]
-    #: Whether random coordinates hide a part of a record.
-    amplified: bool
-    #: Why nothing is claimed.
-    reason: str | None
-    #: The claim and what it assumes, in words.
-    statement: str
+    def __init__(self, finished: native.Finished, module: nn.Module, gradients: str) -> None:
+        super().__init__(finished)
+        #: A copy of the module with the trained parameters; the one passed in is as it was.
+        self.module = module
+        #: How gradients of records were computed: "hooks", "vmap" or "exact".
+        self.gradients = gradients
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        native_run = self._native
+        files = (native_run.config, native_run.rounds, native_run.summary, native_run.model)
+        return _again, (*files, native_run.warnings, self.module, self.gradients)
+
+    @property
+    def privacy(self) -> results.Privacy:
+        """What is claimed, with what it assumes about the framework, or why nothing is."""
+        found = super().privacy
+        if found.reason is not None:
+            return found
+        secure = found.noise == "secure"
+        assumed = _EXACT if secure else _FLOAT if self.gradients == "exact" else _ROUNDED
+        return replace(found, statement=f"{found.statement} {assumed} The start counts as public.")
+
+    def plot(self, *columns: str, x: str = "uplink_bytes", ax: Any = None) -> Any:
+        """Draws columns of :attr:`rounds` with matplotlib: the test accuracy where it was measured,
+        else the loss, over the bytes sent, unless others are named."""
+        measured = not bool(np.isnan(self.rounds["test_accuracy"]).all())
+        return super().plot(*(columns or ("test_accuracy" if measured else "loss",)), x=x, ax=ax)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Is for models of SoteriaFL's own: call :attr:`module`."""
+        raise DataError("this model is a module: call run.module")
+
+    predict_proba = predict
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes over all clients and rounds."""
+def _again(
+    config: str,
+    rounds: str,
+    summary: str,
+    model: bytes,
+    warned: list[str],
+    module: nn.Module,
+    gradients: str,
+) -> Run:
+    """A run that was pickled."""
+    return Run(native.Finished.of(config, rounds, summary, model, warned, []), module, gradients)
 
-    uplink_bytes: int
-    downlink_bytes: int
 
+def load(path: str | os.PathLike[str], module: nn.Module) -> Run:
+    """A run of `module` that :meth:`Run.save` or `soteria serve` has written; its module is a copy
+    of this one with the trained parameters.
 
-@dataclass(frozen=True, repr=False)
-class Run:
-    """What a simulated run leaves."""
-
-    #: A copy of the module with the trained parameters; the one passed in is as it was.
-    module: nn.Module
-    privacy: Privacy
-    #: Columns `round`, `uplink_bytes`, `downlink_bytes`, `loss`, `grad_norm_sq`, `test_accuracy`,
-    #: `epsilon`: one row per evaluated round.
-    rounds: Mapping[str, NDArray[Any]]
-    traffic: Traffic
-    #: How gradients of records were computed: "hooks", "vmap" or "exact".
-    gradients: str
-
-    def plot(self, *columns: str, ax: Any = None) -> Any:
-        """Draws columns of :attr:`rounds` over the bytes sent; needs matplotlib."""
-        import matplotlib.pyplot as plt
-
-        shown = columns or self._plotted()
-        unknown = [name for name in shown if name not in self.rounds]
-        if unknown:
-            known = ", ".join(self.rounds)
-            raise ConfigError(f"`columns`: there is no {unknown[0]}; there are {known}")
-        axes = plt.subplots(figsize=(6, 3.5))[1] if ax is None else ax
-        kilobytes = self.rounds["uplink_bytes"] / 1000
-        for name in shown:
-            axes.plot(kilobytes, self.rounds[name], label=name.replace("_", " "))
-        axes.set_xlabel("sent by all clients (kB)")
-        axes.legend()
-        return axes
-
-    def to_pandas(self) -> Any:
-        """:attr:`rounds` as a data frame; needs pandas."""
-        import pandas as pd
-
-        return pd.DataFrame(dict(self.rounds))
-
-    def _plotted(self) -> tuple[str, ...]:
-        accuracy = self.rounds["test_accuracy"]
-        return ("loss",) if bool(np.isnan(accuracy).all()) else ("test_accuracy",)
-
-    def __repr__(self) -> str:
-        accuracy = self.rounds["test_accuracy"][-1]
-        tested = "" if np.isnan(accuracy) else f", test accuracy {accuracy:.1%}"
-        sent = f"{self.traffic.uplink_bytes:,} bytes sent"
-        return f"Run(loss {self.rounds['loss'][-1]:.4f}{tested}, {sent}): {self.privacy.statement}"
+    Raises
+    ------
+    DataError
+        The run is one of another module: other parameters, layers or frozen numbers.
+    """
+    finished = native.Finished.read(os.fspath(path))
+    trained = {name: (tuple(shape), values) for name, shape, values in finished.tensors()}
+    _, architecture = architecture_of(module)
+    wanted = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
+    found = {name: shape for name, (shape, _) in trained.items()}
+    if found != wanted or f'architecture = "{architecture}"' not in finished.config:
+        raise DataError(
+            f"the run in {os.fspath(path)} is of another module: its parameters are "
+            + ", ".join(f"{name}{list(shape)}" for name, shape in found.items())
+            + "; layers, their settings and what is frozen must be the same, too"
+        )
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        for name, parameter in copied.named_parameters():
+            if parameter.requires_grad:
+                shape, values = trained[name]
+                parameter.copy_(torch.from_numpy(values).view(shape))
+    noise = json.loads(finished.summary)["privacy"]["noise"]
+    # How they were computed is not in the files; secure noise leaves one way.
+    return Run(finished, copied, "exact" if noise == "secure" else "auto")
 
 
 def simulate(
@@ -145,6 +158,7 @@ def simulate(
     seed: int = 0,
     evaluate_every: int | None = None,
     prepared_by_records: bool = False,
+    config: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, Any], bool | None] | None = None,
 ) -> Run:
     """Trains a copy of `module` on the records of all clients, each private by itself.
@@ -166,6 +180,9 @@ def simulate(
       "identity" sends all. Unless given: "rand-k" with a `fraction`, else "identity".
     * `gradients`, `chunk`: see :class:`PerRecord`. `noise="secure"` draws exact integers and
       computes records one by one.
+    * `config`: any other key of the configuration, such as
+      ``{"privacy.records_per_person": 3, "algorithm.participation": 0.5}``; with
+      ``"algorithm.preset"`` what is not given here is as that says.
     * `progress(round, uplink_bytes, (loss, test_accuracy) or None)` is called after every round;
       `False` ends the run.
 
@@ -174,45 +191,165 @@ def simulate(
     """
     asked = dict(locals())
     settings = _settings(**{name: asked[name] for name in _SETTINGS})
+    given = _configured(config)
     sets = _sets(clients)
     held = None if test is None else tensors("test", test)
     _check_alike(sets, held)
     X, y = sets[0]
     check(module, loss, X, y)
-    model = PerRecord(module, loss, _way(gradients, settings), chunk, seed=settings["seed"])
+    secure = settings["secure"] or given.get("privacy.noise") == "secure"
+    settings["secure"] = secure
+    way = _way(gradients, secure)
+    model = PerRecord(module, loss, way, chunk, seed=settings["seed"], own_coins=False)
     counts = [len(targets) for _, targets in sets]
-    _check_memory(model, counts, settings)
-    if model.stochastic and settings["estimator"] in ("svrg", "saga") and model.mode != "exact":
-        raise ConfigError(
-            f"`gradients`: {settings['estimator']} compares gradients of one record at two models, "
-            'so with dropout its coins must be its own: use gradients="exact", or call .eval() on '
-            "the dropout layers"
-        )
     tested = held is not None and _classifies(model, held)
     problem = Problem(model, sets if held is None else [*sets, held])
-    answer = native.simulate_objective(
-        problem,
-        settings,
-        records=counts,
-        test=len(held[1]) if held is not None and tested else 0,
-        start=model.flatten().numpy(),
-        observe=progress,
+    keys = _keys(module, settings, given, asked, len(sets), model.dimension)
+
+    def tell(
+        round: int, rounds: int, loss: float | None, accuracy: float | None, _: Any, sent: int
+    ) -> bool | None:
+        assert progress is not None
+        return progress(round, sent, None if loss is None else (loss, accuracy))
+
+    finished = native.simulate(
+        file=None,
+        settings=keys,
+        train=None,
+        test=None,
+        clients=None,
+        prepared_by_records=settings["prepared_by_records"],
+        threads=1,
+        progress=None if progress is None else tell,
+        every=0.0,
+        computed={
+            "objective": problem,
+            "settled": lambda kind, noisy: settle(model, counts, kind, noisy),
+            "records": counts,
+            "test": len(held[1]) if held is not None and tested else 0,
+            "start": model.flatten().numpy(),
+        },
     )
-    columns = answer["rounds"]
-    return Run(
-        module=model.module(torch.from_numpy(answer["model"])),
-        privacy=_privacy(answer, settings, model.mode),
-        rounds=columns,
-        traffic=Traffic(*(int(columns[f"{way}link_bytes"][-1]) for way in ("up", "down"))),
-        gradients=model.mode,
-    )
+    trained = [torch.from_numpy(values) for _, _, values in finished.tensors()]
+    names = [name for name, _, _ in finished.tensors()]
+    shapes = {name: shape for name, shape, _ in finished.tensors()}
+    parameters = {
+        name: values.view(shapes[name]) for name, values in zip(names, trained, strict=True)
+    }
+    return Run(finished, model.module(parameters), model.mode)
 
 
 _SETTINGS = tuple(
     name
     for name in inspect.signature(simulate).parameters
-    if name not in ("module", "loss", "clients", "test", "gradients", "chunk", "progress")
+    if name not in ("module", "loss", "clients", "test", "gradients", "chunk", "config", "progress")
 )
+_DEFAULTS = {name: p.default for name, p in inspect.signature(simulate).parameters.items()}
+
+
+def _configured(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"`config` must be a mapping of keys, found {config!r}")
+    given = _given(config)[1]
+    for key in given:
+        if key in _OWN or key.startswith(("deployment.", "schema.")):
+            raise ConfigError(f"`config`: {key} is not for a module: leave it out")
+    return given
+
+
+#: Keys that follow from the module and its records.
+_OWN = (
+    "model.kind",
+    "model.init",
+    "model.parameters",
+    "model.architecture",
+    "data.source",
+    "data.test",
+    "data.clients",
+    "data.partition",
+)
+
+
+def _keys(
+    module: nn.Module,
+    settings: dict[str, Any],
+    given: dict[str, Any],
+    asked: dict[str, Any],
+    clients: int,
+    dimension: int,
+) -> list[tuple[str, str, str]]:
+    """The configuration of the run. A key of `config` stands for the argument at its default."""
+    parameters, architecture = architecture_of(module)
+    place = "simulate({})"
+    keys: list[tuple[str, str, str]] = []
+    own = dict(
+        zip(
+            _OWN,
+            ("elsewhere", "given", parameters, architecture, "memory", None, clients, "given"),
+            strict=True,
+        )
+    )
+    keys += [
+        (key, _toml(key, value), place.format("module"))
+        for key, value in own.items()
+        if value is not None
+    ]
+    keys += [(key, _toml(key, value), place.format("config=...")) for key, value in given.items()]
+    preset = "algorithm.preset" in given
+    if not preset:
+        keys.append(
+            ("algorithm.preset", f'"soteriafl-{settings["estimator"]}"', place.format("estimator"))
+        )
+    for name, key, value in _arguments(settings, dimension):
+        argument = name.partition(" ")[0]
+        default = asked[argument] == _DEFAULTS[argument]
+        if key in given:
+            if not default and given[key] != value:
+                _refuse_key(given, key, value, argument)
+        elif not (preset and default):
+            keys.append((key, _toml(argument, value), place.format(f"{argument}=...")))
+    return keys
+
+
+def _arguments(settings: dict[str, Any], dimension: int) -> Iterator[tuple[str, str, Any]]:
+    """Arguments as keys of the configuration."""
+    if settings["sigma"] is None:
+        yield "epsilon", "privacy.epsilon", settings["epsilon"]
+    else:
+        yield "sigma", "privacy.sigma", settings["sigma"]
+    yield "delta", "privacy.delta", settings["delta"]
+    yield "adjacency", "privacy.adjacency", settings["adjacency"]
+    yield "noise", "privacy.noise", "secure" if settings["secure"] else "float"
+    yield "clip", "privacy.clip", settings["clip"]
+    yield "clip_scope", "privacy.clip_scope", settings["clip_scope"]
+    yield "estimator", "algorithm.estimator", settings["estimator"]
+    if settings["estimator"] != "gd" and settings["batch"] is not None:
+        yield "batch", "algorithm.batch", settings["batch"]
+    if settings["estimator"] in ("svrg", "saga"):
+        yield "difference_clip", "privacy.difference_clip", settings["difference_clip"]
+    if settings["estimator"] == "svrg":
+        share = settings["snapshot_probability"]
+        yield "snapshot_probability", "algorithm.snapshot_probability", share
+    yield "compressor", "algorithm.compressor", settings["compressor"]
+    if settings["compressor"] == "rand-k":
+        k = max(1, min(dimension, round(settings["fraction"] * dimension)))
+        yield "fraction", "algorithm.k", k
+        yield "fraction coordinates", "algorithm.coordinates", "own"
+    if settings["compressor"] == "qsgd":
+        yield "levels", "algorithm.levels", settings["levels"]
+    if not settings["shift"]:
+        yield "shift", "algorithm.shift", "off"
+    yield "participation", "algorithm.participation", settings["participation"]
+    yield "rounds", "algorithm.rounds", settings["rounds"]
+    yield "step_size", "algorithm.step_size", settings["step_size"]
+    yield "schedule", "algorithm.schedule", settings["schedule"]
+    yield "momentum", "algorithm.momentum", settings["momentum"]
+    decay = settings["weight_decay"]
+    yield "weight_decay", "model.regularizer", "l2" if decay else "none"
+    if decay:
+        yield "weight_decay lambda", "model.lambda", decay
+    yield "seed", "run.seed", settings["seed"]
+    yield "evaluate_every", "run.eval_every", settings["evaluate_every"]
 
 
 def _settings(**asked: Any) -> dict[str, Any]:
@@ -255,16 +392,29 @@ def _settings(**asked: Any) -> dict[str, Any]:
     if asked["noise"] not in ("float", "secure"):
         raise ConfigError(f"`noise` must be float or secure, found {asked['noise']!r}")
     checked["secure"] = checked.pop("noise") == "secure"
+    if asked["epsilon"] is not None and asked["sigma"] is not None:
+        raise ConfigError("give `epsilon` or `sigma`, not both")
+    noisy = asked["epsilon"] is not None or asked["sigma"] is not None
+    if noisy and asked["clip"] is None:
+        raise ConfigError("noise needs a `clip`: it hides no more than what is bounded")
+    if asked["schedule"] not in ("constant", "cosine", "inverse-sqrt"):
+        raise ConfigError(
+            f"`schedule` must be constant, cosine or inverse-sqrt, found {asked['schedule']!r}"
+        )
     chosen = asked["estimator"] or ("gd" if asked["batch"] is None else "sgd")
     if chosen not in ("gd", "sgd", "svrg", "saga"):
         raise ConfigError(f"`estimator` must be gd, sgd, svrg or saga, found {chosen!r}")
+    if chosen != "gd" and asked["batch"] is None:
+        raise ConfigError(f'`estimator = "{chosen}"` draws batches: say how large by `batch`')
     checked["estimator"] = chosen
     kind = asked["compressor"] or ("identity" if asked["fraction"] is None else "rand-k")
     if asked["fraction"] is not None and kind != "rand-k":
         raise ConfigError(f'`fraction` is for compressor="rand-k", found {kind!r}')
     if kind == "rand-k" and asked["fraction"] is None:
         raise ConfigError('`compressor="rand-k"` needs `fraction`, the part that travels')
-    checked["compressor"] = word("compressor", kind, error=ConfigError)
+    if kind not in ("identity", "rand-k", "qsgd", "natural"):
+        raise ConfigError(f"`compressor` must be identity, rand-k, qsgd or natural, found {kind!r}")
+    checked["compressor"] = kind
     fraction = (
         1.0 if asked["fraction"] is None else real("fraction", asked["fraction"], error=ConfigError)
     )
@@ -277,8 +427,8 @@ def _settings(**asked: Any) -> dict[str, Any]:
     return checked
 
 
-def _way(gradients: Gradients, settings: dict[str, Any]) -> Gradients:
-    if not settings["secure"]:
+def _way(gradients: Gradients, secure: bool) -> Gradients:
+    if not secure:
         return gradients
     if gradients not in ("auto", "exact"):
         raise ConfigError(
@@ -319,12 +469,19 @@ def _check_alike(
             )
 
 
-def _check_memory(model: PerRecord, counts: list[int], settings: dict[str, Any]) -> None:
+def settle(model: PerRecord, counts: list[int], estimator: str, noisy: bool) -> None:
+    """What an estimator asks of a model, once it is known which one a run has.
+
+    Where batches are drawn, one record must not move the coins of others, or noise for one record
+    would not hide it; and gradients of a record at two models are only close with the same coins.
+    """
+    if estimator not in (("gd",) if noisy else ("gd", "sgd")):
+        model.require_own_coins()
     tables = 4 * sum(counts) * model.dimension
-    if settings["estimator"] == "saga" and tables > _TABLES:
+    if estimator in ("saga", "sag") and tables > _TABLES:
         raise ConfigError(
-            f'`estimator = "saga"` keeps {model.dimension} numbers for each of {sum(counts)} '
-            f"records, {tables / 2**30:.1f} GB; at most {_TABLES >> 30} GB: use svrg"
+            f'`estimator = "{estimator}"` keeps {model.dimension} numbers for each of '
+            f"{sum(counts)} records, {tables / 2**30:.1f} GB; at most {_TABLES >> 30} GB: use svrg"
         )
 
 
@@ -332,32 +489,3 @@ def _classifies(model: PerRecord, test: tuple[Any, torch.Tensor]) -> bool:
     X, y = test
     _, outputs = model.losses(model.flatten(), at(X, slice(0, 2)), y[:2])
     return classifies(outputs, y)
-
-
-def _rounded_up(epsilon: float) -> str:
-    """Four digits, never less than it is."""
-    digits = Decimal(epsilon).normalize(Context(prec=4, rounding=ROUND_CEILING))
-    return f"{float(digits):.4g}"
-
-
-def _privacy(answer: Any, settings: dict[str, Any], mode: str) -> Privacy:
-    reason, epsilon = answer["reason"], answer["epsilon"]
-    delta, adjacency = settings["delta"], settings["adjacency"]
-    if reason is not None:
-        statement = f"Nothing is claimed: {reason}."
-    else:
-        assumed = _EXACT if settings["secure"] else _FLOAT if mode == "exact" else _ROUNDED
-        statement = (
-            f"The messages of every client are ({_rounded_up(epsilon)}, {delta:g})-differentially "
-            f"private for its records ({adjacency}). {assumed} The start counts as public, and "
-            "whoever knows the seed knows the noise."
-        )
-    return Privacy(
-        epsilon=epsilon if reason is None else None,
-        delta=delta,
-        adjacency=adjacency,
-        sigmas=tuple(answer["sigmas"]),
-        amplified=answer["amplified"],
-        reason=reason,
-        statement=statement,
-    )

@@ -1,6 +1,8 @@
 use super::*;
 use crate::audit::fixtures::run;
-use crate::specification::{Clip, NoiseName};
+use crate::specification::Clip;
+use soteriafl_accountant::recursion::{IncrementClip, Recursion};
+use soteriafl_core::compress::{DownlinkKind, Rounding};
 
 const RECORDS: usize = 200;
 const DIMENSION: usize = 100;
@@ -86,6 +88,17 @@ fn likelihood_ratios_of_hidden_coins_are_those_of_the_client() {
         with(Estimator::Saga {
             difference_clip: None,
         }),
+        with(Estimator::Recursive(Recursion::momentum(0.2))),
+        with(Estimator::Recursive(Recursion {
+            period: Some(4),
+            noise_ratio: 1.5,
+            increments: IncrementClip::Smooth(0.02),
+            ..Recursion::momentum(1.0)
+        })),
+        Specification {
+            records_per_person: 3,
+            ..with(Estimator::Sgd)
+        },
     ] {
         for adjacency in [Adjacency::ZeroOut, Adjacency::ReplaceOne] {
             let [absent, present] = scores(&run, 0.03, adjacency, 100);
@@ -113,4 +126,98 @@ fn a_run_depends_on_its_number_alone() {
     game.play(4, &mut other).unwrap();
     assert_eq!(game.play(3, &mut other).unwrap(), first);
     assert_ne!(game.play(5, &mut other).unwrap(), first);
+}
+
+/// Amplification is priced by the share of the coordinates that travel: of a game it is never a
+/// greater one than of the run, however few its canaries are, and next to the same.
+#[test]
+fn no_greater_share_travels_than_was_priced() {
+    for (k, dimension) in [
+        (2, 2000),
+        (1, 999),
+        (7, 1000),
+        (10, 100),
+        (99, 100),
+        (1, 20_000),
+    ] {
+        for scope in [ClipScope::Record, ClipScope::Selected] {
+            for batch in [None, Some(20.0)] {
+                let run = Specification {
+                    estimator: batch.map_or(Estimator::Gd, |_| Estimator::Sgd),
+                    batch,
+                    compressor: CompressorKind::RandK { k },
+                    clip: Some(Clip { bound: 0.5, scope }),
+                    ..run()
+                };
+                let adjacency = Adjacency::ReplaceOne;
+                let game = Game::new(&run, dimension, RECORDS, 0.1, adjacency, 5).unwrap();
+                let all = game.layout.dimension();
+                let travelling = game.plan.compressor.values();
+                assert_eq!(game.plan.compressor.dimension(), all);
+                assert!(
+                    travelling >= 1 && travelling * dimension <= k * all,
+                    "{k}/{dimension}"
+                );
+                assert!(all - game.layout.used() <= dimension.div_ceil(k));
+                // Rounding by less than one coordinate.
+                assert!((travelling + 1) * dimension > k * all, "{k}/{dimension}");
+            }
+        }
+    }
+}
+
+/// With a thousandth of the coordinates: a canary is seen in a thousandth of the rounds, and the
+/// likelihood ratio has the variance that this gives.
+#[test]
+fn idle_coordinates_make_canaries_as_rare_as_in_the_run() {
+    let run = Specification {
+        compressor: CompressorKind::RandK { k: 1 },
+        rounds: 2000,
+        ..run()
+    };
+    let (dimension, sigma, runs) = (1000, 0.01, 40);
+    let adjacency = Adjacency::ReplaceOne;
+    let game = Game::new(&run, dimension, RECORDS, sigma, adjacency, 5).unwrap();
+    let mut scratch = RoundScratch::default();
+    let (mut sum, mut count) = (0.0, 0.0);
+    for number in 0..runs {
+        for (coin, score) in game.play(number, &mut scratch).unwrap() {
+            sum += f64::from(score) * if coin { 1.0 } else { -1.0 };
+            count += 1.0;
+        }
+    }
+    // A visit is worth mu^2/2 on average, with variance mu^2; visits are nearly Poisson.
+    let mu2 = (2.0 * 0.5 / RECORDS as f64 / sigma).powi(2);
+    let visits = f64::from(run.rounds) / dimension as f64;
+    let spread = (visits * (mu2 + mu2 * mu2 / 4.0) / count).sqrt();
+    let mean = sum / count;
+    assert!((mean - visits * mu2 / 2.0).abs() < 5.0 * spread, "{mean}");
+}
+
+#[test]
+fn shares_that_no_game_has_room_for_are_refused() {
+    let few = Specification {
+        compressor: CompressorKind::RandK { k: 1 },
+        ..run()
+    };
+    let game = Game::new(&few, LARGEST + 1, RECORDS, 0.1, Adjacency::ZeroOut, 1);
+    let refused = game.err().unwrap();
+    assert!(refused.to_string().contains("too many"), "{refused}");
+}
+
+/// The adversary sends the models themselves.
+#[test]
+fn runs_with_a_compressed_way_down_are_played() {
+    let compressed = Specification {
+        downlink: Some(DownlinkKind {
+            coordinates: Some(90),
+            rounding: Rounding::Exact,
+        }),
+        ..run()
+    };
+    let play = |run: &Specification| {
+        let game = Game::new(run, DIMENSION, RECORDS, 0.1, Adjacency::ZeroOut, 1).unwrap();
+        game.play(0, &mut RoundScratch::default()).unwrap()
+    };
+    assert_eq!(play(&compressed), play(&run()));
 }

@@ -82,12 +82,6 @@ impl<'a> Lines<'a> {
         })
     }
 
-    /// Its fields as text, whatever bytes they have.
-    pub(in super::super) fn texts(&self) -> Vec<String> {
-        let texts = self.fields().map(String::from_utf8_lossy);
-        texts.map(|text| text.into_owned()).collect()
-    }
-
     /// Adds what keeps the line from being fields, if anything does.
     pub(in super::super) fn add_broken(&self, faults: &mut Faults) -> bool {
         let Some((field, expected)) = self.broken else {
@@ -96,13 +90,6 @@ impl<'a> Lines<'a> {
         let found = || quote(self.fields.last(self.text(), self.separator));
         faults.add(self.number, Some(field), Kind::Quote, expected, found);
         true
-    }
-
-    /// The error for a table whose first line does not fit what was asked for.
-    pub(in super::super) fn unfit(&self, expected: impl Into<String>, found: String) -> DataError {
-        let mut faults = Faults::new(self.input.path(), None);
-        faults.add(self.number, None, Kind::Layout, expected, || found);
-        DataError::Table(Box::new(faults))
     }
 }
 

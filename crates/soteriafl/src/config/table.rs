@@ -1,0 +1,54 @@
+//! Which presets are rows of the paper's Table 1, and which came after it.
+//!
+//! Both lists follow the list of presets, so that a new one is in the table unless it is named here.
+
+use super::Preset;
+use super::read::PRESETS;
+
+/// Algorithms that are newer than the table, or that it leaves out.
+const SUCCESSORS: [&str; 4] = ["ldp-srm", "diff2", "porter", "soteriafl-sag"];
+
+/// The program's own choice, and the plain method whose variance-reduced form is the table's row.
+const NEITHER: [&str; 2] = ["auto", "ldp-sgd"];
+
+impl Preset {
+    /// The presets that are rows of Table 1 (NeurIPS 2022), in the order in which presets are listed.
+    pub fn table_1() -> impl Iterator<Item = &'static str> {
+        let other = |name: &&str| !SUCCESSORS.contains(name) && !NEITHER.contains(name);
+        PRESETS.iter().map(|(name, _)| *name).filter(other)
+    }
+
+    /// The presets that came after the table, or that it leaves out.
+    pub fn successors() -> impl Iterator<Item = &'static str> {
+        let names = PRESETS.iter().map(|(name, _)| *name);
+        names.filter(|name| SUCCESSORS.contains(name))
+    }
+
+    /// Whether it is about one node that holds all records.
+    pub fn has_one_node(self) -> bool {
+        matches!(self, Preset::Dp(_) | Preset::Rrpsgd | Preset::DpSrm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_has_its_place() {
+        let (table, newer): (Vec<_>, Vec<_>) =
+            (Preset::table_1().collect(), Preset::successors().collect());
+        assert_eq!(table.len() + newer.len() + NEITHER.len(), PRESETS.len());
+        for row in [
+            "rrpsgd",
+            "dp-gd",
+            "dp-srm",
+            "distributed-dp-srm",
+            "ldp-spider",
+            "cdp-sgd",
+        ] {
+            assert!(table.contains(&row), "{row}");
+        }
+        assert!(newer.contains(&"diff2") && newer.contains(&"soteriafl-sag"));
+    }
+}

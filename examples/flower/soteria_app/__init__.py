@@ -1,0 +1,1 @@
+"""SoteriaFL on Flower."""
