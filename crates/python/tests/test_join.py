@@ -156,12 +156,20 @@ def test_progress_ends_a_client_which_goes_on_later(tmp_path):
 
 
 CLIENT = """
-    import sys
+    import sys, time
     sys.path.insert(0, {tests!r})
     import test_join, soteriafl as sf
     X, y = test_join.records(0)
+
+    # Says where it is, and leaves the reader time to end it there.
+    def progress(round, rounds):
+        print(round, flush=True)
+        time.sleep(0.005)
+        return True
+
+    print("started", flush=True)
     sf.join({url!r}, client=0, state={state!r}, X=X, y=y, insecure=True, max_epsilon=2,
-            test_seed={seed}, accept_unknown_cost={seed} is not None, progress=False)
+            test_seed={seed}, accept_unknown_cost={seed} is not None, progress=progress)
 """
 
 
@@ -170,7 +178,9 @@ def process(server, folder, seed=None):
     code = textwrap.dedent(CLIENT).format(
         tests=os.path.dirname(__file__), url=server.url, state=str(folder / "client-0"), seed=seed
     )
-    return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_a_killed_client_goes_on_with_the_same_bytes(tmp_path):
@@ -184,19 +194,20 @@ def test_a_killed_client_goes_on_with_the_same_bytes(tmp_path):
             other.start()
             killed = 0
             running = process(server, folder, 3)
-            while killed < kills:
-                time.sleep(0.9 + 0.13 * killed)
-                if running.poll() is not None:
-                    break
-                running.send_signal(signal.SIGKILL)
+            for stop in (31, 32, 110, 233)[:kills]:
+                # Somewhere near that round: the client goes on until the signal arrives.
+                for line in running.stdout:
+                    if line.strip().isdecimal() and int(line) >= stop:
+                        break
+                killed += running.poll() is None
+                running.kill()
                 running.communicate()
-                killed += 1
                 running = process(server, folder, 3)
             _, said = running.communicate(timeout=120)
             assert running.returncode == 0, said
             other.join(60)
             made.append((server.wait() / "model.safetensors").read_bytes())
-            assert killed >= min(kills, 1)
+            assert killed == kills
         assert '"messages": 400' in ledger(folder / "client-0")
     assert made[0] == made[1]
 
@@ -204,7 +215,9 @@ def test_a_killed_client_goes_on_with_the_same_bytes(tmp_path):
 def test_ctrl_c_ends_a_client_that_waits(tmp_path):
     with Server(tmp_path, *SETTINGS) as server:
         running = process(server, tmp_path)
-        time.sleep(2.5)
+        assert running.stdout.readline() == "started\n"
+        # Now it asks the server, and then it waits for the other client.
+        time.sleep(1.0)
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=20)
         assert "KeyboardInterrupt" in said and running.returncode != 0
