@@ -18,6 +18,7 @@ fn mechanism(estimator: Estimator, records: u64, batch: f64) -> Mechanism {
 fn accounting(criterion: &mut Criterion) {
     let sgd = mechanism(Estimator::Sgd, 10_000, 100.0);
     let svrg = Estimator::Svrg {
+        snapshot_probability: 0.3,
         difference_clip: Some(2.0),
     };
     let mixture = mechanism(svrg, 1000, 50.0);

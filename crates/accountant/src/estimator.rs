@@ -25,8 +25,8 @@
 //! | SAG with memory `a < 1` | `j (1-a) G/b + K a G/m` | `2 K`, `4 K` |
 //! | SAG with memory 1 | `K G/m` (always) | 1, 1 |
 //!
-//! A new estimator is a variant of both enums here and a row in `Estimator::shifts` and
-//! `Estimator::masked_vectors`.
+//! A new estimator is a variant of both enums here and a row in [`Estimator::terms`], from which
+//! the shifts, the masked vectors and the clients' bounds follow.
 
 use crate::error::{EventError, check_positive, check_range};
 use crate::mixture::ShiftMixture;
@@ -75,6 +75,19 @@ impl EstimatorKind {
         self.has_two_terms() || self == Self::Sag
     }
 
+    /// Whether the estimator remembers when each record was last in a batch.
+    #[must_use]
+    pub fn keeps_table(self) -> bool {
+        matches!(self, Self::Saga | Self::Sag)
+    }
+
+    /// Whether an estimate is a mean of clipped gradients and nothing else, so that nothing is
+    /// remembered from round to round.
+    #[must_use]
+    pub fn is_memoryless(self) -> bool {
+        matches!(self, Self::Gd | Self::Sgd)
+    }
+
     /// How many gradients of a record an estimate asks for.
     #[must_use]
     pub fn gradients(self) -> u32 {
@@ -85,10 +98,9 @@ impl EstimatorKind {
     }
 }
 
-/// A gradient estimator with the parameters that its privacy depends on.
+/// A gradient estimator with its parameters.
 ///
-/// The expected batch stands in [`Mechanism`](crate::Mechanism), since it is a matter of sampling;
-/// the snapshot probability of SVRG is nowhere here, since its coin is public and costs nothing.
+/// The expected batch stands in [`Mechanism`](crate::Mechanism), since it is a matter of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Estimator {
     /// Full local gradient.
@@ -98,6 +110,8 @@ pub enum Estimator {
     /// SVRG; `difference_clip` bounds each record's gradient difference, `None`: both gradients
     /// are clipped and their difference is not.
     Svrg {
+        /// With which probability the snapshot moves in a round. Its coin is public and costs nothing.
+        snapshot_probability: f64,
         /// The bound `C_A`.
         difference_clip: Option<f64>,
     },
@@ -121,13 +135,16 @@ pub enum Estimator {
 impl Estimator {
     /// The estimator of this kind, with what is usual for the rest: the recursive one has the
     /// momentum of DP-SRM ([`Recursion::momentum`]), whose cost does not depend on the difference
-    /// clip, and SAG remembers a half. GD, SGD and SAG have no differences and no use for their clip.
+    /// clip, SVRG's snapshot moves with probability 0.3, and SAG remembers a half. GD, SGD and SAG have no differences and no use for their clip.
     #[must_use]
     pub fn new(kind: EstimatorKind, difference_clip: Option<f64>) -> Self {
         match kind {
             EstimatorKind::Gd => Self::Gd,
             EstimatorKind::Sgd => Self::Sgd,
-            EstimatorKind::Svrg => Self::Svrg { difference_clip },
+            EstimatorKind::Svrg => Self::Svrg {
+                snapshot_probability: SNAPSHOT_PROBABILITY,
+                difference_clip,
+            },
             EstimatorKind::Saga => Self::Saga { difference_clip },
             EstimatorKind::Sag => Self::Sag { memory: MEMORY },
             EstimatorKind::Recursive => {
@@ -164,6 +181,77 @@ impl Estimator {
         self.kind().has_two_terms()
     }
 
+    /// Whether an estimate is a mean of clipped gradients and nothing else.
+    #[must_use]
+    pub fn is_memoryless(self) -> bool {
+        self.kind().is_memoryless()
+    }
+
+    /// The recursion that the server must follow, if there is one.
+    #[must_use]
+    pub fn recursion(self) -> Option<Recursion> {
+        match self {
+            Self::Recursive(recursion) => Some(recursion),
+            _ => None,
+        }
+    }
+
+    /// The bound on differences of gradients that is the same in every round, if there is one.
+    #[must_use]
+    pub fn difference_clip(self) -> Option<f64> {
+        match self {
+            Self::Svrg {
+                difference_clip, ..
+            }
+            | Self::Saga { difference_clip } => difference_clip,
+            Self::Gd | Self::Sgd | Self::Sag { .. } | Self::Recursive(_) => None,
+        }
+    }
+
+    /// The same without a bound on differences: of records that are not clipped.
+    #[must_use]
+    pub fn without_difference_clip(mut self) -> Self {
+        if let Self::Svrg {
+            difference_clip, ..
+        }
+        | Self::Saga { difference_clip } = &mut self
+        {
+            *difference_clip = None;
+        }
+        self
+    }
+
+    /// The means that an estimate is the sum of, where every gradient is clipped to `clip`; of
+    /// recursive estimates in units of a round's public scale. Terms of weight zero are left out.
+    #[must_use]
+    pub fn terms(self, clip: f64) -> Vec<MeanTerm> {
+        let batch = |clip, weight| MeanTerm {
+            clip,
+            weight,
+            over: Over::Batch,
+        };
+        let all = |clip, weight| MeanTerm {
+            clip,
+            weight,
+            over: Over::All,
+        };
+        let mut terms = match self {
+            Self::Gd | Self::Sgd | Self::Recursive(_) => vec![batch(clip, 1.0)],
+            Self::Svrg {
+                difference_clip, ..
+            }
+            | Self::Saga { difference_clip } => {
+                vec![
+                    batch(difference_clip.unwrap_or(2.0 * clip), 1.0),
+                    all(clip, 1.0),
+                ]
+            }
+            Self::Sag { memory } => vec![batch(clip, 1.0 - memory), all(clip, memory)],
+        };
+        terms.retain(|term| term.weight != 0.0);
+        terms
+    }
+
     /// Whether every record moves the estimate by one vector of norm `G/m` at most in every round,
     /// whichever coins fall: the coins then have no part in the bound.
     fn is_certain(self) -> bool {
@@ -178,36 +266,35 @@ impl Estimator {
         batch: f64,
         person: u32,
     ) -> Result<ShiftMixture, EventError> {
-        let all = clip / records;
+        let all = |clip: f64| clip / records;
         if let Self::Sag { memory } = self {
             let holds = memory > 0.0 && memory <= 1.0;
             check_range("the memory", "(0, 1]", memory, holds)?;
         }
         if self.is_certain() {
-            return ShiftMixture::certain(f64::from(person) * all);
+            return ShiftMixture::certain(f64::from(person) * all(clip));
         }
         check_positive("the batch", batch)?;
         let rate = batch / records;
         check_range("the sampling rate b/m", "(0, 1]", rate, rate <= 1.0)?;
-        let sampled = clip / batch;
-        let shifts = match self {
-            Self::Gd | Self::Sgd => [0.0, sampled],
-            Self::Recursive(recursion) => {
-                recursion.check()?;
-                [0.0, sampled]
+        if let Self::Recursive(recursion) = self {
+            recursion.check()?;
+        }
+        if let Some(bound) = self.difference_clip() {
+            let holds = bound >= 0.0 && bound.is_finite();
+            check_range("the difference clip", "[0, infinity)", bound, holds)?;
+        }
+        let mut shifts = [0.0, 0.0];
+        for term in self.terms(clip) {
+            match term.over {
+                Over::Batch => shifts[1] += term.weight * (term.clip / batch),
+                Over::All => shifts = shifts.map(|shift| shift + term.weight * all(term.clip)),
             }
-            Self::Sag { memory } => [memory * all, (1.0 - memory) * sampled + memory * all],
-            Self::Svrg { difference_clip } | Self::Saga { difference_clip } => {
-                match difference_clip {
-                    Some(bound) => {
-                        let holds = bound >= 0.0 && bound.is_finite();
-                        check_range("the difference clip", "[0, infinity)", bound, holds)?;
-                        [all, bound / batch + all]
-                    }
-                    None => [all, (2.0 - rate) * sampled],
-                }
-            }
-        };
+        }
+        if self.has_two_terms() && self.difference_clip().is_none() {
+            // Less than what the terms say: the gradient at the reference appears in both of them.
+            shifts = [all(clip), (2.0 - rate) * (clip / batch)];
+        }
         if person == 1 {
             return ShiftMixture::new(&shifts, &[1.0 - rate, rate]);
         }
@@ -219,17 +306,41 @@ impl Estimator {
     /// How many vectors of a person with `person` records one draw of the coordinates masks
     /// together, under zero-out and under replace-one. Without coins all records are one vector.
     pub(crate) fn masked_vectors(self, person: u32) -> (u32, u32) {
-        match self {
-            _ if self.is_certain() => (1, 1),
-            Self::Gd | Self::Sgd | Self::Recursive(_) => (person, 2 * person),
-            Self::Svrg { .. } | Self::Saga { .. } | Self::Sag { .. } => (2 * person, 4 * person),
+        let of_record = self.terms(1.0).len() as u32;
+        if self.is_certain() {
+            return (1, 1);
         }
+        (of_record * person, 2 * of_record * person)
     }
 }
 
 /// How much SAG remembers unless told otherwise: with less, noise and the spread of batches grow;
 /// with more, so does the age of what it follows.
 pub const MEMORY: f64 = 0.5;
+
+/// How likely SVRG's snapshot moves in a round unless told otherwise.
+pub const SNAPSHOT_PROBABILITY: f64 = 0.3;
+
+/// A part of an estimate: `weight` times a mean of vectors, one of each record and none longer than
+/// `clip`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeanTerm {
+    /// The bound on each vector.
+    pub clip: f64,
+    /// What the mean is multiplied by; not zero.
+    pub weight: f64,
+    /// Whose vectors are added, and by what their sum is divided.
+    pub over: Over,
+}
+
+/// The records that a mean is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Those of the round's batch, divided by its expected number.
+    Batch,
+    /// All of them, as the estimator remembers them.
+    All,
+}
 
 /// The law of the number of heads among `coins` coins, by convolution: sums of positive numbers,
 /// so each probability is right up to `coins` roundings.

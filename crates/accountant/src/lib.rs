@@ -37,7 +37,7 @@ mod words;
 pub use adjacency::Adjacency;
 pub use cost::{Amplification, Cost, Method};
 pub use error::{AccountError, EventError, SMALLEST_DELTA};
-pub use estimator::{Estimator, EstimatorKind, MEMORY};
+pub use estimator::{Estimator, EstimatorKind, MEMORY, MeanTerm, Over, SNAPSHOT_PROBABILITY};
 pub use gaussian::largest_mu;
 pub use mechanism::{ClipScope, Mechanism, RandomK, Release};
 pub use mixture::ShiftMixture;

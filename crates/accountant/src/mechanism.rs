@@ -198,6 +198,7 @@ mod tests {
     #[test]
     fn shifts_are_those_of_the_analysis() {
         let svrg = Estimator::Svrg {
+            snapshot_probability: 0.3,
             difference_clip: Some(0.5),
         };
         let saga = Estimator::Saga {
@@ -231,6 +232,7 @@ mod tests {
             difference_clip: None,
         };
         let close = Estimator::Svrg {
+            snapshot_probability: 0.3,
             difference_clip: Some(0.5),
         };
         // G/m = 0.002, G/b = 0.04, q = 0.05, K = 2.
@@ -331,6 +333,7 @@ mod tests {
             rand_k(1.5),
             Mechanism {
                 estimator: Estimator::Svrg {
+                    snapshot_probability: 0.3,
                     difference_clip: Some(f64::NAN),
                 },
                 ..base

@@ -18,9 +18,11 @@ fn estimators() -> [Estimator; 6] {
         Estimator::Gd,
         Estimator::Sgd,
         Estimator::Svrg {
+            snapshot_probability: 0.3,
             difference_clip: None,
         },
         Estimator::Svrg {
+            snapshot_probability: 0.3,
             difference_clip: clip,
         },
         Estimator::Saga {

@@ -120,7 +120,7 @@ proptest! {
         let estimator = [
             Estimator::Gd,
             Estimator::Sgd,
-            Estimator::Svrg { difference_clip: Some(0.25) },
+            Estimator::Svrg { snapshot_probability: 0.3, difference_clip: Some(0.25) },
             Estimator::Saga { difference_clip: None },
         ][kind];
         let mechanism = mechanism(estimator, 1000, 1000.0 * rate);
@@ -213,6 +213,7 @@ fn a_vanishing_difference_clip_leaves_the_full_gradient() {
     for adjacency in BOTH {
         let cost = |difference_clip: f64| {
             let estimator = Estimator::Svrg {
+                snapshot_probability: 0.3,
                 difference_clip: Some(difference_clip),
             };
             let svrg = mechanism(estimator, 1000, 50.0);

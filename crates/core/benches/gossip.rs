@@ -12,7 +12,7 @@ use soteriafl_core::estimator::Clipping;
 use soteriafl_core::gossip::{GossipPlan, Graph, Topology, Transport};
 use soteriafl_core::objective::{Activation, Network, Objective, Regularizer};
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, Schedule};
+use soteriafl_core::protocol::{Client, ClientPlan, Estimator, Schedule};
 use soteriafl_core::random::{PublicSeed, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
 use soteriafl_core::simulate::{EvaluationPlan, GossipSimulation};
@@ -45,7 +45,7 @@ impl Setting {
         let plan = Arc::new(ClientPlan {
             objective: Arc::clone(&self.objective),
             compressor: build(estimates),
-            estimator: EstimatorPlan::Minibatch,
+            estimator: Estimator::Sgd,
             clipping: Clipping::Record(1.0),
             estimate_clip: None,
             regularizer: None,

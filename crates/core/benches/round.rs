@@ -13,7 +13,7 @@ use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Logistic, Network, Objective, Regularizer};
 use soteriafl_core::privacy::Noise;
 use soteriafl_core::protocol::{
-    Client, ClientPlan, EstimatorPlan, Schedule, Server, ServerPlan, shift_step,
+    Client, ClientPlan, Estimator, Schedule, Server, ServerPlan, shift_step,
 };
 use soteriafl_core::random::{PublicSeed, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
@@ -42,7 +42,7 @@ impl Problem {
         }
     }
 
-    fn simulation(&self, estimator: EstimatorPlan, full: bool, rounds: u32) -> Simulation {
+    fn simulation(&self, estimator: Estimator, full: bool, rounds: u32) -> Simulation {
         let dimension = self.objective.dimension();
         let compressor =
             Compressor::new(CompressorKind::RandK { k: dimension / 20 }, dimension, 1.0)
@@ -102,7 +102,7 @@ impl Problem {
     }
 
     /// Time of `rounds` rounds after a warm-up.
-    fn time(&self, estimator: EstimatorPlan, full: bool, threads: usize, rounds: u32) -> Duration {
+    fn time(&self, estimator: Estimator, full: bool, threads: usize, rounds: u32) -> Duration {
         const WARM: u32 = 5;
         let weights = vec![1.0 / CLIENTS as f64; CLIENTS];
         let plan = EvaluationPlan {
@@ -148,11 +148,11 @@ fn problems() -> Vec<Problem> {
 }
 
 fn rounds(criterion: &mut Criterion) {
-    let svrg = EstimatorPlan::Svrg {
+    let svrg = Estimator::Svrg {
         snapshot_probability: 0.01,
         difference_clip: Some(0.25),
     };
-    let saga = EstimatorPlan::Saga {
+    let saga = Estimator::Saga {
         difference_clip: Some(0.25),
     };
     for problem in problems() {
@@ -163,8 +163,8 @@ fn rounds(criterion: &mut Criterion) {
             .warm_up_time(Duration::from_millis(300));
         for threads in [1, 2] {
             for (name, estimator, full) in [
-                ("gd", EstimatorPlan::Minibatch, true),
-                ("sgd", EstimatorPlan::Minibatch, false),
+                ("gd", Estimator::Sgd, true),
+                ("sgd", Estimator::Sgd, false),
                 ("svrg", svrg, false),
                 ("saga", saga, false),
             ] {

@@ -8,7 +8,7 @@ use soteriafl_core::data::{Dataset, DenseRows, Features};
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::Logistic;
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch};
+use soteriafl_core::protocol::{Client, ClientPlan, Estimator, RoundScratch};
 use soteriafl_core::protocol::{Schedule, Server, ServerPlan, shift_step};
 use soteriafl_core::random::{PublicSeed, SecretKey};
 use soteriafl_core::sampling::Sampling;
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let compressor = Compressor::new(CompressorKind::RandK { k: 2 }, 3, 1.0)?;
     let plan = ClientPlan {
         objective: Arc::new(Logistic::new(3)),
-        estimator: EstimatorPlan::Minibatch,
+        estimator: Estimator::Sgd,
         clipping: Clipping::Record(1.0),
         estimate_clip: None,
         regularizer: None,

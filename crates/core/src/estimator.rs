@@ -31,6 +31,7 @@ mod table;
 use std::ops::Range;
 use std::sync::Arc;
 
+use soteriafl_accountant::Estimator;
 use soteriafl_accountant::mutation::{Mutation, active};
 
 use crate::data::Dataset;
@@ -129,7 +130,7 @@ impl<'a> RoundInput<'a> {
 }
 
 /// A local gradient estimator with its state.
-pub trait Estimator: Send {
+pub trait EstimatorState: Send {
     /// Adds this round's estimate to `sum`.
     ///
     /// # Errors
@@ -173,11 +174,23 @@ pub trait Estimator: Send {
     }
 }
 
+/// The state of a new client with this estimator, whose differences are clipped to what a client
+/// really clips to ([`Estimator::difference_clip`] or a little less).
+pub fn with_state(estimator: Estimator, difference_clip: Option<f64>) -> Box<dyn EstimatorState> {
+    match estimator {
+        Estimator::Gd | Estimator::Sgd => Box::new(Minibatch),
+        Estimator::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
+        Estimator::Saga { .. } => Box::new(Saga::new(difference_clip)),
+        Estimator::Sag { memory } => Box::new(Sag::new(memory)),
+        Estimator::Recursive(recursion) => Box::new(Recursive::new(&recursion)),
+    }
+}
+
 /// The local full gradient or a minibatch of it (GD, SGD).
 #[derive(Debug)]
 pub struct Minibatch;
 
-impl Estimator for Minibatch {
+impl EstimatorState for Minibatch {
     fn estimate(
         &mut self,
         input: RoundInput<'_>,

@@ -9,7 +9,7 @@
 //!          client i                                                     server
 //!   x^t ->  which coordinates travel     compress::Compressor::select
 //!           noise of the round           privacy::GaussianMechanism::draw
-//!           estimate, records clipped    estimator::Estimator
+//!           estimate, records clipped    estimator::EstimatorState
 //!           release = estimate + noise   privacy::GaussianMechanism::release
 //!           v_i = C(release - s_i)       compress, wire    --- v_i -->   v = s + sum_i w_i v_i
 //!           s_i += gamma v_i                                             x^{t+1} = x^t - eta v

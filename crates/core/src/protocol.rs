@@ -25,7 +25,7 @@ mod server;
 mod smooth;
 
 pub use client::{
-    Client, ClientError, ClientPlan, ClientState, EstimatorPlan, Message, RoundScratch,
+    Client, ClientError, ClientPlan, ClientState, Estimator, Message, RoundScratch,
     suits_secure_noise,
 };
 pub use equalize::{Equalizing, ParameterBlock};

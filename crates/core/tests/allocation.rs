@@ -18,7 +18,7 @@ use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::linalg::{Matrix, matmul};
 use soteriafl_core::objective::{Objective, Regularizer};
-use soteriafl_core::protocol::{EstimatorPlan, Server, shift_step};
+use soteriafl_core::protocol::{Estimator, Server, shift_step};
 use soteriafl_core::sampling::{Coins, Sampling};
 
 type Storage = fn(&[Vec<f32>], &[u32], usize) -> Dataset;
@@ -121,23 +121,23 @@ fn packing(sizes: &[usize], dense: bool) -> u64 {
 }
 
 /// The estimators, each with a way to sample that goes with it.
-fn algorithms() -> [(EstimatorPlan, Sampling); 6] {
+fn algorithms() -> [(Estimator, Sampling); 6] {
     let poisson = Sampling::Poisson {
         batch: 12.0,
         coins: Coins::Fast,
     };
     let difference_clip = Some(0.3);
-    let svrg = EstimatorPlan::Svrg {
+    let svrg = Estimator::Svrg {
         snapshot_probability: 0.0,
         difference_clip,
     };
     [
-        (EstimatorPlan::Minibatch, Sampling::Full),
-        (EstimatorPlan::Minibatch, poisson),
+        (Estimator::Sgd, Sampling::Full),
+        (Estimator::Sgd, poisson),
         (svrg, poisson),
-        (EstimatorPlan::Saga { difference_clip }, poisson),
-        (EstimatorPlan::Sag { memory: 0.5 }, poisson),
-        (EstimatorPlan::Recursive(Recursion::momentum(0.3)), poisson),
+        (Estimator::Saga { difference_clip }, poisson),
+        (Estimator::Sag { memory: 0.5 }, poisson),
+        (Estimator::Recursive(Recursion::momentum(0.3)), poisson),
     ]
 }
 
@@ -146,7 +146,7 @@ fn setting(
     objective: &Arc<dyn Objective>,
     storage: Storage,
     kind: CompressorKind,
-    (estimator, sampling): (EstimatorPlan, Sampling),
+    (estimator, sampling): (Estimator, Sampling),
     selected: bool,
 ) -> Setting {
     let data = |client: u64| {
@@ -180,9 +180,9 @@ fn setting(
 
 /// How many sums over all coordinates a client computes in a round: of the estimate, and of a
 /// table's mean.
-fn full_sums(estimator: EstimatorPlan, kind: CompressorKind) -> u64 {
+fn full_sums(estimator: Estimator, kind: CompressorKind) -> u64 {
     let sides = match estimator {
-        EstimatorPlan::Minibatch | EstimatorPlan::Sag { .. } => 1,
+        Estimator::Gd | Estimator::Sgd | Estimator::Sag { .. } => 1,
         _ => 2,
     };
     let estimate = match kind {
@@ -190,7 +190,7 @@ fn full_sums(estimator: EstimatorPlan, kind: CompressorKind) -> u64 {
         _ => 0,
     };
     let mean = match estimator {
-        EstimatorPlan::Saga { .. } | EstimatorPlan::Sag { .. } => 2,
+        Estimator::Saga { .. } | Estimator::Sag { .. } => 2,
         _ => 0,
     };
     estimate + mean
@@ -214,7 +214,7 @@ fn a_round_allocates_nothing() {
             for kind in [CompressorKind::Identity, CompressorKind::RandK { k }] {
                 for (estimator, sampling) in algorithms() {
                     for selected in [false, true] {
-                        if selected && estimator != EstimatorPlan::Minibatch {
+                        if selected && estimator != Estimator::Sgd {
                             continue;
                         }
                         let algorithm = (estimator, sampling);

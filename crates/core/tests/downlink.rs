@@ -12,26 +12,26 @@ use soteriafl_core::compress::{Compressor, CompressorKind, Downlink, DownlinkKin
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::Regularizer;
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{EstimatorPlan, Schedule, Server, ServerError, shift_step};
+use soteriafl_core::protocol::{Estimator, Schedule, Server, ServerError, shift_step};
 use soteriafl_core::sampling::{Coins, Sampling};
 use soteriafl_core::wire;
 
 const COLUMNS: usize = 9;
 
-const SVRG: EstimatorPlan = EstimatorPlan::Svrg {
+const SVRG: Estimator = Estimator::Svrg {
     snapshot_probability: 0.4,
     difference_clip: Some(0.3),
 };
-const SAGA: EstimatorPlan = EstimatorPlan::Saga {
+const SAGA: Estimator = Estimator::Saga {
     difference_clip: Some(0.3),
 };
-const RECURSIVE: EstimatorPlan = EstimatorPlan::Recursive(Recursion {
+const RECURSIVE: Estimator = Estimator::Recursive(Recursion {
     keep: 1.0,
     period: Some(5),
     increments: IncrementClip::Smooth(0.5),
     noise_ratio: 2.0,
 });
-const ESTIMATORS: [EstimatorPlan; 4] = [EstimatorPlan::Minibatch, SVRG, SAGA, RECURSIVE];
+const ESTIMATORS: [Estimator; 4] = [Estimator::Sgd, SVRG, SAGA, RECURSIVE];
 
 fn kinds() -> Vec<DownlinkKind> {
     let roundings = [
@@ -50,7 +50,7 @@ fn kinds() -> Vec<DownlinkKind> {
 }
 
 /// Four clients with random-k, absences, a regularizer and, but for recursions, shift and momentum.
-fn setting(estimator: EstimatorPlan, kind: Option<DownlinkKind>) -> Setting {
+fn setting(estimator: Estimator, kind: Option<DownlinkKind>) -> Setting {
     let compressor = CompressorKind::RandK { k: 4 };
     let mut plan = client_plan(logistic(COLUMNS), compressor);
     plan.compressor = Compressor::new(compressor, COLUMNS, 0.8).unwrap();
@@ -164,8 +164,8 @@ fn everybody_who_follows_has_the_same_bits() {
 #[test]
 fn states_of_another_kind_are_refused() {
     let kind = kinds()[2];
-    let with = setting(EstimatorPlan::Minibatch, Some(kind));
-    let without = setting(EstimatorPlan::Minibatch, None);
+    let with = setting(Estimator::Sgd, Some(kind));
+    let without = setting(Estimator::Sgd, None);
     let server = |setting: &Setting| Server::new(setting.server.clone(), setting.start.clone());
     let refused = Err(ServerError::Unfit("the state"));
     assert_eq!(server(&with).restore(server(&without).state()), refused);
@@ -186,7 +186,7 @@ fn states_of_another_kind_are_refused() {
 #[test]
 fn nothing_is_lost() {
     for kind in kinds() {
-        let mut setting = setting(EstimatorPlan::Minibatch, Some(kind));
+        let mut setting = setting(Estimator::Sgd, Some(kind));
         setting.server.rounds = 400;
         setting.server.schedule = Schedule::Constant;
         setting.server.momentum = 0.0;
@@ -240,7 +240,7 @@ proptest! {
         keep in 0usize..60,
         form in 0usize..8,
     ) {
-        let setting = setting(EstimatorPlan::Minibatch, Some(kinds()[form]));
+        let setting = setting(Estimator::Sgd, Some(kinds()[form]));
         let mut server = Server::new(setting.server.clone(), setting.start.clone());
         server.close().unwrap();
         let mut bytes = server.broadcast().unwrap().to_vec();

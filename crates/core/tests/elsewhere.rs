@@ -16,17 +16,17 @@ use soteriafl_core::objective::{
     Records, Regularizer, Workspace,
 };
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{EstimatorPlan, Server};
+use soteriafl_core::protocol::{Estimator, Server};
 use soteriafl_core::sampling::{Coins, Sampling};
 use soteriafl_core::simulate::{EvaluationPlan, Simulation, SimulationError};
 
 const COLUMNS: usize = 5;
 const ROUNDS: u32 = 6;
-const SVRG: EstimatorPlan = EstimatorPlan::Svrg {
+const SVRG: Estimator = Estimator::Svrg {
     snapshot_probability: 0.5,
     difference_clip: Some(0.4),
 };
-const SAGA: EstimatorPlan = EstimatorPlan::Saga {
+const SAGA: Estimator = Estimator::Saga {
     difference_clip: Some(0.4),
 };
 const CLIP: f64 = 0.5;
@@ -163,7 +163,7 @@ impl Elsewhere for Remote {
 }
 
 /// Four clients, of which the second is fragile; SoteriaFL with random-k.
-fn setting(objective: Arc<dyn Objective>, estimator: EstimatorPlan, noise: Noise) -> Setting {
+fn setting(objective: Arc<dyn Objective>, estimator: Estimator, noise: Noise) -> Setting {
     let data = |client: usize| {
         let count = if client == 1 { FRAGILE } else { FRAGILE + 3 };
         let (rows, labels) = table(client as u64, count, COLUMNS, 2);
@@ -191,9 +191,9 @@ fn setting(objective: Arc<dyn Objective>, estimator: EstimatorPlan, noise: Noise
     }
 }
 
-fn settings() -> impl Iterator<Item = (EstimatorPlan, Noise)> {
+fn settings() -> impl Iterator<Item = (Estimator, Noise)> {
     let noises = [Noise::None, Noise::Float, Noise::Secure];
-    let estimators = [EstimatorPlan::Minibatch, SVRG, SAGA];
+    let estimators = [Estimator::Sgd, SVRG, SAGA];
     estimators
         .into_iter()
         .flat_map(move |estimator| noises.map(|noise| (estimator, noise)))
@@ -260,7 +260,7 @@ fn a_simulation_says_who_failed() {
     for threads in [1, 2, 4] {
         let remote = Remote::new();
         let objective = Arc::clone(&remote) as Arc<dyn Objective>;
-        let setting = setting(objective, EstimatorPlan::Minibatch, Noise::Float);
+        let setting = setting(objective, Estimator::Sgd, Noise::Float);
         // Metrics call, too; so they are switched off.
         let plan = EvaluationPlan {
             objective: &*remote,
@@ -301,11 +301,7 @@ fn a_simulation_says_who_failed() {
 #[test]
 fn metrics_are_those_of_objectives_that_compute_here() {
     let metrics = |objective: Arc<dyn Objective>| {
-        let setting = setting(
-            Arc::clone(&objective),
-            EstimatorPlan::Minibatch,
-            Noise::None,
-        );
+        let setting = setting(Arc::clone(&objective), Estimator::Sgd, Noise::None);
         let plan = EvaluationPlan {
             objective: &*objective,
             regularizer: Regularizer::None,

@@ -13,7 +13,7 @@ use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Network, Objective, Regularizer};
 use soteriafl_core::privacy::Noise;
 use soteriafl_core::protocol::{
-    Client, Equalizing, EstimatorPlan, ParameterBlock, Schedule, Smoothing, shift_step,
+    Client, Equalizing, Estimator, ParameterBlock, Schedule, Smoothing, shift_step,
 };
 use soteriafl_core::random::{PublicSeed, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
@@ -67,31 +67,31 @@ impl Model {
     }
 }
 
-const ESTIMATORS: [EstimatorPlan; 9] = [
-    EstimatorPlan::Minibatch,
-    EstimatorPlan::Svrg {
+const ESTIMATORS: [Estimator; 9] = [
+    Estimator::Sgd,
+    Estimator::Svrg {
         snapshot_probability: 0.3,
         difference_clip: None,
     },
-    EstimatorPlan::Svrg {
+    Estimator::Svrg {
         snapshot_probability: 0.3,
         difference_clip: Some(0.1),
     },
-    EstimatorPlan::Saga {
+    Estimator::Saga {
         difference_clip: None,
     },
-    EstimatorPlan::Saga {
+    Estimator::Saga {
         difference_clip: Some(0.1),
     },
-    EstimatorPlan::Sag { memory: 0.4 },
-    EstimatorPlan::Sag { memory: 1.0 },
-    EstimatorPlan::Recursive(Recursion {
+    Estimator::Sag { memory: 0.4 },
+    Estimator::Sag { memory: 1.0 },
+    Estimator::Recursive(Recursion {
         keep: 0.8,
         period: None,
         increments: IncrementClip::Fixed(0.1),
         noise_ratio: 1.0,
     }),
-    EstimatorPlan::Recursive(Recursion {
+    Estimator::Recursive(Recursion {
         keep: 1.0,
         period: Some(3),
         increments: IncrementClip::Smooth(0.5),
@@ -102,7 +102,7 @@ const ESTIMATORS: [EstimatorPlan; 9] = [
 /// A setting with all its lesser choices drawn from `stream`.
 fn setting(
     model: Model,
-    estimator: EstimatorPlan,
+    estimator: Estimator,
     random_k: bool,
     shifted: bool,
     stream: &mut Stream,
@@ -120,7 +120,7 @@ fn setting(
     plan.shift_step = shifted.then(|| shift_step(plan.compressor.omega()));
     plan.clipping = match (stream.pick(4), estimator) {
         (0, _) => Clipping::None,
-        (1, EstimatorPlan::Minibatch) => Clipping::Selected(0.2),
+        (1, Estimator::Sgd) => Clipping::Selected(0.2),
         _ => Clipping::Record(0.3),
     };
     if !matches!(plan.clipping, Clipping::Selected(_)) {
@@ -269,7 +269,7 @@ fn snapshots_follow_the_coin_while_absent() {
     let mut plan = client_plan(objective, kind);
     plan.compressor = Compressor::new(kind, 5, 0.25).unwrap();
     plan.shift_step = Some(shift_step(plan.compressor.omega()));
-    plan.estimator = EstimatorPlan::Svrg {
+    plan.estimator = Estimator::Svrg {
         snapshot_probability: 0.5,
         difference_clip: None,
     };
@@ -306,7 +306,7 @@ fn the_mean_of_the_table_does_not_drift() {
         for difference_clip in [None, Some(0.1)] {
             let (objective, naive, data) = model.build(&[25]);
             let mut plan = client_plan(objective, CompressorKind::Identity);
-            plan.estimator = EstimatorPlan::Saga { difference_clip };
+            plan.estimator = Estimator::Saga { difference_clip };
             plan.clipping = Clipping::Record(0.3);
             plan.noise = Noise::None;
             let setting = Setting {
@@ -351,7 +351,7 @@ fn a_table_remembers_only_the_last_visit() {
     let objective = network(columns, &[4], classes);
     let d = objective.dimension();
     let mut plan = client_plan(objective, CompressorKind::RandK { k: d / 2 });
-    plan.estimator = EstimatorPlan::Saga {
+    plan.estimator = Estimator::Saga {
         difference_clip: Some(0.2),
     };
     plan.clipping = Clipping::Record(0.5);
@@ -405,8 +405,8 @@ fn whole_batches_of_sag_are_full_gradients() {
         let data = Arc::clone(&data);
         Sender::new(Client::new(0, Arc::new(plan), data, Sampling::Full, 1e-4, key).unwrap())
     };
-    let mut gd = build(EstimatorPlan::Minibatch);
-    let mut sags = [0.3, 1.0].map(|memory| build(EstimatorPlan::Sag { memory }));
+    let mut gd = build(Estimator::Sgd);
+    let mut sags = [0.3, 1.0].map(|memory| build(Estimator::Sag { memory }));
     let mut stream = Stream(6);
     for round in 0..20 {
         let model = Arc::new(stream.numbers(d, 2.0));
@@ -429,7 +429,7 @@ fn tables_are_small() {
         let (values, labels) = table(1, rows, columns, 2);
         let d = objective.dimension();
         let mut plan = client_plan(objective, CompressorKind::RandK { k: 5 });
-        plan.estimator = EstimatorPlan::Saga {
+        plan.estimator = Estimator::Saga {
             difference_clip: None,
         };
         let data = Arc::new(dense(&values, &labels, 2));

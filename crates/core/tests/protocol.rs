@@ -10,7 +10,7 @@ use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Objective, Regularizer};
 use soteriafl_core::privacy::Noise;
 use soteriafl_core::protocol::{
-    Client, ClientError, ClientPlan, EstimatorPlan, RoundScratch, Server, ServerError, shift_step,
+    Client, ClientError, ClientPlan, Estimator, RoundScratch, Server, ServerError, shift_step,
 };
 use soteriafl_core::random::{ClientKeys, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
@@ -44,17 +44,17 @@ fn messages_stay_finite_whatever_the_server_sends() {
     let objectives: [Arc<dyn Objective>; 2] = [logistic(4), network(4, &[3], 2)];
     let difference_clip = Some(0.3);
     let estimators = [
-        EstimatorPlan::Minibatch,
-        EstimatorPlan::Svrg {
+        Estimator::Sgd,
+        Estimator::Svrg {
             snapshot_probability: 0.5,
             difference_clip,
         },
-        EstimatorPlan::Saga { difference_clip },
-        EstimatorPlan::Saga {
+        Estimator::Saga { difference_clip },
+        Estimator::Saga {
             difference_clip: None,
         },
-        EstimatorPlan::Sag { memory: 0.5 },
-        EstimatorPlan::Sag { memory: 1.0 },
+        Estimator::Sag { memory: 0.5 },
+        Estimator::Sag { memory: 1.0 },
     ];
     let lies = [
         f32::NAN,
@@ -112,12 +112,12 @@ fn messages_stay_finite_whatever_the_server_sends() {
 #[test]
 fn lies_are_forgotten() {
     for estimator in [
-        EstimatorPlan::Minibatch,
-        EstimatorPlan::Svrg {
+        Estimator::Sgd,
+        Estimator::Svrg {
             snapshot_probability: 1.0,
             difference_clip: None,
         },
-        EstimatorPlan::Saga {
+        Estimator::Saga {
             difference_clip: None,
         },
     ] {
@@ -153,7 +153,7 @@ fn memory_is_rebuilt_from_coins_alone() {
             for noise in [Noise::Float, Noise::Secure] {
                 let mut plan = client_plan(Arc::clone(&objective), kind);
                 plan.compressor = Compressor::new(kind, d, 0.7).unwrap();
-                plan.estimator = EstimatorPlan::Saga {
+                plan.estimator = Estimator::Saga {
                     difference_clip: Some(0.3),
                 };
                 plan.noise = noise;
@@ -386,11 +386,11 @@ fn impossible_clients_are_refused() {
     let result = build(both, &[0, 1, 2], POISSON);
     assert!(matches!(result, Err(ClientError::Unsupported(_))));
     for estimator in [
-        EstimatorPlan::Sag { memory: 1.0 },
-        EstimatorPlan::Saga {
+        Estimator::Sag { memory: 1.0 },
+        Estimator::Saga {
             difference_clip: None,
         },
-        EstimatorPlan::Svrg {
+        Estimator::Svrg {
             snapshot_probability: 0.1,
             difference_clip: None,
         },
@@ -408,7 +408,7 @@ fn impossible_clients_are_refused() {
 fn a_memory_is_a_share() {
     for memory in [0.0, -0.5, 1.5, f64::NAN] {
         let mut plan = client_plan(logistic(4), CompressorKind::Identity);
-        plan.estimator = EstimatorPlan::Sag { memory };
+        plan.estimator = Estimator::Sag { memory };
         let (rows, labels) = table(2, 9, 4, 2);
         let data = Arc::new(dense(&rows, &labels, 2));
         let key = SecretKey::simulated(3, 0);
@@ -429,7 +429,7 @@ fn saga_refuses_more_records_than_its_mean_can_hold() {
         let mut plan = client_plan(logistic(4), CompressorKind::Identity);
         plan.clipping = Clipping::Record(1.0);
         plan.noise = Noise::Secure;
-        plan.estimator = EstimatorPlan::Saga {
+        plan.estimator = Estimator::Saga {
             difference_clip: Some(1e-4),
         };
         let data = Arc::new(all.select(&vec![0; records]));

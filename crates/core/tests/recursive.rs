@@ -10,7 +10,7 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::Regularizer;
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, Round};
+use soteriafl_core::protocol::{Client, ClientPlan, Estimator, Round};
 use soteriafl_core::random::SecretKey;
 use soteriafl_core::sampling::{Coins, Sampling};
 
@@ -24,7 +24,7 @@ const TELESCOPING: Recursion = Recursion {
     noise_ratio: 2.0,
 };
 
-fn setting(estimator: EstimatorPlan, kind: CompressorKind, noise: Noise) -> Setting {
+fn setting(estimator: Estimator, kind: CompressorKind, noise: Noise) -> Setting {
     let mut plan = client_plan(logistic(COLUMNS), kind);
     plan.estimator = estimator;
     plan.clipping = Clipping::Record(0.4);
@@ -69,12 +69,12 @@ fn nothing_kept_is_sgd() {
     };
     for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 3 }] {
         for noise in [Noise::None, Noise::Float, Noise::Secure] {
-            let sgd = model_bits(&setting(EstimatorPlan::Minibatch, kind, noise));
+            let sgd = model_bits(&setting(Estimator::Sgd, kind, noise));
             for recursion in [keeps_nothing, every_round] {
-                let setting = setting(EstimatorPlan::Recursive(recursion), kind, noise);
+                let setting = setting(Estimator::Recursive(recursion), kind, noise);
                 assert!(model_bits(&setting) == sgd, "{}", setting.name);
             }
-            let other = setting(EstimatorPlan::Recursive(TELESCOPING), kind, noise);
+            let other = setting(Estimator::Recursive(TELESCOPING), kind, noise);
             assert!(model_bits(&other) != sgd, "{}", other.name);
         }
     }
@@ -91,13 +91,13 @@ fn whole_increments_telescope_to_gradient_descent() {
         setting.plan.clipping = clipping;
         setting.run_product().0
     };
-    let gd = run(EstimatorPlan::Minibatch, Clipping::None);
+    let gd = run(Estimator::Sgd, Clipping::None);
     let moved = distance(&gd, &Stream(5).numbers(COLUMNS, 0.5));
     assert!(moved > 0.2, "{moved}");
     for keep in [0.3, 0.9, 1.0] {
         for period in [None, Some(4)] {
             let recursion = |increments| {
-                EstimatorPlan::Recursive(Recursion {
+                Estimator::Recursive(Recursion {
                     keep,
                     period,
                     increments,
@@ -130,7 +130,7 @@ fn noise_follows_the_public_scale() {
     for noise in [Noise::Float, Noise::Secure] {
         let (sigma, clip, columns) = (0.05, 0.4, 800);
         let mut plan = client_plan(logistic(columns), CompressorKind::Identity);
-        plan.estimator = EstimatorPlan::Recursive(TELESCOPING);
+        plan.estimator = Estimator::Recursive(TELESCOPING);
         plan.clipping = Clipping::Record(clip);
         plan.noise = noise;
         let data = Arc::new(dense(&[vec![0.0; columns]], &[0], 2));
@@ -171,7 +171,7 @@ fn noise_follows_the_public_scale() {
 #[test]
 fn states_are_saved_and_missed_rounds_followed() {
     for noise in [Noise::Float, Noise::Secure] {
-        let estimator = EstimatorPlan::Recursive(TELESCOPING);
+        let estimator = Estimator::Recursive(TELESCOPING);
         let setting = setting(estimator, CompressorKind::RandK { k: 3 }, noise);
         let model = |round: Round| Arc::new(Stream(u64::from(round)).numbers(COLUMNS, 1.0));
         let new = || Sender::new(setting.clients().remove(0));
@@ -202,7 +202,7 @@ fn states_are_saved_and_missed_rounds_followed() {
 #[test]
 fn steps_are_capped() {
     let mut setting = setting(
-        EstimatorPlan::Recursive(Recursion::momentum(0.1)),
+        Estimator::Recursive(Recursion::momentum(0.1)),
         CompressorKind::Identity,
         Noise::None,
     );
@@ -241,12 +241,12 @@ fn what_does_not_go_with_it_is_refused() {
         (|plan| plan.estimate_clip = Some(1.0), "clipped records"),
         (|plan| plan.clipping = Clipping::Selected(0.1), "selected"),
         (
-            |plan| plan.estimator = EstimatorPlan::Recursive(Recursion::momentum(f64::NAN)),
+            |plan| plan.estimator = Estimator::Recursive(Recursion::momentum(f64::NAN)),
             "difference clip",
         ),
     ];
     for (change, expected) in changes {
-        let estimator = EstimatorPlan::Recursive(TELESCOPING);
+        let estimator = Estimator::Recursive(TELESCOPING);
         let setting = setting(estimator, CompressorKind::RandK { k: 3 }, Noise::Float);
         let mut plan = setting.plan.clone();
         change(&mut plan);

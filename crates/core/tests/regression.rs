@@ -17,7 +17,7 @@ use soteriafl_core::objective::{
     Network, Objective, Outcome, RecordLoss, Records, Regularizer, RowView, TargetLoss, Workspace,
 };
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, Round, Server};
+use soteriafl_core::protocol::{Client, ClientPlan, Estimator, Round, Server};
 use soteriafl_core::quality::{self, Quality};
 use soteriafl_core::random::SecretKey;
 use soteriafl_core::sampling::{Coins, Sampling};
@@ -522,17 +522,17 @@ fn one_record_moves_a_message_by_no_more_than_the_accountant_was_told() {
     let difference_clip = Some(DIFFERENCE);
     let two_terms = DIFFERENCE / batch + CLIP / m;
     let estimators = [
-        (EstimatorPlan::Minibatch, Sampling::Full, CLIP / m),
-        (EstimatorPlan::Minibatch, poisson, CLIP / batch),
+        (Estimator::Sgd, Sampling::Full, CLIP / m),
+        (Estimator::Sgd, poisson, CLIP / batch),
         (
-            EstimatorPlan::Svrg {
+            Estimator::Svrg {
                 snapshot_probability: 0.3,
                 difference_clip,
             },
             poisson,
             two_terms,
         ),
-        (EstimatorPlan::Saga { difference_clip }, poisson, two_terms),
+        (Estimator::Saga { difference_clip }, poisson, two_terms),
     ];
     // Targets far outside of the range are what its ends are, and long rows are what the clip is for.
     let records = [

@@ -7,14 +7,14 @@ use soteriafl_core::data::{Dataset, DenseRows, Features, LARGEST_VALUE, SparseRo
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Coordinates, Logistic, Network, Objective};
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch};
+use soteriafl_core::protocol::{Client, ClientPlan, Estimator, RoundScratch};
 use soteriafl_core::random::{PublicSeed, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
 
 fn plan(
     objective: Arc<dyn Objective>,
     kind: CompressorKind,
-    estimator: EstimatorPlan,
+    estimator: Estimator,
     clip: f64,
     noise: Noise,
 ) -> Arc<ClientPlan> {
@@ -47,7 +47,7 @@ fn a_difference_of_extremes_is_clipped() {
         let network = Network::new(1, &[1], 2, Activation::Relu).unwrap();
         let rows = Features::Dense(DenseRows::new(1, vec![1.0]).unwrap());
         let data = Arc::new(Dataset::new(rows, vec![0], 2).unwrap());
-        let estimator = EstimatorPlan::Svrg {
+        let estimator = Estimator::Svrg {
             snapshot_probability: 1e-12,
             difference_clip: Some(difference),
         };
@@ -109,7 +109,7 @@ fn a_far_centre_does_not_leak_rounding() {
         let plan = plan(
             logistic,
             CompressorKind::RandK { k },
-            EstimatorPlan::Minibatch,
+            Estimator::Sgd,
             0.5,
             Noise::Secure,
         );
@@ -142,7 +142,7 @@ fn a_difference_of_deep_extremes_is_clipped() {
     let network = Network::new(1, &[1, 1], 2, Activation::Relu).unwrap();
     let rows = Features::Dense(DenseRows::new(1, vec![1.0]).unwrap());
     let data = Arc::new(Dataset::new(rows, vec![0], 2).unwrap());
-    let estimator = EstimatorPlan::Svrg {
+    let estimator = Estimator::Svrg {
         snapshot_probability: 1e-12,
         difference_clip: Some(difference),
     };

@@ -15,7 +15,7 @@ use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Coordinates, Explicit, Objective};
 use soteriafl_core::privacy::Noise;
 use soteriafl_core::privacy::secure::{GridPlan, TermBound};
-use soteriafl_core::protocol::{Client, ClientError, ClientPlan, EstimatorPlan, Round};
+use soteriafl_core::protocol::{Client, ClientError, ClientPlan, Estimator, Round};
 use soteriafl_core::random::{IndexSeed, Purpose, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
 
@@ -45,20 +45,20 @@ impl Integers {
         };
         let divisor = sampling.divisor(records);
         let (terms, coordinates) = match plan.estimator {
-            EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => {
+            Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => {
                 (vec![TermBound { clip, divisor }], plan.compressor.values())
             }
-            EstimatorPlan::Sag { memory } => {
+            Estimator::Sag { memory } => {
                 let all = records as f64 / memory;
                 let divisors = [divisor / (1.0 - memory), all];
                 let terms = divisors.map(|divisor| TermBound { clip, divisor });
                 let first = usize::from(memory == 1.0);
                 (terms[first..].to_vec(), plan.compressor.dimension())
             }
-            EstimatorPlan::Svrg {
+            Estimator::Svrg {
                 difference_clip, ..
             }
-            | EstimatorPlan::Saga { difference_clip } => {
+            | Estimator::Saga { difference_clip } => {
                 let difference = TermBound {
                     clip: difference_clip.unwrap(),
                     divisor,
@@ -127,7 +127,7 @@ fn differences(left: &[i64], right: &[i64]) -> Vec<i64> {
 fn secure(
     objective: Arc<dyn Objective>,
     kind: CompressorKind,
-    estimator: EstimatorPlan,
+    estimator: Estimator,
     clip: f64,
 ) -> ClientPlan {
     ClientPlan {
@@ -139,25 +139,25 @@ fn secure(
 }
 
 /// The estimators that secure noise goes with, differences clipped to `difference`.
-fn estimators(difference: f64) -> [EstimatorPlan; 6] {
+fn estimators(difference: f64) -> [Estimator; 6] {
     let difference_clip = Some(difference);
     [
-        EstimatorPlan::Minibatch,
-        EstimatorPlan::Svrg {
+        Estimator::Sgd,
+        Estimator::Svrg {
             snapshot_probability: 0.4,
             difference_clip,
         },
-        EstimatorPlan::Saga { difference_clip },
-        EstimatorPlan::Sag { memory: 0.5 },
-        EstimatorPlan::Sag { memory: 1.0 },
-        EstimatorPlan::Recursive(RECURSION),
+        Estimator::Saga { difference_clip },
+        Estimator::Sag { memory: 0.5 },
+        Estimator::Sag { memory: 1.0 },
+        Estimator::Recursive(RECURSION),
     ]
 }
 
 /// Whether its sums fit the 24 bits in which they are looked at. SAG's, of all records and of a batch,
 /// do not; `sensitivity.rs` compares its messages.
-fn is_narrow(estimator: &EstimatorPlan) -> bool {
-    !matches!(estimator, EstimatorPlan::Sag { .. })
+fn is_narrow(estimator: &Estimator) -> bool {
+    !matches!(estimator, Estimator::Sag { .. })
 }
 
 /// Increments of two clips: a power of two, so that what is released tells the integers.
@@ -178,7 +178,7 @@ fn a_batch_is_the_sum_of_its_records_alone() {
     let model = Arc::new(Stream(1).numbers(columns, 2.0));
     for storage in [dense, sparse] {
         for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 2 }] {
-            let plan = secure(logistic(columns), kind, EstimatorPlan::Minibatch, 0.3);
+            let plan = secure(logistic(columns), kind, Estimator::Sgd, 0.3);
             let plan = Arc::new(plan);
             let all = storage(&rows, &labels, 2);
             let mut whole = Integers::new(&plan, all, poisson(batch), sigma);
@@ -282,10 +282,7 @@ fn replacing_a_record_stays_within_the_exact_bound() {
     for kind in [CompressorKind::Identity, CompressorKind::RandK { k: 2 }] {
         for estimator in estimators(0.15).into_iter().filter(is_narrow) {
             // What fits the 24 bits in which sums are looked at.
-            let small = matches!(
-                estimator,
-                EstimatorPlan::Svrg { .. } | EstimatorPlan::Saga { .. }
-            );
+            let small = matches!(estimator, Estimator::Svrg { .. } | Estimator::Saga { .. });
             let sigma = if small { 0.02 } else { 0.1 };
             let objective: Arc<dyn Objective> = Arc::new(Explicit(Marked(columns)));
             let plan = Arc::new(secure(objective, kind, estimator, 0.5));
@@ -363,7 +360,7 @@ fn coordinates_of_all_rounds_together_obey_the_clip() {
     for storage in [dense, sparse] {
         for objective in [logistic(columns), network(columns, &[2], 2)] {
             let d = objective.dimension();
-            let minibatch = EstimatorPlan::Minibatch;
+            let minibatch = Estimator::Sgd;
             let kind = CompressorKind::RandK { k: d / 2 };
             let plan = Arc::new(secure(objective, kind, minibatch, 0.15));
             let mut clipped = 0;
@@ -474,21 +471,21 @@ fn unbounded_records_are_refused() {
     let build = |plan: ClientPlan, sigma: f64| sampled(plan, poisson(2.0), sigma);
     let plan = |estimator| secure(logistic(4), CompressorKind::Identity, estimator, 1.0);
     let unsupported = |result| matches!(result, Err(ClientError::Unsupported(_)));
-    assert!(build(plan(EstimatorPlan::Minibatch), 0.1).is_ok());
-    let mut unclipped = plan(EstimatorPlan::Minibatch);
+    assert!(build(plan(Estimator::Sgd), 0.1).is_ok());
+    let mut unclipped = plan(Estimator::Sgd);
     unclipped.clipping = Clipping::None;
     assert!(unsupported(build(unclipped, 0.1)));
-    let mut whole = plan(EstimatorPlan::Minibatch);
+    let mut whole = plan(Estimator::Sgd);
     whole.estimate_clip = Some(1.0);
     assert!(unsupported(build(whole, 0.1)));
     let difference_clip = None;
     assert!(unsupported(build(
-        plan(EstimatorPlan::Saga { difference_clip }),
+        plan(Estimator::Saga { difference_clip }),
         0.1
     )));
     let snapshot_probability = 0.1;
     assert!(unsupported(build(
-        plan(EstimatorPlan::Svrg {
+        plan(Estimator::Svrg {
             snapshot_probability,
             difference_clip
         }),
@@ -502,20 +499,20 @@ fn unbounded_records_are_refused() {
         coins: Coins::Fast,
     };
     for sampling in [fast, Sampling::WithReplacement { batch: 2 }] {
-        let minibatch = plan(EstimatorPlan::Minibatch);
+        let minibatch = plan(Estimator::Sgd);
         assert!(unsupported(sampled(minibatch, sampling, 0.1)));
     }
     // Roundings among the smallest numbers could double a record.
     for clip in [1e-26, 1e-13, 1e13] {
-        let mut tiny = plan(EstimatorPlan::Minibatch);
+        let mut tiny = plan(Estimator::Sgd);
         tiny.clipping = Clipping::Record(clip);
         assert!(unsupported(build(tiny, 0.1)), "{clip}");
         let difference_clip = Some(clip);
-        let saga = plan(EstimatorPlan::Saga { difference_clip });
+        let saga = plan(Estimator::Saga { difference_clip });
         assert!(unsupported(build(saga, 0.1)), "{clip}");
     }
     for sigma in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e30] {
-        let result = build(plan(EstimatorPlan::Minibatch), sigma);
+        let result = build(plan(Estimator::Sgd), sigma);
         assert!(matches!(result, Err(ClientError::Noise(_))), "{sigma}");
     }
 }

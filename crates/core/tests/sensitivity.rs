@@ -22,7 +22,7 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Coordinates, Explicit, Network, Objective};
-use soteriafl_core::protocol::{Client, ClientPlan, EstimatorPlan, Round};
+use soteriafl_core::protocol::{Client, ClientPlan, Estimator, Round};
 use soteriafl_core::random::{Purpose, SecretKey};
 use soteriafl_core::sampling::{Coins, Sampling};
 
@@ -40,21 +40,21 @@ const POISSON: Sampling = Sampling::Poisson {
 };
 
 /// An estimator, how it samples, and its pair `(c0, c1)`.
-fn estimators() -> Vec<(EstimatorPlan, Sampling, (f64, f64))> {
+fn estimators() -> Vec<(Estimator, Sampling, (f64, f64))> {
     let m = RECORDS as f64;
     let q = BATCH / m;
-    let svrg = |difference_clip| EstimatorPlan::Svrg {
+    let svrg = |difference_clip| Estimator::Svrg {
         snapshot_probability: 0.3,
         difference_clip,
     };
-    let saga = |difference_clip| EstimatorPlan::Saga { difference_clip };
-    let sag = |memory| EstimatorPlan::Sag { memory };
+    let saga = |difference_clip| Estimator::Saga { difference_clip };
+    let sag = |memory| Estimator::Sag { memory };
     let mixed = |a: f64| (a * CLIP / m, (1.0 - a) * CLIP / BATCH + a * CLIP / m);
     let loose = (CLIP / m, (2.0 - q) * CLIP / BATCH);
     let clipped = (CLIP / m, DIFFERENCE / BATCH + CLIP / m);
     vec![
-        (EstimatorPlan::Minibatch, Sampling::Full, (0.0, CLIP / m)),
-        (EstimatorPlan::Minibatch, POISSON, (0.0, CLIP / BATCH)),
+        (Estimator::Sgd, Sampling::Full, (0.0, CLIP / m)),
+        (Estimator::Sgd, POISSON, (0.0, CLIP / BATCH)),
         (svrg(None), POISSON, loose),
         (svrg(Some(DIFFERENCE)), POISSON, clipped),
         (saga(None), POISSON, loose),
@@ -68,8 +68,8 @@ fn estimators() -> Vec<(EstimatorPlan, Sampling, (f64, f64))> {
 }
 
 /// Increments bounded by a number, or by how far the server's models are apart.
-fn recursive(keep: f64, period: Option<u32>) -> EstimatorPlan {
-    EstimatorPlan::Recursive(Recursion {
+fn recursive(keep: f64, period: Option<u32>) -> Estimator {
+    Estimator::Recursive(Recursion {
         keep,
         period,
         increments: match period {
@@ -317,13 +317,13 @@ fn no_record_moves_a_message_beyond_its_bound() {
                     // Clipped to the difference, the pair asks for a gradient longer than the clip:
                     // attained is `C_A/b + (G - C_A)/m` at least.
                     let attained = match (estimator, pair.1) {
-                        (EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_), _) => 1.0,
+                        (Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_), _) => 1.0,
                         (_, c1) if c1 < (DIFFERENCE + CLIP) / BATCH => 0.6,
                         _ => 1.0,
                     };
                     assert!(worst > 0.999 * attained, "{estimator:?} {kind:?}: {worst}");
                 }
-                if estimator == EstimatorPlan::Minibatch {
+                if estimator == Estimator::Sgd {
                     plan.clipping = Clipping::Selected(CLIP);
                     let worst = attack.worst(&Arc::new(plan), sampling, pair);
                     assert!(
@@ -351,9 +351,9 @@ fn divisors_are_constants_and_empty_batches_are_sent() {
     };
     let difference_clip = None;
     for estimator in [
-        EstimatorPlan::Minibatch,
-        EstimatorPlan::Saga { difference_clip },
-        EstimatorPlan::Svrg {
+        Estimator::Sgd,
+        Estimator::Saga { difference_clip },
+        Estimator::Svrg {
             snapshot_probability: 0.0,
             difference_clip,
         },
@@ -381,16 +381,16 @@ fn divisors_are_constants_and_empty_batches_are_sent() {
             sampling.draw(records, &mut coins, &mut rows);
             sizes[rows.len()] += 1;
             let mut expected = 0.0;
-            if estimator != EstimatorPlan::Minibatch {
+            if estimator != Estimator::Sgd {
                 expected += table.iter().sum::<f32>() / records as f32;
             }
             for &j in &rows {
                 let reference = match estimator {
-                    EstimatorPlan::Minibatch => 0.0,
+                    Estimator::Gd | Estimator::Sgd => 0.0,
                     _ => table[j as usize],
                 };
                 expected += (scale - reference) / batch as f32;
-                if matches!(estimator, EstimatorPlan::Saga { .. }) {
+                if matches!(estimator, Estimator::Saga { .. }) {
                     table[j as usize] = scale;
                 }
             }

@@ -15,7 +15,7 @@ use soteriafl_core::data::Dataset;
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Explicit, Objective, Outcome, RecordLoss, Regularizer, RowView};
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{EstimatorPlan, Server, shift_step};
+use soteriafl_core::protocol::{Estimator, Server, shift_step};
 use soteriafl_core::sampling::{Coins, Sampling};
 use soteriafl_core::simulate::{BLOCK, EvaluationPlan, Progress, Simulation};
 use soteriafl_core::wire;
@@ -23,7 +23,7 @@ use soteriafl_core::wire;
 const ROUNDS: u32 = 7;
 
 /// Clients of one to nine records, SoteriaFL with random-k and absences, by estimator.
-fn setting(clients: usize, estimator: EstimatorPlan, noise: Noise, hidden: bool) -> Setting {
+fn setting(clients: usize, estimator: Estimator, noise: Noise, hidden: bool) -> Setting {
     let (columns, classes) = (7, if hidden { 3 } else { 2 });
     let data = |client: usize| {
         let (rows, labels) = table(client as u64, 1 + client * 5 % 9, columns, classes);
@@ -135,14 +135,14 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-const SAGA: EstimatorPlan = EstimatorPlan::Saga {
+const SAGA: Estimator = Estimator::Saga {
     difference_clip: Some(0.2),
 };
-const SVRG: EstimatorPlan = EstimatorPlan::Svrg {
+const SVRG: Estimator = Estimator::Svrg {
     snapshot_probability: 0.3,
     difference_clip: Some(0.2),
 };
-const RECURSIVE: EstimatorPlan = EstimatorPlan::Recursive(Recursion {
+const RECURSIVE: Estimator = Estimator::Recursive(Recursion {
     keep: 1.0,
     period: Some(4),
     increments: IncrementClip::Smooth(0.5),
@@ -157,7 +157,7 @@ fn threads_change_nothing() {
     let test = dense(&values, &labels, 2);
     for clients in [1, 10, BLOCK + 44] {
         for (estimator, noise, hidden) in [
-            (EstimatorPlan::Minibatch, Noise::Float, false),
+            (Estimator::Sgd, Noise::Float, false),
             (SVRG, Noise::Float, true),
             (SAGA, Noise::Float, true),
             (SAGA, Noise::Secure, false),
@@ -197,7 +197,7 @@ fn working_together_or_alone_changes_nothing() {
 #[test]
 fn threads_change_nothing_for_a_large_model() {
     const PARAMETERS: usize = (1 << 17) + 1;
-    let mut setting = setting(5, EstimatorPlan::Minibatch, Noise::Float, false);
+    let mut setting = setting(5, Estimator::Sgd, Noise::Float, false);
     let data = |client: usize| {
         let (values, labels) = table(client as u64, 4, 6, 2);
         let spread = values.iter().map(|few| {
@@ -246,7 +246,7 @@ fn evaluation_comes_when_due_and_changes_nothing() {
 /// to the same end.
 #[test]
 fn interruption_leaves_a_consistent_state() {
-    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA, RECURSIVE] {
+    for estimator in [Estimator::Sgd, SVRG, SAGA, RECURSIVE] {
         let setting = setting(BLOCK + 3, estimator, Noise::Float, false);
         let whole = rows(&setting, 2, 2, None);
         for stop in [0, 1, 4] {
@@ -290,7 +290,7 @@ fn interruption_leaves_a_consistent_state() {
 /// Loss, squared gradient norm and accuracy against the definitions in `f64`.
 #[test]
 fn metrics_are_what_they_say() {
-    let setting = setting(40, EstimatorPlan::Minibatch, Noise::Float, false);
+    let setting = setting(40, Estimator::Sgd, Noise::Float, false);
     let (values, labels) = table(1000, 300, 7, 2);
     let test = sparse(&values, &labels, 2);
     let mut simulation = simulation(&setting);
@@ -346,7 +346,7 @@ fn metrics_are_what_they_say() {
 /// client gets.
 #[test]
 fn the_way_down_is_the_same_on_any_number_of_threads() {
-    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
+    for estimator in [Estimator::Sgd, SVRG, SAGA] {
         for rounding in [Rounding::Sign, Rounding::Natural] {
             let mut setting = setting(9, estimator, Noise::Float, true);
             let d = setting.start.len();
@@ -370,7 +370,7 @@ fn the_way_down_is_the_same_on_any_number_of_threads() {
 /// Traffic is what the messages by hand add up to: absent clients send a bare header.
 #[test]
 fn traffic_is_the_length_of_the_messages() {
-    let setting = setting(30, EstimatorPlan::Minibatch, Noise::Float, true);
+    let setting = setting(30, Estimator::Sgd, Noise::Float, true);
     let mut server = Server::new(setting.server.clone(), setting.start.clone());
     let mut senders: Vec<Sender> = setting.clients().into_iter().map(Sender::new).collect();
     let mut traffic = [0u64; 3];
@@ -406,7 +406,7 @@ fn traffic_is_the_length_of_the_messages() {
 /// number of threads alike.
 #[test]
 fn models_that_are_no_numbers_do_not_stop_a_run() {
-    for estimator in [EstimatorPlan::Minibatch, SVRG, SAGA] {
+    for estimator in [Estimator::Sgd, SVRG, SAGA] {
         for hidden in [false, true] {
             for wrong in [f32::NAN, f32::INFINITY, 3e38, -1e30] {
                 let mut setting = setting(6, estimator, Noise::Float, hidden);

@@ -18,10 +18,11 @@
 //! The rule bounds what one message can do, not what a liar can do within it: a server that must
 //! withstand poisoning needs more.
 
+use soteriafl_accountant::{MeanTerm, Over};
 use soteriafl_core::compress::{Compressor, CompressorKind, Update};
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::Regularizer;
-use soteriafl_core::protocol::{ClientPlan, EstimatorPlan};
+use soteriafl_core::protocol::ClientPlan;
 use soteriafl_core::sampling::Sampling;
 
 /// The rule for one client.
@@ -227,16 +228,14 @@ fn largest_estimate(plan: &ClientPlan, sampling: &Sampling, records: usize) -> O
         Sampling::WithReplacement { .. } => 1.0,
         _ => records as f64 / sampling.divisor(records),
     };
-    let estimate = match plan.estimator {
-        EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => clip * most,
-        EstimatorPlan::Sag { memory } => clip * ((1.0 - memory) * most + memory),
-        EstimatorPlan::Svrg {
-            difference_clip, ..
-        }
-        | EstimatorPlan::Saga { difference_clip } => {
-            difference_clip.unwrap_or(2.0 * clip) * most + clip
-        }
+    let norm = |term: MeanTerm| {
+        let most = match term.over {
+            Over::Batch => most,
+            Over::All => 1.0,
+        };
+        term.weight * term.clip * most
     };
+    let estimate: f64 = plan.estimator.terms(clip).into_iter().map(norm).sum();
     Some(estimate + public)
 }
 

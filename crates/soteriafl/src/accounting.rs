@@ -363,14 +363,7 @@ const RATIO: f64 = 1.05;
 /// Whether fewer records never need less noise.
 fn monotone(run: &Specification) -> bool {
     // The pair without a difference clip, (2 - q) G/b, grows with the number of records.
-    let pair = matches!(
-        run.estimator,
-        Estimator::Svrg {
-            difference_clip: None
-        } | Estimator::Saga {
-            difference_clip: None
-        }
-    );
+    let pair = run.estimator.has_two_terms() && run.estimator.difference_clip().is_none();
     // Of few records a person has all, and more coins of the same mean have a longer tail.
     !pair && run.accountant != AccountantName::Paper && run.records_per_person == 1
 }

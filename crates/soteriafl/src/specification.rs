@@ -14,7 +14,7 @@ use soteriafl_core::estimator::Clipping;
 use soteriafl_core::gossip::{GossipPlan, Topology, Transport};
 use soteriafl_core::objective::{Objective, Regularizer};
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{ClientPlan, EstimatorPlan, Schedule, ServerPlan};
+use soteriafl_core::protocol::{ClientPlan, Schedule, ServerPlan};
 use soteriafl_core::random::PublicSeed;
 use soteriafl_core::sampling::{Coins, Sampling};
 
@@ -27,8 +27,6 @@ pub struct Specification {
     pub batch: Option<f64>,
     /// How a batch is drawn.
     pub batches: Batches,
-    /// SVRG: the probability with which the snapshot moves in a round.
-    pub snapshot_probability: f64,
     /// The bound on each record; `None` only without noise.
     pub clip: Option<Clip>,
     /// What travels.
@@ -283,22 +281,13 @@ impl Specification {
                 ClipScope::Estimate => (Clipping::None, Some(bound)),
             },
         };
-        // Where records are not clipped, neither are their differences.
-        let clipped = |clip: Option<f64>| clip.filter(|_| clipping != Clipping::None);
         Ok(ClientPlan {
             objective: Arc::clone(objective),
             compressor: Compressor::new(self.released_by(), dimension, self.participation)?,
-            estimator: match self.estimator {
-                Estimator::Gd | Estimator::Sgd => EstimatorPlan::Minibatch,
-                Estimator::Svrg { difference_clip } => EstimatorPlan::Svrg {
-                    snapshot_probability: self.snapshot_probability,
-                    difference_clip: clipped(difference_clip),
-                },
-                Estimator::Saga { difference_clip } => EstimatorPlan::Saga {
-                    difference_clip: clipped(difference_clip),
-                },
-                Estimator::Sag { memory } => EstimatorPlan::Sag { memory },
-                Estimator::Recursive(recursion) => EstimatorPlan::Recursive(recursion),
+            // Where records are not clipped, neither are their differences.
+            estimator: match clipping {
+                Clipping::None => self.estimator.without_difference_clip(),
+                _ => self.estimator,
             },
             clipping,
             estimate_clip,

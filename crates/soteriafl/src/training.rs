@@ -159,7 +159,6 @@ impl Training {
                 estimator: Estimator::Gd,
                 batch: None,
                 batches: Batches::Poisson,
-                snapshot_probability: 0.3,
                 clip: None,
                 compressor: CompressorKind::Identity,
                 downlink: None,
@@ -206,13 +205,6 @@ impl Training {
     #[must_use]
     pub fn batch(mut self, batch: f64) -> Self {
         self.run.batch = Some(batch);
-        self
-    }
-
-    /// SVRG: the probability with which the snapshot moves in a round; 0.3 unless given.
-    #[must_use]
-    pub fn snapshot_probability(mut self, probability: f64) -> Self {
-        self.run.snapshot_probability = probability;
         self
     }
 
@@ -452,9 +444,15 @@ impl Training {
         if let NoiseTarget::Epsilon(value) | NoiseTarget::Sigma(value) = run.target {
             check("epsilon or sigma", "above 0", value, value > 0.0)?;
         }
-        let probability = run.snapshot_probability;
-        let holds = probability > 0.0 && probability <= 1.0;
-        check("the snapshot probability", "in (0, 1]", probability, holds)?;
+        if let Estimator::Svrg {
+            snapshot_probability,
+            ..
+        } = run.estimator
+        {
+            let holds = snapshot_probability > 0.0 && snapshot_probability <= 1.0;
+            let what = "the snapshot probability";
+            check(what, "in (0, 1]", snapshot_probability, holds)?;
+        }
         check(
             "rounds",
             "at least 1",

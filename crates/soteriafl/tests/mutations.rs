@@ -16,7 +16,7 @@ use soteriafl::core::data::{Dataset, DenseRows, Features};
 use soteriafl::core::estimator::Clipping;
 use soteriafl::core::objective::{Explicit, Outcome, RecordLoss, Regularizer, RowView};
 use soteriafl::core::privacy::Noise;
-use soteriafl::core::protocol::{Client, ClientPlan, EstimatorPlan, RoundScratch, Schedule};
+use soteriafl::core::protocol::{Client, ClientPlan, Estimator, RoundScratch, Schedule};
 use soteriafl::core::random::{PublicSeed, Purpose, SecretKey};
 use soteriafl::core::sampling::{Coins, Sampling};
 use soteriafl::persons;
@@ -139,7 +139,6 @@ fn run() -> Specification {
         estimator: Estimator::Gd,
         batch: None,
         batches: Batches::Poisson,
-        snapshot_probability: 0.3,
         clip: Some(Clip {
             bound: 0.5,
             scope: ClipScope::Record,
@@ -272,7 +271,7 @@ fn records(target: f32) -> Dataset {
     Dataset::new(Features::Dense(features), vec![0; RECORDS], 1).unwrap()
 }
 
-fn plan(estimator: EstimatorPlan, kind: CompressorKind) -> Arc<ClientPlan> {
+fn plan(estimator: Estimator, kind: CompressorKind) -> Arc<ClientPlan> {
     Arc::new(ClientPlan {
         compressor: Compressor::new(kind, COLUMNS, 1.0).unwrap(),
         objective: Arc::new(Explicit(Steered)),
@@ -296,7 +295,7 @@ const POISSON: Sampling = Sampling::Poisson {
 type Transcript = Vec<(Option<Vec<u32>>, Vec<f32>)>;
 
 /// What a client with so little noise that only records are seen sends, round after round.
-fn messages(estimator: EstimatorPlan, kind: CompressorKind, target: f32) -> Transcript {
+fn messages(estimator: Estimator, kind: CompressorKind, target: f32) -> Transcript {
     use soteriafl::core::objective::Coordinates;
     let plan = plan(estimator, kind);
     let key = SecretKey::simulated(8, 1);
@@ -328,19 +327,19 @@ fn sampled(round: usize) -> bool {
     rows.contains(&3)
 }
 
-fn estimators() -> [(EstimatorPlan, [f64; 2]); 3] {
+fn estimators() -> [(Estimator, [f64; 2]); 3] {
     let (m, difference_clip) = (RECORDS as f64, Some(DIFFERENCE));
     let pair = [CLIP / m, DIFFERENCE / BATCH + CLIP / m];
     [
-        (EstimatorPlan::Minibatch, [0.0, CLIP / BATCH]),
+        (Estimator::Sgd, [0.0, CLIP / BATCH]),
         (
-            EstimatorPlan::Svrg {
+            Estimator::Svrg {
                 snapshot_probability: 0.3,
                 difference_clip,
             },
             pair,
         ),
-        (EstimatorPlan::Saga { difference_clip }, pair),
+        (Estimator::Saga { difference_clip }, pair),
     ]
 }
 
@@ -365,7 +364,7 @@ fn sensitivity() -> bool {
 
 /// Whether the other records' sums are `0.25 x_0 / b` each, however many were drawn.
 fn divisors() -> bool {
-    let sent = messages(EstimatorPlan::Minibatch, CompressorKind::Identity, 0.0);
+    let sent = messages(Estimator::Sgd, CompressorKind::Identity, 0.0);
     // Every record's gradient is at most 1 and clipped to 0.5, or 0.2 in some rounds.
     sent.iter().enumerate().all(|(round, (_, values))| {
         let level = [0.6f32, 1.0, -1.0, 1.0, 1.0, -1.0, 0.2][round % 7];
@@ -377,13 +376,7 @@ fn divisors() -> bool {
 
 /// Whether neighbours send the same coordinates.
 fn selection() -> bool {
-    let send = |target| {
-        messages(
-            EstimatorPlan::Minibatch,
-            CompressorKind::RandK { k: 5 },
-            target,
-        )
-    };
+    let send = |target| messages(Estimator::Sgd, CompressorKind::RandK { k: 5 }, target);
     let coordinates = |sent: Transcript| sent.into_iter().map(|(c, _)| c).collect::<Vec<_>>();
     let first = coordinates(send(0.0));
     [1.0, -3.0, 0.01]

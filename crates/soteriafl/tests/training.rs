@@ -36,6 +36,7 @@ fn training() -> Training {
 #[test]
 fn a_configuration_and_a_program_mean_the_same() {
     let svrg = Estimator::Svrg {
+        snapshot_probability: 0.3,
         difference_clip: Some(0.2),
     };
     for (estimator, batch, noise) in [
@@ -45,7 +46,6 @@ fn a_configuration_and_a_program_mean_the_same() {
     ] {
         let mut described = training()
             .estimator(estimator)
-            .snapshot_probability(0.3)
             .regularizer(Regularizer::L2 { lambda: 0.01 });
         let mut settings = vec![
             "data.source=synthetic:600x8".to_string(),
@@ -147,6 +147,7 @@ fn claims_are_withheld_with_their_reason() {
 fn what_cannot_run_is_refused_in_words() {
     let selected_svrg = training()
         .estimator(Estimator::Svrg {
+            snapshot_probability: 0.3,
             difference_clip: Some(0.1),
         })
         .batch(20.0)

@@ -102,6 +102,7 @@ fn calibration_meets_the_target_from_below() {
         (Estimator::Sgd, 0.02, Some(0.05)),
         (
             Estimator::Svrg {
+                snapshot_probability: 0.3,
                 difference_clip: Some(0.25),
             },
             0.02,

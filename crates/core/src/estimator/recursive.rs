@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use soteriafl_accountant::Recursion;
 
-use super::{Estimator, Minibatch, RoundInput, Scratch, add_differences};
+use super::{EstimatorState, Minibatch, RoundInput, Scratch, add_differences};
 use crate::linalg::bytes::{append_floats, floats};
 use crate::objective::{Objective, ObjectiveError};
 use crate::privacy::RawEstimate;
@@ -51,7 +51,7 @@ impl Recursive {
     }
 }
 
-impl Estimator for Recursive {
+impl EstimatorState for Recursive {
     fn estimate(
         &mut self,
         input: RoundInput<'_>,

@@ -16,7 +16,7 @@
 
 use super::saga::restore;
 use super::table::Table;
-use super::{Estimator, RoundInput, Scratch};
+use super::{EstimatorState, RoundInput, Scratch};
 use crate::objective::{Objective, ObjectiveError};
 use crate::privacy::{RawEstimate, Term};
 
@@ -38,7 +38,7 @@ impl Sag {
     }
 }
 
-impl Estimator for Sag {
+impl EstimatorState for Sag {
     fn estimate(
         &mut self,
         input: RoundInput<'_>,

@@ -2,7 +2,7 @@
 //! the mean of the table as it was before the round.
 
 use super::table::Table;
-use super::{Estimator, RoundInput, Scratch, add_differences};
+use super::{EstimatorState, RoundInput, Scratch, add_differences};
 use crate::objective::{Objective, ObjectiveError};
 use crate::privacy::RawEstimate;
 
@@ -22,7 +22,7 @@ impl Saga {
     }
 }
 
-impl Estimator for Saga {
+impl EstimatorState for Saga {
     fn estimate(
         &mut self,
         input: RoundInput<'_>,

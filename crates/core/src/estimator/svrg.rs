@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Clipping, Estimator, RoundInput, Scratch, add_differences};
+use super::{Clipping, EstimatorState, RoundInput, Scratch, add_differences};
 use crate::linalg::bytes::{append_floats, floats};
 use crate::objective::{Objective, ObjectiveError};
 use crate::privacy::{KeptMean, RawEstimate};
@@ -36,7 +36,7 @@ impl Svrg {
     }
 }
 
-impl Estimator for Svrg {
+impl EstimatorState for Svrg {
     fn estimate(
         &mut self,
         input: RoundInput<'_>,

@@ -9,19 +9,19 @@
 
 mod plan;
 
-pub use plan::{ClientError, ClientPlan, EstimatorPlan, suits_secure_noise};
+pub use plan::{ClientError, ClientPlan, suits_secure_noise};
+pub use soteriafl_accountant::Estimator;
 
 use std::sync::Arc;
 
+use soteriafl_accountant::Over;
 use soteriafl_accountant::mutation::{Mutation, active};
 
 use super::{ClientId, Round};
 use crate::compress::{Selection, Update};
 use crate::data::Dataset;
 use crate::data::prefetch::BatchPrefetch;
-use crate::estimator::{
-    Clipping, Estimator, Increment, Minibatch, Recursive, RoundInput, Sag, Saga, Scratch, Svrg,
-};
+use crate::estimator::{Clipping, EstimatorState, Increment, RoundInput, Scratch, with_state};
 use crate::linalg::memory::{prefetch_places, thread_buffer};
 use crate::objective::{Coordinates, ObjectiveError, Workspace};
 use crate::privacy::{GaussianMechanism, Noise, RawEstimate, Released, RoundNoise};
@@ -39,7 +39,7 @@ pub struct Client {
     /// The mechanism of increments, where they have noise of their own.
     increments: Option<GaussianMechanism>,
     sampling: Sampling,
-    estimator: Box<dyn Estimator>,
+    estimator: Box<dyn EstimatorState>,
     clipping: Clipping,
     shift: Vec<f32>,
 }
@@ -108,7 +108,7 @@ impl Client {
         let terms = plan::secure_terms(&plan, &sampling, records)?;
         let (clipping, difference_clip) = plan::tighten(&plan)?;
         let dimension = plan.objective.dimension();
-        let coordinates = if plan.estimator.keeps_mean() {
+        let coordinates = if plan.estimator.kind().keeps_mean() {
             dimension
         } else {
             plan.compressor.values()
@@ -127,7 +127,7 @@ impl Client {
             None => None,
         };
         // A table's mean loses what was added to it, which is exact as long as nothing saturates.
-        if plan.estimator.keeps_table()
+        if plan.estimator.kind().keeps_table()
             && let Some(most) = mechanism.reference_capacity()
             && records as u64 > most
         {
@@ -137,13 +137,7 @@ impl Client {
                 most,
             });
         }
-        let estimator: Box<dyn Estimator> = match plan.estimator {
-            EstimatorPlan::Minibatch => Box::new(Minibatch),
-            EstimatorPlan::Svrg { .. } => Box::new(Svrg::new(difference_clip)),
-            EstimatorPlan::Saga { .. } => Box::new(Saga::new(difference_clip)),
-            EstimatorPlan::Sag { memory } => Box::new(Sag::new(memory)),
-            EstimatorPlan::Recursive(recursion) => Box::new(Recursive::new(&recursion)),
-        };
+        let estimator = with_state(plan.estimator, difference_clip);
         let shift = if plan.shift_step.is_some() {
             vec![0.0; dimension]
         } else {
@@ -215,7 +209,7 @@ impl Client {
     /// Whether the estimator remembers secret coins, so that only the coins of past rounds (or a
     /// saved state) can rebuild it: SAGA and SAG. See [`replay_round`](Self::replay_round).
     pub fn remembers_coins(&self) -> bool {
-        self.plan.estimator.keeps_table()
+        self.plan.estimator.kind().keeps_table()
     }
 
     /// Brings the estimator's memory to the state in which [`message`](Self::message) left it in
@@ -487,7 +481,11 @@ impl Client {
             batch = rows.len().max(1) as f64;
         }
         let count = coordinates.count(plan.objective.dimension());
-        let divisors = plan.estimator.divisors(batch, all);
+        // A term of weight zero has no divisor.
+        let mut divisors = [batch, all];
+        for term in plan.estimator.terms(1.0) {
+            divisors[usize::from(term.over == Over::All)] /= term.weight;
+        }
         let mut sum =
             self.mechanism(increment)
                 .empty_estimate(count, divisors, &mut scratch.workspace);

@@ -14,7 +14,7 @@ use soteriafl_core::objective::{
 };
 use soteriafl_core::privacy::Noise;
 use soteriafl_core::protocol::{
-    Client, ClientPlan, EstimatorPlan, Round, RoundScratch, Schedule, Server, ServerPlan,
+    Client, ClientPlan, Estimator, Round, RoundScratch, Schedule, Server, ServerPlan,
 };
 use soteriafl_core::random::{PublicSeed, SecretKey};
 use soteriafl_core::sampling::Sampling;
@@ -90,7 +90,7 @@ pub fn client_plan(objective: Arc<dyn Objective>, kind: CompressorKind) -> Clien
     ClientPlan {
         compressor: Compressor::new(kind, objective.dimension(), 1.0).unwrap(),
         objective,
-        estimator: EstimatorPlan::Minibatch,
+        estimator: Estimator::Sgd,
         clipping: Clipping::Record(1.0),
         estimate_clip: None,
         regularizer: None,

@@ -8,7 +8,7 @@ use soteriafl_core::compress::{DownlinkKind, Rounding, Selection};
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Activation, Coordinates, Regularizer};
 use soteriafl_core::privacy::Noise;
-use soteriafl_core::protocol::{ClientPlan, Equalizing, EstimatorPlan, Round, Schedule, Smoothing};
+use soteriafl_core::protocol::{ClientPlan, Equalizing, Estimator, Round, Schedule, Smoothing};
 use soteriafl_core::random::{
     IndexSeed, PublicPurpose, PublicSeed, Purpose, SecretKey, fill_standard_normal, unit,
 };
@@ -235,7 +235,7 @@ impl ReferenceClient {
         let present = p >= 1.0 || unit(&mut stream) < p;
         let w = self.snapshot.get_or_insert_with(|| x.to_vec()).clone();
         let message = present.then(|| self.release(setting, round, x, &w));
-        if let EstimatorPlan::Svrg {
+        if let Estimator::Svrg {
             snapshot_probability,
             ..
         } = plan.estimator
@@ -315,16 +315,16 @@ impl ReferenceClient {
         };
         let mut sum = vec![0.0; x.len()];
         let (difference_clip, references) = match setting.plan.estimator {
-            EstimatorPlan::Minibatch => {
+            Estimator::Gd | Estimator::Sgd => {
                 for &j in &batch {
                     add(&mut sum, 1.0 / b, &gradient(j as usize, x));
                 }
                 return sum;
             }
-            EstimatorPlan::Svrg {
+            Estimator::Svrg {
                 difference_clip, ..
             } => (difference_clip, vec![w.to_vec(); m]),
-            EstimatorPlan::Recursive(recursion) => {
+            Estimator::Recursive(recursion) => {
                 let scale = increment_scale(&setting.plan, round, x, w);
                 for &j in &batch {
                     let mut increment = gradient(j as usize, x);
@@ -341,7 +341,7 @@ impl ReferenceClient {
                 }
                 return sum;
             }
-            EstimatorPlan::Sag { memory } => {
+            Estimator::Sag { memory } => {
                 let unvisited = || vec![None; m];
                 let visits = self.last_visits.get_or_insert_with(unvisited);
                 batch
@@ -357,7 +357,7 @@ impl ReferenceClient {
                 }
                 return sum;
             }
-            EstimatorPlan::Saga { difference_clip } => {
+            Estimator::Saga { difference_clip } => {
                 let visits = self.visits.take().unwrap_or_else(|| vec![x.to_vec(); m]);
                 (difference_clip, visits)
             }
@@ -372,7 +372,7 @@ impl ReferenceClient {
         for (j, reference) in references.iter().enumerate() {
             add(&mut sum, 1.0 / m as f64, &gradient(j, reference));
         }
-        if let EstimatorPlan::Saga { .. } = setting.plan.estimator {
+        if let Estimator::Saga { .. } = setting.plan.estimator {
             let visits = self.visits.insert(references);
             batch.iter().for_each(|&j| visits[j as usize] = x.to_vec());
         }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use soteriafl_core::protocol::{ClientId, EstimatorPlan, Round, ServerState};
+use soteriafl_core::protocol::{ClientId, Estimator, Round, ServerState};
 
 use super::super::participant::Position;
 use super::super::store::ServerStore;
@@ -129,7 +129,7 @@ impl<S: ServerStore> Coordinator<S> {
 
     /// The last round of `from..to` after which all clients move their SVRG snapshot.
     fn last_coin(&self, from: Round, to: Round) -> Option<Round> {
-        if !matches!(self.plan.estimator, EstimatorPlan::Svrg { .. }) {
+        if !matches!(self.plan.estimator, Estimator::Svrg { .. }) {
             return None;
         }
         let before = self.coins.partition_point(|&round| round < to);

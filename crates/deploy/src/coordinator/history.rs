@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use soteriafl_core::protocol::{ClientId, EstimatorPlan, Round};
+use soteriafl_core::protocol::{ClientId, Round};
 
 use super::super::store::{ClosedRound, ServerStore, accepts};
 use super::{Coordinator, CoordinatorError};
@@ -56,15 +56,7 @@ impl<S: ServerStore> Coordinator<S> {
     /// Notes the bytes of the next round's average, and the round's coin.
     pub(super) fn note_average(&mut self, bytes: usize) {
         let round = self.round();
-        if let EstimatorPlan::Svrg {
-            snapshot_probability,
-            ..
-        } = self.plan.estimator
-            && self
-                .plan
-                .public_seed
-                .snapshot_coin(round, snapshot_probability)
-        {
+        if self.plan.snapshot_coin(round) {
             self.coins.push(round);
         }
         let before = self.bytes.last().copied().unwrap_or(0);

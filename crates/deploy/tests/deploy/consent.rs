@@ -297,6 +297,7 @@ fn honest_runs_are_joined() {
 }
 
 const SVRG: Estimator = Estimator::Svrg {
+    snapshot_probability: 0.3,
     difference_clip: Some(0.25),
 };
 

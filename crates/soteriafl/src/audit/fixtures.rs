@@ -17,7 +17,6 @@ pub(crate) fn run() -> Specification {
         estimator: Estimator::Gd,
         batch: None,
         batches: Batches::Poisson,
-        snapshot_probability: 0.3,
         clip: Some(Clip {
             bound: 0.5,
             scope: ClipScope::Record,

@@ -273,11 +273,9 @@ impl Strategy {
     fn of(run: &Specification, records: usize, sigma: f64, clip: f64) -> Self {
         let m = records as f64;
         let b = run.batch.unwrap_or(m);
-        let difference = match run.estimator {
-            Estimator::Svrg { difference_clip } | Estimator::Saga { difference_clip } => {
-                difference_clip.unwrap_or(2.0 * clip)
-            }
-            Estimator::Gd | Estimator::Sgd | Estimator::Sag { .. } | Estimator::Recursive(_) => 0.0,
+        let difference = match run.estimator.has_two_terms() {
+            true => run.estimator.difference_clip().unwrap_or(2.0 * clip),
+            false => 0.0,
         };
         // The longest reference gradient that leaves room for a whole difference.
         let low = (clip - difference).max(-clip);
@@ -337,7 +335,7 @@ impl Strategy {
                     (steer, shifts)
                 }
                 // The snapshot is taken at the low level, and nothing differs from it there.
-                Estimator::Svrg { .. } if round == 0 || snapshot(plan, round) => {
+                Estimator::Svrg { .. } if round == 0 || plan.snapshot_coin(round) => {
                     (Steer::Low, still)
                 }
                 Estimator::Saga { .. } if round == 0 => (Steer::Low, still),
@@ -353,18 +351,6 @@ impl Strategy {
                 ),
             })
             .collect()
-    }
-}
-
-/// Whether the public coin moves the snapshot to this round's model.
-fn snapshot(plan: &ClientPlan, round: Round) -> bool {
-    use soteriafl_core::protocol::EstimatorPlan;
-    match plan.estimator {
-        EstimatorPlan::Svrg {
-            snapshot_probability,
-            ..
-        } => plan.public_seed.snapshot_coin(round, snapshot_probability),
-        _ => false,
     }
 }
 

@@ -75,7 +75,7 @@ impl NaturalGame {
     ) -> Result<Self, AuditError> {
         super::playable(run)?;
         let refuse = |reason: &str| Err(AuditError::Natural(reason.to_string()));
-        if !matches!(run.estimator, Estimator::Gd | Estimator::Sgd) {
+        if !run.estimator.is_memoryless() {
             return refuse("are played with gd and sgd");
         }
         if run.records_per_person > 1 || run.moments.is_some() || run.regularizer_at_client {

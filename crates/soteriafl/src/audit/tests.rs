@@ -71,7 +71,13 @@ fn true_claims_are_consistent_and_nearly_reached() {
             },
             0.7,
         ),
-        (sampled(Estimator::Svrg { difference_clip }), 0.2),
+        (
+            sampled(Estimator::Svrg {
+                snapshot_probability: 0.3,
+                difference_clip,
+            }),
+            0.2,
+        ),
         (sampled(Estimator::Saga { difference_clip }), 0.2),
     ];
     for (run, share) in cases {

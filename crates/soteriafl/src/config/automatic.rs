@@ -318,7 +318,7 @@ impl Config {
 
     /// What the clip bounds.
     pub(super) fn scope(&self, estimator: EstimatorKind, compressor: CompressorKind) -> ClipScope {
-        let minibatch = matches!(estimator, EstimatorKind::Gd | EstimatorKind::Sgd);
+        let minibatch = estimator.is_memoryless();
         match (self.preset, compressor) {
             (Preset::Auto, CompressorKind::RandK { .. }) if minibatch => ClipScope::Selected,
             _ => ClipScope::Record,

@@ -225,7 +225,7 @@ impl Config {
         let keeps = gossip.transport.keeps_noise();
         let theory = self.rounds == Auto::Given(Theory::Theory)
             || resolved.step_size_origin == StepSizeOrigin::Theory;
-        let gradient = matches!(resolved.estimator, EstimatorKind::Gd | EstimatorKind::Sgd);
+        let gradient = resolved.estimator.is_memoryless();
         let refused: [(bool, &str, &str); 13] = [
             (
                 !gradient,

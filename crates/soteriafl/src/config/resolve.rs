@@ -135,6 +135,10 @@ impl Resolved {
                 (EstimatorKind::Sag, _) => Estimator::Sag {
                     memory: self.memory,
                 },
+                (EstimatorKind::Svrg, _) => Estimator::Svrg {
+                    snapshot_probability: self.snapshot_probability,
+                    difference_clip: self.difference_clip,
+                },
                 (kind, None) => Estimator::new(kind, self.difference_clip),
             },
             batch: self.batch,
@@ -142,7 +146,6 @@ impl Resolved {
                 true => Batches::WithReplacement,
                 false => Batches::Poisson,
             },
-            snapshot_probability: self.snapshot_probability,
             clip: self.clipped.then_some(clip),
             compressor: self.compressor,
             downlink: self.downlink,

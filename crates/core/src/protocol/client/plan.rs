@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use soteriafl_accountant::{EventError, Recursion};
+use soteriafl_accountant::{Estimator, EventError, Over};
 
 use crate::compress::Compressor;
 use crate::data::Dataset;
@@ -15,75 +15,6 @@ use crate::protocol::{ClientId, Round};
 use crate::random::PublicSeed;
 use crate::sampling::{Coins, Sampling};
 
-/// The choice of an estimator.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum EstimatorPlan {
-    /// Full gradient, or a minibatch of it: GD, SGD.
-    Minibatch,
-    /// SVRG.
-    Svrg {
-        /// Probability of the shared snapshot coin.
-        snapshot_probability: f64,
-        /// `C_A`; `None` leaves differences as they are.
-        difference_clip: Option<f64>,
-    },
-    /// SAGA.
-    Saga {
-        /// `C_A`; `None` leaves differences as they are.
-        difference_clip: Option<f64>,
-    },
-    /// SAG.
-    Sag {
-        /// The weight `a` of the table's mean, in (0, 1].
-        memory: f64,
-    },
-    /// Increments that the server adds up.
-    Recursive(Recursion),
-}
-
-impl EstimatorPlan {
-    /// Whether an estimate holds a mean over all records, which is kept on all coordinates.
-    pub(super) fn keeps_mean(self) -> bool {
-        matches!(
-            self,
-            Self::Svrg { .. } | Self::Saga { .. } | Self::Sag { .. }
-        )
-    }
-
-    /// Whether the estimator remembers when each record was last in a batch.
-    pub(super) fn keeps_table(self) -> bool {
-        matches!(self, Self::Saga { .. } | Self::Sag { .. })
-    }
-
-    /// The divisors of the minibatch's sum and of the sum over all records, weights included: a
-    /// term of weight zero has no divisor.
-    pub(super) fn divisors(self, batch: f64, records: f64) -> [f64; 2] {
-        match self {
-            Self::Sag { memory } => [batch / (1.0 - memory), records / memory],
-            _ => [batch, records],
-        }
-    }
-
-    /// The recursion that the server must follow, if there is one.
-    pub fn recursion(self) -> Option<Recursion> {
-        match self {
-            Self::Recursive(recursion) => Some(recursion),
-            _ => None,
-        }
-    }
-
-    /// The bound on differences that is the same in every round.
-    fn difference_clip(self) -> Option<f64> {
-        match self {
-            Self::Svrg {
-                difference_clip, ..
-            }
-            | Self::Saga { difference_clip } => difference_clip,
-            Self::Minibatch | Self::Sag { .. } | Self::Recursive(_) => None,
-        }
-    }
-}
-
 /// What all clients of a run share.
 #[derive(Clone)]
 pub struct ClientPlan {
@@ -92,7 +23,7 @@ pub struct ClientPlan {
     /// The compressor, participation included.
     pub compressor: Compressor,
     /// The estimator.
-    pub estimator: EstimatorPlan,
+    pub estimator: Estimator,
     /// How each record is clipped.
     pub clipping: Clipping,
     /// Clips the client's whole estimate instead, as the authors' experiments do: no claim.
@@ -114,9 +45,9 @@ pub struct ClientPlan {
 
 impl ClientPlan {
     /// The shared snapshot coin of `round`; always tails without SVRG.
-    pub(super) fn snapshot_coin(&self, round: Round) -> bool {
+    pub fn snapshot_coin(&self, round: Round) -> bool {
         match self.estimator {
-            EstimatorPlan::Svrg {
+            Estimator::Svrg {
                 snapshot_probability,
                 ..
             } => self.public_seed.snapshot_coin(round, snapshot_probability),
@@ -233,7 +164,7 @@ pub(super) fn check(
             "gradients need an unbiased compressor: grid and top-k are for what clients keep",
         ));
     }
-    if let EstimatorPlan::Sag { memory } = plan.estimator
+    if let Estimator::Sag { memory } = plan.estimator
         && !(memory > 0.0 && memory <= 1.0)
     {
         return Err(ClientError::Unsupported("the memory of sag is in (0, 1]"));
@@ -258,8 +189,7 @@ pub(super) fn check(
             return Err(ClientError::Unsupported(reason));
         }
     }
-    if plan.estimator != EstimatorPlan::Minibatch && matches!(plan.clipping, Clipping::Selected(_))
-    {
+    if !plan.estimator.is_memoryless() && matches!(plan.clipping, Clipping::Selected(_)) {
         return Err(ClientError::Unsupported(
             "clip_scope = \"selected\" works with gd and sgd only",
         ));
@@ -350,35 +280,23 @@ pub(super) fn secure_terms(
         Clipping::Record(bound) | Clipping::Selected(bound) => bound,
     };
     let divisor = sampling.divisor(records);
-    match plan.estimator {
-        // Increments are counted in units in which they are no longer than a gradient.
-        EstimatorPlan::Minibatch | EstimatorPlan::Recursive(_) => {
-            Ok(vec![TermBound { clip, divisor }])
-        }
-        EstimatorPlan::Sag { memory } => {
-            let divisors = plan.estimator.divisors(divisor, records as f64);
-            let terms = divisors.map(|divisor| TermBound { clip, divisor });
-            // The minibatch has no weight of its own where everything is remembered.
-            let first = usize::from(memory == 1.0);
-            Ok(terms[first..].to_vec())
-        }
-        EstimatorPlan::Svrg { .. } | EstimatorPlan::Saga { .. } => {
-            match (plan.estimator.difference_clip(), plan.noise) {
-                (Some(difference), _) => Ok(vec![
-                    TermBound {
-                        clip: difference,
-                        divisor,
-                    },
-                    TermBound {
-                        clip,
-                        divisor: records as f64,
-                    },
-                ]),
-                (None, Noise::Secure) => Err(ClientError::Unsupported(
-                    "secure noise with svrg and saga needs a difference_clip",
-                )),
-                (None, _) => Ok(Vec::new()),
-            }
-        }
+    if plan.estimator.has_two_terms() && plan.estimator.difference_clip().is_none() {
+        return match plan.noise {
+            Noise::Secure => Err(ClientError::Unsupported(
+                "secure noise with svrg and saga needs a difference_clip",
+            )),
+            _ => Ok(Vec::new()),
+        };
     }
+    let terms = plan.estimator.terms(clip).into_iter().map(|term| {
+        let divisor = match term.over {
+            Over::Batch => divisor,
+            Over::All => records as f64,
+        };
+        TermBound {
+            clip: term.clip,
+            divisor: divisor / term.weight,
+        }
+    });
+    Ok(terms.collect())
 }

@@ -83,7 +83,10 @@ fn likelihood_ratios_of_hidden_coins_are_those_of_the_client() {
     let difference_clip = Some(0.2);
     for run in [
         with(Estimator::Sgd),
-        with(Estimator::Svrg { difference_clip }),
+        with(Estimator::Svrg {
+            snapshot_probability: 0.3,
+            difference_clip,
+        }),
         with(Estimator::Saga { difference_clip }),
         with(Estimator::Saga {
             difference_clip: None,
