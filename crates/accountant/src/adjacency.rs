@@ -1,7 +1,5 @@
 //! The neighbouring relation.
 
-use crate::words::words;
-
 /// Which two data sets count as neighbours. Every cost is stated under one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Adjacency {

@@ -4,7 +4,6 @@ use std::fmt;
 
 use crate::adjacency::Adjacency;
 use crate::rounding::round_up;
-use crate::words::words;
 
 /// Which accountant decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

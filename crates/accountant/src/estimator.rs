@@ -31,7 +31,6 @@
 use crate::error::{EventError, check_positive, check_range};
 use crate::mixture::ShiftMixture;
 use crate::recursion::{NoiseLevels, Recursion};
-use crate::words::words;
 
 /// Which gradient estimator: the choice without its parameters, as configuration and theory need
 /// it.

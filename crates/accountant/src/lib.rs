@@ -13,6 +13,9 @@
 //!
 #![doc = include_str!("../README.md")]
 
+#[macro_use]
+mod words;
+
 mod adjacency;
 mod amplification;
 mod calibrate;
@@ -32,7 +35,6 @@ pub mod question;
 pub mod rdp;
 pub mod recursion;
 mod rounding;
-mod words;
 
 pub use adjacency::Adjacency;
 pub use cost::{Amplification, Cost, Method};

@@ -10,7 +10,6 @@ use crate::error::{EventError, check_positive, check_range};
 use crate::estimator::Estimator;
 use crate::mixture::ShiftMixture;
 use crate::mutation::{self, Mutation};
-use crate::words::words;
 
 /// Which vector each record's clip bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

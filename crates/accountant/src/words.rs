@@ -1,12 +1,21 @@
 //! Words for choices: one table gives a type its `Display`, its `FromStr` and the list of all its
 //! values.
 
-/// `words!(Type, "what it is called in errors", Variant = "word", ...)`.
+/// Gives an enum its words: `words!(Type, "what it is called in errors", Variant = "word", ...)`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! words {
     ($type:ident, $what:literal, $($variant:ident = $word:literal),+ $(,)?) => {
         impl $type {
             /// Every choice, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// All words, as `first | second | ...`.
+            #[must_use]
+            pub fn list() -> String {
+                let words: Vec<&str> = Self::ALL.iter().map(|choice| choice.word()).collect();
+                words.join(" | ")
+            }
 
             /// The word for it in files, options and reports.
             #[must_use]
@@ -40,5 +49,3 @@ macro_rules! words {
         }
     };
 }
-
-pub(crate) use words;

@@ -13,9 +13,7 @@
 //! The body of a message is described in [`crate::compress`], an average at [`put_average`], what
 //! the server sends in its place when the way down is compressed at [`Downlink`].
 
-use crate::compress::{
-    Compressor, CompressorKind, DecodeError, Downlink, Rounding, Update, check_finite,
-};
+use crate::compress::{Compressor, DecodeError, Downlink, Rounding, Update, check_finite};
 use crate::linalg::bytes::{append_floats, floats};
 use crate::linalg::vectorised;
 
@@ -29,8 +27,12 @@ const ABSENT: u8 = 0;
 
 /// Writes the header of a message that carries a body.
 pub fn put_header(compressor: &Compressor, round: u32, message: &mut Vec<u8>) {
-    let kind = kind_byte(compressor.kind());
-    put(kind, compressor.dimension(), round, message);
+    put(
+        compressor.wire_kind(),
+        compressor.dimension(),
+        round,
+        message,
+    );
 }
 
 /// Writes the message of a client that skips the round.
@@ -66,7 +68,7 @@ pub fn decode(
     }
     expect(
         "kind",
-        u64::from(kind_byte(compressor.kind())),
+        u64::from(compressor.wire_kind()),
         u64::from(header[1]),
     )?;
     compressor.decode(body, update)?;
@@ -109,17 +111,6 @@ fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), DecodeEr
             expected,
             found,
         })
-    }
-}
-
-fn kind_byte(kind: CompressorKind) -> u8 {
-    match kind {
-        CompressorKind::Identity => 1,
-        CompressorKind::RandK { .. } => 2,
-        CompressorKind::Qsgd { .. } => 3,
-        CompressorKind::Natural => 4,
-        CompressorKind::Grid { .. } => 5,
-        CompressorKind::TopK { .. } => 6,
     }
 }
 
@@ -353,6 +344,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::compress::CompressorKind;
 
     fn compressor() -> Compressor {
         Compressor::new(CompressorKind::RandK { k: 2 }, 5, 1.0).unwrap()

@@ -94,8 +94,7 @@ impl Rule {
         let scale = 1.0 / compressor.participation();
         let step = plan.shift_step.unwrap_or(0.0);
         let largest_factor = match compressor.kind() {
-            CompressorKind::Identity => scale,
-            CompressorKind::RandK { k } => scale * compressor.dimension() as f64 / k as f64,
+            CompressorKind::Identity | CompressorKind::RandK { .. } => compressor.scaling(),
             CompressorKind::Natural => 2.0 * scale,
             // Clients of a server do not send them.
             CompressorKind::Grid { .. } | CompressorKind::TopK { .. } => return Rule::None,

@@ -7,6 +7,8 @@
 
 mod aggregation;
 mod automatic;
+mod batch;
+mod compressor;
 mod document;
 mod downlink;
 mod elsewhere;
@@ -22,19 +24,21 @@ mod regression;
 pub mod resolve;
 mod sag;
 mod table;
-mod travel;
 mod write;
 
 use std::sync::Arc;
 
 pub use crate::specification::{AccountantName, NoiseName, NoiseTarget, Output};
+use soteriafl_accountant::words;
 pub use soteriafl_accountant::{Adjacency, ClipScope, EstimatorKind};
+pub use soteriafl_core::compress::CompressorName;
 use soteriafl_core::gossip::Topology;
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
 use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 
 use crate::problem::ElsewhereModel;
+pub use compressor::compressor_text;
 pub use document::{ConfigError, Document};
 pub use downlink::{DownlinkChoice, Part};
 pub use linear::private_ranges;
@@ -101,6 +105,16 @@ pub enum ModelKind {
     Elsewhere,
 }
 
+words!(
+    ModelKind,
+    "model",
+    Logistic = "logistic",
+    Softmax = "softmax",
+    Linear = "linear",
+    Mlp = "mlp",
+    Elsewhere = "elsewhere",
+);
+
 impl ModelKind {
     /// Whether its output is linear in the features and one number.
     pub fn is_linear(self) -> bool {
@@ -110,11 +124,6 @@ impl ModelKind {
     /// Whether it has layers: what is chosen for it is what was found for networks.
     pub(crate) fn has_layers(self) -> bool {
         matches!(self, ModelKind::Mlp | ModelKind::Elsewhere)
-    }
-
-    /// As it is written in configurations.
-    pub fn name(self) -> &'static str {
-        read::name(read::MODELS, self)
     }
 }
 
@@ -127,6 +136,13 @@ pub enum Task {
     Regression,
 }
 
+words!(
+    Task,
+    "task",
+    Classification = "classification",
+    Regression = "regression",
+);
+
 /// What missing a number costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossName {
@@ -135,6 +151,8 @@ pub enum LossName {
     /// Half of the square near zero, linear beyond.
     Huber,
 }
+
+words!(LossName, "loss", Squared = "squared", Huber = "huber");
 
 /// The regularizer's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +164,14 @@ pub enum RegularizerKind {
     /// The paper's nonconvex one.
     Nonconvex,
 }
+
+words!(
+    RegularizerKind,
+    "regularizer",
+    None = "none",
+    L2 = "l2",
+    Nonconvex = "nonconvex",
+);
 
 /// Where the model starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,23 +219,6 @@ pub enum Preset {
     QDpsgd1,
     /// Tracked gradients, without a server.
     Porter,
-}
-
-/// The compressors' names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompressorName {
-    /// None.
-    Identity,
-    /// Random coordinates.
-    RandK,
-    /// Random dithering.
-    Qsgd,
-    /// Powers of two.
-    Natural,
-    /// Multiples of a step.
-    Grid,
-    /// The largest coordinates.
-    TopK,
 }
 
 /// The shift step.

@@ -10,7 +10,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::quality::Quality;
 use soteriafl_core::simulate::{Clock, Metrics, Traffic};
 
@@ -21,7 +20,6 @@ use crate::model_card;
 use crate::quality;
 use crate::report::{self, RunFiles};
 use crate::specification::Preliminary;
-use crate::words::readable;
 
 pub use deployed::{Deployed, TestSet};
 pub use finished::FinishedRun;
@@ -621,27 +619,4 @@ impl RunResult<'_> {
 /// Numbers that JSON cannot hold become null.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
-}
-
-/// One line on what travels.
-pub fn compressor_text(compressor: CompressorKind, dimension: usize) -> String {
-    match compressor {
-        CompressorKind::Identity => format!("all {dimension} coordinates"),
-        CompressorKind::RandK { k } if k == dimension => format!("all {dimension} coordinates"),
-        CompressorKind::RandK { k } => {
-            format!(
-                "random-k, {k} of {dimension} coordinates ({:.1}%)",
-                100.0 * k as f64 / dimension as f64
-            )
-        }
-        CompressorKind::Qsgd { levels } => format!("qsgd, {levels} levels"),
-        CompressorKind::Grid { step, bits } => {
-            format!("multiples of {} in {bits} bits", readable(step))
-        }
-        CompressorKind::TopK { k } => format!(
-            "the {k} largest of {dimension} coordinates ({:.1}%)",
-            100.0 * k as f64 / dimension as f64
-        ),
-        CompressorKind::Natural => "natural compression, 9 bits a coordinate".to_string(),
-    }
 }

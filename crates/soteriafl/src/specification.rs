@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use soteriafl_accountant::{Adjacency, ClipScope, Estimator};
+use soteriafl_accountant::{Adjacency, ClipScope, Estimator, words};
 use soteriafl_core::compress::{CompressError, Compressor, CompressorKind, Downlink, DownlinkKind};
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::gossip::{GossipPlan, Topology, Transport};
@@ -150,6 +150,8 @@ pub enum Output {
     Random,
 }
 
+words!(Output, "output", Last = "last", Random = "random");
+
 /// What the noise is set by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NoiseTarget {
@@ -172,6 +174,14 @@ pub enum AccountantName {
     Paper,
 }
 
+words!(
+    AccountantName,
+    "accountant",
+    Pld = "pld",
+    Rdp = "rdp",
+    Paper = "paper"
+);
+
 /// Who sees the messages of single clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregation {
@@ -193,6 +203,8 @@ pub enum NoiseName {
     /// Exact, on integers.
     Secure,
 }
+
+words!(NoiseName, "noise", Float = "float", Secure = "secure");
 
 /// What decided the step size. Only a step that no record decided leaves the claim as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

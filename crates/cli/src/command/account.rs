@@ -6,10 +6,11 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 use soteriafl_accountant::{
-    AccountError, Adjacency, ClipScope, Cost, Estimator, EventError, MEMORY, Mechanism, Method,
-    Question, Release, ShiftMixture, round_up,
+    AccountError, Adjacency, ClipScope, Cost, Estimator, EstimatorKind, EventError, Mechanism,
+    Method, Question, Release, ShiftMixture, round_up,
 };
 
 use super::digits::shortened;
@@ -61,8 +62,8 @@ const MECHANISM: [&str; 9] = [
 #[derive(clap::Args, Debug)]
 struct QuestionOptions {
     /// The gradient estimator
-    #[arg(long, value_enum)]
-    estimator: Option<EstimatorChoice>,
+    #[arg(long, value_parser = estimator())]
+    estimator: Option<EstimatorKind>,
     /// The client's number of records
     #[arg(long, value_name = "M", value_parser = count, allow_hyphen_values = true)]
     samples: Option<u64>,
@@ -126,13 +127,12 @@ struct QuestionOptions {
     plot: Option<PathBuf>,
 }
 
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum EstimatorChoice {
-    Gd,
-    Sgd,
-    Svrg,
-    Saga,
-    Sag,
+/// Estimators that the accountant's other options describe: a recursion has numbers of its own.
+fn estimator() -> impl TypedValueParser<Value = EstimatorKind> {
+    let known = EstimatorKind::ALL.iter();
+    let described = known.filter(|kind| **kind != EstimatorKind::Recursive);
+    PossibleValuesParser::new(described.map(|kind| kind.word()))
+        .try_map(|word| word.parse::<EstimatorKind>())
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +227,7 @@ impl QuestionOptions {
             return Err(missing("--clip", "the bound on each record's gradient"));
         };
         let batch = match (estimator, self.batch) {
-            (EstimatorChoice::Gd, given) => {
+            (EstimatorKind::Gd, given) => {
                 if given.is_some() {
                     verbosity.warn("`--batch` is ignored: gd uses every record in every round");
                 }
@@ -249,14 +249,9 @@ impl QuestionOptions {
             (_, Some(batch)) => batch,
         };
         let difference_clip = self.difference_clip;
-        let estimator = match estimator {
-            EstimatorChoice::Gd => Estimator::Gd,
-            EstimatorChoice::Sgd => Estimator::Sgd,
-            EstimatorChoice::Svrg => Estimator::Svrg { difference_clip },
-            EstimatorChoice::Saga => Estimator::Saga { difference_clip },
-            EstimatorChoice::Sag => Estimator::Sag {
-                memory: self.memory.unwrap_or(MEMORY),
-            },
+        let estimator = match (Estimator::new(estimator, difference_clip), self.memory) {
+            (Estimator::Sag { .. }, Some(memory)) => Estimator::Sag { memory },
+            (estimator, _) => estimator,
         };
         if self.memory.is_some() && !matches!(estimator, Estimator::Sag { .. }) {
             verbosity.warn("`--memory` is ignored: only sag has it");

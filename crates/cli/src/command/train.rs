@@ -15,9 +15,10 @@ use super::{Failure, Verbosity, all_cores, conclude_run, table, watch_interrupts
 use progress::Progress;
 use soteriafl::accounting::Privacy;
 use soteriafl::claim::START_IS_PUBLIC;
+use soteriafl::config::compressor_text;
 use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Config, Init, NoiseTarget, Output};
-use soteriafl::output::{self, RunDirectory, RunResult, compressor_text};
+use soteriafl::output::{self, RunDirectory, RunResult};
 use soteriafl::prepared::{Prepared, Stopped};
 use soteriafl::problem::Problem;
 use soteriafl::words::{counted, readable};

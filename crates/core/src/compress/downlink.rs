@@ -76,25 +76,17 @@ impl Downlink {
         if dimension > 1 << 31 {
             return Err(CompressError::Dimension(dimension));
         }
-        match kind {
-            DownlinkKind {
-                coordinates: Some(k),
-                ..
-            } if k == 0 || k > dimension => Err(CompressError::Count {
-                name: "rand-k",
-                k,
-                dimension,
-            }),
-            DownlinkKind {
-                rounding: Rounding::Qsgd { levels },
-                ..
-            } if levels == 0 || levels > 32_767 => Err(CompressError::Levels(levels)),
-            _ => Ok(Self {
-                kind,
-                dimension,
-                seed,
-            }),
+        if let Some(k) = kind.coordinates {
+            CompressError::check_count("rand-k", k, dimension)?;
         }
+        if let Rounding::Qsgd { levels } = kind.rounding {
+            qsgd::check(levels)?;
+        }
+        Ok(Self {
+            kind,
+            dimension,
+            seed,
+        })
     }
 
     /// The choice behind it.

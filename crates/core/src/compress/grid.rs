@@ -7,13 +7,59 @@
 //! lies beyond the range is cut off.
 
 use super::bits::{BitReader, BitWriter, packed_len};
+use super::{CompressError, DecodeError, Outgoing, Scheme, Update};
 use crate::random::{SecretRng, unit};
 
 /// The most bits of a level: every level times `step` is then as exact as `f32` allows.
 pub const MOST_BITS: u32 = 24;
 
-pub fn encoded_len(dimension: usize, bits: u32) -> usize {
-    packed_len(dimension, bits)
+pub struct Grid {
+    pub step: f64,
+    pub bits: u32,
+}
+
+impl Scheme for Grid {
+    fn wire_kind(&self) -> u8 {
+        5
+    }
+
+    fn check(&self, _dimension: usize) -> Result<(), CompressError> {
+        let Self { step, bits } = *self;
+        match (1e-20..=1e20).contains(&step) && (2..=MOST_BITS).contains(&bits) {
+            true => Ok(()),
+            false => Err(CompressError::Grid { step, bits }),
+        }
+    }
+
+    fn omega(&self, _dimension: usize) -> Option<f64> {
+        None
+    }
+
+    fn encoded_len(&self, dimension: usize) -> usize {
+        packed_len(dimension, self.bits)
+    }
+
+    fn encode(&self, values: &[f32], message: Outgoing<'_>) {
+        message.write_and_read(self, |coins, body| {
+            encode(values, self.step, self.bits, coins, body);
+        });
+    }
+
+    fn decode(
+        &self,
+        body: &[u8],
+        dimension: usize,
+        update: &mut Update,
+    ) -> Result<(), DecodeError> {
+        decode(body, dimension, self.step, self.bits, &mut update.values);
+        Ok(())
+    }
+
+    fn beyond_range(&self, values: &[f32]) -> usize {
+        let (least, most) = range(self.bits);
+        let outside = |value: &&f32| !(least..=most).contains(&(f64::from(**value) / self.step));
+        values.iter().filter(outside).count()
+    }
 }
 
 /// The largest and the smallest level.
@@ -22,7 +68,7 @@ fn range(bits: u32) -> (f64, f64) {
     (-half, half - 1.0)
 }
 
-pub fn encode(values: &[f32], step: f64, bits: u32, coins: &mut SecretRng, body: &mut Vec<u8>) {
+fn encode(values: &[f32], step: f64, bits: u32, coins: &mut SecretRng, body: &mut Vec<u8>) {
     let (least, most) = range(bits);
     let mask = (1u32 << bits) - 1;
     let mut writer = BitWriter::new(body);
@@ -36,7 +82,7 @@ pub fn encode(values: &[f32], step: f64, bits: u32, coins: &mut SecretRng, body:
     writer.finish();
 }
 
-pub fn decode(body: &[u8], dimension: usize, step: f64, bits: u32, values: &mut Vec<f32>) {
+fn decode(body: &[u8], dimension: usize, step: f64, bits: u32, values: &mut Vec<f32>) {
     let mut reader = BitReader::new(body);
     let unused = 32 - bits;
     values.clear();
@@ -45,11 +91,4 @@ pub fn decode(body: &[u8], dimension: usize, step: f64, bits: u32, values: &mut 
         let level = (reader.take(bits) << unused) as i32 >> unused;
         (f64::from(level) * step) as f32
     }));
-}
-
-/// How many values the range cuts off.
-pub fn beyond(values: &[f32], step: f64, bits: u32) -> usize {
-    let (least, most) = range(bits);
-    let inside = |value: &f32| (least..=most).contains(&(f64::from(*value) / step));
-    values.iter().filter(|value| !inside(value)).count()
 }

@@ -7,9 +7,39 @@
 
 use rand::Rng;
 
-use super::DecodeError;
 use super::bits::{BitReader, BitWriter, packed_len};
+use super::{DecodeError, Outgoing, Scheme, Update};
 use crate::random::unit;
+
+pub struct Natural;
+
+impl Scheme for Natural {
+    fn wire_kind(&self) -> u8 {
+        4
+    }
+
+    fn omega(&self, _dimension: usize) -> Option<f64> {
+        Some(OMEGA)
+    }
+
+    fn encoded_len(&self, dimension: usize) -> usize {
+        encoded_len(dimension)
+    }
+
+    fn encode(&self, values: &[f32], message: Outgoing<'_>) {
+        let scale = message.scale;
+        message.write_and_read(self, |coins, body| encode(values, scale, coins, body));
+    }
+
+    fn decode(
+        &self,
+        body: &[u8],
+        dimension: usize,
+        update: &mut Update,
+    ) -> Result<(), DecodeError> {
+        decode(body, dimension, &mut update.values)
+    }
+}
 
 pub const OMEGA: f64 = 0.125;
 const WIDTH: u32 = 9;

@@ -7,10 +7,56 @@
 
 use rand::Rng;
 
-use super::DecodeError;
 use super::bits::{BitReader, BitWriter, packed_len};
+use super::{CompressError, DecodeError, Outgoing, Scheme, Update};
 use crate::linalg::round_up;
 use crate::random::unit;
+
+pub struct Qsgd {
+    pub levels: u32,
+}
+
+impl Scheme for Qsgd {
+    fn wire_kind(&self) -> u8 {
+        3
+    }
+
+    fn check(&self, _dimension: usize) -> Result<(), CompressError> {
+        check(self.levels)
+    }
+
+    fn omega(&self, dimension: usize) -> Option<f64> {
+        Some(omega(dimension as f64, self.levels))
+    }
+
+    fn encoded_len(&self, dimension: usize) -> usize {
+        encoded_len(dimension, self.levels)
+    }
+
+    fn encode(&self, values: &[f32], message: Outgoing<'_>) {
+        let (scale, levels) = (message.scale, self.levels);
+        message.write_and_read(self, |coins, body| {
+            encode(values, scale, levels, coins, body);
+        });
+    }
+
+    fn decode(
+        &self,
+        body: &[u8],
+        dimension: usize,
+        update: &mut Update,
+    ) -> Result<(), DecodeError> {
+        decode(body, dimension, self.levels, &mut update.values)
+    }
+}
+
+/// Refuses a useless number of levels.
+pub fn check(levels: u32) -> Result<(), CompressError> {
+    match (1..=32_767).contains(&levels) {
+        true => Ok(()),
+        false => Err(CompressError::Levels(levels)),
+    }
+}
 
 pub fn omega(dimension: f64, levels: u32) -> f64 {
     let s = f64::from(levels);

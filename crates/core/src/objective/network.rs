@@ -54,6 +54,14 @@ pub enum Activation {
     Relu,
 }
 
+soteriafl_accountant::words!(
+    Activation,
+    "activation",
+    Sigmoid = "sigmoid",
+    Tanh = "tanh",
+    Relu = "relu",
+);
+
 /// Where one layer's parameters are in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerShape {

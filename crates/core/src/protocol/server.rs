@@ -28,6 +28,14 @@ pub enum Schedule {
     InverseSqrt,
 }
 
+soteriafl_accountant::words!(
+    Schedule,
+    "schedule",
+    Constant = "constant",
+    Cosine = "cosine",
+    InverseSqrt = "inverse-sqrt",
+);
+
 impl Schedule {
     /// The factor in `round` of `rounds`.
     pub fn factor(&self, round: Round, rounds: Round) -> f64 {

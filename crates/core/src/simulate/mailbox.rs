@@ -166,7 +166,7 @@ impl ReceivedUpdate<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::{CompressorKind, Selection};
+    use crate::compress::{CompressorKind, CompressorName, Selection};
     use crate::privacy::Released;
     use crate::random::{IndexSeed, Purpose, SecretKey};
 
@@ -176,12 +176,8 @@ mod tests {
     fn what_was_written_is_read() {
         const DIMENSION: usize = 13;
         let key = SecretKey::simulated(1, 1);
-        for kind in [
-            CompressorKind::Identity,
-            CompressorKind::RandK { k: 5 },
-            CompressorKind::Qsgd { levels: 3 },
-            CompressorKind::Natural,
-        ] {
+        for &name in CompressorName::ALL {
+            let kind = CompressorKind::new(name, 5);
             let compressor = Compressor::new(kind, DIMENSION, 1.0).unwrap();
             let mailbox = Mailbox::new(3, &compressor);
             for round in 0..2 {

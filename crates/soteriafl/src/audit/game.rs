@@ -369,13 +369,9 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(game: &'a Game) -> Self {
         let compressor = &game.plan.compressor;
-        let stretched = match compressor.kind() {
-            CompressorKind::RandK { k } => compressor.dimension() as f64 / k as f64,
-            _ => 1.0,
-        } / compressor.participation();
         Self {
             beliefs: vec![game.attack.belief(); game.layout.canaries],
-            scale: 1.0 / (stretched * game.sigma),
+            scale: 1.0 / (compressor.scaling() * game.sigma),
             sums: vec![0.0; game.layout.blocks() * game.layout.per_block],
             counts: vec![0; game.layout.blocks()],
             game,

@@ -19,8 +19,7 @@
 
 use std::sync::Arc;
 
-use soteriafl_accountant::{Adjacency, Estimator};
-use soteriafl_core::compress::CompressorKind;
+use soteriafl_accountant::Adjacency;
 use soteriafl_core::data::{Dataset, Labels};
 use soteriafl_core::estimator::Clipping;
 use soteriafl_core::objective::{Coordinates, Gradients, Objective, Records, Workspace};
@@ -202,10 +201,7 @@ impl NaturalGame {
     /// What was released, shift included, on the coordinates that travelled.
     fn release(&self, update: &soteriafl_core::compress::Update, shift: &[f32]) -> Vec<f64> {
         let compressor = &self.plan.compressor;
-        let stretched = match compressor.kind() {
-            CompressorKind::RandK { k } => compressor.dimension() as f64 / k as f64,
-            _ => 1.0,
-        } / compressor.participation();
+        let stretched = compressor.scaling();
         let value = |place: usize, index: usize| {
             let shift = shift.get(index).copied().unwrap_or(0.0);
             f64::from(update.values()[place]) / stretched + f64::from(shift)
@@ -334,7 +330,7 @@ fn with_labels(data: &Dataset, class: impl Fn(usize) -> u32) -> Result<Dataset, 
 
 #[cfg(test)]
 mod tests {
-    use soteriafl_core::compress::{DownlinkKind, Rounding};
+    use soteriafl_core::compress::{CompressorKind, DownlinkKind, Rounding};
     use soteriafl_core::data::{Partition, Synthetic};
     use soteriafl_core::gossip::{Topology, Transport};
     use soteriafl_core::objective::Logistic;
@@ -343,7 +339,7 @@ mod tests {
     use crate::audit::fixtures::run;
     use crate::audit::game::Game;
     use crate::specification::{Clip, Gossip};
-    use soteriafl_accountant::ClipScope;
+    use soteriafl_accountant::{ClipScope, Estimator};
 
     fn subject(run: &Specification) -> Subject {
         let source: Synthetic = "240x10".parse().unwrap();

@@ -6,9 +6,18 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
+use soteriafl_core::objective::Activation;
+use soteriafl_core::protocol::Schedule;
+
+use super::read::PRESETS;
+use super::{
+    AccountantName, Adjacency, ClipScope, CompressorName, EstimatorKind, LossName, ModelKind,
+    NoiseName, Output, RegularizerKind, Task,
+};
 use crate::words::readable;
 
-/// Keys that a configuration may have, with what they expect, in the order of the sections.
+/// Keys that a configuration may have, with what they expect, in the order of the sections. WORDS
+/// stands for those of [`CHOICES`].
 pub const KEYS: &[(&str, &str)] = &[
     (
         "data.source",
@@ -62,12 +71,9 @@ pub const KEYS: &[(&str, &str)] = &[
         "schema.columns",
         "a list of columns, { name = ..., kind = ... } each",
     ),
-    ("model.task", "auto | classification | regression"),
-    (
-        "model.kind",
-        "auto | logistic | softmax | linear | mlp | elsewhere",
-    ),
-    ("model.loss", "squared | huber (regression)"),
+    ("model.task", "auto | WORDS"),
+    ("model.kind", "auto | WORDS"),
+    ("model.loss", "WORDS (regression)"),
     (
         "model.huber",
         "auto, or a positive number in the unit of the target",
@@ -85,32 +91,23 @@ pub const KEYS: &[(&str, &str)] = &[
         "model.architecture",
         "the digest of a model, 64 hexadecimal digits (elsewhere)",
     ),
-    ("model.activation", "auto | sigmoid | tanh | relu"),
+    ("model.activation", "auto | WORDS"),
     ("model.intercept", "true | false"),
-    ("model.regularizer", "auto | none | l2 | nonconvex"),
+    ("model.regularizer", "auto | WORDS"),
     ("model.lambda", "a number >= 0"),
     ("model.regularizer_at", "server | client"),
     (
         "model.init",
         "auto | zeros | normal:STD | glorot | file:PATH | given (elsewhere)",
     ),
-    (
-        "algorithm.preset",
-        "auto | soteriafl-gd | soteriafl-sgd | soteriafl-svrg | soteriafl-saga | cdp-sgd | ldp-sgd | ldp-svrg | ldp-srm | distributed-dp-srm | ldp-spider | diff2 | sdm-dsgd | q-dpsgd-1 | porter | dp-gd | dp-sgd | dp-srm | rrpsgd",
-    ),
-    (
-        "algorithm.estimator",
-        "auto | gd | sgd | svrg | saga | recursive",
-    ),
+    ("algorithm.preset", "WORDS"),
+    ("algorithm.estimator", "auto | WORDS"),
     (
         "algorithm.batch",
         "auto | all, or the expected number of records per round",
     ),
     ("algorithm.snapshot_probability", "auto, or a probability"),
-    (
-        "algorithm.compressor",
-        "auto | identity | rand-k | qsgd | natural | grid | top-k",
-    ),
+    ("algorithm.compressor", "auto | WORDS"),
     ("algorithm.fraction", "auto, or a number in (0, 1]"),
     ("algorithm.k", "auto, or how many coordinates travel"),
     (
@@ -136,10 +133,7 @@ pub const KEYS: &[(&str, &str)] = &[
         "algorithm.step_size_from_data",
         "true | false (true: chosen by looking at the records, so nothing is claimed)",
     ),
-    (
-        "algorithm.schedule",
-        "auto | constant | cosine | inverse-sqrt",
-    ),
+    ("algorithm.schedule", "auto | WORDS"),
     ("algorithm.momentum", "auto, or a number in [0, 1)"),
     ("algorithm.memory", "auto, or a number in (0, 1]"),
     ("algorithm.keep", "auto, or a number in [0, 1]"),
@@ -160,18 +154,18 @@ pub const KEYS: &[(&str, &str)] = &[
         "auto, or a number >= 0 (0: not at all)",
     ),
     ("algorithm.rounds", "auto | theory, or a positive integer"),
-    ("algorithm.output", "auto | last | random"),
+    ("algorithm.output", "auto | WORDS"),
     ("algorithm.participation", "a probability in (0, 1]"),
     ("privacy.epsilon", "a positive number, or \"none\""),
     ("privacy.sigma", "a number >= 0"),
     ("privacy.delta", "a number in (0, 1)"),
-    ("privacy.adjacency", "replace-one | zero-out"),
+    ("privacy.adjacency", "WORDS"),
     (
         "privacy.records_per_person",
         "how many records one person has at a client at most (an integer from 1 to 1000)",
     ),
     ("privacy.clip", "auto, or a positive number"),
-    ("privacy.clip_scope", "auto | record | selected | estimate"),
+    ("privacy.clip_scope", "auto | WORDS"),
     ("privacy.sampling", "poisson | with-replacement"),
     (
         "privacy.difference_clip",
@@ -183,9 +177,9 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     ("privacy.trusted_aggregation", "auto | true | false"),
     ("privacy.noise_ratio", "auto, or a number >= 1"),
-    ("privacy.accountant", "pld | rdp | paper"),
+    ("privacy.accountant", "WORDS"),
     ("privacy.amplification", "auto | off"),
-    ("privacy.noise", "auto | float | secure"),
+    ("privacy.noise", "auto | WORDS"),
     ("deployment.quorum", "\"all\", or a positive integer"),
     (
         "deployment.deadline",
@@ -210,6 +204,37 @@ pub const KEYS: &[(&str, &str)] = &[
     ("run.seed", "an integer from 0 to 2^63 - 1"),
     ("run.eval_every", "an integer >= 0"),
 ];
+
+/// The words of keys that choose by an enum.
+const CHOICES: &[(&str, fn() -> String)] = &[
+    ("model.task", Task::list),
+    ("model.kind", ModelKind::list),
+    ("model.loss", LossName::list),
+    ("model.activation", Activation::list),
+    ("model.regularizer", RegularizerKind::list),
+    ("algorithm.preset", || {
+        let words: Vec<&str> = PRESETS.iter().map(|(word, _)| *word).collect();
+        words.join(" | ")
+    }),
+    ("algorithm.estimator", EstimatorKind::list),
+    ("algorithm.compressor", CompressorName::list),
+    ("algorithm.schedule", Schedule::list),
+    ("algorithm.output", Output::list),
+    ("privacy.adjacency", Adjacency::list),
+    ("privacy.clip_scope", ClipScope::list),
+    ("privacy.accountant", AccountantName::list),
+    ("privacy.noise", NoiseName::list),
+];
+
+/// What a key expects.
+fn expected(key: &str) -> String {
+    let known = KEYS.iter().find(|(known, _)| *known == key);
+    let text = known.map_or("", |(_, expected)| expected);
+    match CHOICES.iter().find(|(choice, _)| *choice == key) {
+        Some((_, words)) => text.replace("WORDS", &words()),
+        None => text.to_string(),
+    }
+}
 
 /// What is wrong with a configuration. One line, naming the key or the place.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -425,10 +450,6 @@ impl Document {
 
     /// The error for a key whose value is not taken.
     pub fn refuse(&self, key: &str) -> ConfigError {
-        let expected = KEYS
-            .iter()
-            .find(|(known, _)| *known == key)
-            .map_or("", |(_, expected)| expected);
         let (found, place) = match self.entries.get(key) {
             Some((value, place)) => {
                 let text = match value {
@@ -443,7 +464,7 @@ impl Document {
         ConfigError::Value {
             place,
             key: key.to_string(),
-            expected: expected.to_string(),
+            expected: expected(key),
             found,
         }
     }
@@ -518,6 +539,18 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "run.toml:4: `run.seed` expects an integer from 0 to 2^63 - 1, found 1"
+        );
+    }
+
+    #[test]
+    fn keys_that_choose_list_their_words() {
+        for (key, expected) in KEYS {
+            let listed = CHOICES.iter().any(|(choice, _)| choice == key);
+            assert_eq!(expected.contains("WORDS"), listed, "{key}");
+        }
+        assert_eq!(
+            expected("algorithm.estimator"),
+            "auto | gd | sgd | svrg | saga | sag | recursive"
         );
     }
 

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use soteriafl_core::compress::{Compressor, CompressorKind};
+use soteriafl_core::compress::Compressor;
 use soteriafl_core::gossip::{Graph, GraphError, Topology, Transport};
 use toml::Value;
 
@@ -15,7 +15,7 @@ use super::document::{ConfigError, Document};
 use super::private_ranges;
 use super::resolve::{Resolved, StepSizeOrigin};
 use super::write::{number, text};
-use super::{AccountantName, Auto, ClipScope, Config, EstimatorKind, Preset, ShiftChoice, Theory};
+use super::{AccountantName, Auto, ClipScope, Config, Preset, ShiftChoice, Theory};
 use crate::specification::Gossip;
 use crate::words::readable;
 
@@ -368,10 +368,5 @@ impl Resolved {
                 readable(short(most))
             )
         })
-    }
-
-    /// Whether messages are rounded to a grid.
-    pub(super) fn has_grid(&self) -> bool {
-        matches!(self.compressor, CompressorKind::Grid { .. })
     }
 }

@@ -226,7 +226,7 @@ impl Resolved {
             format!(
                 "model: {} regression, because the noise in what a linear model says does not grow with \
                  its {}",
-                self.model.name(),
+                self.model.word(),
                 counted(dimension, "parameter")
             ),
         ];

@@ -7,10 +7,10 @@ use soteriafl_accountant::Recursion;
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::FeatureKind;
 
+use super::compressor::compressor_text;
 use super::read::{PRESETS, name};
 use super::resolve::Resolved;
 use super::{EstimatorKind, NoiseTarget, Output, Preset, ShiftChoice};
-use crate::output::compressor_text;
 
 impl Resolved {
     /// What runs, by a name of the table of presets: that of the row whose slots it fills; where

@@ -4,8 +4,6 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use soteriafl_core::objective::Activation;
-use soteriafl_core::protocol::Schedule;
 use soteriafl_data::schema::{Role, Target};
 use soteriafl_data::{FeatureKind, Partition, Source, TableSchema, TargetRange};
 use toml::Value;
@@ -14,9 +12,8 @@ use super::document::{ConfigError, Document, KEYS};
 use super::elsewhere;
 use super::gossip;
 use super::{
-    AccountantName, Adjacency, Auto, ClipScope, CompressorName, Config, EstimatorKind, FeatureList,
-    Init, LossName, ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset,
-    RegularizerKind, ScaleChoice, ShiftChoice, Task, Theory,
+    AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, Init, LossName,
+    NaturalClients, NoiseTarget, Preset, ScaleChoice, ShiftChoice, Theory,
 };
 use crate::schema_text;
 
@@ -75,8 +72,8 @@ impl Config {
                 false,
                 choice(&[("records", false), ("equal", true)]),
             )?,
-            task: d.read("model.task", Auto::Auto, auto(choice(TASKS)))?,
-            loss: d.read("model.loss", LossName::Squared, choice(LOSSES))?,
+            task: d.read("model.task", Auto::Auto, auto(word))?,
+            loss: d.read("model.loss", LossName::Squared, word)?,
             huber: d.read("model.huber", Auto::Auto, auto(positive))?,
             class_weights: d.read("model.class_weights", None, |value| {
                 let weights = value.as_array()?.iter();
@@ -84,14 +81,14 @@ impl Config {
                 let weights: Vec<f64> = weights.map(weight).collect::<Option<_>>()?;
                 (!weights.is_empty()).then_some(Some(weights))
             })?,
-            model: d.read("model.kind", Auto::Auto, auto(choice(MODELS)))?,
+            model: d.read("model.kind", Auto::Auto, auto(word))?,
             elsewhere: elsewhere::read(d)?,
             hidden: d.read("model.hidden", vec![64], |value| {
                 value.as_array()?.iter().map(count).collect()
             })?,
-            activation: d.read("model.activation", Auto::Auto, auto(choice(ACTIVATIONS)))?,
+            activation: d.read("model.activation", Auto::Auto, auto(word))?,
             intercept: d.read("model.intercept", true, Value::as_bool)?,
-            regularizer: d.read("model.regularizer", Auto::Auto, auto(choice(REGULARIZERS)))?,
+            regularizer: d.read("model.regularizer", Auto::Auto, auto(word))?,
             lambda: d.read("model.lambda", 0.001, not_negative)?,
             regularizer_at_client: d.read(
                 "model.regularizer_at",
@@ -115,11 +112,7 @@ impl Config {
                 Auto::Auto,
                 auto(probability),
             )?,
-            compressor: d.read(
-                "algorithm.compressor",
-                Auto::Auto,
-                auto(choice(COMPRESSORS)),
-            )?,
+            compressor: d.read("algorithm.compressor", Auto::Auto, auto(word))?,
             fraction: d.read("algorithm.fraction", Auto::Auto, auto(probability))?,
             k: d.read("algorithm.k", Auto::Auto, auto(count))?,
             values: d.read("algorithm.values", Auto::Auto, auto(count))?,
@@ -154,7 +147,7 @@ impl Config {
                 })),
             )?,
             step_size_from_data: d.read("algorithm.step_size_from_data", false, Value::as_bool)?,
-            schedule: d.read("algorithm.schedule", Auto::Auto, auto(choice(SCHEDULES)))?,
+            schedule: d.read("algorithm.schedule", Auto::Auto, auto(word))?,
             momentum: d.read(
                 "algorithm.momentum",
                 Auto::Auto,
@@ -199,7 +192,7 @@ impl Config {
                     Some(Theory::Given(count(value)?.try_into().ok()?))
                 })),
             )?,
-            output: d.read("algorithm.output", Auto::Auto, auto(choice(OUTPUTS)))?,
+            output: d.read("algorithm.output", Auto::Auto, auto(word))?,
             participation: d.read("algorithm.participation", 1.0, probability)?,
             noise_target: noise_target(d)?,
             delta: d.read("privacy.delta", 1e-5, |value| {
@@ -242,17 +235,13 @@ impl Config {
                 Auto::Auto,
                 auto(Value::as_bool),
             )?,
-            accountant: d.read(
-                "privacy.accountant",
-                AccountantName::Pld,
-                choice(ACCOUNTANTS),
-            )?,
+            accountant: d.read("privacy.accountant", AccountantName::Pld, word)?,
             amplification: d.read(
                 "privacy.amplification",
                 true,
                 choice(&[("auto", true), ("off", false)]),
             )?,
-            noise: d.read("privacy.noise", Auto::Auto, auto(choice(NOISES)))?,
+            noise: d.read("privacy.noise", Auto::Auto, auto(word))?,
             quorum: d.read(
                 "deployment.quorum",
                 None,
@@ -290,29 +279,6 @@ impl Config {
     }
 }
 
-pub(super) const MODELS: &[(&str, ModelKind)] = &[
-    ("logistic", ModelKind::Logistic),
-    ("softmax", ModelKind::Softmax),
-    ("linear", ModelKind::Linear),
-    ("mlp", ModelKind::Mlp),
-    ("elsewhere", ModelKind::Elsewhere),
-];
-pub(super) const TASKS: &[(&str, Task)] = &[
-    ("classification", Task::Classification),
-    ("regression", Task::Regression),
-];
-pub(super) const LOSSES: &[(&str, LossName)] =
-    &[("squared", LossName::Squared), ("huber", LossName::Huber)];
-pub(super) const ACTIVATIONS: &[(&str, Activation)] = &[
-    ("sigmoid", Activation::Sigmoid),
-    ("tanh", Activation::Tanh),
-    ("relu", Activation::Relu),
-];
-pub(super) const REGULARIZERS: &[(&str, RegularizerKind)] = &[
-    ("none", RegularizerKind::None),
-    ("l2", RegularizerKind::L2),
-    ("nonconvex", RegularizerKind::Nonconvex),
-];
 pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("auto", Preset::Auto),
     ("soteriafl-gd", Preset::Soteria(EstimatorKind::Gd)),
@@ -335,28 +301,7 @@ pub(super) const PRESETS: &[(&str, Preset)] = &[
     ("dp-srm", Preset::DpSrm),
     ("rrpsgd", Preset::Rrpsgd),
 ];
-pub(super) const COMPRESSORS: &[(&str, CompressorName)] = &[
-    ("identity", CompressorName::Identity),
-    ("rand-k", CompressorName::RandK),
-    ("qsgd", CompressorName::Qsgd),
-    ("natural", CompressorName::Natural),
-    ("grid", CompressorName::Grid),
-    ("top-k", CompressorName::TopK),
-];
-pub(super) const OUTPUTS: &[(&str, Output)] = &[("last", Output::Last), ("random", Output::Random)];
 pub(super) const COORDINATES: &[(&str, bool)] = &[("own", false), ("shared", true)];
-pub(super) const SCHEDULES: &[(&str, Schedule)] = &[
-    ("constant", Schedule::Constant),
-    ("cosine", Schedule::Cosine),
-    ("inverse-sqrt", Schedule::InverseSqrt),
-];
-pub(super) const ACCOUNTANTS: &[(&str, AccountantName)] = &[
-    ("pld", AccountantName::Pld),
-    ("rdp", AccountantName::Rdp),
-    ("paper", AccountantName::Paper),
-];
-pub(super) const NOISES: &[(&str, NoiseName)] =
-    &[("float", NoiseName::Float), ("secure", NoiseName::Secure)];
 
 /// The name under which a choice is written.
 pub(super) fn name<T: PartialEq>(choices: &[(&'static str, T)], value: T) -> &'static str {

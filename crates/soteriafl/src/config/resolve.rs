@@ -554,19 +554,8 @@ impl Config {
                 }
             }
         };
-        let random = matches!(resolved.compressor, CompressorKind::RandK { .. });
-        if !random && !matches!(resolved.compressor, CompressorKind::TopK { .. }) {
-            unused(
-                &["algorithm.fraction", "algorithm.k"],
-                "only rand-k and top-k have it",
-            );
-        }
-        if !random {
-            unused(&["algorithm.coordinates"], "only rand-k has it");
-        }
-        if !resolved.has_grid() {
-            let keys = ["algorithm.grid_step", "algorithm.grid_bits"];
-            unused(&keys, "only grid has it");
+        for (keys, reason) in resolved.ignored_by_compressor() {
+            unused(keys, &reason);
         }
         if resolved.gossip.is_none() {
             let keys = ["algorithm.topology", "algorithm.mixing"];
@@ -574,9 +563,6 @@ impl Config {
                 &keys,
                 "clients have a server (sdm-dsgd, q-dpsgd-1 and porter have none)",
             );
-        }
-        if !matches!(resolved.compressor, CompressorKind::Qsgd { .. }) {
-            unused(&["algorithm.levels"], "only qsgd has it");
         }
         if resolved.estimator == EstimatorKind::Gd {
             unused(&["algorithm.batch"], "gd uses all records");

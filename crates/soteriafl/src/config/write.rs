@@ -2,13 +2,9 @@
 
 use std::fmt::Write;
 
-use soteriafl_core::compress::CompressorKind;
 use soteriafl_data::{Partition, Source};
 
-use super::read::{
-    ACCOUNTANTS, ACTIVATIONS, COORDINATES, LOSSES, MODELS, NOISES, OUTPUTS, PRESETS, REGULARIZERS,
-    SCHEDULES, TASKS, name,
-};
+use super::read::{PRESETS, name};
 use super::resolve::{Resolved, StepSizeOrigin};
 use super::{
     EstimatorKind, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
@@ -176,11 +172,11 @@ impl Resolved {
     }
 
     fn model_lines(&self) -> Vec<(&'static str, String)> {
-        let mut lines = vec![("kind", text(name(MODELS, self.model)))];
+        let mut lines = vec![("kind", text(self.model.word()))];
         match self.model {
             ModelKind::Mlp => {
                 lines.push(("hidden", format!("{:?}", self.hidden)));
-                lines.push(("activation", text(name(ACTIVATIONS, self.activation))));
+                lines.push(("activation", text(self.activation.word())));
             }
             ModelKind::Logistic | ModelKind::Linear => {
                 lines.push(("intercept", self.intercept.to_string()));
@@ -189,15 +185,15 @@ impl Resolved {
             ModelKind::Elsewhere => lines.extend(self.elsewhere_lines()),
         }
         if self.target_range.is_some() {
-            lines.push(("task", text(name(TASKS, Task::Regression))));
-            lines.push(("loss", text(name(LOSSES, self.loss))));
+            lines.push(("task", text(Task::Regression.word())));
+            lines.push(("loss", text(self.loss.word())));
             lines.extend(self.huber.map(|bound| ("huber", number(bound))));
         }
         if let Some(weights) = &self.class_weights {
             let weights: Vec<String> = weights.iter().copied().map(number).collect();
             lines.push(("class_weights", format!("[{}]", weights.join(", "))));
         }
-        lines.push(("regularizer", text(name(REGULARIZERS, self.regularizer))));
+        lines.push(("regularizer", text(self.regularizer.word())));
         if self.regularizer != RegularizerKind::None {
             lines.push(("lambda", number(self.lambda)));
             lines.push((
@@ -239,29 +235,7 @@ impl Resolved {
         if self.estimator == EstimatorKind::Svrg {
             lines.push(("snapshot_probability", number(self.snapshot_probability)));
         }
-        match self.compressor {
-            CompressorKind::Identity => lines.push(("compressor", text("identity"))),
-            CompressorKind::RandK { k } => lines.extend([
-                ("compressor", text("rand-k")),
-                ("k", k.to_string()),
-                (
-                    "coordinates",
-                    text(name(COORDINATES, self.shared_coordinates)),
-                ),
-            ]),
-            CompressorKind::Qsgd { levels } => {
-                lines.extend([("compressor", text("qsgd")), ("levels", levels.to_string())])
-            }
-            CompressorKind::Natural => lines.push(("compressor", text("natural"))),
-            CompressorKind::Grid { step, bits } => lines.extend([
-                ("compressor", text("grid")),
-                ("grid_step", number(step)),
-                ("grid_bits", bits.to_string()),
-            ]),
-            CompressorKind::TopK { k } => {
-                lines.extend([("compressor", text("top-k")), ("k", k.to_string())])
-            }
-        }
+        lines.extend(self.compressor_lines());
         if let Some(kind) = self.downlink {
             lines.push(("downlink", text(&super::downlink::word(kind))));
         }
@@ -285,7 +259,7 @@ impl Resolved {
         if self.step_size_origin == StepSizeOrigin::Records {
             lines.push(("step_size_from_data", true.to_string()));
         }
-        lines.push(("schedule", text(name(SCHEDULES, self.schedule))));
+        lines.push(("schedule", text(self.schedule.word())));
         lines.push(("momentum", number(self.momentum)));
         if let Some(cap) = self.step_cap {
             lines.push(("step_cap", number(cap)));
@@ -293,7 +267,7 @@ impl Resolved {
         lines.push(("smoothing", self.smoothing.to_string()));
         lines.push(("equalize", number(self.equalize)));
         lines.push(("rounds", self.rounds.to_string()));
-        lines.push(("output", text(name(OUTPUTS, self.output))));
+        lines.push(("output", text(self.output.word())));
         lines.push(("participation", number(self.participation)));
         lines
     }
@@ -333,7 +307,7 @@ impl Resolved {
             ));
         }
         if self.noise_target != NoiseTarget::None {
-            lines.push(("accountant", text(name(ACCOUNTANTS, self.accountant))));
+            lines.push(("accountant", text(self.accountant.word())));
         }
         lines.push((
             "amplification",
@@ -342,7 +316,7 @@ impl Resolved {
         if self.trusted_aggregation {
             lines.push(("trusted_aggregation", true.to_string()));
         }
-        lines.push(("noise", text(name(NOISES, self.noise))));
+        lines.push(("noise", text(self.noise.word())));
         lines
     }
 }

@@ -340,7 +340,7 @@ pub(super) fn synthetic(
         format!("data.partition={}", dealing(inquiry.terms.partition)),
         format!("run.seed={seed}"),
         // What the run's own records go through.
-        format!("model.kind={}", inquiry.shape.model.name()),
+        format!("model.kind={}", inquiry.shape.model.word()),
         format!("data.features={}", inquiry.shape.feature_map),
         match inquiry.shape.whiten {
             Some(share) => format!("data.whiten={share:?}"),

@@ -5,7 +5,6 @@ use soteriafl_accountant::{EstimatorKind, round_up};
 use soteriafl_core::protocol::shift_step;
 use soteriafl_core::theory::{Problem as Numbers, ResultRow, Tables};
 
-use soteriafl::config::AccountantName;
 use soteriafl::planning::outlook::Outlook;
 use soteriafl::planning::persons::PersonRow;
 use soteriafl::planning::trial::{Advice, Trial};
@@ -55,7 +54,7 @@ impl Shown<'_> {
             "adjacency": terms.adjacency.word(),
             "records_per_person": terms.records_per_person,
             "amplification": if terms.amplification { "auto" } else { "off" },
-            "accountant": accountant(terms.accountant),
+            "accountant": terms.accountant.word(),
             "algorithms": algorithms, "table_1": first, "newer_bounds": newer,
             "table_2": second,
             "persons": persons_json(self.persons),
@@ -140,7 +139,7 @@ impl Shown<'_> {
             self.inquiry.numbers.tau(),
             shift_step(omega),
             neighbours(terms.adjacency, terms.records_per_person),
-            accountant(terms.accountant),
+            terms.accountant.word(),
         )
     }
 
@@ -194,10 +193,11 @@ impl Shown<'_> {
         out += "\nBounds of later texts, in the same orders of magnitude\n";
         out += &bounds_table(&self.tables.newer);
         out += "\nTable 2: gradient complexity\n";
-        let rows =
-            self.tables.gradients.iter().map(|(estimator, count)| {
-                vec![soteria(*estimator).to_string(), short(Some(*count))]
-            });
+        let rows = self
+            .tables
+            .gradients
+            .iter()
+            .map(|(estimator, count)| vec![soteria(*estimator), short(Some(*count))]);
         out += &table(&["algorithm", "gradients of a client"], rows.collect());
         out
     }
@@ -377,23 +377,11 @@ fn noise(sigma: Option<f64>) -> String {
     short(sigma.map(|sigma| round_up(sigma, 4)))
 }
 
-fn accountant(name: AccountantName) -> &'static str {
-    match name {
-        AccountantName::Pld => "pld",
-        AccountantName::Rdp => "rdp",
-        AccountantName::Paper => "paper",
-    }
-}
-
-fn soteria(estimator: EstimatorKind) -> &'static str {
+/// As the paper calls it; recursive estimates are not among the algorithms that are compared.
+fn soteria(estimator: EstimatorKind) -> String {
     match estimator {
-        EstimatorKind::Gd => "SoteriaFL-GD",
-        EstimatorKind::Sgd => "SoteriaFL-SGD",
-        EstimatorKind::Svrg => "SoteriaFL-SVRG",
-        EstimatorKind::Saga => "SoteriaFL-SAGA",
-        EstimatorKind::Sag => "SoteriaFL-SAG",
-        // Not among the algorithms that are compared.
-        EstimatorKind::Recursive => "recursive",
+        EstimatorKind::Recursive => estimator.to_string(),
+        named => format!("SoteriaFL-{}", named.word().to_uppercase()),
     }
 }
 
