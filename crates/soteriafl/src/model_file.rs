@@ -92,8 +92,69 @@ pub fn to_bytes(
         whitening,
         basis,
     } = map;
-    let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
-    let mut description = match model {
+    let (mut description, mut tensors) = tensors(model, parameters, basis, intercept);
+    if let (Some(loss), Some(range)) = (model.target_loss(), about.shape.targets) {
+        // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
+        description["target_range"] = json!([range.low(), range.high()]);
+        description["loss"] = match loss {
+            TargetLoss::Squared => json!("squared"),
+            TargetLoss::Huber(bound) => json!({ "huber": bound }),
+        };
+    }
+    // What its records are is not known here.
+    if !matches!(model, Model::Elsewhere(_)) {
+        about.describe(&mut description);
+    }
+    if features.kind() != FeatureKind::None {
+        description["map"] = json!({
+            "kind": features.kind().to_string(),
+            "inputs": features.inputs(),
+        });
+        if let Some(whitening) = whitening {
+            let columns = whitening.columns();
+            description["map"]["whitened"] = json!(true);
+            if whitening.aim() == Aim::Numbers {
+                description["map"]["lengths"] = json!("kept");
+            }
+            let matrix = whitening.matrix().to_vec();
+            tensors.push(("whitening".into(), vec![columns, columns], matrix));
+        }
+    }
+    let bytes: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|(_, _, values)| {
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect()
+        })
+        .collect();
+    let views = tensors
+        .iter()
+        .zip(&bytes)
+        .map(|((name, shape, _), bytes)| {
+            TensorView::new(Dtype::F32, shape.clone(), bytes)
+                .map(|view| (name.clone(), view))
+                .map_err(|error| error.to_string())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let metadata =
+        std::collections::HashMap::from([("soteria".to_string(), description.to_string())]);
+    safetensors::serialize(views, Some(metadata)).map_err(|error| error.to_string())
+}
+
+/// A tensor of the file: its name, its sides and its values.
+type Tensor = (String, Vec<usize>, Vec<f32>);
+
+/// What the file says of the model, and its tensors.
+fn tensors(
+    model: &Model,
+    parameters: &[f32],
+    basis: Option<Cosine>,
+    intercept: f64,
+) -> (Value, Vec<Tensor>) {
+    let mut tensors: Vec<Tensor> = Vec::new();
+    let description = match model {
         Model::Logistic {
             features,
             intercept: has_intercept,
@@ -161,54 +222,7 @@ pub fn to_bytes(
             json!({ "kind": "elsewhere", "architecture": model.architecture() })
         }
     };
-    if let (Some(loss), Some(range)) = (model.target_loss(), about.shape.targets) {
-        // The output is the place of the target in its range: -1 at the low end, 1 at the high one.
-        description["target_range"] = json!([range.low(), range.high()]);
-        description["loss"] = match loss {
-            TargetLoss::Squared => json!("squared"),
-            TargetLoss::Huber(bound) => json!({ "huber": bound }),
-        };
-    }
-    // What its records are is not known here.
-    if !matches!(model, Model::Elsewhere(_)) {
-        about.describe(&mut description);
-    }
-    if features.kind() != FeatureKind::None {
-        description["map"] = json!({
-            "kind": features.kind().to_string(),
-            "inputs": features.inputs(),
-        });
-        if let Some(whitening) = whitening {
-            let columns = whitening.columns();
-            description["map"]["whitened"] = json!(true);
-            if whitening.aim() == Aim::Numbers {
-                description["map"]["lengths"] = json!("kept");
-            }
-            let matrix = whitening.matrix().to_vec();
-            tensors.push(("whitening".into(), vec![columns, columns], matrix));
-        }
-    }
-    let bytes: Vec<Vec<u8>> = tensors
-        .iter()
-        .map(|(_, _, values)| {
-            values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect()
-        })
-        .collect();
-    let views = tensors
-        .iter()
-        .zip(&bytes)
-        .map(|((name, shape, _), bytes)| {
-            TensorView::new(Dtype::F32, shape.clone(), bytes)
-                .map(|view| (name.clone(), view))
-                .map_err(|error| error.to_string())
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let metadata =
-        std::collections::HashMap::from([("soteria".to_string(), description.to_string())]);
-    safetensors::serialize(views, Some(metadata)).map_err(|error| error.to_string())
+    (description, tensors)
 }
 
 /// The network that reads pixels, and its parameters: `W = B V` in the first layer, all else as it was.

@@ -15,6 +15,8 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::sync::{oneshot, watch};
+
 use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity};
 use crate::logs::LogOptions;
@@ -160,16 +162,7 @@ async fn coordinate(
     soteriafl_deploy::net::raise_file_limit();
     let description = coordinator.description().clone();
     let clients = description.resolved.clients;
-    let security = match &options.tls {
-        Some(directory) => {
-            let tls = tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?;
-            let hint = "`soteria keys server KEYS --host NAME`, where ca.key is, makes another one; \
-                        the server reads it when it starts";
-            super::watch_certificate(directory, "server", hint.to_string(), verbosity)?;
-            Security::Tls(tls)
-        }
-        None => Security::Plain,
-    };
+    let security = security(options, verbosity)?;
     let feed = FeedWriter::new(about(&description, plan.test.is_some()));
     let known = coordinator.evaluations().to_vec();
     let odometer = coordinator
@@ -185,13 +178,7 @@ async fn coordinate(
             .map_err(|error| Failure::Failed(error.to_string()))?;
     feed.count_connections(incoming.counters());
     let dashboard = match options.dashboard {
-        Some(address) => {
-            let running = dashboard::serve(dashboard::Options::at(address), feed.feed().clone())
-                .await
-                .map_err(|error| Failure::Failed(error.to_string()))?;
-            verbosity.say(format!("dashboard: http://{}/", running.address));
-            Some(running)
-        }
+        Some(address) => Some(open_dashboard(address, &feed, verbosity).await?),
         None => None,
     };
     let directory =
@@ -225,7 +212,7 @@ async fn coordinate(
         dashboard: feed.clone(),
         ending: Arc::clone(&ending),
     };
-    let (give_up, mut gave_up) = tokio::sync::oneshot::channel::<()>();
+    let (give_up, mut gave_up) = oneshot::channel::<()>();
     let recorder = std::thread::spawn(move || {
         let result = recorder.run(&known, &to_measure);
         if result.is_err() {
@@ -236,7 +223,7 @@ async fn coordinate(
     });
     let service = Service::new(actor.coordinator.clone(), &description, feed.clone());
     let missing = tokio::spawn(missing::remind(feed.feed().clone(), service.streams()));
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (stop, stopped) = oneshot::channel::<()>();
     let compressor =
         setup::plan_for(&description.resolved, &description.model.objective())?.compressor;
     let serving = tokio::spawn(async move {
@@ -246,23 +233,7 @@ async fn coordinate(
         service.run(incoming, &compressor, wait).await
     });
     let mut state = actor.coordinator.state();
-    let mut ended = actor.ended;
-    let outcome: Result<bool, Failure> = tokio::select! {
-        code = stop_signal() => match code {
-            0 => Ok(false),
-            _ => Err(Failure::Failed(format!(
-                "interrupted; `soteria serve` with --state {} goes on", options.state.display()
-            ))),
-        },
-        result = &mut ended => Err(cause(result.ok())),
-        // Its own error is found below, where it is joined.
-        Ok(()) = &mut gave_up => Err(Failure::Failed("the table cannot be written".to_string())),
-        finished = state.wait_for(|state| state.finished) => match finished {
-            Ok(_) => Ok(true),
-            // The actor has stopped, and sends the reason a moment later.
-            Err(_) => Err(cause((&mut ended).await.ok())),
-        },
-    };
+    let outcome = until_ended(options, &mut state, actor.ended, &mut gave_up).await;
     match &outcome {
         Ok(true) => feed.phase(Phase::Finished),
         Ok(false) => feed.phase(Phase::Stopping),
@@ -270,14 +241,7 @@ async fn coordinate(
     }
     if outcome.as_ref().is_ok_and(|finished| *finished) {
         tracing::info!("all rounds are done");
-        let linger = plan.resolved.deadline.map_or(LINGER, |deadline| {
-            Duration::from_secs_f64((10.0 * deadline).min(LINGER.as_secs_f64())).max(SHORT_LINGER)
-        });
-        let quiet = wait_for_acknowledgements(&mut state, linger);
-        tokio::select! {
-            () = quiet => {}
-            _ = stop_signal() => {}
-        }
+        linger(plan, &mut state).await;
     }
     missing.abort();
     drop(stop);
@@ -301,6 +265,68 @@ async fn coordinate(
     }
 }
 
+/// What connections are secured by.
+fn security(options: &Options, verbosity: Verbosity) -> Result<Security, Failure> {
+    let Some(directory) = &options.tls else {
+        return Ok(Security::Plain);
+    };
+    let tls = tls::server(directory).map_err(|error| Failure::usage(error.to_string()))?;
+    let hint = "`soteria keys server KEYS --host NAME`, where ca.key is, makes another one; \
+                the server reads it when it starts";
+    super::watch_certificate(directory, "server", hint.to_string(), verbosity)?;
+    Ok(Security::Tls(tls))
+}
+
+async fn open_dashboard(
+    address: SocketAddr,
+    feed: &FeedWriter,
+    verbosity: Verbosity,
+) -> Result<dashboard::Running, Failure> {
+    let running = dashboard::serve(dashboard::Options::at(address), feed.feed().clone())
+        .await
+        .map_err(|error| Failure::Failed(error.to_string()))?;
+    verbosity.say(format!("dashboard: http://{}/", running.address));
+    Ok(running)
+}
+
+/// Waits for the first that ends the coordination: `true` if that is the end of the run, `false` if
+/// it goes on another time.
+async fn until_ended(
+    options: &Options,
+    state: &mut watch::Receiver<actor::RunState>,
+    mut ended: oneshot::Receiver<Result<(), CoordinatorError>>,
+    gave_up: &mut oneshot::Receiver<()>,
+) -> Result<bool, Failure> {
+    tokio::select! {
+        code = stop_signal() => match code {
+            0 => Ok(false),
+            _ => Err(Failure::Failed(format!(
+                "interrupted; `soteria serve` with --state {} goes on", options.state.display()
+            ))),
+        },
+        result = &mut ended => Err(cause(result.ok())),
+        // Its own error is found later, where it is joined.
+        Ok(()) = gave_up => Err(Failure::Failed("the table cannot be written".to_string())),
+        finished = state.wait_for(|state| state.finished) => match finished {
+            Ok(_) => Ok(true),
+            // The actor has stopped, and sends the reason a moment later.
+            Err(_) => Err(cause((&mut ended).await.ok())),
+        },
+    }
+}
+
+/// After the last round: until all clients know the end, for a while, or somebody stops it.
+async fn linger(plan: &RunPlan, state: &mut watch::Receiver<actor::RunState>) {
+    let linger = plan.resolved.deadline.map_or(LINGER, |deadline| {
+        Duration::from_secs_f64((10.0 * deadline).min(LINGER.as_secs_f64())).max(SHORT_LINGER)
+    });
+    let quiet = wait_for_acknowledgements(state, linger);
+    tokio::select! {
+        () = quiet => {}
+        _ = stop_signal() => {}
+    }
+}
+
 /// Why the coordinator's actor stopped before the end.
 fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
     match ended {
@@ -311,10 +337,7 @@ fn cause(ended: Option<Result<(), CoordinatorError>>) -> Failure {
 }
 
 /// Returns when all clients have acknowledged the end, or `linger` is over.
-async fn wait_for_acknowledgements(
-    state: &mut tokio::sync::watch::Receiver<actor::RunState>,
-    linger: Duration,
-) {
+async fn wait_for_acknowledgements(state: &mut watch::Receiver<actor::RunState>, linger: Duration) {
     let all = state.wait_for(|state| state.acknowledged);
     if tokio::time::timeout(linger, all).await.is_err() {
         tracing::warn!("not all clients know the end");

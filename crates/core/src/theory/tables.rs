@@ -129,25 +129,31 @@ impl Problem {
                 "shifted compression",
             ),
         ];
-        let k = (n * self.smoothness).sqrt() * budget / (self.clip * ((1.0 + w) * d * log).sqrt());
-        let reduced = k * (1.0 + tau) * m.powf(2.0 / 3.0);
         Tables {
             results,
             newer: self.newer(),
-            gradients: [
-                (EstimatorKind::Gd, k * (1.0 + tau.sqrt()) * m),
-                (
-                    EstimatorKind::Sgd,
-                    k * (1.0 + tau.sqrt()) * self.batch(EstimatorKind::Sgd),
-                ),
-                (EstimatorKind::Svrg, reduced),
-                (EstimatorKind::Saga, reduced),
-            ],
+            gradients: self.gradients(),
         }
     }
-}
 
-impl Problem {
+    /// Table 2.
+    fn gradients(&self) -> [(EstimatorKind, f64); 4] {
+        let (n, m, d, w) = (self.clients, self.records, self.dimension, self.omega);
+        let (log, tau) = (self.log(), self.tau());
+        let budget = m * self.epsilon;
+        let k = (n * self.smoothness).sqrt() * budget / (self.clip * ((1.0 + w) * d * log).sqrt());
+        let reduced = k * (1.0 + tau) * m.powf(2.0 / 3.0);
+        [
+            (EstimatorKind::Gd, k * (1.0 + tau.sqrt()) * m),
+            (
+                EstimatorKind::Sgd,
+                k * (1.0 + tau.sqrt()) * self.batch(EstimatorKind::Sgd),
+            ),
+            (EstimatorKind::Svrg, reduced),
+            (EstimatorKind::Saga, reduced),
+        ]
+    }
+
     /// Bounds of later texts for the squared gradient norm, in the same orders of magnitude: `G`, `L`
     /// and the start's gap are dropped as in Table 1. Communication is not quoted. No bound of
     /// PORTER is, whose text could not be had.

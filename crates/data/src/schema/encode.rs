@@ -4,6 +4,7 @@
 //! number makes one or two, a category one for each value, and never looks at another field. Costs:
 //! reading a number; of a category with more than a few values, one lookup in a table.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use soteriafl_core::ranges::{GAP, LARGEST};
@@ -24,6 +25,15 @@ pub enum Cell<'a> {
 }
 
 impl Cell<'_> {
+    /// As it would stand in a file of text.
+    fn text(&self) -> Cow<'_, [u8]> {
+        match self {
+            Cell::Number(value) => Cow::Owned(value.to_string().into_bytes()),
+            Cell::Text(text) => Cow::Borrowed(text),
+            Cell::Gap => Cow::Borrowed(b""),
+        }
+    }
+
     /// For an error message.
     pub(crate) fn shown(self) -> String {
         match self {
@@ -170,31 +180,12 @@ impl Encoder {
         }
         match &self.rule {
             &Rule::Number { low, high, root } => {
-                let value = match cell {
-                    Cell::Number(value) => Some(value),
-                    Cell::Text(text) => number(text),
-                    Cell::Gap => None,
-                };
-                match value {
-                    None => Err((Kind::Text, self.expected())),
-                    Some(value) if !value.is_finite() => Err((Kind::NotFinite, self.expected())),
-                    Some(value) => Ok(on_range(value, low, high, root, features)),
-                }
+                let value = self.finite(cell)?;
+                Ok(on_range(value, low, high, root, features))
             }
             Rule::Raw => {
-                let value = match cell {
-                    Cell::Number(value) => Some(value),
-                    Cell::Text(text) => number(text),
-                    Cell::Gap => None,
-                };
-                match value {
-                    None => Err((Kind::Text, self.expected())),
-                    Some(value) if !value.is_finite() => Err((Kind::NotFinite, self.expected())),
-                    Some(value) => {
-                        features[0] = value.clamp(-LARGEST, LARGEST) as f32;
-                        Ok(Fit::Known)
-                    }
-                }
+                features[0] = self.finite(cell)?.clamp(-LARGEST, LARGEST) as f32;
+                Ok(Fit::Known)
             }
             &Rule::Date { low, high, root } => {
                 let date = match cell {
@@ -207,15 +198,7 @@ impl Encoder {
                 Ok(on_range(date, low, high, root, features))
             }
             Rule::YesNo(words) => {
-                let buffer;
-                let text = match cell {
-                    Cell::Number(value) => {
-                        buffer = value.to_string().into_bytes();
-                        &buffer[..]
-                    }
-                    Cell::Text(text) => text,
-                    Cell::Gap => b"",
-                };
+                let text = &cell.text()[..];
                 let truth = truth(words.as_ref(), text);
                 let truth = truth.ok_or_else(|| (Kind::Truth, self.expected()))?;
                 features[0] = f32::from(u8::from(truth));
@@ -226,15 +209,7 @@ impl Encoder {
                 places,
                 unknown,
             } => {
-                let buffer;
-                let text = match cell {
-                    Cell::Number(value) => {
-                        buffer = value.to_string().into_bytes();
-                        &buffer[..]
-                    }
-                    Cell::Text(text) => text,
-                    Cell::Gap => b"",
-                };
+                let text = &cell.text()[..];
                 match (place_of(values, places, text), unknown) {
                     (Some(place), _) => features[place] = 1.0,
                     (None, Treatment::Refuse) => return Err((Kind::Unknown, self.expected())),
@@ -246,6 +221,20 @@ impl Encoder {
                 }
                 Ok(Fit::Known)
             }
+        }
+    }
+
+    /// The number in a field.
+    fn finite(&self, cell: Cell<'_>) -> Result<f64, Refused> {
+        let value = match cell {
+            Cell::Number(value) => Some(value),
+            Cell::Text(text) => number(text),
+            Cell::Gap => None,
+        };
+        match value {
+            None => Err((Kind::Text, self.expected())),
+            Some(value) if !value.is_finite() => Err((Kind::NotFinite, self.expected())),
+            Some(value) => Ok(value),
         }
     }
 

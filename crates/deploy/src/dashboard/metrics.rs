@@ -16,7 +16,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::feed::Feed;
-use super::status::{Phase, Status};
+use super::status::{Phase, Point, Status};
+use super::waiting::Waiting;
+use crate::accept::ConnectionCounters;
 
 /// Beyond so many clients there are no series of single clients: Prometheus pays for each of them.
 pub const CLIENT_SERIES: usize = 2000;
@@ -104,147 +106,29 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
         about.clients as f64,
     );
     if let Some(bytes) = resident_bytes() {
-        let memory = Float::default();
-        memory.set(bytes as f64);
-        registry.register_with_unit(
+        let help = "Memory of this process";
+        gauge_in(
+            &mut registry,
             "resident_memory",
-            "Memory of this process",
+            help,
             Unit::Bytes,
-            memory,
+            bytes as f64,
         );
     }
     feed.with_metrics(|status, waiting, last, seconds, connections| {
-        gauge(
-            &mut registry,
-            "rounds_closed",
-            "Rounds closed so far",
-            f64::from(status.round),
-        );
-        gauge(
-            &mut registry,
-            "messages_waiting",
-            "Messages that the open round has",
-            f64::from(status.arrived),
-        );
-        gauge(
-            &mut registry,
-            "up",
-            "1 when the coordinator can go on",
-            f64::from(u8::from(status.trouble.is_none())),
-        );
+        of_run(&mut registry, status);
         registry.register_with_unit(
             "round_duration",
             "How long rounds took",
             Unit::Seconds,
             seconds.clone(),
         );
-        let phases = Family::<InState, Float>::default();
-        for (state, phase) in [
-            ("waiting", Phase::Waiting),
-            ("running", Phase::Running),
-            ("finished", Phase::Finished),
-            ("stopping", Phase::Stopping),
-        ] {
-            let now = f64::from(u8::from(status.phase == phase));
-            phases.get_or_create(&InState { state }).set(now);
-        }
-        registry.register("phase", "Where the run stands", phases);
-        let summary = status.summary();
-        let clients = Family::<InState, Float>::default();
-        for (state, count) in [
-            ("missing", summary.missing),
-            ("away", summary.away),
-            ("current", summary.current),
-            ("behind", summary.behind),
-            ("finished", summary.finished),
-        ] {
-            clients.get_or_create(&InState { state }).set(count as f64);
-        }
-        registry.register("clients", "Clients by state", clients);
-        for (name, help, value) in [
-            (
-                "clients_connected",
-                "Clients that follow the run now",
-                summary.connected as f64,
-            ),
-            (
-                "clients_awaited",
-                "Clients that the run waits for; 0 while it goes on",
-                waiting.map_or(0.0, |waiting| waiting.missing as f64),
-            ),
-        ] {
-            gauge(&mut registry, name, help, value);
-        }
-        let wait = Float::default();
-        wait.set(waiting.map_or(0.0, |waiting| waiting.seconds));
-        registry.register_with_unit(
-            "waiting",
-            "For how long the run has waited; 0 while it goes on",
-            Unit::Seconds,
-            wait,
-        );
-        gauge(
-            &mut registry,
-            "largest_lag",
-            "Rounds that the last client is behind",
-            f64::from(summary.largest_lag),
-        );
-        let traffic = Family::<Direction, Counter>::default();
-        for (direction, bytes) in [("up", summary.bytes_up), ("down", summary.bytes_down)] {
-            traffic
-                .get_or_create(&Direction { direction })
-                .inc_by(bytes);
-        }
-        registry.register_with_unit(
-            "traffic",
-            "Bytes from and to all clients",
-            Unit::Bytes,
-            traffic,
-        );
-        let spent = status.clients.iter().filter_map(|client| client.epsilon);
-        let spent = spent.reduce(f64::max);
+        of_all_clients(&mut registry, status, waiting);
         if let Some(last) = last {
-            let mut optional = |name: &str, help: &str, value: Option<f64>| {
-                if let Some(value) = value {
-                    gauge(&mut registry, name, help, value);
-                }
-            };
-            optional("test_loss", "Loss on the server's test set", last.test_loss);
-            optional(
-                "test_accuracy",
-                "Accuracy on the server's test set",
-                last.test_accuracy,
-            );
-            optional(
-                "epsilon_spent",
-                "Largest epsilon that a client can have spent",
-                spent.or(last.epsilon),
-            );
+            of_model(&mut registry, status, last);
         }
         if let Some(connections) = connections {
-            let mut count = |name: &str, help: &str, value: &AtomicU64| {
-                let counter = Counter::<u64>::default();
-                counter.inc_by(value.load(Ordering::Relaxed));
-                registry.register(name, help, counter);
-            };
-            count("connections", "Connections accepted", &connections.accepted);
-            count(
-                "handshakes_refused",
-                "Handshakes that failed: strangers, revoked certificates",
-                &connections.refused,
-            );
-            count(
-                "handshakes_dropped",
-                "Handshakes that took too long or gave way to newer ones",
-                &connections.dropped,
-            );
-            let open = connections.open.load(Ordering::Relaxed) as f64;
-            gauge(
-                &mut registry,
-                "connections_open",
-                "Connections open now",
-                open,
-            );
+            of_connections(&mut registry, connections);
         }
         if status.clients.len() <= CLIENT_SERIES {
             of_clients(&mut registry, status);
@@ -256,6 +140,135 @@ pub fn text(feed: &Feed, format: Format) -> Result<String, fmt::Error> {
         Format::Text => older(&out),
         Format::OpenMetrics => out,
     })
+}
+
+/// Where the run stands.
+fn of_run(registry: &mut Registry, status: &Status) {
+    for (name, help, value) in [
+        ("rounds_closed", "Rounds closed so far", status.round),
+        (
+            "messages_waiting",
+            "Messages that the open round has",
+            status.arrived,
+        ),
+        (
+            "up",
+            "1 when the coordinator can go on",
+            u32::from(status.trouble.is_none()),
+        ),
+    ] {
+        gauge(registry, name, help, f64::from(value));
+    }
+    let phases = Family::<InState, Float>::default();
+    for (state, phase) in [
+        ("waiting", Phase::Waiting),
+        ("running", Phase::Running),
+        ("finished", Phase::Finished),
+        ("stopping", Phase::Stopping),
+    ] {
+        let now = f64::from(u8::from(status.phase == phase));
+        phases.get_or_create(&InState { state }).set(now);
+    }
+    registry.register("phase", "Where the run stands", phases);
+}
+
+/// What its clients do, all together.
+fn of_all_clients(registry: &mut Registry, status: &Status, waiting: Option<&Waiting>) {
+    let summary = status.summary();
+    let clients = Family::<InState, Float>::default();
+    for (state, count) in [
+        ("missing", summary.missing),
+        ("away", summary.away),
+        ("current", summary.current),
+        ("behind", summary.behind),
+        ("finished", summary.finished),
+    ] {
+        clients.get_or_create(&InState { state }).set(count as f64);
+    }
+    registry.register("clients", "Clients by state", clients);
+    gauge(
+        registry,
+        "clients_connected",
+        "Clients that follow the run now",
+        summary.connected as f64,
+    );
+    gauge(
+        registry,
+        "clients_awaited",
+        "Clients that the run waits for; 0 while it goes on",
+        waiting.map_or(0.0, |waiting| waiting.missing as f64),
+    );
+    gauge_in(
+        registry,
+        "waiting",
+        "For how long the run has waited; 0 while it goes on",
+        Unit::Seconds,
+        waiting.map_or(0.0, |waiting| waiting.seconds),
+    );
+    gauge(
+        registry,
+        "largest_lag",
+        "Rounds that the last client is behind",
+        f64::from(summary.largest_lag),
+    );
+    let traffic = Family::<Direction, Counter>::default();
+    for (direction, bytes) in [("up", summary.bytes_up), ("down", summary.bytes_down)] {
+        traffic
+            .get_or_create(&Direction { direction })
+            .inc_by(bytes);
+    }
+    registry.register_with_unit(
+        "traffic",
+        "Bytes from and to all clients",
+        Unit::Bytes,
+        traffic,
+    );
+}
+
+/// What was measured last, and what it has cost.
+fn of_model(registry: &mut Registry, status: &Status, last: Point) {
+    let spent = status.clients.iter().filter_map(|client| client.epsilon);
+    let spent = spent.reduce(f64::max);
+    for (name, help, value) in [
+        ("test_loss", "Loss on the server's test set", last.test_loss),
+        (
+            "test_accuracy",
+            "Accuracy on the server's test set",
+            last.test_accuracy,
+        ),
+        (
+            "epsilon_spent",
+            "Largest epsilon that a client can have spent",
+            spent.or(last.epsilon),
+        ),
+    ] {
+        if let Some(value) = value {
+            gauge(registry, name, help, value);
+        }
+    }
+}
+
+/// What listening has counted.
+fn of_connections(registry: &mut Registry, connections: &ConnectionCounters) {
+    for (name, help, value) in [
+        ("connections", "Connections accepted", &connections.accepted),
+        (
+            "handshakes_refused",
+            "Handshakes that failed: strangers, revoked certificates",
+            &connections.refused,
+        ),
+        (
+            "handshakes_dropped",
+            "Handshakes that took too long or gave way to newer ones",
+            &connections.dropped,
+        ),
+    ] {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value.load(Ordering::Relaxed));
+        registry.register(name, help, counter);
+    }
+    let open = connections.open.load(Ordering::Relaxed) as f64;
+    gauge(registry, "connections_open", "Connections open now", open);
 }
 
 /// The series of single clients.
@@ -333,6 +346,12 @@ fn older(text: &str) -> String {
         out.push('\n');
     }
     out
+}
+
+fn gauge_in(registry: &mut Registry, name: &str, help: &str, unit: Unit, value: f64) {
+    let gauge = Float::default();
+    gauge.set(value);
+    registry.register_with_unit(name, help, unit, gauge);
 }
 
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: f64) {

@@ -1,24 +1,47 @@
 //! What travels: the compressor with its parameters, as it is read, written and named.
 
-use soteriafl_core::compress::{CompressorKind, CompressorName};
+use soteriafl_core::compress::{CompressError, Compressor, CompressorKind, CompressorName};
 
 use super::automatic::share;
 use super::document::ConfigError;
-use super::read::{COORDINATES, name};
 use super::resolve::{Resolved, Shape};
+use super::values::{COORDINATES, name};
 use super::write::{number, text};
 use super::{Auto, Config, Preset};
 use crate::words::readable;
 
-/// What a key is ignored for, if it was given.
-pub(super) type Ignored = (&'static [&'static str], String);
-
 impl Config {
+    /// The compressor for this shape, if there is such a one.
+    ///
+    /// # Errors
+    /// When a parameter is out of range, or gradients cannot be compressed so.
+    pub(super) fn checked_compressor(&self, shape: &Shape) -> Result<Compressor, ConfigError> {
+        let kind = self.compressor_kind(shape)?;
+        let checked = Compressor::new(kind, shape.dimension, self.participation);
+        let checked = checked.map_err(|error| {
+            let key = match error {
+                CompressError::Count { .. } => "algorithm.k",
+                CompressError::Grid { .. } => "algorithm.grid_step",
+                CompressError::Levels(_) => "algorithm.levels",
+                CompressError::Participation(_) => "algorithm.participation",
+                _ => "algorithm.compressor",
+            };
+            ConfigError::conflict(format!("`{key}`: {error}"))
+        })?;
+        if !checked.is_unbiased() && self.preset.transport().is_none() {
+            return Err(ConfigError::with_hint(
+                "`algorithm.compressor = \"grid\"` rounds whole models: its error does not shrink with what is sent, and the theory of compressed gradients needs one that does",
+                "use rand-k, qsgd or natural; the preset q-dpsgd-1 has grid",
+            ));
+        }
+        Ok(checked)
+    }
+
     /// The compressor with its parameter.
     ///
     /// # Errors
     /// When both forms of its parameter are given.
-    pub(super) fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
+    fn compressor_kind(&self, shape: &Shape) -> Result<CompressorKind, ConfigError> {
         let name = self.compressor.or(match self.preset {
             _ if self.plain(shape) || self.number_rule(shape) => CompressorName::Identity,
             Preset::Auto if self.sends_whole(shape) => CompressorName::Identity,
@@ -78,38 +101,6 @@ impl Resolved {
             CompressorKind::Identity | CompressorKind::Natural | CompressorKind::TopK { .. } => {}
         }
         lines
-    }
-
-    /// The keys of other compressors than this one.
-    pub(super) fn ignored_by_compressor(&self) -> Vec<Ignored> {
-        let compressor = self.compressor;
-        let mut ignored: Vec<Ignored> = Vec::new();
-        let mut only = |has: bool, keys: &'static [&'static str], owners: &str| {
-            if !has {
-                ignored.push((keys, format!("only {owners} it")));
-            }
-        };
-        only(
-            compressor.count().is_some(),
-            &["algorithm.fraction", "algorithm.k"],
-            "rand-k and top-k have",
-        );
-        only(
-            matches!(compressor, CompressorKind::RandK { .. }),
-            &["algorithm.coordinates"],
-            "rand-k has",
-        );
-        only(
-            matches!(compressor, CompressorKind::Grid { .. }),
-            &["algorithm.grid_step", "algorithm.grid_bits"],
-            "grid has",
-        );
-        only(
-            matches!(compressor, CompressorKind::Qsgd { .. }),
-            &["algorithm.levels"],
-            "qsgd has",
-        );
-        ignored
     }
 }
 

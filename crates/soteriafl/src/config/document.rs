@@ -9,7 +9,7 @@ use toml::{Spanned, Value};
 use soteriafl_core::objective::Activation;
 use soteriafl_core::protocol::Schedule;
 
-use super::read::PRESETS;
+use super::table::PRESETS;
 use super::{
     AccountantName, Adjacency, ClipScope, CompressorName, EstimatorKind, LossName, ModelKind,
     NoiseName, Output, RegularizerKind, Task,
@@ -446,6 +446,22 @@ impl Document {
             None => Ok(default),
             Some((value, _)) => parse(value).ok_or_else(|| self.refuse(key)),
         }
+    }
+
+    /// Reads a key into `field`, which keeps what it has where the key is not given.
+    ///
+    /// # Errors
+    /// When the value is not taken.
+    pub fn read_into<T>(
+        &self,
+        field: &mut T,
+        key: &str,
+        parse: impl Fn(&Value) -> Option<T>,
+    ) -> Result<(), ConfigError> {
+        if let Some((value, _)) = self.entries.get(key) {
+            *field = parse(value).ok_or_else(|| self.refuse(key))?;
+        }
+        Ok(())
     }
 
     /// The error for a key whose value is not taken.

@@ -8,8 +8,8 @@ use soteriafl_core::compress::CompressorKind;
 use soteriafl_core::data::FeatureKind;
 
 use super::compressor::compressor_text;
-use super::read::{PRESETS, name};
 use super::resolve::Resolved;
+use super::table::PRESETS;
 use super::{EstimatorKind, NoiseTarget, Output, Preset, ShiftChoice};
 
 impl Resolved {
@@ -63,7 +63,7 @@ impl Resolved {
             return "rrpsgd".to_string();
         }
         if self.gossip.is_some() {
-            return name(PRESETS, self.preset).to_string();
+            return self.preset.word().to_string();
         }
         if let Some(recursion) = &self.recursion {
             return self.recursive_row(recursion).to_string();

@@ -1,7 +1,6 @@
 //! From what was typed to what it means.
 
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use soteriafl_data::schema::{Role, Target};
@@ -11,14 +10,19 @@ use toml::Value;
 use super::document::{ConfigError, Document, KEYS};
 use super::elsewhere;
 use super::gossip;
+use super::table::PRESETS;
+use super::values::{
+    COORDINATES, MOST_OF_PERSON, auto, basis, choice, count, init, names, not_negative, number,
+    positive, probability, range, word, word_or,
+};
 use super::{
-    AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, Init, LossName,
+    AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, LossName,
     NaturalClients, NoiseTarget, Preset, ScaleChoice, ShiftChoice, Theory,
 };
 use crate::schema_text;
 
 impl Config {
-    /// Reads every key.
+    /// Reads every key; the literal says what holds where nothing is typed.
     ///
     /// # Errors
     /// When a value is of the wrong type, out of range, or contradicts another.
@@ -26,391 +30,390 @@ impl Config {
         let d = document;
         refuse_biased(d)?;
         refuse_missing_rows(d)?;
-        let alpha = d.read("data.alpha", 0.3, positive)?;
         let source = source_of(d, "data.source")?.unwrap_or_else(|| source_without_name(d));
         let schema = schema(d)?;
-        Ok(Self {
+        let mut config = Self {
             test: source_of(d, "data.test")?,
-            rows: d.read(
-                "data.rows",
-                None,
-                word_or("all", None, |value| count(value).map(Some)),
-            )?,
-            holdout: d.read("data.holdout", None, |value| {
-                probability(value).filter(|share| *share < 1.0).map(Some)
-            })?,
+            rows: None,
+            holdout: None,
             target_range: target_range(d, schema.as_deref())?,
             natural: natural(d, &source, schema.as_deref())?,
             schema,
             source,
-            clients: d.read("data.clients", Auto::Auto, |value| {
-                count(value).map(Auto::Given)
-            })?,
-            partition: d.read("data.partition", Partition::Sorted, |value| {
-                match value.as_str()? {
-                    // The data decides, and nothing is left to deal.
-                    "files" => Some(Partition::Sorted),
-                    name if name.len() > 7 && name.starts_with("column:") => {
-                        Some(Partition::Sorted)
-                    }
-                    name => Partition::from_name(name, alpha).ok(),
-                }
-            })?,
+            clients: Auto::Auto,
+            partition: Partition::Sorted,
             scale: scale(d)?,
-            feature_map: d.read("data.features", Auto::Auto, auto(word::<FeatureKind>))?,
-            whiten: d.read(
-                "data.whiten",
-                Auto::Auto,
-                auto(word_or("none", None, |value| {
-                    probability(value).filter(|share| *share < 1.0).map(Some)
-                })),
-            )?,
-            basis: d.read("data.basis", Auto::Auto, auto(basis))?,
-            standardize: d.read("data.standardize", Auto::Auto, auto(Value::as_bool))?,
-            equal_weights: d.read(
-                "data.weighting",
-                false,
-                choice(&[("records", false), ("equal", true)]),
-            )?,
-            task: d.read("model.task", Auto::Auto, auto(word))?,
-            loss: d.read("model.loss", LossName::Squared, word)?,
-            huber: d.read("model.huber", Auto::Auto, auto(positive))?,
-            class_weights: d.read("model.class_weights", None, |value| {
-                let weights = value.as_array()?.iter();
-                let weight = |value| positive(value).filter(|weight| *weight <= 1e6);
-                let weights: Vec<f64> = weights.map(weight).collect::<Option<_>>()?;
-                (!weights.is_empty()).then_some(Some(weights))
-            })?,
-            model: d.read("model.kind", Auto::Auto, auto(word))?,
+            feature_map: Auto::Auto,
+            whiten: Auto::Auto,
+            basis: Auto::Auto,
+            standardize: Auto::Auto,
+            equal_weights: false,
+            task: Auto::Auto,
+            loss: LossName::Squared,
+            huber: Auto::Auto,
+            class_weights: None,
+            model: Auto::Auto,
             elsewhere: elsewhere::read(d)?,
-            hidden: d.read("model.hidden", vec![64], |value| {
-                value.as_array()?.iter().map(count).collect()
-            })?,
-            activation: d.read("model.activation", Auto::Auto, auto(word))?,
-            intercept: d.read("model.intercept", true, Value::as_bool)?,
-            regularizer: d.read("model.regularizer", Auto::Auto, auto(word))?,
-            lambda: d.read("model.lambda", 0.001, not_negative)?,
-            regularizer_at_client: d.read(
-                "model.regularizer_at",
-                false,
-                choice(&[("server", false), ("client", true)]),
-            )?,
-            init: d.read("model.init", Auto::Auto, auto(init))?,
-            preset: d.read("algorithm.preset", Preset::Auto, choice(PRESETS))?,
-            estimator: d.read(
-                "algorithm.estimator",
-                Auto::Auto,
-                auto(word::<EstimatorKind>),
-            )?,
-            batch: d.read(
-                "algorithm.batch",
-                Auto::Auto,
-                auto(word_or("all", None, |value| positive(value).map(Some))),
-            )?,
-            snapshot_probability: d.read(
-                "algorithm.snapshot_probability",
-                Auto::Auto,
-                auto(probability),
-            )?,
-            compressor: d.read("algorithm.compressor", Auto::Auto, auto(word))?,
-            fraction: d.read("algorithm.fraction", Auto::Auto, auto(probability))?,
-            k: d.read("algorithm.k", Auto::Auto, auto(count))?,
-            values: d.read("algorithm.values", Auto::Auto, auto(count))?,
-            shared_coordinates: d.read(
-                "algorithm.coordinates",
-                Auto::Auto,
-                auto(choice(COORDINATES)),
-            )?,
-            levels: d.read("algorithm.levels", 16, |value| {
-                count(value)?.try_into().ok()
-            })?,
+            hidden: vec![64],
+            activation: Auto::Auto,
+            intercept: true,
+            regularizer: Auto::Auto,
+            lambda: 0.001,
+            regularizer_at_client: false,
+            init: Auto::Auto,
+            preset: Preset::Auto,
+            estimator: Auto::Auto,
+            batch: Auto::Auto,
+            snapshot_probability: Auto::Auto,
+            compressor: Auto::Auto,
+            fraction: Auto::Auto,
+            k: Auto::Auto,
+            values: Auto::Auto,
+            shared_coordinates: Auto::Auto,
+            levels: 16,
             downlink: super::downlink::read(d)?,
-            grid_step: d.read("algorithm.grid_step", 0.01, positive)?,
-            grid_bits: d.read("algorithm.grid_bits", 10, |value| {
-                let bits = u32::try_from(count(value)?).ok()?;
-                (2..=24).contains(&bits).then_some(bits)
-            })?,
+            grid_step: 0.01,
+            grid_bits: 10,
             topology: gossip::topology(d)?,
-            mixing: d.read("algorithm.mixing", Auto::Auto, auto(positive))?,
-            shift: d.read(
-                "algorithm.shift",
-                Auto::Auto,
-                auto(word_or("off", ShiftChoice::Off, |value| {
-                    not_negative(value).map(ShiftChoice::Step)
-                })),
-            )?,
-            step_size: d.read(
-                "algorithm.step_size",
-                Auto::Auto,
-                auto(word_or("theory", Theory::Theory, |value| {
-                    positive(value).map(Theory::Given)
-                })),
-            )?,
-            step_size_from_data: d.read("algorithm.step_size_from_data", false, Value::as_bool)?,
-            schedule: d.read("algorithm.schedule", Auto::Auto, auto(word))?,
-            momentum: d.read(
-                "algorithm.momentum",
-                Auto::Auto,
-                auto(|value| not_negative(value).filter(|m| *m < 1.0)),
-            )?,
-            memory: d.read(
-                "algorithm.memory",
-                Auto::Auto,
-                auto(|value| positive(value).filter(|share| *share <= 1.0)),
-            )?,
-            keep: d.read(
-                "algorithm.keep",
-                Auto::Auto,
-                auto(|value| not_negative(value).filter(|share| *share <= 1.0)),
-            )?,
-            restart: d.read(
-                "algorithm.restart",
-                Auto::Auto,
-                auto(word_or("first", None, |value| {
-                    Some(Some(count(value)?.try_into().ok()?))
-                })),
-            )?,
-            step_cap: d.read(
-                "algorithm.step_cap",
-                None,
-                word_or("none", None, |value| positive(value).map(Some)),
-            )?,
-            smoothing: d.read(
-                "algorithm.smoothing",
-                Auto::Auto,
-                auto(|value| {
-                    not_negative(value)
-                        .filter(|n| n.fract() == 0.0 && *n <= 64.0)
-                        .map(|n| n as u32)
-                }),
-            )?,
-            equalize: d.read("algorithm.equalize", Auto::Auto, auto(not_negative))?,
-            rounds: d.read(
-                "algorithm.rounds",
-                Auto::Auto,
-                auto(word_or("theory", Theory::Theory, |value| {
-                    Some(Theory::Given(count(value)?.try_into().ok()?))
-                })),
-            )?,
-            output: d.read("algorithm.output", Auto::Auto, auto(word))?,
-            participation: d.read("algorithm.participation", 1.0, probability)?,
+            mixing: Auto::Auto,
+            shift: Auto::Auto,
+            step_size: Auto::Auto,
+            step_size_from_data: false,
+            schedule: Auto::Auto,
+            momentum: Auto::Auto,
+            memory: Auto::Auto,
+            keep: Auto::Auto,
+            restart: Auto::Auto,
+            step_cap: None,
+            smoothing: Auto::Auto,
+            equalize: Auto::Auto,
+            rounds: Auto::Auto,
+            output: Auto::Auto,
+            participation: 1.0,
             noise_target: noise_target(d)?,
-            delta: d.read("privacy.delta", 1e-5, |value| {
-                probability(value).filter(|delta| *delta < 1.0)
-            })?,
-            adjacency: d.read("privacy.adjacency", Adjacency::ReplaceOne, word)?,
-            records_per_person: d.read("privacy.records_per_person", 1, |value| {
-                u32::try_from(count(value)?)
-                    .ok()
-                    .filter(|most| *most <= MOST_OF_PERSON)
-            })?,
-            clip: d.read(
-                "privacy.clip",
-                Auto::Auto,
-                auto(word_or("none", None, |value| positive(value).map(Some))),
-            )?,
-            clip_scope: d.read("privacy.clip_scope", Auto::Auto, auto(word::<ClipScope>))?,
-            with_replacement: d.read(
-                "privacy.sampling",
-                false,
-                choice(&[("poisson", false), ("with-replacement", true)]),
-            )?,
-            difference_clip: d.read(
-                "privacy.difference_clip",
-                Auto::Auto,
-                auto(word_or("none", None, |value| positive(value).map(Some))),
-            )?,
-            difference_scale: d.read(
-                "privacy.difference_scale",
-                Auto::Auto,
-                auto(word_or("none", None, |value| positive(value).map(Some))),
-            )?,
-            noise_ratio: d.read(
-                "privacy.noise_ratio",
-                Auto::Auto,
-                auto(|value| number(value).filter(|ratio| *ratio >= 1.0)),
-            )?,
-            trusted_aggregation: d.read(
-                "privacy.trusted_aggregation",
-                Auto::Auto,
-                auto(Value::as_bool),
-            )?,
-            accountant: d.read("privacy.accountant", AccountantName::Pld, word)?,
-            amplification: d.read(
-                "privacy.amplification",
-                true,
-                choice(&[("auto", true), ("off", false)]),
-            )?,
-            noise: d.read("privacy.noise", Auto::Auto, auto(word))?,
-            quorum: d.read(
-                "deployment.quorum",
-                None,
-                word_or("all", None, |value| count(value).map(Some)),
-            )?,
-            deadline: d.read(
-                "deployment.deadline",
-                None,
-                word_or("none", None, |value| positive(value).map(Some)),
-            )?,
-            features: d.read("deployment.features", None, |value| {
-                let counted = count(value).map(FeatureList::Count);
-                let named = || {
-                    names(value)
-                        .filter(|names| !names.is_empty())
-                        .map(FeatureList::Names)
-                };
-                counted.or_else(named).map(Some)
-            })?,
-            labels: d.read("deployment.labels", None, |value| names(value).map(Some))?,
-            records: d.read("deployment.records", None, |value| count(value).map(Some))?,
-            most_records: d.read("deployment.most_records", None, |value| {
-                count(value).map(Some)
-            })?,
-            seed: d.read("run.seed", 0, |value| value.as_integer()?.try_into().ok())?,
-            eval_every: d.read("run.eval_every", 1, |value| {
-                value.as_integer()?.try_into().ok()
-            })?,
+            delta: 1e-5,
+            adjacency: Adjacency::ReplaceOne,
+            records_per_person: 1,
+            clip: Auto::Auto,
+            clip_scope: Auto::Auto,
+            with_replacement: false,
+            difference_clip: Auto::Auto,
+            difference_scale: Auto::Auto,
+            noise_ratio: Auto::Auto,
+            trusted_aggregation: Auto::Auto,
+            accountant: AccountantName::Pld,
+            amplification: true,
+            noise: Auto::Auto,
+            quorum: None,
+            deadline: None,
+            features: None,
+            labels: None,
+            records: None,
+            most_records: None,
+            seed: 0,
+            eval_every: 1,
             given: KEYS
                 .iter()
                 .filter(|(key, _)| d.has(key))
                 .map(|(key, _)| (*key).to_string())
                 .collect(),
-        })
+        };
+        config.read_data(d)?;
+        config.read_model(d)?;
+        config.read_messages(d)?;
+        config.read_steps(d)?;
+        config.read_privacy(d)?;
+        config.read_deployment(d)?;
+        Ok(config)
     }
-}
 
-pub(super) const PRESETS: &[(&str, Preset)] = &[
-    ("auto", Preset::Auto),
-    ("soteriafl-gd", Preset::Soteria(EstimatorKind::Gd)),
-    ("soteriafl-sgd", Preset::Soteria(EstimatorKind::Sgd)),
-    ("soteriafl-svrg", Preset::Soteria(EstimatorKind::Svrg)),
-    ("soteriafl-saga", Preset::Soteria(EstimatorKind::Saga)),
-    ("soteriafl-sag", Preset::Soteria(EstimatorKind::Sag)),
-    ("cdp-sgd", Preset::CdpSgd),
-    ("ldp-sgd", Preset::Ldp(EstimatorKind::Sgd)),
-    ("ldp-svrg", Preset::Ldp(EstimatorKind::Svrg)),
-    ("ldp-srm", Preset::LdpSrm),
-    ("distributed-dp-srm", Preset::DistributedDpSrm),
-    ("ldp-spider", Preset::LdpSpider),
-    ("diff2", Preset::Diff2),
-    ("sdm-dsgd", Preset::SdmDsgd),
-    ("q-dpsgd-1", Preset::QDpsgd1),
-    ("porter", Preset::Porter),
-    ("dp-gd", Preset::Dp(EstimatorKind::Gd)),
-    ("dp-sgd", Preset::Dp(EstimatorKind::Sgd)),
-    ("dp-srm", Preset::DpSrm),
-    ("rrpsgd", Preset::Rrpsgd),
-];
-pub(super) const COORDINATES: &[(&str, bool)] = &[("own", false), ("shared", true)];
-
-/// The name under which a choice is written.
-pub(super) fn name<T: PartialEq>(choices: &[(&'static str, T)], value: T) -> &'static str {
-    choices
-        .iter()
-        .find(|(_, choice)| *choice == value)
-        .map_or("", |(name, _)| name)
-}
-
-fn choice<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&Value) -> Option<T> {
-    move |value| {
-        choices
-            .iter()
-            .find(|(name, _)| value.as_str() == Some(name))
-            .map(|(_, choice)| *choice)
+    /// The section `data`.
+    fn read_data(&mut self, d: &Document) -> Result<(), ConfigError> {
+        d.read_into(
+            &mut self.rows,
+            "data.rows",
+            word_or("all", None, |value| count(value).map(Some)),
+        )?;
+        d.read_into(&mut self.holdout, "data.holdout", |value| {
+            probability(value).filter(|share| *share < 1.0).map(Some)
+        })?;
+        d.read_into(&mut self.clients, "data.clients", |value| {
+            count(value).map(Auto::Given)
+        })?;
+        let alpha = d.read("data.alpha", 0.3, positive)?;
+        d.read_into(&mut self.partition, "data.partition", |value| {
+            match value.as_str()? {
+                // The data decides, and nothing is left to deal.
+                "files" => Some(Partition::Sorted),
+                name if name.len() > 7 && name.starts_with("column:") => Some(Partition::Sorted),
+                name => Partition::from_name(name, alpha).ok(),
+            }
+        })?;
+        d.read_into(
+            &mut self.feature_map,
+            "data.features",
+            auto(word::<FeatureKind>),
+        )?;
+        d.read_into(
+            &mut self.whiten,
+            "data.whiten",
+            auto(word_or("none", None, |value| {
+                probability(value).filter(|share| *share < 1.0).map(Some)
+            })),
+        )?;
+        d.read_into(&mut self.basis, "data.basis", auto(basis))?;
+        d.read_into(
+            &mut self.standardize,
+            "data.standardize",
+            auto(Value::as_bool),
+        )?;
+        d.read_into(
+            &mut self.equal_weights,
+            "data.weighting",
+            choice(&[("records", false), ("equal", true)]),
+        )?;
+        Ok(())
     }
-}
 
-/// A choice that knows its own words.
-fn word<T: FromStr>(value: &Value) -> Option<T> {
-    value.as_str()?.parse().ok()
-}
-
-fn auto<T>(parse: impl Fn(&Value) -> Option<T>) -> impl Fn(&Value) -> Option<Auto<T>> {
-    move |value| match value.as_str() {
-        Some("auto") => Some(Auto::Auto),
-        _ => parse(value).map(Auto::Given),
+    /// The section `model`.
+    fn read_model(&mut self, d: &Document) -> Result<(), ConfigError> {
+        d.read_into(&mut self.task, "model.task", auto(word))?;
+        d.read_into(&mut self.loss, "model.loss", word)?;
+        d.read_into(&mut self.huber, "model.huber", auto(positive))?;
+        d.read_into(&mut self.class_weights, "model.class_weights", |value| {
+            let weights = value.as_array()?.iter();
+            let weight = |value| positive(value).filter(|weight| *weight <= 1e6);
+            let weights: Vec<f64> = weights.map(weight).collect::<Option<_>>()?;
+            (!weights.is_empty()).then_some(Some(weights))
+        })?;
+        d.read_into(&mut self.model, "model.kind", auto(word))?;
+        d.read_into(&mut self.hidden, "model.hidden", |value| {
+            value.as_array()?.iter().map(count).collect()
+        })?;
+        d.read_into(&mut self.activation, "model.activation", auto(word))?;
+        d.read_into(&mut self.intercept, "model.intercept", Value::as_bool)?;
+        d.read_into(&mut self.regularizer, "model.regularizer", auto(word))?;
+        d.read_into(&mut self.lambda, "model.lambda", not_negative)?;
+        d.read_into(
+            &mut self.regularizer_at_client,
+            "model.regularizer_at",
+            choice(&[("server", false), ("client", true)]),
+        )?;
+        d.read_into(&mut self.init, "model.init", auto(init))?;
+        Ok(())
     }
-}
 
-fn word_or<T: Copy>(
-    word: &'static str,
-    meaning: T,
-    parse: impl Fn(&Value) -> Option<T>,
-) -> impl Fn(&Value) -> Option<T> {
-    move |value| {
-        if value.as_str() == Some(word) {
-            Some(meaning)
-        } else {
-            parse(value)
-        }
+    /// Of the section `algorithm`: what a client estimates, and what of it travels.
+    fn read_messages(&mut self, d: &Document) -> Result<(), ConfigError> {
+        d.read_into(&mut self.preset, "algorithm.preset", choice(PRESETS))?;
+        d.read_into(
+            &mut self.estimator,
+            "algorithm.estimator",
+            auto(word::<EstimatorKind>),
+        )?;
+        d.read_into(
+            &mut self.batch,
+            "algorithm.batch",
+            auto(word_or("all", None, |value| positive(value).map(Some))),
+        )?;
+        d.read_into(
+            &mut self.snapshot_probability,
+            "algorithm.snapshot_probability",
+            auto(probability),
+        )?;
+        d.read_into(&mut self.compressor, "algorithm.compressor", auto(word))?;
+        d.read_into(&mut self.fraction, "algorithm.fraction", auto(probability))?;
+        d.read_into(&mut self.k, "algorithm.k", auto(count))?;
+        d.read_into(&mut self.values, "algorithm.values", auto(count))?;
+        d.read_into(
+            &mut self.shared_coordinates,
+            "algorithm.coordinates",
+            auto(choice(COORDINATES)),
+        )?;
+        d.read_into(&mut self.levels, "algorithm.levels", |value| {
+            count(value)?.try_into().ok()
+        })?;
+        d.read_into(&mut self.grid_step, "algorithm.grid_step", positive)?;
+        d.read_into(&mut self.grid_bits, "algorithm.grid_bits", |value| {
+            let bits = u32::try_from(count(value)?).ok()?;
+            (2..=24).contains(&bits).then_some(bits)
+        })?;
+        d.read_into(
+            &mut self.memory,
+            "algorithm.memory",
+            auto(|value| positive(value).filter(|share| *share <= 1.0)),
+        )?;
+        d.read_into(
+            &mut self.keep,
+            "algorithm.keep",
+            auto(|value| not_negative(value).filter(|share| *share <= 1.0)),
+        )?;
+        d.read_into(
+            &mut self.restart,
+            "algorithm.restart",
+            auto(word_or("first", None, |value| {
+                Some(Some(count(value)?.try_into().ok()?))
+            })),
+        )?;
+        Ok(())
     }
-}
 
-fn number(value: &Value) -> Option<f64> {
-    let number = value
-        .as_float()
-        .or_else(|| value.as_integer().map(|integer| integer as f64))?;
-    number.is_finite().then_some(number)
-}
-
-fn positive(value: &Value) -> Option<f64> {
-    number(value).filter(|number| *number > 0.0)
-}
-
-fn not_negative(value: &Value) -> Option<f64> {
-    number(value).filter(|number| *number >= 0.0)
-}
-
-fn probability(value: &Value) -> Option<f64> {
-    positive(value).filter(|number| *number <= 1.0)
-}
-
-/// The most records of one person that the accountant composes.
-const MOST_OF_PERSON: u32 = 1000;
-
-fn count(value: &Value) -> Option<usize> {
-    usize::try_from(value.as_integer()?)
-        .ok()
-        .filter(|count| *count > 0)
-}
-
-fn range(value: &Value) -> Option<TargetRange> {
-    match &value.as_array()?[..] {
-        [low, high] => TargetRange::new(number(low)?, number(high)?).ok(),
-        _ => None,
+    /// Of the section `algorithm`: what becomes of the messages.
+    fn read_steps(&mut self, d: &Document) -> Result<(), ConfigError> {
+        d.read_into(&mut self.mixing, "algorithm.mixing", auto(positive))?;
+        d.read_into(
+            &mut self.shift,
+            "algorithm.shift",
+            auto(word_or("off", ShiftChoice::Off, |value| {
+                not_negative(value).map(ShiftChoice::Step)
+            })),
+        )?;
+        d.read_into(
+            &mut self.step_size,
+            "algorithm.step_size",
+            auto(word_or("theory", Theory::Theory, |value| {
+                positive(value).map(Theory::Given)
+            })),
+        )?;
+        d.read_into(
+            &mut self.step_size_from_data,
+            "algorithm.step_size_from_data",
+            Value::as_bool,
+        )?;
+        d.read_into(&mut self.schedule, "algorithm.schedule", auto(word))?;
+        d.read_into(
+            &mut self.momentum,
+            "algorithm.momentum",
+            auto(|value| not_negative(value).filter(|m| *m < 1.0)),
+        )?;
+        d.read_into(
+            &mut self.step_cap,
+            "algorithm.step_cap",
+            word_or("none", None, |value| positive(value).map(Some)),
+        )?;
+        d.read_into(
+            &mut self.smoothing,
+            "algorithm.smoothing",
+            auto(|value| {
+                not_negative(value)
+                    .filter(|n| n.fract() == 0.0 && *n <= 64.0)
+                    .map(|n| n as u32)
+            }),
+        )?;
+        d.read_into(&mut self.equalize, "algorithm.equalize", auto(not_negative))?;
+        d.read_into(
+            &mut self.rounds,
+            "algorithm.rounds",
+            auto(word_or("theory", Theory::Theory, |value| {
+                Some(Theory::Given(count(value)?.try_into().ok()?))
+            })),
+        )?;
+        d.read_into(&mut self.output, "algorithm.output", auto(word))?;
+        d.read_into(
+            &mut self.participation,
+            "algorithm.participation",
+            probability,
+        )?;
+        Ok(())
     }
-}
 
-fn names(value: &Value) -> Option<Vec<String>> {
-    let names = value.as_array()?.iter();
-    names.map(|name| Some(name.as_str()?.to_string())).collect()
-}
-
-fn basis(value: &Value) -> Option<Option<usize>> {
-    let text = value.as_str()?;
-    match text.split_once(':') {
-        None if text == "none" => Some(None),
-        Some(("cosine", frequencies)) => {
-            let frequencies = frequencies.parse().ok().filter(|count| *count > 0);
-            frequencies.map(Some)
-        }
-        _ => None,
+    /// The section `privacy`.
+    fn read_privacy(&mut self, d: &Document) -> Result<(), ConfigError> {
+        d.read_into(&mut self.delta, "privacy.delta", |value| {
+            probability(value).filter(|delta| *delta < 1.0)
+        })?;
+        d.read_into(&mut self.adjacency, "privacy.adjacency", word)?;
+        d.read_into(
+            &mut self.records_per_person,
+            "privacy.records_per_person",
+            |value| {
+                u32::try_from(count(value)?)
+                    .ok()
+                    .filter(|most| *most <= MOST_OF_PERSON)
+            },
+        )?;
+        d.read_into(
+            &mut self.clip,
+            "privacy.clip",
+            auto(word_or("none", None, |value| positive(value).map(Some))),
+        )?;
+        d.read_into(
+            &mut self.clip_scope,
+            "privacy.clip_scope",
+            auto(word::<ClipScope>),
+        )?;
+        d.read_into(
+            &mut self.with_replacement,
+            "privacy.sampling",
+            choice(&[("poisson", false), ("with-replacement", true)]),
+        )?;
+        d.read_into(
+            &mut self.difference_clip,
+            "privacy.difference_clip",
+            auto(word_or("none", None, |value| positive(value).map(Some))),
+        )?;
+        d.read_into(
+            &mut self.difference_scale,
+            "privacy.difference_scale",
+            auto(word_or("none", None, |value| positive(value).map(Some))),
+        )?;
+        d.read_into(
+            &mut self.noise_ratio,
+            "privacy.noise_ratio",
+            auto(|value| number(value).filter(|ratio| *ratio >= 1.0)),
+        )?;
+        d.read_into(
+            &mut self.trusted_aggregation,
+            "privacy.trusted_aggregation",
+            auto(Value::as_bool),
+        )?;
+        d.read_into(&mut self.accountant, "privacy.accountant", word)?;
+        d.read_into(
+            &mut self.amplification,
+            "privacy.amplification",
+            choice(&[("auto", true), ("off", false)]),
+        )?;
+        d.read_into(&mut self.noise, "privacy.noise", auto(word))?;
+        Ok(())
     }
-}
 
-fn init(value: &Value) -> Option<Init> {
-    let text = value.as_str()?;
-    match text.split_once(':') {
-        None if text == "zeros" => Some(Init::Zeros),
-        None if text == "glorot" => Some(Init::Glorot),
-        None if text == "given" => Some(Init::Given),
-        Some(("normal", deviation)) => deviation
-            .parse()
-            .ok()
-            .filter(|d: &f64| d.is_finite() && *d >= 0.0)
-            .map(Init::Normal),
-        Some(("file", path)) if !path.is_empty() => Some(Init::File(path.to_string())),
-        _ => None,
+    /// The sections `deployment` and `run`.
+    fn read_deployment(&mut self, d: &Document) -> Result<(), ConfigError> {
+        d.read_into(
+            &mut self.quorum,
+            "deployment.quorum",
+            word_or("all", None, |value| count(value).map(Some)),
+        )?;
+        d.read_into(
+            &mut self.deadline,
+            "deployment.deadline",
+            word_or("none", None, |value| positive(value).map(Some)),
+        )?;
+        d.read_into(&mut self.features, "deployment.features", |value| {
+            let counted = count(value).map(FeatureList::Count);
+            let named = || {
+                names(value)
+                    .filter(|names| !names.is_empty())
+                    .map(FeatureList::Names)
+            };
+            counted.or_else(named).map(Some)
+        })?;
+        d.read_into(&mut self.labels, "deployment.labels", |value| {
+            names(value).map(Some)
+        })?;
+        d.read_into(&mut self.records, "deployment.records", |value| {
+            count(value).map(Some)
+        })?;
+        d.read_into(&mut self.most_records, "deployment.most_records", |value| {
+            count(value).map(Some)
+        })?;
+        d.read_into(&mut self.seed, "run.seed", |value| {
+            value.as_integer()?.try_into().ok()
+        })?;
+        d.read_into(&mut self.eval_every, "run.eval_every", |value| {
+            value.as_integer()?.try_into().ok()
+        })?;
+        Ok(())
     }
 }
 
@@ -430,7 +433,7 @@ fn source_of(document: &Document, key: &str) -> Result<Option<Source>, ConfigErr
     })?;
     match text {
         None => Ok(None),
-        Some(text) => match Source::from_str(&text) {
+        Some(text) => match text.parse() {
             Ok(source) => Ok(Some(source)),
             Err(error) => Err(ConfigError::conflict(format!("`{key}`: {error}"))),
         },

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use soteriafl_accountant::{Estimator, MEMORY, Recursion};
-use soteriafl_core::compress::{CompressError, Compressor, CompressorKind, DownlinkKind};
+use soteriafl_core::compress::{Compressor, CompressorKind, DownlinkKind};
 use soteriafl_core::objective::Activation;
-use soteriafl_core::protocol::{Schedule, shift_step, suits_secure_noise};
+use soteriafl_core::protocol::{Schedule, shift_step};
 use soteriafl_core::theory;
 use soteriafl_data::schema::Ranges;
 use soteriafl_data::{Cosine, FeatureKind, Partition, Source, TableSchema, TargetRange};
@@ -18,17 +18,14 @@ use soteriafl_data::{Cosine, FeatureKind, Partition, Source, TableSchema, Target
 use crate::problem::{ElsewhereModel, regularizer};
 use crate::specification::{Aggregation, Batches, Clip, Coordinates, Gossip, Specification};
 
-use super::automatic::holds_constant;
 use super::document::ConfigError;
 use super::elsewhere;
 use super::linear::private_ranges;
-use super::read::{PRESETS, name};
 use super::{
     AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, Init, LossName,
     ModelKind, NaturalClients, NoiseName, NoiseTarget, Output, Preset, RegularizerKind,
     ScaleChoice, ShiftChoice, Theory,
 };
-use crate::words::readable;
 
 pub use crate::specification::StepSizeOrigin;
 
@@ -196,6 +193,17 @@ impl Resolved {
     }
 }
 
+/// A [`Resolved`] of fields as they were typed, of local variables, and of the rest.
+macro_rules! resolved_with {
+    ($config:expr; as_typed: $($typed:ident),+; chosen: $($chosen:ident),+; $($rest:tt)+) => {
+        Resolved {
+            $($typed: Clone::clone(&$config.$typed),)+
+            $($chosen,)+
+            $($rest)+
+        }
+    };
+}
+
 /// What resolving needs to know about data and model.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -230,7 +238,7 @@ impl Config {
                 Err(ConfigError::with_hint(
                     format!(
                         "{} has one client, but `data.clients` is {clients}",
-                        name(PRESETS, self.preset)
+                        self.preset.word()
                     ),
                     match self.preset {
                         Preset::DpSrm => "use ldp-srm for several clients",
@@ -305,234 +313,68 @@ impl Config {
     pub fn resolve(&self, shape: &Shape) -> Result<(Resolved, Vec<String>), ConfigError> {
         let d = shape.dimension;
         let smallest = shape.records.iter().copied().min().unwrap_or(0);
-        let estimator = self.estimator.or(match self.preset {
-            Preset::Auto => EstimatorKind::Gd,
-            Preset::Soteria(estimator) | Preset::Ldp(estimator) | Preset::Dp(estimator) => {
-                estimator
-            }
-            Preset::CdpSgd
-            | Preset::Rrpsgd
-            | Preset::SdmDsgd
-            | Preset::QDpsgd1
-            | Preset::Porter => EstimatorKind::Sgd,
-            Preset::DpSrm
-            | Preset::LdpSrm
-            | Preset::DistributedDpSrm
-            | Preset::LdpSpider
-            | Preset::Diff2 => EstimatorKind::Recursive,
-        });
-        let compressor = self.compressor_kind(shape)?;
-        let checked = Compressor::new(compressor, d, self.participation).map_err(|error| {
-            let key = match error {
-                CompressError::Count { .. } => "algorithm.k",
-                CompressError::Grid { .. } => "algorithm.grid_step",
-                CompressError::Levels(_) => "algorithm.levels",
-                CompressError::Participation(_) => "algorithm.participation",
-                _ => "algorithm.compressor",
-            };
-            ConfigError::conflict(format!("`{key}`: {error}"))
-        })?;
-        if !checked.is_unbiased() && self.preset.transport().is_none() {
-            return Err(ConfigError::with_hint(
-                "`algorithm.compressor = \"grid\"` rounds whole models: its error does not shrink with what is sent, and the theory of compressed gradients needs one that does",
-                "use rand-k, qsgd or natural; the preset q-dpsgd-1 has grid",
-            ));
-        }
-        // What the theory knows of it: nothing, where it is not unbiased.
-        let omega = match checked.is_unbiased() {
-            true => checked.omega(),
-            false => 0.0,
-        };
+        let estimator = self.estimator.or(self.preset.estimator());
+        let checked = self.checked_compressor(shape)?;
+        let compressor = checked.kind();
         let clip_scope = self
             .clip_scope
             .or_else(|| self.scope(estimator, compressor));
-        let clip = match self.clip {
-            Auto::Given(Some(clip)) => clip,
-            _ => self.clip_rule(shape, clip_scope, &checked),
-        };
-        // Without noise nothing is protected, so nothing is clipped unless it is asked for.
-        let clipped = match self.clip {
-            Auto::Given(clip) => clip.is_some(),
-            Auto::Auto => self.noise_target != NoiseTarget::None,
-        };
-        if !clipped && self.noise_target != NoiseTarget::None {
-            return Err(ConfigError::with_hint(
-                "`privacy.clip = \"none\"` goes with `privacy.epsilon = \"none\"` only: noise hides no more than what is bounded",
-                "give a clip, or leave it out",
-            ));
-        }
-        let rule = self.logit_rule(shape);
+        let (clip, clipped) = self.clipping(shape, clip_scope, &checked)?;
         let shared = self
             .shared_coordinates
             .or_else(|| self.sharing_rule(shape, clip_scope));
-        let shift = self.shift.or(match self.preset {
-            // Coordinates that all clients share, and whole gradients, leave no difference between
-            // clients to learn.
-            Preset::Auto if shared || self.plain(shape) || self.number_rule(shape) => {
-                ShiftChoice::Off
-            }
-            Preset::Auto if rule.is_some() && compressor == CompressorKind::Identity => {
-                ShiftChoice::Off
-            }
-            _ if estimator == EstimatorKind::Recursive => ShiftChoice::Off,
-            Preset::Auto | Preset::Soteria(_) => ShiftChoice::Step(shift_step(omega)),
-            _ => ShiftChoice::Off,
-        });
-        let smoothing = self.smoothing(shape)?;
-        let equalize = self.equalizing(shape)?;
-        let problem = theory::Problem {
-            clients: shape.records.len() as f64,
-            records: smallest as f64,
-            dimension: d as f64,
-            omega,
-            smoothness: 1.0,
-            clip,
-            epsilon: match self.noise_target {
-                NoiseTarget::Epsilon(epsilon) => epsilon,
-                _ => 1.0,
-            },
-            delta: self.delta,
-        };
+        let (smoothing, equalize) = (self.smoothing(shape)?, self.equalizing(shape)?);
+        let problem = self.theory_problem(shape, &checked, clip);
         let batch = self.batch_size(estimator, &problem, smallest)?;
         let (snapshot_probability, difference_clip) =
             self.references(estimator, clip_scope, clip, batch, smallest);
         let recursion = self.recursion(estimator, clip)?;
-        let b = batch.unwrap_or(smallest as f64);
-        let origin = if self.step_size_from_data {
-            StepSizeOrigin::Records
-        } else {
-            StepSizeOrigin::Public
+        let corollary = Corollary {
+            problem,
+            estimator,
+            batch: batch.unwrap_or(smallest as f64),
+            snapshot_probability,
         };
-        let rounds = match self
-            .rounds
-            .or_else(|| Theory::Given(self.rounds_rule(shape, &checked)))
-        {
-            Theory::Given(rounds) => rounds,
-            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
-            Theory::Theory => problem
-                .rounds(estimator, b, snapshot_probability, 1.0)
-                .ceil()
-                .clamp(1.0, 1e7) as u32,
-        };
-        let (step_size, step_size_origin) = match self.step_size.or_else(|| {
-            let step = self.gossip_step(rounds);
-            let rule = || self.step_rule(shape, equalize, f64::from(rounds));
-            Theory::Given(step.unwrap_or_else(rule))
-        }) {
-            Theory::Given(step) => (step, origin),
-            Theory::Theory => match shape.smoothness {
-                Some(smoothness) => {
-                    let problem = theory::Problem {
-                        smoothness,
-                        ..problem
-                    };
-                    (
-                        problem.step_size(estimator, b, snapshot_probability),
-                        StepSizeOrigin::Theory,
-                    )
-                }
-                None => {
-                    return Err(ConfigError::with_hint(
-                        "`algorithm.step_size = \"theory\"` needs a known smoothness, which only logistic and linear models have: that of a network has no bound",
-                        "give a number",
-                    ));
-                }
-            },
-        };
+        let rounds = self.rounds_choice(shape, &checked, &corollary);
+        let (step_size, step_size_origin) =
+            self.step_choice(shape, equalize, rounds, &corollary)?;
+        let (schedule, momentum) = self.server_rules(shape, shared, equalize, recursion.is_some());
         let gossip = self.gossip(&checked, shape.records.len(), step_size, rounds)?;
-        let resolved = Resolved {
-            source: self.source.clone(),
-            test: self.test.clone(),
-            rows: self.rows,
-            schema: self.schema.clone(),
-            natural: self.natural.clone(),
-            holdout: self.holdout,
+        let resolved = resolved_with!(self;
+            as_typed: source, test, rows, schema, natural, holdout, partition, equal_weights,
+                elsewhere, loss, class_weights, hidden, lambda, regularizer_at_client, preset,
+                step_cap, participation, noise_target, delta, adjacency, records_per_person,
+                with_replacement, accountant, amplification, quorum, deadline, features, labels,
+                records, most_records, seed, eval_every;
+            chosen: estimator, batch, snapshot_probability, compressor, gossip, step_size,
+                step_size_origin, schedule, momentum, recursion, smoothing, equalize, rounds, clip, clipped,
+                clip_scope, difference_clip;
             target_range: self.regression()?,
             clients: shape.records.len(),
-            partition: self.partition,
             scale: self.scale_choice(shape.feature_map),
             feature_map: shape.feature_map,
             whiten: shape.whiten,
             basis: shape.basis.map(|basis| basis.frequencies()),
             standardize: self.standardizes(),
-            equal_weights: self.equal_weights,
             model: shape.model,
-            elsewhere: self.elsewhere.clone(),
-            loss: self.loss,
             huber: self.huber_bound()?,
-            class_weights: self.class_weights.clone(),
-            hidden: self.hidden.clone(),
             activation: self.activation_for(shape.basis.is_some()),
             intercept: self.has_intercept(shape.model, shape.feature_map),
             regularizer: self.regularizer_for(shape.model, shape.feature_map),
-            lambda: self.lambda,
-            regularizer_at_client: self.regularizer_at_client,
-            init: match (&self.init, shape.model) {
-                (Auto::Given(init), _) => init.clone(),
-                (Auto::Auto, ModelKind::Mlp) => Init::Normal(self.start_rule(shape)),
-                (Auto::Auto, ModelKind::Elsewhere) => return Err(elsewhere::no_start()),
-                (Auto::Auto, _) => Init::Zeros,
-            },
-            preset: self.preset,
-            estimator,
-            batch,
-            snapshot_probability,
-            compressor,
+            init: self.init_choice(shape)?,
             downlink: self.downlink.map(|choice| choice.of(d)),
-            gossip,
-            shift,
-            step_size,
-            schedule: self.schedule.or(if rule.is_some() {
-                Schedule::Constant
-            } else if shared || (self.plain(shape) && equalize > 0.0) {
-                Schedule::Cosine
-            } else {
-                Schedule::Constant
-            }),
-            momentum: self.momentum.or(if rule.is_some() || recursion.is_some() {
-                0.0
-            } else if shared || self.plain(shape) {
-                self.momentum_rule(shape)
-            } else {
-                0.0
-            }),
+            shift: self.shift_choice(shape, &checked, estimator, shared),
             memory: self.memory.or(MEMORY),
-            recursion,
-            step_cap: self.step_cap,
-            smoothing,
-            equalize,
             shared_coordinates: shared,
-            rounds,
             output: self.output.or(match self.preset {
                 Preset::Rrpsgd => Output::Random,
                 _ => Output::Last,
             }),
-            participation: self.participation,
-            noise_target: self.noise_target,
-            delta: self.delta,
-            adjacency: self.adjacency,
-            records_per_person: self.records_per_person,
-            clip,
-            clipped,
-            clip_scope,
-            with_replacement: self.with_replacement,
-            difference_clip,
-            accountant: self.accountant,
-            amplification: self.amplification,
             trusted_aggregation: self
                 .trusted_aggregation
                 .or(self.preset == Preset::DistributedDpSrm),
             noise: self.noise.or(NoiseName::Float),
-            quorum: self.quorum,
-            deadline: self.deadline,
-            features: self.features.clone(),
-            labels: self.labels.clone(),
-            records: self.records,
-            most_records: self.most_records,
-            seed: self.seed,
-            eval_every: self.eval_every,
-            step_size_origin,
-        };
+        );
         self.check_values(&resolved, d)?;
         self.check_recursion(&resolved)?;
         self.check_gossip(&resolved)?;
@@ -545,169 +387,167 @@ impl Config {
         Ok((resolved, warnings))
     }
 
-    fn warnings(&self, resolved: &Resolved, smallest: usize) -> Vec<String> {
-        let mut warnings = Vec::new();
-        let mut unused = |keys: &[&str], reason: &str| {
-            for key in keys {
-                if self.given.iter().any(|given| given == key) {
-                    warnings.push(format!("`{key}` is ignored: {reason}"));
-                }
-            }
+    /// The bound on records, and whether it is applied.
+    fn clipping(
+        &self,
+        shape: &Shape,
+        scope: ClipScope,
+        compressor: &Compressor,
+    ) -> Result<(f64, bool), ConfigError> {
+        let clip = match self.clip {
+            Auto::Given(Some(clip)) => clip,
+            _ => self.clip_rule(shape, scope, compressor),
         };
-        for (keys, reason) in resolved.ignored_by_compressor() {
-            unused(keys, &reason);
-        }
-        if resolved.gossip.is_none() {
-            let keys = ["algorithm.topology", "algorithm.mixing"];
-            unused(
-                &keys,
-                "clients have a server (sdm-dsgd, q-dpsgd-1 and porter have none)",
-            );
-        }
-        if resolved.estimator == EstimatorKind::Gd {
-            unused(&["algorithm.batch"], "gd uses all records");
-        }
-        if resolved.estimator != EstimatorKind::Svrg {
-            unused(&["algorithm.snapshot_probability"], "only svrg has it");
-        }
-        if matches!(
-            resolved.estimator,
-            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Sag
-        ) {
-            let reason = "only svrg, saga and recursive have it";
-            unused(&["privacy.difference_clip"], reason);
-        }
-        if resolved.estimator != EstimatorKind::Sag {
-            unused(&["algorithm.memory"], "only sag has it");
-        }
-        if resolved.recursion.is_none() {
-            let keys = [
-                "algorithm.keep",
-                "algorithm.restart",
-                "privacy.difference_scale",
-                "privacy.noise_ratio",
-            ];
-            unused(&keys, "only recursive has it");
-        }
-        if resolved.noise_target == NoiseTarget::None {
-            unused(&["privacy.accountant"], "there is no noise");
-        }
-        if !resolved.clipped {
-            let keys = ["privacy.clip_scope", "privacy.difference_clip"];
-            unused(
-                &keys,
-                "nothing is clipped without noise, unless `privacy.clip` is given",
-            );
-        }
-        if resolved.regularizer == RegularizerKind::None {
-            let keys = ["model.lambda", "model.regularizer_at"];
-            unused(&keys, "there is no regularizer");
-        }
-        if !matches!(resolved.partition, Partition::Dirichlet { .. }) {
-            unused(&["data.alpha"], "only the dirichlet partition has it");
-        }
-        if resolved.model != ModelKind::Mlp {
-            unused(&["model.hidden", "model.activation"], "only mlp has it");
-        }
-        if resolved.model != ModelKind::Elsewhere {
-            let keys = ["model.parameters", "model.architecture"];
-            unused(&keys, "only a model that is computed elsewhere has it");
-        }
-        if resolved.model != ModelKind::Logistic {
-            unused(&["model.intercept"], "networks have biases");
-        } else if holds_constant(resolved.feature_map) {
-            unused(
-                &["model.intercept"],
-                "`data.features` appends a constant to every record",
-            );
-        }
-        if resolved.trusted_aggregation && resolved.noise_target != NoiseTarget::None {
-            warnings.push(super::aggregation::UNPROTECTED.to_string());
-        }
-        if resolved.noise_target != NoiseTarget::None && resolved.delta > 1.0 / smallest as f64 {
-            warnings.push(format!(
-                "`privacy.delta` = {} is above 1/records = {:.1e}: it allows a record to be published in full with that probability",
-                readable(resolved.delta),
-                1.0 / smallest as f64
+        // Without noise nothing is protected, so nothing is clipped unless it is asked for.
+        let clipped = match self.clip {
+            Auto::Given(clip) => clip.is_some(),
+            Auto::Auto => self.noise_target != NoiseTarget::None,
+        };
+        if !clipped && self.noise_target != NoiseTarget::None {
+            return Err(ConfigError::with_hint(
+                "`privacy.clip = \"none\"` goes with `privacy.epsilon = \"none\"` only: noise hides no more than what is bounded",
+                "give a clip, or leave it out",
             ));
         }
-        warnings
+        Ok((clip, clipped))
+    }
+
+    /// The run as the paper's corollaries see it.
+    fn theory_problem(&self, shape: &Shape, compressor: &Compressor, clip: f64) -> theory::Problem {
+        theory::Problem {
+            clients: shape.records.len() as f64,
+            records: shape.records.iter().copied().min().unwrap_or(0) as f64,
+            dimension: shape.dimension as f64,
+            omega: known_omega(compressor),
+            smoothness: 1.0,
+            clip,
+            epsilon: match self.noise_target {
+                NoiseTarget::Epsilon(epsilon) => epsilon,
+                _ => 1.0,
+            },
+            delta: self.delta,
+        }
+    }
+
+    fn shift_choice(
+        &self,
+        shape: &Shape,
+        compressor: &Compressor,
+        estimator: EstimatorKind,
+        shared: bool,
+    ) -> ShiftChoice {
+        let whole = compressor.kind() == CompressorKind::Identity;
+        self.shift.or(match self.preset {
+            // Coordinates that all clients share, and whole gradients, leave no difference between
+            // clients to learn.
+            Preset::Auto if shared || self.plain(shape) || self.number_rule(shape) => {
+                ShiftChoice::Off
+            }
+            Preset::Auto if whole && self.logit_rule(shape).is_some() => ShiftChoice::Off,
+            _ if estimator == EstimatorKind::Recursive => ShiftChoice::Off,
+            Preset::Auto | Preset::Soteria(_) => {
+                ShiftChoice::Step(shift_step(known_omega(compressor)))
+            }
+            _ => ShiftChoice::Off,
+        })
+    }
+
+    fn rounds_choice(&self, shape: &Shape, compressor: &Compressor, theory: &Corollary) -> u32 {
+        let rule = || Theory::Given(self.rounds_rule(shape, compressor));
+        match self.rounds.or_else(rule) {
+            Theory::Given(rounds) => rounds,
+            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
+            Theory::Theory => {
+                let Corollary {
+                    problem,
+                    estimator,
+                    batch,
+                    snapshot_probability,
+                } = *theory;
+                let rounds = problem.rounds(estimator, batch, snapshot_probability, 1.0);
+                rounds.ceil().clamp(1.0, 1e7) as u32
+            }
+        }
+    }
+
+    fn step_choice(
+        &self,
+        shape: &Shape,
+        equalize: f64,
+        rounds: u32,
+        theory: &Corollary,
+    ) -> Result<(f64, StepSizeOrigin), ConfigError> {
+        let rule = || self.step_rule(shape, equalize, f64::from(rounds));
+        let step = || Theory::Given(self.gossip_step(rounds).unwrap_or_else(rule));
+        match (self.step_size.or_else(step), shape.smoothness) {
+            (Theory::Given(step), _) => {
+                let origin = match self.step_size_from_data {
+                    true => StepSizeOrigin::Records,
+                    false => StepSizeOrigin::Public,
+                };
+                Ok((step, origin))
+            }
+            (Theory::Theory, Some(smoothness)) => {
+                let problem = theory::Problem {
+                    smoothness,
+                    ..theory.problem
+                };
+                let step =
+                    problem.step_size(theory.estimator, theory.batch, theory.snapshot_probability);
+                Ok((step, StepSizeOrigin::Theory))
+            }
+            (Theory::Theory, None) => Err(ConfigError::with_hint(
+                "`algorithm.step_size = \"theory\"` needs a known smoothness, which only logistic and linear models have: that of a network has no bound",
+                "give a number",
+            )),
+        }
+    }
+
+    /// How the server's step changes over the rounds, and its momentum.
+    fn server_rules(
+        &self,
+        shape: &Shape,
+        shared: bool,
+        equalize: f64,
+        recursive: bool,
+    ) -> (Schedule, f64) {
+        let ruled = self.logit_rule(shape).is_some();
+        let plain = self.plain(shape);
+        let falls = !ruled && (shared || (plain && equalize > 0.0));
+        let remembers = !ruled && !recursive && (shared || plain);
+        let schedule = self.schedule.or(match falls {
+            true => Schedule::Cosine,
+            false => Schedule::Constant,
+        });
+        let momentum = self.momentum.or_else(|| match remembers {
+            true => self.momentum_rule(shape),
+            false => 0.0,
+        });
+        (schedule, momentum)
+    }
+
+    fn init_choice(&self, shape: &Shape) -> Result<Init, ConfigError> {
+        Ok(match (&self.init, shape.model) {
+            (Auto::Given(init), _) => init.clone(),
+            (Auto::Auto, ModelKind::Mlp) => Init::Normal(self.start_rule(shape)),
+            (Auto::Auto, ModelKind::Elsewhere) => return Err(elsewhere::no_start()),
+            (Auto::Auto, _) => Init::Zeros,
+        })
     }
 }
 
-impl Resolved {
-    fn check(&self, smallest: usize) -> Result<(), ConfigError> {
-        let two_terms = self.estimator.has_two_terms();
-        if self.estimator.keeps_mean() && self.clip_scope == ClipScope::Selected {
-            return Err(ConfigError::with_hint(
-                "`privacy.clip_scope = \"selected\"` has a proof for gd and sgd only",
-                "use clip_scope = \"record\" with svrg, saga and sag",
-            ));
-        }
-        let random_k = matches!(self.compressor, CompressorKind::RandK { .. });
-        if self.shared_coordinates
-            && random_k
-            && self.amplification
-            && self.clip_scope != ClipScope::Selected
-            && self.noise_target != NoiseTarget::None
-        {
-            // Amplification needs coordinates that the client draws itself, after it has the model.
-            return Err(ConfigError::with_hint(
-                "`algorithm.coordinates = \"shared\"` rules out random-k amplification",
-                "use privacy.clip_scope = \"selected\" (gd and sgd), or privacy.amplification = \"off\"",
-            ));
-        }
-        let theory = self.step_size_origin == StepSizeOrigin::Theory;
-        if self.shared_coordinates && random_k && theory {
-            return Err(ConfigError::conflict(
-                "`algorithm.step_size = \"theory\"` rests on clients that draw their coordinates independently, not on `algorithm.coordinates = \"shared\"`",
-            ));
-        }
-        if self.accountant == AccountantName::Paper
-            && matches!(self.noise_target, NoiseTarget::Sigma(_))
-        {
-            return Err(ConfigError::conflict(
-                "`privacy.accountant = \"paper\"` sets sigma from epsilon, but `privacy.sigma` is given",
-            ));
-        }
-        let secure = self.noise == NoiseName::Secure && self.noise_target != NoiseTarget::None;
-        if secure && (self.clip_scope == ClipScope::Estimate || self.with_replacement) {
-            return Err(ConfigError::conflict(
-                "`privacy.noise = \"secure\"` needs clipped records and Poisson sampling",
-            ));
-        }
-        let clips = [
-            ("privacy.clip", Some(self.clip)),
-            (
-                "privacy.difference_clip",
-                self.difference_clip.filter(|_| two_terms),
-            ),
-        ];
-        for (key, clip) in clips {
-            if let Some(clip) = clip.filter(|&clip| secure && !suits_secure_noise(clip)) {
-                return Err(ConfigError::conflict(format!(
-                    "`{key}` = {clip:e} is outside of [2^-40, 2^40], where `privacy.noise = \"secure\"` has a proof"
-                )));
-            }
-        }
-        if secure && two_terms && self.difference_clip.is_none() {
-            return Err(ConfigError::conflict(
-                "`privacy.noise = \"secure\"` with svrg or saga needs a `privacy.difference_clip`",
-            ));
-        }
-        if let Some(quorum) = self.quorum
-            && quorum > self.clients
-        {
-            return Err(ConfigError::conflict(format!(
-                "`deployment.quorum` is {quorum}, and the number of clients {}",
-                self.clients
-            )));
-        }
-        if smallest == 0 {
-            return Err(ConfigError::conflict(
-                "every client needs at least one record",
-            ));
-        }
-        Ok(())
+/// What the corollaries of the paper take their numbers from.
+struct Corollary {
+    problem: theory::Problem,
+    estimator: EstimatorKind,
+    batch: f64,
+    snapshot_probability: f64,
+}
+
+/// What the theory knows of a compressor: nothing, where it is not unbiased.
+fn known_omega(compressor: &Compressor) -> f64 {
+    match compressor.is_unbiased() {
+        true => compressor.omega(),
+        false => 0.0,
     }
 }

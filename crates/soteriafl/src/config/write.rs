@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use soteriafl_data::{Partition, Source};
 
-use super::read::{PRESETS, name};
 use super::resolve::{Resolved, StepSizeOrigin};
 use super::{
     EstimatorKind, FeatureList, Init, ModelKind, NoiseTarget, RegularizerKind, ScaleChoice,
@@ -220,7 +219,7 @@ impl Resolved {
 
     fn algorithm_lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![
-            ("preset", text(name(PRESETS, self.preset))),
+            ("preset", text(self.preset.word())),
             ("estimator", text(self.estimator.word())),
         ];
         match self.batch {
