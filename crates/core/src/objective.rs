@@ -116,8 +116,11 @@ pub trait Objective: Send + Sync {
         Ok(())
     }
 
-    /// Numbers per record in factored form.
-    fn factor_len(&self) -> usize;
+    /// Numbers per record in factored form. An objective that says nothing else has whole gradients
+    /// as factors; then the three methods below `predict` need not be written either.
+    fn factor_len(&self) -> usize {
+        self.dimension()
+    }
 
     /// Forward and, where `factors` is given, backward pass. Writes one [`Outcome`] per record into
     /// `outcomes` and `factor_len` numbers per record into `factors`.
@@ -169,7 +172,11 @@ pub trait Objective: Send + Sync {
         coordinates: Coordinates<'_>,
         squared_norms: &mut [f64],
         workspace: &mut Workspace,
-    );
+    ) {
+        let _ = workspace;
+        assert_eq!(squared_norms.len(), records.len(), "one norm per record");
+        explicit::norms_of_rows(whole(self), gradients, coordinates, squared_norms);
+    }
 
     /// Writes `|left_j - right_j|^2` over all coordinates, one per record. Given the factors, the
     /// error is below `2^-40` of the two squared norms.
@@ -180,7 +187,12 @@ pub trait Objective: Send + Sync {
         right: Gradients<'_>,
         squared_distances: &mut [f64],
         workspace: &mut Workspace,
-    );
+    ) {
+        let _ = workspace;
+        let count = squared_distances.len();
+        assert_eq!(count, records.len(), "one distance per record");
+        explicit::distances_of_rows(whole(self), left, right, squared_distances);
+    }
 
     /// Adds `sum_j weight_j g_j`, restricted to `coordinates`, to `sum`.
     fn accumulate(
@@ -190,7 +202,20 @@ pub trait Objective: Send + Sync {
         coordinates: Coordinates<'_>,
         sum: &mut [f32],
         workspace: &mut Workspace,
-    );
+    ) {
+        let _ = workspace;
+        let count = gradients.weights.len();
+        assert_eq!(count, records.len(), "one weight per record");
+        explicit::sum_rows(whole(self), gradients, coordinates, sum);
+    }
+}
+
+/// The numbers of a gradient that is its own factors.
+fn whole<O: Objective + ?Sized>(objective: &O) -> usize {
+    let dimension = objective.dimension();
+    let len = objective.factor_len();
+    assert_eq!(len, dimension, "other factors need methods of their own");
+    dimension
 }
 
 /// Checks records against the columns and classes that a model has.

@@ -23,8 +23,7 @@ use soteriafl::Dataset;
 use soteriafl::core::data::{DenseRows, Features, RecordsError};
 use soteriafl::core::linalg;
 use soteriafl::core::objective::{
-    ClipBound, Coordinates, Elsewhere, Gradients, Objective, ObjectiveError, Outcome, Records,
-    Workspace, explicit,
+    ClipBound, Coordinates, Elsewhere, Objective, ObjectiveError, Outcome, Records, Workspace,
 };
 
 use crate::errors;
@@ -182,10 +181,6 @@ impl Objective for PythonObjective {
         self.dimension
     }
 
-    fn factor_len(&self) -> usize {
-        self.dimension
-    }
-
     fn factors(
         &self,
         model: &[f32],
@@ -211,41 +206,5 @@ impl Objective for PythonObjective {
 
     fn elsewhere(&self) -> Option<&dyn Elsewhere> {
         Some(self)
-    }
-
-    fn squared_norms(
-        &self,
-        records: Records<'_>,
-        gradients: Gradients<'_>,
-        coordinates: Coordinates<'_>,
-        squared_norms: &mut [f64],
-        _workspace: &mut Workspace,
-    ) {
-        debug_assert_eq!(records.len(), squared_norms.len());
-        explicit::norms_of_rows(self.dimension, gradients, coordinates, squared_norms);
-    }
-
-    fn squared_distances(
-        &self,
-        records: Records<'_>,
-        left: Gradients<'_>,
-        right: Gradients<'_>,
-        squared_distances: &mut [f64],
-        _workspace: &mut Workspace,
-    ) {
-        debug_assert_eq!(records.len(), squared_distances.len());
-        explicit::distances_of_rows(self.dimension, left, right, squared_distances);
-    }
-
-    fn accumulate(
-        &self,
-        records: Records<'_>,
-        gradients: Gradients<'_>,
-        coordinates: Coordinates<'_>,
-        sum: &mut [f32],
-        _workspace: &mut Workspace,
-    ) {
-        debug_assert_eq!(records.len(), gradients.weights.len());
-        explicit::sum_rows(self.dimension, gradients, coordinates, sum);
     }
 }

@@ -141,10 +141,6 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         self.0.dimension()
     }
 
-    fn factor_len(&self) -> usize {
-        self.0.dimension()
-    }
-
     fn factors(
         &self,
         model: &[f32],
@@ -175,51 +171,10 @@ impl<Loss: RecordLoss + Send + Sync> Objective for Explicit<Loss> {
         workspace.put(unused);
         Ok(())
     }
-
-    fn squared_norms(
-        &self,
-        records: Records<'_>,
-        gradients: Gradients<'_>,
-        coordinates: Coordinates<'_>,
-        squared_norms: &mut [f64],
-        _workspace: &mut Workspace,
-    ) {
-        assert_eq!(squared_norms.len(), records.len(), "one norm per record");
-        norms_of_rows(self.dimension(), gradients, coordinates, squared_norms);
-    }
-
-    fn squared_distances(
-        &self,
-        records: Records<'_>,
-        left: Gradients<'_>,
-        right: Gradients<'_>,
-        squared_distances: &mut [f64],
-        _workspace: &mut Workspace,
-    ) {
-        let count = squared_distances.len();
-        assert_eq!(count, records.len(), "one distance per record");
-        distances_of_rows(self.dimension(), left, right, squared_distances);
-    }
-
-    fn accumulate(
-        &self,
-        records: Records<'_>,
-        gradients: Gradients<'_>,
-        coordinates: Coordinates<'_>,
-        sum: &mut [f32],
-        _workspace: &mut Workspace,
-    ) {
-        assert_eq!(
-            records.len(),
-            gradients.weights.len(),
-            "one weight per record"
-        );
-        sum_rows(self.dimension(), gradients, coordinates, sum);
-    }
 }
 
 /// [`Objective::squared_norms`] where factors are the gradients themselves.
-pub fn norms_of_rows(
+pub(super) fn norms_of_rows(
     dimension: usize,
     gradients: Gradients<'_>,
     coordinates: Coordinates<'_>,
@@ -237,7 +192,7 @@ pub fn norms_of_rows(
 }
 
 /// [`Objective::squared_distances`] where factors are the gradients themselves.
-pub fn distances_of_rows(
+pub(super) fn distances_of_rows(
     dimension: usize,
     left: Gradients<'_>,
     right: Gradients<'_>,
@@ -250,7 +205,7 @@ pub fn distances_of_rows(
 }
 
 /// [`Objective::accumulate`] where factors are the gradients themselves.
-pub fn sum_rows(
+pub(super) fn sum_rows(
     dimension: usize,
     gradients: Gradients<'_>,
     coordinates: Coordinates<'_>,

@@ -9,8 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use soteriafl_core::objective::{
-    ClipBound, Coordinates, Elsewhere, Gradients, Objective, ObjectiveError, Outcome, Records,
-    Workspace,
+    ClipBound, Coordinates, Elsewhere, Objective, ObjectiveError, Outcome, Records, Workspace,
 };
 
 /// One tensor of parameters.
@@ -148,10 +147,6 @@ impl Objective for Absent {
         self.dimension
     }
 
-    fn factor_len(&self) -> usize {
-        self.dimension
-    }
-
     fn factors(
         &self,
         _: &[f32],
@@ -166,42 +161,7 @@ impl Objective for Absent {
     fn elsewhere(&self) -> Option<&dyn Elsewhere> {
         Some(self)
     }
-
-    fn squared_norms(
-        &self,
-        _: Records<'_>,
-        _: Gradients<'_>,
-        _: Coordinates<'_>,
-        _: &mut [f64],
-        _: &mut Workspace,
-    ) {
-        unreachable!("{NO_FACTORS}")
-    }
-
-    fn squared_distances(
-        &self,
-        _: Records<'_>,
-        _: Gradients<'_>,
-        _: Gradients<'_>,
-        _: &mut [f64],
-        _: &mut Workspace,
-    ) {
-        unreachable!("{NO_FACTORS}")
-    }
-
-    fn accumulate(
-        &self,
-        _: Records<'_>,
-        _: Gradients<'_>,
-        _: Coordinates<'_>,
-        _: &mut [f32],
-        _: &mut Workspace,
-    ) {
-        unreachable!("{NO_FACTORS}")
-    }
 }
-
-const NO_FACTORS: &str = "without factors there is nothing to ask about them";
 
 #[cfg(test)]
 mod tests {
