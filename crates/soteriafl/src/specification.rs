@@ -2,9 +2,10 @@
 //! accountant's mechanism ([`accounting`](crate::accounting)) and the plans of clients and server
 //! ([`run`](crate::run)) are derived.
 //!
-//! Whoever sets up a run fills one of these: a configuration file ([`Resolved`](crate::config::resolve::Resolved)), or a program that
-//! uses the library ([`Training`](crate::training::Training)). It says nothing about where records
-//! come from, what the model is or which files are written.
+//! Whoever sets up a run fills one of these: a configuration file
+//! ([`Resolved`](crate::config::resolve::Resolved)), or a program that uses the library
+//! ([`Training`](crate::training::Training)). It says nothing about where records come from, what
+//! the model is or which files are written.
 
 use std::sync::Arc;
 
@@ -41,8 +42,8 @@ pub struct Specification {
     pub gossip: Option<Gossip>,
     /// Shift step; `None`: direct compression.
     pub shift: Option<f64>,
-    /// The share of the budget (of `mu^2`) that a release of second moments before the first round gets;
-    /// `None`: there is none.
+    /// The share of the budget (of `mu^2`) that a release of second moments before the first round
+    /// gets; `None`: there is none.
     pub moments: Option<f64>,
     /// The share of the budget that two releases get by which ranges of columns are estimated;
     /// `None`: all ranges are known.
@@ -217,12 +218,53 @@ pub enum StepSizeOrigin {
     Records,
 }
 
-/// Which data sets are neighbours, in words: the adjacency, and whose records are exchanged where it
-/// is more than one.
+/// Which data sets are neighbours, in words: the adjacency, and whose records are exchanged where
+/// it is more than one.
 pub fn neighbours(adjacency: Adjacency, records_per_person: u32) -> String {
     match records_per_person {
         1 => adjacency.to_string(),
         most => format!("{adjacency} of persons with up to {most} records"),
+    }
+}
+
+impl Default for Specification {
+    /// Full gradients, nothing compressed, no shift, no clip and no noise, 100 rounds of step size
+    /// 1.
+    fn default() -> Self {
+        Self {
+            gossip: None,
+            moments: None,
+            ranges: None,
+            estimator: Estimator::Gd,
+            batch: None,
+            batches: Batches::Poisson,
+            clip: None,
+            compressor: CompressorKind::Identity,
+            downlink: None,
+            participation: 1.0,
+            coordinates: Coordinates::Own,
+            shift: None,
+            target: NoiseTarget::None,
+            delta: 1e-5,
+            adjacency: Adjacency::ReplaceOne,
+            records_per_person: 1,
+            accountant: AccountantName::Pld,
+            direct_theorem: false,
+            amplification: true,
+            aggregation: Aggregation::Open,
+            noise: NoiseName::Float,
+            step_size_origin: StepSizeOrigin::Public,
+            ranges_from_records: false,
+            step_size: 1.0,
+            schedule: Schedule::Constant,
+            momentum: 0.0,
+            step_cap: None,
+            regularizer: Regularizer::None,
+            regularizer_at_client: false,
+            rounds: 100,
+            output: Output::Last,
+            seed: 0,
+        }
     }
 }
 

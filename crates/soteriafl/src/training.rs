@@ -44,10 +44,7 @@ use soteriafl_core::protocol::{ClientError, Round, Schedule, shift_step};
 use soteriafl_core::simulate::SimulationError;
 
 use crate::accounting::{Privacy, PrivacyError};
-use crate::specification::{
-    AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
-    Specification, StepSizeOrigin,
-};
+use crate::specification::{Clip, Coordinates, NoiseName, NoiseTarget, Output, Specification};
 
 pub use run::{MeasuredRound, Run, TrainingResult};
 
@@ -148,40 +145,7 @@ impl Training {
         Self {
             objective: Arc::new(objective),
             shards: shards.into_iter().map(Arc::new).collect(),
-            run: Specification {
-                gossip: None,
-                moments: None,
-                ranges: None,
-                estimator: Estimator::Gd,
-                batch: None,
-                batches: Batches::Poisson,
-                clip: None,
-                compressor: CompressorKind::Identity,
-                downlink: None,
-                participation: 1.0,
-                coordinates: Coordinates::Own,
-                shift: None,
-                target: NoiseTarget::None,
-                delta: 1e-5,
-                adjacency: Adjacency::ReplaceOne,
-                records_per_person: 1,
-                accountant: AccountantName::Pld,
-                direct_theorem: false,
-                amplification: true,
-                aggregation: Aggregation::Open,
-                noise: NoiseName::Float,
-                step_size_origin: StepSizeOrigin::Public,
-                ranges_from_records: false,
-                step_size: 1.0,
-                schedule: Schedule::Constant,
-                momentum: 0.0,
-                step_cap: None,
-                regularizer: Regularizer::None,
-                regularizer_at_client: false,
-                rounds: 100,
-                output: Output::Last,
-                seed: 0,
-            },
+            run: Specification::default(),
             shifted: false,
             prepared_by_records: false,
             start: None,
@@ -261,8 +225,8 @@ impl Training {
         self
     }
 
-    /// Speaks of persons instead of records: of each, a client has so many at most. The library does
-    /// not know who is who; that no client has more is for the caller to see to.
+    /// Speaks of persons instead of records: of each, a client has so many at most. The library
+    /// does not know who is who; that no client has more is for the caller to see to.
     #[must_use]
     pub fn records_per_person(mut self, most: u32) -> Self {
         self.run.records_per_person = most;

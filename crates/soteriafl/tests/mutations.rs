@@ -9,21 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use soteriafl::accountant::mutation::{self, Mutation};
-use soteriafl::accountant::{Adjacency, ClipScope, Estimator, Recursion};
+use soteriafl::accountant::{ClipScope, Estimator, Recursion};
 use soteriafl::audit::{Audit, Settings, Verdict};
 use soteriafl::core::compress::{Compressor, CompressorKind};
 use soteriafl::core::data::{Dataset, DenseRows, Features};
 use soteriafl::core::estimator::Clipping;
-use soteriafl::core::objective::{Explicit, Outcome, RecordLoss, Regularizer, RowView};
+use soteriafl::core::objective::{Explicit, Outcome, RecordLoss, RowView};
 use soteriafl::core::privacy::Noise;
-use soteriafl::core::protocol::{Client, ClientPlan, Estimator, RoundScratch, Schedule};
+use soteriafl::core::protocol::{Client, ClientPlan, RoundScratch};
 use soteriafl::core::random::{PublicSeed, Purpose, SecretKey};
 use soteriafl::core::sampling::{Coins, Sampling};
 use soteriafl::persons;
-use soteriafl::specification::{
-    AccountantName, Aggregation, Batches, Clip, Coordinates, NoiseName, NoiseTarget, Output,
-    Specification, StepSizeOrigin,
-};
+use soteriafl::specification::{Clip, Coordinates, NoiseName, NoiseTarget, Specification};
 
 /// Who notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,41 +132,14 @@ const FAULTS: [(Mutation, &str, Watch); 15] = [
 
 fn run() -> Specification {
     Specification {
-        gossip: None,
-        estimator: Estimator::Gd,
-        batch: None,
-        batches: Batches::Poisson,
         clip: Some(Clip {
             bound: 0.5,
             scope: ClipScope::Record,
         }),
-        compressor: CompressorKind::Identity,
-        downlink: None,
-        participation: 1.0,
-        coordinates: Coordinates::Own,
-        shift: None,
         target: NoiseTarget::Epsilon(1.0),
         delta: 1e-3,
-        adjacency: Adjacency::ReplaceOne,
-        records_per_person: 1,
-        accountant: AccountantName::Pld,
-        direct_theorem: false,
-        amplification: true,
-        noise: NoiseName::Float,
-        step_size_origin: StepSizeOrigin::Public,
-        step_size: 1.0,
-        schedule: Schedule::Constant,
-        momentum: 0.0,
-        regularizer: Regularizer::None,
-        regularizer_at_client: false,
-        moments: None,
-        ranges: None,
-        ranges_from_records: false,
-        aggregation: Aggregation::Open,
-        step_cap: None,
         rounds: 8,
-        output: Output::Last,
-        seed: 0,
+        ..Specification::default()
     }
 }
 

@@ -63,7 +63,8 @@ enum Steer {
 pub(crate) type Scores = Vec<(bool, f32)>;
 
 impl Game {
-    /// Of a client with so many records of `run`, whose noise is `sigma`, for a model of `dimension`.
+    /// Of a client with so many records of `run`, whose noise is `sigma`, for a model of
+    /// `dimension`.
     pub(crate) fn new(
         run: &Specification,
         dimension: usize,
@@ -316,10 +317,7 @@ impl Strategy {
             .map(|round| match self.estimator {
                 // To and fro, so that noise that is used again would cancel, and increments are as
                 // long as any.
-                Estimator::Gd
-                | Estimator::Sgd
-                | Estimator::Sag { .. }
-                | Estimator::Recursive(_) => {
+                estimator if !estimator.has_two_terms() => {
                     let (steer, sign) = match round % 2 {
                         0 => (Steer::High, 1.0),
                         _ => (Steer::Back, -1.0),
@@ -339,7 +337,7 @@ impl Strategy {
                     (Steer::Low, still)
                 }
                 Estimator::Saga { .. } if round == 0 => (Steer::Low, still),
-                Estimator::Svrg { .. } | Estimator::Saga { .. } => (
+                _ => (
                     Steer::High,
                     RoundShifts {
                         sign: 1.0,

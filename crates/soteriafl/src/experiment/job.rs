@@ -184,13 +184,11 @@ impl Job {
         let per_client = resolved
             .batch
             .map_or(records as f64, |b| b * resolved.clients as f64);
-        let round = match resolved.estimator {
-            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Sag => per_client,
-            EstimatorKind::Svrg => {
-                2.0 * per_client + resolved.snapshot_probability * records as f64
-            }
-            EstimatorKind::Saga | EstimatorKind::Recursive => 2.0 * per_client,
+        let passes = match resolved.estimator {
+            EstimatorKind::Svrg => resolved.snapshot_probability * records as f64,
+            _ => 0.0,
         };
+        let round = f64::from(resolved.estimator.gradients()) * per_client + passes;
         let scale = self.setting.problem.objective.dimension() as u64;
         (
             (round as u64).max(1).saturating_mul(scale),
@@ -259,8 +257,8 @@ impl Job {
         Ok((!stopped).then(|| Outcome::new(points, privacy)))
     }
 
-    /// The stored outcome of this job, if it is there. What is claimed is computed and not believed;
-    /// rounds under another noise are not this job's.
+    /// The stored outcome of this job, if it is there. What is claimed is computed and not
+    /// believed; rounds under another noise are not this job's.
     pub(super) fn finished(
         &self,
         stored: &FinishedJobs<'_>,
