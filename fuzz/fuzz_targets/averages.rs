@@ -1,5 +1,6 @@
-//! Bytes from a server: an average is finite and of the right size, or refused; and it is read back as written. What is told in
-//! its place where the way down is compressed is so many finite values, or nothing.
+//! Bytes from a server: an average is finite and of the right size, or refused; and it is read back
+//! as written. What is told in its place where the way down is compressed is so many finite values,
+//! or nothing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Bytes from clients: whatever they are, decoding neither panics nor takes more memory than a message.
+//! Bytes from clients: whatever they are, decoding neither panics nor takes more memory than a
+//! message.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

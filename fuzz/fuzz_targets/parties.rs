@@ -1,5 +1,6 @@
-//! A coordinator and a client that are told anything in any order: joins, messages, positions, averages. Neither panics, the
-//! run has no more rounds than were agreed on, and the client never makes two messages for one round.
+//! A coordinator and a client that are told anything in any order: joins, messages, positions,
+//! averages. Neither panics, the run has no more rounds than were agreed on, and the client never
+//! makes two messages for one round.
 #![no_main]
 
 use std::time::Duration;

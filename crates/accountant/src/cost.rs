@@ -37,8 +37,8 @@ pub enum Amplification {
     SwitchedOff,
     /// No rule of the chosen accountant is proved for this release.
     Unproved,
-    /// The amplified bound is not below the unamplified one, or there is so little noise that it was
-    /// not computed.
+    /// The amplified bound is not below the unamplified one, or there is so little noise that it
+    /// was not computed.
     NotSmaller,
     /// It is computed for one release at a time, and the question has others before it.
     SeveralReleases,

@@ -68,7 +68,8 @@ impl EstimatorKind {
         matches!(self, Self::Svrg | Self::Saga)
     }
 
-    /// Whether an estimate holds a mean over all records, whose terms are clipped on all coordinates.
+    /// Whether an estimate holds a mean over all records, whose terms are clipped on all
+    /// coordinates.
     #[must_use]
     pub fn keeps_mean(self) -> bool {
         self.has_two_terms() || self == Self::Sag
@@ -109,7 +110,8 @@ pub enum Estimator {
     /// SVRG; `difference_clip` bounds each record's gradient difference, `None`: both gradients
     /// are clipped and their difference is not.
     Svrg {
-        /// With which probability the snapshot moves in a round. Its coin is public and costs nothing.
+        /// With which probability the snapshot moves in a round. Its coin is public and costs
+        /// nothing.
         snapshot_probability: f64,
         /// The bound `C_A`.
         difference_clip: Option<f64>,
@@ -120,8 +122,8 @@ pub enum Estimator {
         difference_clip: Option<f64>,
     },
     /// Stochastic average gradient: `a` times the mean of the table of last visits, this round's
-    /// included, plus `1 - a` times the minibatch's mean. No gradient is ever subtracted, so that no
-    /// difference needs a clip.
+    /// included, plus `1 - a` times the minibatch's mean. No gradient is ever subtracted, so that
+    /// no difference needs a clip.
     Sag {
         /// `a`, in (0, 1].
         memory: f64,
@@ -134,7 +136,8 @@ pub enum Estimator {
 impl Estimator {
     /// The estimator of this kind, with what is usual for the rest: the recursive one has the
     /// momentum of DP-SRM ([`Recursion::momentum`]), whose cost does not depend on the difference
-    /// clip, SVRG's snapshot moves with probability 0.3, and SAG remembers a half. GD, SGD and SAG have no differences and no use for their clip.
+    /// clip, SVRG's snapshot moves with probability 0.3, and SAG remembers a half. GD, SGD and SAG
+    /// have no differences and no use for their clip.
     #[must_use]
     pub fn new(kind: EstimatorKind, difference_clip: Option<f64>) -> Self {
         match kind {

@@ -42,8 +42,8 @@ pub(crate) fn epsilon(mu: f64, target: f64) -> f64 {
     high
 }
 
-/// The largest `mu` of a Gaussian mechanism whose `delta(epsilon)` is at most `target`: what a target
-/// (epsilon, delta) allows, in the one number that composes by its square.
+/// The largest `mu` of a Gaussian mechanism whose `delta(epsilon)` is at most `target`: what a
+/// target (epsilon, delta) allows, in the one number that composes by its square.
 #[must_use]
 pub fn largest_mu(epsilon: f64, target: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);

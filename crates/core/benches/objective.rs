@@ -1,7 +1,7 @@
 //! How long the steps of a round take, single-threaded; best and median of many runs.
 //!
-//! `cargo bench -p soteriafl-core --bench objective [part of a name]`. Uses MNIST from the directory
-//! that `SOTERIA_SHARED` names, or from a `shared` folder beside the repository root
+//! `cargo bench -p soteriafl-core --bench objective [part of a name]`. Uses MNIST from the
+//! directory that `SOTERIA_SHARED` names, or from a `shared` folder beside the repository root
 //! (`data/mnist/train-*-ubyte.gz`); without it, made-up rows of the same density. `LONGER=4`
 //! measures four times as long; `BATCHES=1` takes the same batch every time, so that it stays in
 //! the cache.

@@ -1,4 +1,5 @@
-//! The records: rows of features with a class or a number each, and what is done to them before training.
+//! The records: rows of features with a class or a number each, and what is done to them before
+//! training.
 //!
 //! A [`Dataset`] holds rows as they came, dense or sparse, so that 32,561 records with 14 nonzero
 //! features of 123 cost what those 14 cost. Centring keeps it so: a constant that is added to every

@@ -44,12 +44,12 @@
 //! | [`linalg`] | the arithmetic underneath |
 //!
 //! A module uses only modules that come after it in this order (`tests/module_order.rs`): theory,
-//! simulate, gossip, quality, protocol, ranges, moments, preliminary, wire, compress, estimator, privacy,
-//! objective, data, sampling, random, linalg.
+//! simulate, gossip, quality, protocol, ranges, moments, preliminary, wire, compress, estimator,
+//! privacy, objective, data, sampling, random, linalg.
 //!
 //! The crate `soteriafl-data` reads records, `soteriafl-accountant` computes what a sigma costs and
-//! which sigma meets a target; the library `soteriafl` combines them: a run with calibrated noise in
-//! a few lines. One client and one server by hand: `examples/one_round.rs`.
+//! which sigma meets a target; the library `soteriafl` combines them: a run with calibrated noise
+//! in a few lines. One client and one server by hand: `examples/one_round.rs`.
 
 pub mod compress;
 pub mod data;

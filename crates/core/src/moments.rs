@@ -25,8 +25,8 @@
 //!
 //! **Guarantee.** Records that are longer than one are shortened, each by itself, and each is put
 //! on the grid by itself. The map acts on each record alone and is a function of what was released:
-//! post-processing, whatever matrix it is, for a record's gradient is clipped whatever its length. The
-//! bits do not depend on threads or machine: nothing but `+ - * /` and square roots in `f64`.
+//! post-processing, whatever matrix it is, for a record's gradient is clipped whatever its length.
+//! The bits do not depend on threads or machine: nothing but `+ - * /` and square roots in `f64`.
 //!
 //! **Cost.** `m D^2/2` products and `D (D + 1)/2` values for records of `D` numbers, one
 //! eigendecomposition (some `40 D^3`), `m D^2` products for the map. **Place in the paper:** none.
@@ -98,9 +98,9 @@ pub struct Whitening {
 }
 
 impl Whitening {
-    /// The map that averaged moments give, whose entries have noise of standard deviation `noise` on
-    /// the diagonal: `lambda = 0.2 noise sqrt(D) + 10^-4`, a fifth of the size that noise alone gives
-    /// an eigenvalue.
+    /// The map that averaged moments give, whose entries have noise of standard deviation `noise`
+    /// on the diagonal: `lambda = 0.2 noise sqrt(D) + 10^-4`, a fifth of the size that noise alone
+    /// gives an eigenvalue.
     ///
     /// # Panics
     /// If there are not as many entries as a matrix of `columns` rows has.
@@ -324,7 +324,8 @@ mod tests {
         }
     }
 
-    /// Standard deviation over 6 x 400 draws within 6%: a fresh seed would fail once in 10^4 times or so.
+    /// Standard deviation over 6 x 400 draws within 6%: a fresh seed would fail once in 10^4 times
+    /// or so.
     #[test]
     fn the_noise_has_its_size_on_every_entry() {
         let data = records(10);
@@ -341,7 +342,8 @@ mod tests {
         assert!((deviation / 0.3 - 1.0).abs() < 0.06, "{deviation}");
     }
 
-    /// The moments of whitened but not yet shortened records are `A/(A + lambda)`: the definition of `P`.
+    /// The moments of whitened but not yet shortened records are `A/(A + lambda)`: the definition
+    /// of `P`.
     #[test]
     fn whitening_meets_its_definition() {
         let data = records(300);
@@ -415,8 +417,9 @@ mod tests {
         );
     }
 
-    /// The direction of most agreement has a fifth of the next one's weight, the others their own; without
-    /// an only one, or where it has less anyway, nothing is held back. Records have length one.
+    /// The direction of most agreement has a fifth of the next one's weight, the others their own;
+    /// without an only one, or where it has less anyway, nothing is held back. Records have length
+    /// one.
     #[test]
     fn for_classes_the_first_direction_is_held_back() {
         let found = |values: &[f64]| weights(values, 0.5, Aim::Classes);
@@ -445,8 +448,8 @@ mod tests {
         );
     }
 
-    /// Whatever a server says the average is, the map is finite and records end at length one or zero,
-    /// or at no more than [`LONGEST`]: a client stays private whatever it is told.
+    /// Whatever a server says the average is, the map is finite and records end at length one or
+    /// zero, or at no more than [`LONGEST`]: a client stays private whatever it is told.
     #[test]
     fn no_average_gives_a_map_that_lengthens_records() {
         let data = records(20);

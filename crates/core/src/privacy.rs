@@ -70,7 +70,8 @@ pub struct Released {
 
 impl GaussianMechanism {
     /// A mechanism with standard deviation `sigma` per coordinate. Secure noise needs to know the
-    /// terms of the estimate: the minibatch term first, then the term of all records (SVRG, SAGA, SAG).
+    /// terms of the estimate: the minibatch term first, then the term of all records (SVRG, SAGA,
+    /// SAG).
     ///
     /// # Errors
     /// When no integer grid suits `sigma` and the terms.
@@ -108,7 +109,8 @@ impl GaussianMechanism {
         }
     }
 
-    /// How far a grid may move a record of the first term on so many coordinates; nothing without a grid.
+    /// How far a grid may move a record of the first term on so many coordinates; nothing without a
+    /// grid.
     pub(crate) fn truncation_bound(&self, coordinates: usize) -> f64 {
         match &self.kind {
             Kind::Secure { grids, .. } => grids.batch.truncation_bound(coordinates),

@@ -1,8 +1,8 @@
 //! How good a model is on records: what it says about each, set against what is true.
 //!
 //! [`measure`] asks the objective for its predictions, a block of records at a time, and sums them
-//! up in the order of records. Predictions of a record are the same bits in any batch, so the result
-//! does not depend on the number of threads.
+//! up in the order of records. Predictions of a record are the same bits in any batch, so the
+//! result does not depend on the number of threads.
 //!
 //! Records are looked at as they are: whatever comes out stands outside every privacy claim.
 //!

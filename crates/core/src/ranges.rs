@@ -11,10 +11,10 @@
 //!
 //! **The estimate.** From the three neighbouring powers of two that hold most the interval grows up
 //! and down while the next one holds more than noise does and more than a fiftieth; the other sign
-//! counts if it holds more than noise does. Of the sixteenths of that interval those at its ends are
-//! dropped that hold no more than noise does, unless too little would be left. Values outside are
-//! cut off, as with any range. Where noise is as large as what a power of two holds, nothing can be
-//! estimated, and a range is a guess (`docs/defaults.md`).
+//! counts if it holds more than noise does. Of the sixteenths of that interval those at its ends
+//! are dropped that hold no more than noise does, unless too little would be left. Values outside
+//! are cut off, as with any range. Where noise is as large as what a power of two holds, nothing
+//! can be estimated, and a range is a guess (`docs/defaults.md`).
 //!
 //! **Cost.** Two messages, of `101 c` and `16 c` numbers. **Place in the paper:** none.
 

@@ -173,7 +173,8 @@ impl Simulation {
     /// after every round.
     ///
     /// # Errors
-    /// When the objective fails. The model is that of the last whole round, and the simulation cannot go on.
+    /// When the objective fails. The model is that of the last whole round, and the simulation
+    /// cannot go on.
     pub fn run(
         &mut self,
         threads: usize,

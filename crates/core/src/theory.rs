@@ -5,8 +5,8 @@
 //! clients of `m` records, dimension `d`, compression `omega`, smoothness `L`, clip `G`,
 //! `tau = (1 + omega)^(3/2) / sqrt(n)`. The noise constant is `c = 48` throughout, as in the
 //! authors' experiments. Whole schedules with their utility bounds are [`Choice`]s; Tables 1 and 2
-//! for given numbers are [`Tables`]. Recursive estimates and SAG are in no theorem of the paper: where
-//! a number is needed all the same, as for a batch, they count as SGD and as SAGA.
+//! for given numbers are [`Tables`]. Recursive estimates and SAG are in no theorem of the paper:
+//! where a number is needed all the same, as for a batch, they count as SGD and as SAGA.
 
 mod bounds;
 mod tables;

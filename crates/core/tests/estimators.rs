@@ -389,8 +389,8 @@ fn a_table_remembers_only_the_last_visit() {
     }
 }
 
-/// Where every record is visited in every round, the table's mean is the full gradient, and whatever
-/// the memory is, SAG is GD: up to the rounding of two sums, in floating point.
+/// Where every record is visited in every round, the table's mean is the full gradient, and
+/// whatever the memory is, SAG is GD: up to the rounding of two sums, in floating point.
 #[test]
 fn whole_batches_of_sag_are_full_gradients() {
     let (values, labels) = table(4, 30, 6, 3);

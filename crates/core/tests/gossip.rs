@@ -434,9 +434,10 @@ fn mixed(
 }
 
 /// On the complete graph, whole messages and mixing `a` leave `(1 - a)^2` of the error in a round;
-/// random-k, with `q = k/d`, leaves `(1-a)^2 + (1 - 1/n)(1/q - 1) a^2` on average (10 clients of 200
-/// coordinates, masks of 100: a standard deviation of some 2% of the product over ten rounds; 15%
-/// are allowed). On a ring the slowest part leaves `(1 - a m)^2` with the smallest `m` of `I - W`.
+/// random-k, with `q = k/d`, leaves `(1-a)^2 + (1 - 1/n)(1/q - 1) a^2` on average (10 clients of
+/// 200 coordinates, masks of 100: a standard deviation of some 2% of the product over ten rounds;
+/// 15% are allowed). On a ring the slowest part leaves `(1 - a m)^2` with the smallest `m` of `I -
+/// W`.
 #[test]
 fn models_agree_at_the_rate_of_the_graph() {
     let mixing = 0.3;

@@ -534,7 +534,8 @@ fn one_record_moves_a_message_by_no_more_than_the_accountant_was_told() {
         ),
         (Estimator::Saga { difference_clip }, poisson, two_terms),
     ];
-    // Targets far outside of the range are what its ends are, and long rows are what the clip is for.
+    // Targets far outside of the range are what its ends are, and long rows are what the clip is
+    // for.
     let records = [
         neighbour([0.0; 4], 0.0),
         neighbour([1e6, -3e5, 2e6, 0.5], 1e9),

@@ -154,8 +154,8 @@ fn estimators(difference: f64) -> [Estimator; 6] {
     ]
 }
 
-/// Whether its sums fit the 24 bits in which they are looked at. SAG's, of all records and of a batch,
-/// do not; `sensitivity.rs` compares its messages.
+/// Whether its sums fit the 24 bits in which they are looked at. SAG's, of all records and of a
+/// batch, do not; `sensitivity.rs` compares its messages.
 fn is_narrow(estimator: &Estimator) -> bool {
     !matches!(estimator, Estimator::Sag { .. })
 }

@@ -2,10 +2,10 @@
 //! fault, with how often it occurs and where it stands first, so that a person can put a file right
 //! at once and not fault by fault.
 //!
-//! A table is private. [`Faults::lines`] therefore quotes fields only where it is asked to; without,
-//! it tells places and kinds, and numbers of columns: what was taken for a header may be a record.
-//! Costs: nothing for a table without faults; otherwise memory for the first few places of each
-//! column and kind.
+//! A table is private. [`Faults::lines`] therefore quotes fields only where it is asked to;
+//! without, it tells places and kinds, and numbers of columns: what was taken for a header may be a
+//! record. Costs: nothing for a table without faults; otherwise memory for the first few places of
+//! each column and kind.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,8 +2,8 @@
 //!
 //! Classes are the distinct labels in ascending order: by value if every label is a number (so "1",
 //! "+1" and "1.0" are one class), by text otherwise. The two labels of a +-1 problem become class 0
-//! for -1 and class 1 for +1. A [`Schema`] fixes classes and columns beforehand, as a test set or one
-//! client's share needs it, which may lack some of them.
+//! for -1 and class 1 for +1. A [`Schema`] fixes classes and columns beforehand, as a test set or
+//! one client's share needs it, which may lack some of them.
 //!
 //! Without a schema, numbers that are no class labels are refused: a price or an age would become a
 //! classifier of hundreds of classes, which nobody asked for (`is_quantity`). Text is never refused
@@ -66,8 +66,8 @@ impl Schema {
 }
 
 impl Schema {
-    /// Stands for the labels of so many rows where nobody knows any: the first class, or the low end
-    /// of the range.
+    /// Stands for the labels of so many rows where nobody knows any: the first class, or the low
+    /// end of the range.
     pub(super) fn unknown(&self, rows: usize) -> Result<Truth, DataError> {
         if let Some(range) = self.targets {
             return Ok(Truth::Targets(Targets::new(

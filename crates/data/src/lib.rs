@@ -1,8 +1,9 @@
 //! Records for SoteriaFL: readers of tables, sparse rows and images, the built-in data set a9a and
 //! the catalogue of public data sets.
 //!
-//! A [`Source`] is what a configuration names: `a9a`, `mnist`, `csv:PATH`, `synthetic:ROWSxFEATURES`.
-//! Loading it gives a [`Dataset`] to train on and, where the source has one, one to test on.
+//! A [`Source`] is what a configuration names: `a9a`, `mnist`, `csv:PATH`,
+//! `synthetic:ROWSxFEATURES`. Loading it gives a [`Dataset`] to train on and, where the source has
+//! one, one to test on.
 //!
 //! ```
 //! use soteriafl_data::{DataDirectories, DataError, Partition, Source};

@@ -42,7 +42,8 @@ impl OtherName {
         })
     }
 
-    /// The same as [`OtherName::beside`] without a word of the table's own, which may be a record's.
+    /// The same as [`OtherName::beside`] without a word of the table's own, which may be a
+    /// record's.
     pub fn expected_by(&self, whose: &str) -> String {
         let number = self.number;
         match &self.expected {

@@ -2,12 +2,12 @@
 //!
 //! A single array has a row for each record and the label in its last column unless the source says
 //! which. An archive has the features in `x` (also `X`, `data`, `features`) and the labels in `y`
-//! (also `Y`, `label`, `labels`, `target`), numbers or text; one with a single array is read as that
-//! array. Numbers of 1 to 8 bytes are read in either order of bytes, arrays in either order of
+//! (also `Y`, `label`, `labels`, `target`), numbers or text; one with a single array is read as
+//! that array. Numbers of 1 to 8 bytes are read in either order of bytes, arrays in either order of
 //! indices.
 //!
-//! A header is believed about what numbers are, never about how much memory to take: that grows with
-//! the bytes that are there.
+//! A header is believed about what numbers are, never about how much memory to take: that grows
+//! with the bytes that are there.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

@@ -1,5 +1,5 @@
-//! Files as byte streams: plain, gzip or zstd, told apart by their first bytes and never by their names.
-//! What is certainly neither text nor IDX is refused for what it is (`foreign.rs`).
+//! Files as byte streams: plain, gzip or zstd, told apart by their first bytes and never by their
+//! names. What is certainly neither text nor IDX is refused for what it is (`foreign.rs`).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

@@ -8,8 +8,8 @@
 //! so.
 //!
 //! Every feature of a record follows from that record and the schema alone. The map therefore keeps
-//! neighbouring data sets neighbouring, and a claim made for encoded records holds for the table. It
-//! costs no privacy, provided that nobody looked at records to write the schema:
+//! neighbouring data sets neighbouring, and a claim made for encoded records holds for the table.
+//! It costs no privacy, provided that nobody looked at records to write the schema:
 //! [`Ranges::ReadFromRecords`] says that somebody did.
 //!
 //! Values outside of a range are cut off, unknown categories taken as the schema says. Both are
@@ -248,8 +248,8 @@ impl TableSchema {
         found.map(|column| &*column.name)
     }
 
-    /// Which of the features are numbers or dates on their range, for maps that treat them otherwise
-    /// than indicators: those with the value `2u - 1`.
+    /// Which of the features are numbers or dates on their range, for maps that treat them
+    /// otherwise than indicators: those with the value `2u - 1`.
     pub fn is_scaled(&self) -> Vec<bool> {
         let widths = self.encoders.iter();
         widths

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A [`Reader`] gives the names of the columns first, then row after row as [`Cell`]s; what becomes
-//! of them does not depend on the file they stand in. Memory: what is kept of the rows, and one line
-//! or one batch of rows.
+//! of them does not depend on the file they stand in. Memory: what is kept of the rows, and one
+//! line or one batch of rows.
 
 mod lines;
 mod numbers;

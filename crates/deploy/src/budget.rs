@@ -47,8 +47,8 @@ pub struct Priced {
     pub probabilities: Vec<f64>,
     /// The noise.
     pub sigma: f64,
-    /// Where some messages have more noise: rounds of a period, whose first message has `sigma`, and
-    /// the ratio of the others' noise to it. A version of the program that does not know this
+    /// Where some messages have more noise: rounds of a period, whose first message has `sigma`,
+    /// and the ratio of the others' noise to it. A version of the program that does not know this
     /// counts too much, since the ratio is above 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_levels: Option<(Option<u32>, f64)>,

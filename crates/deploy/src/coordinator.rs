@@ -7,8 +7,9 @@
 //! the open round live in memory only: if the process dies, clients send the same bytes again.
 //!
 //! This file has the coordinator's state and what can be asked of it. What changes it is in
-//! `members` (who takes part), `releases` (what comes before the first round), `rounds` (the open round), `history` (closed ones), `catch_up`
-//! (clients that are behind) and `resume` (after a restart).
+//! `members` (who takes part), `releases` (what comes before the first round), `rounds` (the open
+//! round), `history` (closed ones), `catch_up` (clients that are behind) and `resume` (after a
+//! restart).
 //!
 //! Cost: `O(k)` per message, twice (checked when it arrives, added when the round closes, so that
 //! what waits is the bytes alone); `O(d)` per round; `O(1)` per client and round beyond its

@@ -437,8 +437,8 @@ fn range_of(value: &toml::Value) -> Option<TargetRange> {
     }
 }
 
-/// What decides which records of a source are in a run: of a part `SOURCE:i/n`, besides `i` and `n`,
-/// and of persons with too many.
+/// What decides which records of a source are in a run: of a part `SOURCE:i/n`, besides `i` and
+/// `n`, and of persons with too many.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dealing {
     seed: u64,

@@ -15,10 +15,10 @@
 //! [`Questions`] wraps the [`Coordinator`], [`answer`] the [`Participant`]; both are as pure as
 //! those, and everything they guarantee holds: a message is stored before it leaves, a retry sends
 //! the same bytes, a round is durable before anybody hears of it, and a client learns by round, and
-//! by the digest of the message, whether it was taken. Questions and answers may be lost, repeated and delayed: a
-//! question is built from the position of the client's last answer, what a client knows already it
-//! passes over, and a client that is behind its last answer (a restored copy) answers with its
-//! position alone and is asked again from there.
+//! by the digest of the message, whether it was taken. Questions and answers may be lost, repeated
+//! and delayed: a question is built from the position of the client's last answer, what a client
+//! knows already it passes over, and a client that is behind its last answer (a restored copy)
+//! answers with its position alone and is asked again from there.
 
 mod questions;
 

@@ -1,10 +1,10 @@
 //! What a client brings to a run: records that a source names, records in the memory of its own
 //! program, or records behind a model that this program computes itself.
 //!
-//! **Guarantee.** Whatever they are, the ledger knows them by a digest that is taken before a server
-//! has said anything ([`records`]), and a run that does not fit them is refused before anything is
-//! sent or kept. Where the run's model is computed elsewhere, no record is looked at to find that
-//! out: what is compared is public.
+//! **Guarantee.** Whatever they are, the ledger knows them by a digest that is taken before a
+//! server has said anything ([`records`]), and a run that does not fit them is refused before
+//! anything is sent or kept. Where the run's model is computed elsewhere, no record is looked at to
+//! find that out: what is compared is public.
 
 use std::fmt;
 use std::path::Path;

@@ -50,8 +50,8 @@ pub enum Rule {
 /// its rounding.
 const LOG_FAILURE: f64 = -41.0;
 
-/// Whether a release before the first round can come from a client whose noise is `sigma`: a mean of
-/// vectors of length one, with noise that exceeds this in a whole run with probability 2^-40 at
+/// Whether a release before the first round can come from a client whose noise is `sigma`: a mean
+/// of vectors of length one, with noise that exceeds this in a whole run with probability 2^-40 at
 /// most.
 pub fn plausible_release(numbers: &[f32], sigma: f64, clients: usize) -> bool {
     let draws = clients as f64 * numbers.len() as f64;

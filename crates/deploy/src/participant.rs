@@ -3,8 +3,8 @@
 //! else's.
 //!
 //! **The model is a function of the averages.** The participant holds a replica of the server and
-//! applies each average to it, so the server sends averages and the bits agree. Where the way down is
-//! compressed, what is told stands for the average, and the replica has the model alone.
+//! applies each average to it, so the server sends averages and the bits agree. Where the way down
+//! is compressed, what is told stands for the average, and the replica has the model alone.
 //!
 //! **A message is made once.** It is computed for the first model that this client sees for a
 //! round, with secrets drawn at that moment, stored with its round, and only then given out;

@@ -1,11 +1,13 @@
-//! A client's own records: loaded as the run wants them, and known by a digest that no run can change.
+//! A client's own records: loaded as the run wants them, and known by a digest that no run can
+//! change.
 //!
-//! The digest names the data set in the ledger. It is taken of the whole source before the server has
-//! said anything: of every record the nonzero values with their places and the label, each record hashed
-//! alone and the hashes sorted. The order of rows and the file format do not change it; and nothing in a
-//! description can: not the number of features, the spelling of classes, the scaling, the limit on rows,
-//! nor the seed that deals the parts of `SOURCE:i/n`, whose ledger is that of the whole source. Synthetic
-//! records, which are nobody's, are known by their source's name.
+//! The digest names the data set in the ledger. It is taken of the whole source before the server
+//! has said anything: of every record the nonzero values with their places and the label, each
+//! record hashed alone and the hashes sorted. The order of rows and the file format do not change
+//! it; and nothing in a description can: not the number of features, the spelling of classes, the
+//! scaling, the limit on rows, nor the seed that deals the parts of `SOURCE:i/n`, whose ledger is
+//! that of the whole source. Synthetic records, which are nobody's, are known by their source's
+//! name.
 //!
 //! What it cannot see: a data set with one row added, changed or taken away is another one to it,
 //! although nearly everything in it has been spent before. That is why all data sets of a state are
@@ -107,8 +109,8 @@ pub enum LoadError {
     Model(String),
 }
 
-/// What is wrong with columns, told by the schema's names and by numbers alone: a first line that is
-/// no header is a record.
+/// What is wrong with columns, told by the schema's names and by numbers alone: a first line that
+/// is no header is a record.
 fn columns(faults: &[ColumnFault]) -> String {
     let texts: Vec<String> = faults.iter().map(ColumnFault::without_names).collect();
     texts.join("; ")
@@ -312,7 +314,8 @@ fn fields_digest(fields: &[&[u8]]) -> Hash {
     hasher.finalize().into()
 }
 
-/// The digest of records as a run trains on them, in their order, scaled, with their offset: what a message depends on.
+/// The digest of records as a run trains on them, in their order, scaled, with their offset: what a
+/// message depends on.
 pub fn trained_on(data: &Dataset) -> Hash {
     let mut hasher = Sha256::new();
     let mut put = |name: &[u8], values: &mut dyn Iterator<Item = [u8; 4]>| {
@@ -366,7 +369,8 @@ fn floats(values: &[f32]) -> impl Iterator<Item = [u8; 4]> {
     values.iter().map(|value| value.to_le_bytes())
 }
 
-/// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text otherwise.
+/// A label by its value if it is a number, so that "1", "+1" and "1.0" are one; by its text
+/// otherwise.
 fn canonical(name: &str) -> Vec<u8> {
     match name.parse::<f64>() {
         Ok(value) if value.is_finite() => canonical_number(value),

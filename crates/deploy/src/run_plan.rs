@@ -429,8 +429,8 @@ fn delta_of_clients(resolved: &Resolved, smallest: usize) -> Option<String> {
     ))
 }
 
-/// A file that the configuration names and that is not there makes the configuration wrong: whoever starts servers should not
-/// try it again, as it does what merely failed.
+/// A file that the configuration names and that is not there makes the configuration wrong: whoever
+/// starts servers should not try it again, as it does what merely failed.
 fn configured(error: DataError) -> RunPlanError {
     match &error {
         DataError::File { error: reason, .. } if reason.kind() == ErrorKind::NotFound => {

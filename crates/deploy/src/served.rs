@@ -4,8 +4,8 @@
 //!
 //! **Guarantee.** A round is durable in the state directory before any client can hear of it, so a
 //! process may be killed at any instant and another one opened with the same configuration and
-//! state: it goes on, and ends with the same bytes. **Cost.** The [`Coordinator`]'s, and a pass over
-//! the server's own test set for every measured round, in the call that closed it.
+//! state: it goes on, and ends with the same bytes. **Cost.** The [`Coordinator`]'s, and a pass
+//! over the server's own test set for every measured round, in the call that closed it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

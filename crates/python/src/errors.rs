@@ -1,7 +1,7 @@
 //! The library's errors as Python exceptions: its messages, the classes of `soteriafl.errors`.
 //!
-//! The classes are written in Python because each derives from two others (`ValueError`, too). Where
-//! the library has advice, it follows on a line of its own.
+//! The classes are written in Python because each derives from two others (`ValueError`, too).
+//! Where the library has advice, it follows on a line of its own.
 
 use pyo3::exceptions::{PyException, PyFileExistsError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;

@@ -1,5 +1,6 @@
-//! What a client of a networked run brings, as Python programs have it: the name of a source, arrays
-//! in memory, or records behind a model that Python computes; and on which terms it takes part.
+//! What a client of a networked run brings, as Python programs have it: the name of a source,
+//! arrays in memory, or records behind a model that Python computes; and on which terms it takes
+//! part.
 
 use std::path::PathBuf;
 use std::sync::Arc;

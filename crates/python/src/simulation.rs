@@ -35,8 +35,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub type Setting = (String, String, String);
 
 /// Runs a configuration, on records from memory if there are some, and returns what `soteria train`
-/// would have written. `progress(round, rounds, loss, accuracy, epsilon, uplink_bytes)` is called at
-/// evaluated rounds, `every` seconds apart; what is false stops the run. With a model that is
+/// would have written. `progress(round, rounds, loss, accuracy, epsilon, uplink_bytes)` is called
+/// at evaluated rounds, `every` seconds apart; what is false stops the run. With a model that is
 /// `computed` by Python it is called in every round, with a loss of none where nothing was
 /// evaluated.
 #[pyfunction]
@@ -90,8 +90,8 @@ pub fn simulate(
 }
 
 /// A model that Python computes, the clients' numbers of records, whose numbers follow one another
-/// from 0, and after them those of the test records; `settled(estimator, noisy)` is asked once it is
-/// known which estimator the run has, and may refuse it.
+/// from 0, and after them those of the test records; `settled(estimator, noisy)` is asked once it
+/// is known which estimator the run has, and may refuse it.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Computed<'py> {

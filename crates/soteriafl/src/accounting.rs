@@ -1,7 +1,8 @@
 //! What a run costs and what may be claimed for it.
 //!
 //! The one way from a configuration to a sigma or an epsilon: every command that starts from a
-//! configuration, and the library, ask [`Privacy::settle`], [`level`] or [`noise`], which share all their steps.
+//! configuration, and the library, ask [`Privacy::settle`], [`level`] or [`noise`], which share all
+//! their steps.
 //!
 //! Every client calibrates its own noise from its own number of records. A claim needs the whole
 //! chain: records clipped one by one, Poisson coins, proved accounting, and no constant computed
@@ -45,8 +46,8 @@ pub struct Privacy {
     pub epsilon_exact: Option<f64>,
     /// The sigma that the paper's formula asks for, for comparison.
     pub paper_sigma: Option<f64>,
-    /// Premises of the paper's theorem that this run breaks, in words, where the paper's formula set
-    /// the noise.
+    /// Premises of the paper's theorem that this run breaks, in words, where the paper's formula
+    /// set the noise.
     pub broken_premises: Vec<String>,
     /// Which accountant decided.
     pub accountant: &'static str,
@@ -68,7 +69,8 @@ pub enum PrivacyError {
 
 impl Privacy {
     /// Sets every client's noise and says what it costs. `records` are the clients' numbers of
-    /// records, `data_dependent_scaling` whether features were scaled by constants computed from them.
+    /// records, `data_dependent_scaling` whether features were scaled by constants computed from
+    /// them.
     ///
     /// # Errors
     /// When no noise reaches the target, or the accountant cannot vouch.
@@ -174,7 +176,8 @@ pub fn level(
         }))
 }
 
-/// The standard deviation of the noise of a client with `records` records, and nothing about its cost.
+/// The standard deviation of the noise of a client with `records` records, and nothing about its
+/// cost.
 ///
 /// # Errors
 /// When no noise reaches the target, or the accountant cannot vouch.
@@ -189,8 +192,9 @@ pub fn noise(run: &Specification, dimension: usize, records: usize) -> Result<f6
     }
 }
 
-/// A number of records, at most `RATIO` times smaller, with at least as much noise: one of few, so that it is
-/// computed once for many clients. The same number where noise need not grow as records become fewer.
+/// A number of records, at most `RATIO` times smaller, with at least as much noise: one of few, so
+/// that it is computed once for many clients. The same number where noise need not grow as records
+/// become fewer.
 pub fn with_more_noise(run: &Specification, records: usize) -> usize {
     let Some(batch) = run.batch.filter(|_| monotone(run)) else {
         return records;
@@ -326,8 +330,8 @@ fn question(
 }
 
 /// Where only averages are seen, clients share the noise that the average needs for any one of
-/// them, `max_i w_i sigma_i`: each adds a part of the same size in the average. Noise that was fixed
-/// stays as it is.
+/// them, `max_i w_i sigma_i`: each adds a part of the same size in the average. Noise that was
+/// fixed stays as it is.
 fn shared(run: &Specification, records: &[usize], sigmas: Vec<f64>) -> Vec<f64> {
     let (Aggregation::Trusted { equal_weights }, NoiseTarget::Epsilon(_)) =
         (run.aggregation, run.target)

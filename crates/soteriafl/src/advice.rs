@@ -167,8 +167,8 @@ pub fn elsewhere() -> String {
         .to_owned()
 }
 
-/// [`columns`] of the training records, which a simulation may look at, as they were before a public
-/// map.
+/// [`columns`] of the training records, which a simulation may look at, as they were before a
+/// public map.
 pub fn columns_of(problem: &Problem) -> Option<String> {
     let preparation = &problem.preparation;
     if problem.is_elsewhere() {

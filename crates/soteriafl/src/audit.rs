@@ -8,7 +8,8 @@
 //!
 //! The bound holds with the stated confidence for every mechanism, whatever its noise (the
 //! proposition of `docs/audit.md`): if it lies above the claim, the claim is false, or an event of
-//! small probability has happened. A bound below the claim is consistent with it and proves nothing.
+//! small probability has happened. A bound below the claim is consistent with it and proves
+//! nothing.
 //!
 //! **Cost.** That of the runs, `O(records + canaries)` a round, on all threads.
 

@@ -1,10 +1,10 @@
 //! Algorithms side by side on one problem: who is ahead, against rounds and against bits.
 //!
 //! Every algorithm has one curve per seed. *Against rounds* compares them after as many rounds as
-//! the shortest run has, *against bits* within as many bits as the run that sends least, *both ways*
-//! within as many bytes as the run that moves least, up and down. A lead is
-//! called clear when the means are more than three standard errors apart; for independent normal
-//! means that happens by chance with probability 0.0027.
+//! the shortest run has, *against bits* within as many bits as the run that sends least, *both
+//! ways* within as many bytes as the run that moves least, up and down. A lead is called clear when
+//! the means are more than three standard errors apart; for independent normal means that happens
+//! by chance with probability 0.0027.
 //!
 //! Rows that trust somebody (one node with all records, or a sum that nobody looks into) are shown
 //! beside the others and are not ranked with them: at the same epsilon they need far less noise,

@@ -1,6 +1,6 @@
-//! What stands beside a model, for whoever is handed it: `MODEL_CARD.md`, with the data's shape, the
-//! claim, what was measured, and how to apply the model with this program or with a few lines of
-//! Python.
+//! What stands beside a model, for whoever is handed it: `MODEL_CARD.md`, with the data's shape,
+//! the claim, what was measured, and how to apply the model with this program or with a few lines
+//! of Python.
 //!
 //! It is made from the files of the run alone, `summary.json` and the description in
 //! `model.safetensors`, and says nothing that they do not.

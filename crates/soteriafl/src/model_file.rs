@@ -1,13 +1,14 @@
-//! The model as `model.safetensors`: readable by every safetensors library, equal models equal bytes.
+//! The model as `model.safetensors`: readable by every safetensors library, equal models equal
+//! bytes.
 //!
-//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and classes
-//! and, where there are some, the names of features, the schema of the table and the scaling as JSON
-//! (one entry, so that its order cannot vary): whoever has the file can apply the model to rows as
-//! they were before anything was made of them. Where records go through a
-//! public map before the model reads them (`data.features`), `map` says which: then names are of
-//! what goes into the map, and weights for what comes out of it. Where it is `whitened`, the tensor
-//! `whitening` holds `P`, and a record `x` that comes out of the map becomes `P x / |P x|`; where the map says
-//! `"lengths": "kept"`, it becomes `P x min(1, 1.5 / |P x|)`.
+//! Weights are `[out, in]` as everywhere else. The one metadata entry holds kind, shapes and
+//! classes and, where there are some, the names of features, the schema of the table and the
+//! scaling as JSON (one entry, so that its order cannot vary): whoever has the file can apply the
+//! model to rows as they were before anything was made of them. Where records go through a public
+//! map before the model reads them (`data.features`), `map` says which: then names are of what goes
+//! into the map, and weights for what comes out of it. Where it is `whitened`, the tensor
+//! `whitening` holds `P`, and a record `x` that comes out of the map becomes `P x / |P x|`; where
+//! the map says `"lengths": "kept"`, it becomes `P x min(1, 1.5 / |P x|)`.
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
@@ -74,9 +75,10 @@ pub struct RecordMap<'a> {
     pub basis: Option<Cosine>,
 }
 
-/// Bytes of the file for a model with these parameters. `intercept` is the value of the constant feature after
-/// scaling, so that `weight . x + bias` is the model's output. Weights that read records written in a `basis` are
-/// composed with it, so that the file's model reads scaled features as they are.
+/// Bytes of the file for a model with these parameters. `intercept` is the value of the constant
+/// feature after scaling, so that `weight . x + bias` is the model's output. Weights that read
+/// records written in a `basis` are composed with it, so that the file's model reads scaled
+/// features as they are.
 ///
 /// # Errors
 /// When the model cannot be encoded.
@@ -225,7 +227,8 @@ fn tensors(
     (description, tensors)
 }
 
-/// The network that reads pixels, and its parameters: `W = B V` in the first layer, all else as it was.
+/// The network that reads pixels, and its parameters: `W = B V` in the first layer, all else as it
+/// was.
 fn compose(network: &Network, parameters: &[f32], basis: Cosine) -> (Network, Vec<f32>) {
     let layers = network.layers();
     let first = &layers[0];

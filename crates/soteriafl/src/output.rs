@@ -34,8 +34,8 @@ pub const FILES: [&str; 5] = [
     "summary.json",
 ];
 
-/// Which records an unfinished run is of. It goes at the end: whoever has it can check a guess of all
-/// records, and a finished run has no use for it.
+/// Which records an unfinished run is of. It goes at the end: whoever has it can check a guess of
+/// all records, and a finished run has no use for it.
 const RECORDS: &str = "records.sha256";
 
 /// The digest of the records that an unfinished run is of, if it left one.
@@ -203,8 +203,8 @@ impl RunDirectory {
         self.rounds.start_loss()
     }
 
-    /// Opens the directory of an interrupted run with these [columns]: complete rows stay, a torn last one goes. Returns
-    /// the last row, if there is one.
+    /// Opens the directory of an interrupted run with these [columns]: complete rows stay, a torn
+    /// last one goes. Returns the last row, if there is one.
     ///
     /// # Errors
     /// When the table cannot be read or is not one of ours.

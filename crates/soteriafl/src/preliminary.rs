@@ -1,8 +1,8 @@
 //! What the clients of a run release before its first round, in order, and what everybody makes of
 //! the averages: the same in a simulation and in a deployment.
 //!
-//! A client makes a message by [`PreliminaryRelease::message`], a server averages those of all clients
-//! ([`Average::of`]), and everybody computes the same record-wise map from the average
+//! A client makes a message by [`PreliminaryRelease::message`], a server averages those of all
+//! clients ([`Average::of`]), and everybody computes the same record-wise map from the average
 //! ([`Whitening`]): no matrix travels that somebody could have chosen otherwise. Noise and cost are
 //! [`accounting::preliminaries`](crate::accounting::preliminaries).
 

@@ -76,8 +76,8 @@ pub struct Conclusion {
 }
 
 impl Prepared {
-    /// Calibrates every client's noise for `resolved`, which was resolved for `problem`, and whitens
-    /// its records where the run says so.
+    /// Calibrates every client's noise for `resolved`, which was resolved for `problem`, and
+    /// whitens its records where the run says so.
     ///
     /// # Errors
     /// When the accountant does not vouch for it, or second moments cannot be released.

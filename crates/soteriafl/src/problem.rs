@@ -334,10 +334,11 @@ impl Problem {
 
 /// Whether rows of `source` have to be dense under secure noise, before they are scaled.
 ///
-/// Sums over sparse and over dense rows round differently. Where the records themselves decide how they are stored
-/// (pictures by how many pixels are dark, rows with a centre by how near they come to it), one record would change how all
-/// others are rounded, by as much as a server that chooses the model likes; clipping cannot bound that. So the form follows
-/// from the kind of the source and from the run alone.
+/// Sums over sparse and over dense rows round differently. Where the records themselves decide how
+/// they are stored (pictures by how many pixels are dark, rows with a centre by how near they come
+/// to it), one record would change how all others are rounded, by as much as a server that chooses
+/// the model likes; clipping cannot bound that. So the form follows from the kind of the source and
+/// from the run alone.
 pub fn needs_dense_rows(source: &Source, scaling: &Scaling) -> bool {
     source.is_images()
         || scaling

@@ -36,8 +36,8 @@ pub fn plan_for(
     plan.map_err(|error| ProblemError::Model(error.to_string()))
 }
 
-/// Refuses a run whose clients would not fit into memory, before anything is written. A few thousand bytes of data can ask for
-/// any number of parameters.
+/// Refuses a run whose clients would not fit into memory, before anything is written. A few
+/// thousand bytes of data can ask for any number of parameters.
 fn check_memory(resolved: &Resolved, problem: &Problem) -> Result<(), ProblemError> {
     /// Model, average, velocity, gradients of metrics.
     const VECTORS: usize = 16;

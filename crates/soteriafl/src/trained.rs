@@ -1,8 +1,8 @@
 //! A trained model from its file, applied to records.
 //!
-//! A model file holds weights and shapes, names of features and classes, the schema of a table and how
-//! features were scaled. Nothing in a model file is trusted: shapes are compared with its description,
-//! numbers must be finite.
+//! A model file holds weights and shapes, names of features and classes, the schema of a table and
+//! how features were scaled. Nothing in a model file is trusted: shapes are compared with its
+//! description, numbers must be finite.
 
 use std::sync::Arc;
 
@@ -225,8 +225,8 @@ impl Trained {
         })
     }
 
-    /// Records as the model reads them: scaled as in training, through the maps of the run, and with the
-    /// constant feature where it has one, whose scale is part of the model's bias.
+    /// Records as the model reads them: scaled as in training, through the maps of the run, and
+    /// with the constant feature where it has one, whose scale is part of the model's bias.
     ///
     /// # Errors
     /// When they have other columns, or leave the range of numbers.

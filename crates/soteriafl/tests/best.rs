@@ -145,7 +145,8 @@ fn networks_of_images_get_the_documented_choice() {
     assert!(plain.equalize == 0.0 && (plain.step_size - same).abs() < 1e-9 * same);
 }
 
-/// A basis is for networks that read square images, and equalising for networks that are not too wide.
+/// A basis is for networks that read square images, and equalising for networks that are not too
+/// wide.
 #[test]
 fn a_basis_needs_images_and_equalising_a_network() {
     for (settings, columns, said) in [
@@ -263,9 +264,9 @@ fn shared_coordinates_are_refused_where_a_proof_needs_secret_ones() {
     assert!(mnist(&["model.kind=logistic", "data.source=a9a"]).is_ok());
 }
 
-/// The paper's a9a objective (lambda 0.2, its published scale), replace-one, delta 1e-3, in at most the published
-/// number of values (25, 100 and 150 rounds of 6): the loss that was asked for, which lies far from what the
-/// runs scatter by (0.0005), so that the fixed seeds decide nothing.
+/// The paper's a9a objective (lambda 0.2, its published scale), replace-one, delta 1e-3, in at most
+/// the published number of values (25, 100 and 150 rounds of 6): the loss that was asked for, which
+/// lies far from what the runs scatter by (0.0005), so that the fixed seeds decide nothing.
 #[test]
 fn a9a_reaches_its_goals_with_a_proof() {
     for (epsilon, values, goal) in [(1, 150, 0.59), (5, 600, 0.58), (10, 900, 0.576)] {

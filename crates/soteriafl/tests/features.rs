@@ -19,8 +19,8 @@ fn load(settings: &[&str]) -> Result<(Config, Problem), ProblemError> {
     Ok((config, problem))
 }
 
-/// The map comes after the scaling and before the model, for training and test records alike; it holds the
-/// intercept; and it leaves the claim alone.
+/// The map comes after the scaling and before the model, for training and test records alike; it
+/// holds the intercept; and it leaves the claim alone.
 #[test]
 fn every_record_has_length_one_and_the_intercept_is_in_it() {
     let source = "data.source=synthetic:80x5";
@@ -113,8 +113,8 @@ fn pictures(name: &str, side: u32) -> String {
     format!("data.source=idx:{}", folder.display())
 }
 
-/// Images become scattering coefficients and a linear model, by no constant of the records; whoever asks
-/// for something else gets it.
+/// Images become scattering coefficients and a linear model, by no constant of the records; whoever
+/// asks for something else gets it.
 #[test]
 fn images_are_scattered_by_default() {
     let source = &pictures("scattered", 8)[..];
@@ -162,8 +162,8 @@ fn images_are_scattered_by_default() {
     assert_eq!(resolved.feature_map, FeatureKind::None);
 }
 
-/// The step follows from public numbers: more clients, records or epsilon make it longer, up to where
-/// steps overshoot.
+/// The step follows from public numbers: more clients, records or epsilon make it longer, up to
+/// where steps overshoot.
 #[test]
 fn the_step_of_images_follows_from_signal_and_noise() {
     let source = &pictures("steps", 8)[..];

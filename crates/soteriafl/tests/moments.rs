@@ -1,4 +1,5 @@
-//! Second moments, released once: what they cost together with the rounds, and what a run makes of them.
+//! Second moments, released once: what they cost together with the rounds, and what a run makes of
+//! them.
 
 use std::ops::ControlFlow;
 
@@ -34,7 +35,8 @@ fn sizes(problem: &Problem) -> Vec<usize> {
     problem.shards.iter().map(|shard| shard.rows()).collect()
 }
 
-/// For whole gradients release and rounds compose in closed form: `mu` squared of both adds up to that of the target.
+/// For whole gradients release and rounds compose in closed form: `mu` squared of both adds up to
+/// that of the target.
 #[test]
 fn release_and_rounds_together_cost_the_target() {
     for (adjacency, distance) in [("replace-one", 2.0), ("zero-out", 1.0)] {
@@ -114,8 +116,8 @@ fn model(problem: &Problem, resolved: &Resolved, threads: usize) -> (Vec<f32>, u
     (simulation.server().model().as_ref().clone(), up)
 }
 
-/// Records keep length one, the digest of the records is that of what was read, the bits are the same on
-/// any number of threads, with both kinds of noise; other seeds release other moments.
+/// Records keep length one, the digest of the records is that of what was read, the bits are the
+/// same on any number of threads, with both kinds of noise; other seeds release other moments.
 #[test]
 fn a_whitened_run_is_a_function_of_its_seed() {
     for noise in ["float", "secure"] {

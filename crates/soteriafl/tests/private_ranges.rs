@@ -1,4 +1,5 @@
-//! Ranges that nobody knows: what the run pays for them, what it makes of them, and where it refuses.
+//! Ranges that nobody knows: what the run pays for them, what it makes of them, and where it
+//! refuses.
 
 use std::path::Path;
 

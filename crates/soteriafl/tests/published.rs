@@ -1,10 +1,11 @@
-//! The paper's experiments as they were published (whole estimates clipped, sampling with replacement, the
-//! paper's noise), against values measured from the authors' algorithms.
+//! The paper's experiments as they were published (whole estimates clipped, sampling with
+//! replacement, the paper's noise), against values measured from the authors' algorithms.
 //!
-//! Each band is a mean and standard deviation over seeds. Ours must agree within three standard errors of the
-//! difference: for independent normal means a pair of them fails with probability 0.0027 (more with three seeds, where
-//! the spread itself is uncertain), but the seeds here are fixed. a9a is tested in full; of MNIST, which needs its files,
-//! two algorithms at one epsilon. `make bands` checks all of it.
+//! Each band is a mean and standard deviation over seeds. Ours must agree within three standard
+//! errors of the difference: for independent normal means a pair of them fails with probability
+//! 0.0027 (more with three seeds, where the spread itself is uncertain), but the seeds here are
+//! fixed. a9a is tested in full; of MNIST, which needs its files, two algorithms at one epsilon.
+//! `make bands` checks all of it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -90,7 +91,8 @@ fn assert_within_bands(results: &Results, expected: usize) {
     }
 }
 
-/// All five algorithms at epsilon 1 and 5, ten seeds; and what the paper says about them, with what fails of it.
+/// All five algorithms at epsilon 1 and 5, ten seeds; and what the paper says about them, with what
+/// fails of it.
 #[test]
 fn a9a_falls_into_its_bands_and_orders_as_it_should() {
     let none = DataDirectories::new(Vec::new());
@@ -113,7 +115,8 @@ fn a9a_falls_into_its_bands_and_orders_as_it_should() {
         let expected = if decided {
             Verdict::Holds
         } else {
-            // Tuned for this little noise, direct compression is as good: the paper's claim is not seen here.
+            // Tuned for this little noise, direct compression is as good: the paper's claim is not
+            // seen here.
             Verdict::Open
         };
         assert_eq!(ordering.verdict, expected, "{ordering:?}");

@@ -1,7 +1,7 @@
 //! The report of a run: what must be in the page, and what can never be.
 //!
-//! `SOTERIA_REPORT_SAMPLE=DIR cargo test -p soteriafl --test report -- --ignored` leaves sample runs with
-//! their pages in DIR, to be looked at.
+//! `SOTERIA_REPORT_SAMPLE=DIR cargo test -p soteriafl --test report -- --ignored` leaves sample
+//! runs with their pages in DIR, to be looked at.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -155,9 +155,11 @@ fn island(page: &str) -> serde_json::Value {
     serde_json::from_str(&page[start..end]).expect("valid JSON")
 }
 
-/// Checks that elements are nested rightly, attributes quoted and entities known, and returns all tags.
+/// Checks that elements are nested rightly, attributes quoted and entities known, and returns all
+/// tags.
 ///
-/// It knows just enough of HTML for these pages: elements without content, and raw text in scripts and styles.
+/// It knows just enough of HTML for these pages: elements without content, and raw text in scripts
+/// and styles.
 fn tags(markup: &str) -> Vec<String> {
     const VOID: [&str; 2] = ["meta", "!DOCTYPE"];
     const RAW: [&str; 2] = ["script", "style"];

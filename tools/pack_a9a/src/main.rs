@@ -1,5 +1,5 @@
-//! Makes `crates/data/data/a9a.zlib` from the records of UCI Adult: encodes them as a9a does and packs
-//! them as `crates/data/src/a9a.rs` unpacks them.
+//! Makes `crates/data/data/a9a.zlib` from the records of UCI Adult: encodes them as a9a does and
+//! packs them as `crates/data/src/a9a.rs` unpacks them.
 //!
 //!     cargo run -p pack-a9a -- adult.data adult.test crates/data/data/a9a.zlib
 

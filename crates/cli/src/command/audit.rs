@@ -77,7 +77,8 @@ enum Canaries {
 /// Runs the command.
 ///
 /// # Errors
-/// When nothing is claimed, the configuration or the data do not allow it, or the claim is violated.
+/// When nothing is claimed, the configuration or the data do not allow it, or the claim is
+/// violated.
 pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
     if let Some(state) = &options.ledger {
         return books::run(state, options.json);

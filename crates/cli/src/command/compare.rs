@@ -23,10 +23,10 @@ const GRID: &str = "0.01,0.03,0.06,0.1,0.3,0.6,1";
 /// Compare algorithms on your own problem
 ///
 /// Runs every algorithm for every seed, several at a time, and tells who is ahead against rounds,
-/// against bits up and against bytes both ways, and whether that is more than chance. A step size that --tune chose by the
-/// records leaves no privacy claim, here and in the written settings. Writes report.html, figures
-/// (SVG and PNG), curves.csv and summary.json. Finished runs are kept: the same command goes on
-/// after an interruption.
+/// against bits up and against bytes both ways, and whether that is more than chance. A step size
+/// that --tune chose by the records leaves no privacy claim, here and in the written settings.
+/// Writes report.html, figures (SVG and PNG), curves.csv and summary.json. Finished runs are kept:
+/// the same command goes on after an interruption.
 ///
 /// Example: soteria compare --algorithms ldp-sgd,cdp-sgd,soteriafl-sgd,auto --seeds 0..5 --out
 /// comparison
@@ -38,8 +38,8 @@ pub struct Options {
     /// Override a key, e.g. privacy.epsilon=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Presets to compare, e.g. cdp-sgd,soteriafl-sgd,auto; table1: all rows of the paper's Table 1;
-    /// successors: those that came after it
+    /// Presets to compare, e.g. cdp-sgd,soteriafl-sgd,auto; table1: all rows of the paper's Table
+    /// 1; successors: those that came after it
     #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
     algorithms: Vec<String>,
     /// Seeds: a range (the end is not part of it) or one seed

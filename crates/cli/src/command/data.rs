@@ -41,8 +41,8 @@ enum Action {
     },
     /// Show what a source holds
     Show {
-        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, parquet:PATH,
-        /// synthetic:ROWSxFEATURES
+        /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+        /// parquet:PATH, synthetic:ROWSxFEATURES
         source: Source,
         /// The seed of synthetic data
         #[arg(long, value_name = "N", default_value_t = 0)]

@@ -1,10 +1,10 @@
-//! `soteria evaluate`: loss and quality of a trained model on any data: accuracy, confusion, AUC and
-//! calibration of classes, R2, RMSE and MAE of numbers.
+//! `soteria evaluate`: loss and quality of a trained model on any data: accuracy, confusion, AUC
+//! and calibration of classes, R2, RMSE and MAE of numbers.
 //!
 //! A model file says how features were scaled. With the run's `config.toml` its scaling is taken
-//! instead: constants computed from records are computed again from the run's training data, exactly
-//! as `train` did. Nothing in a model file is trusted: shapes are compared
-//! with its description, numbers must be finite.
+//! instead: constants computed from records are computed again from the run's training data,
+//! exactly as `train` did. Nothing in a model file is trusted: shapes are compared with its
+//! description, numbers must be finite.
 //!
 //! Where both the model and the data name their features, names and order must be the same: a
 //! weight applied to another column gives a number that means nothing.
@@ -43,8 +43,8 @@ pub struct Options {
     /// The model file of a run
     #[arg(long, value_name = "model.safetensors")]
     model: PathBuf,
-    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH, parquet:PATH,
-    /// synthetic:ROWSxFEATURES
+    /// As in `data.source`: a9a, mnist, fashion-mnist, libsvm:PATH, idx:DIR, csv:PATH,
+    /// parquet:PATH, synthetic:ROWSxFEATURES
     #[arg(long, value_name = "SPEC")]
     data: Source,
     /// The run's configuration, for its scaling and classes

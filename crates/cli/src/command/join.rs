@@ -1,5 +1,6 @@
 //! `soteria join`: one client with its own records. The library decides whether to take part
-//! ([`soteriafl_deploy::agreement`]); `consent` shows what that costs, and asks; `progress` shows how it goes.
+//! ([`soteriafl_deploy::agreement`]); `consent` shows what that costs, and asks; `progress` shows
+//! how it goes.
 
 mod consent;
 mod person;
@@ -36,8 +37,8 @@ use soteriafl_deploy::{hex, printable};
 /// the limit plus 2 must hold, so that no server can buy whole records with a large delta; and
 /// whatever the limit is, fewer than 0.01 records may be expected to be read, of those of which the
 /// server lacks 40 bits (--max-read). Without a limit it asks at a terminal; elsewhere it warns and
-/// joins, and the run's own epsilon is the only limit. Tries again until the server answers; stopped
-/// or killed, it goes on when started again with the same --state.
+/// joins, and the run's own epsilon is the only limit. Tries again until the server answers;
+/// stopped or killed, it goes on when started again with the same --state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// The server, e.g. https://127.0.0.1:7443
@@ -70,8 +71,8 @@ pub struct Options {
     /// [default: 0.001 and, for the limit, a tenth of one over the records if that is less]
     #[arg(long, value_name = "D")]
     max_delta: Option<f64>,
-    /// Under --max-epsilon, refuse if N or more records can be expected to be read exactly, of those
-    /// of which the server lacks 40 bits [default: 0.01]
+    /// Under --max-epsilon, refuse if N or more records can be expected to be read exactly, of
+    /// those of which the server lacks 40 bits [default: 0.01]
     #[arg(long, value_name = "N", requires = "max_epsilon")]
     max_read: Option<f64>,
     /// Check limits under this adjacency instead of the run's own

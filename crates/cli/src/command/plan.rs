@@ -37,12 +37,12 @@ use soteriafl::record_shape::RecordShape;
 ///
 /// Recommended is what did best in short runs on synthetic records of that shape: presets as
 /// `soteria train` runs them, `auto` included. Your records are not used for that. Where nothing
-/// could be tried, or nothing was learnt, nothing is recommended. The winner is then run without noise and with
-/// more epsilon, records and clients: whether a useful model can be expected, and what would buy a
-/// better one.
+/// could be tried, or nothing was learnt, nothing is recommended. The winner is then run without
+/// noise and with more epsilon, records and clients: whether a useful model can be expected, and
+/// what would buy a better one.
 ///
-/// With --features, no data is needed: whether a useful model can be expected of so many clients, records,
-/// features and classes at an epsilon.
+/// With --features, no data is needed: whether a useful model can be expected of so many clients,
+/// records, features and classes at an epsilon.
 ///
 /// Example: soteria plan --clients 10 --samples 300 --features 30 --classes 2 --epsilon 1
 ///

@@ -1,7 +1,8 @@
 //! `soteria predict`: what a trained model says about rows that need no label.
 //!
 //! Everything it takes stands in the run's directory: `model.safetensors` holds weights, classes,
-//! the schema of the table, scaling and public map. Nothing in it is trusted, see `soteriafl::trained`.
+//! the schema of the table, scaling and public map. Nothing in it is trusted, see
+//! `soteriafl::trained`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -18,11 +19,11 @@ use soteriafl::words::counted;
 
 /// Apply a trained model to rows, which need no label
 ///
-/// Writes a table with the column `prediction` (a class, or a number in the unit of the target) and,
-/// for each class, `probability_CLASS`, one row
-/// for each row of the data, in its order. A source with a test set is predicted there, any other
-/// on all of its rows. The columns of a table must be those of training, by name and order; a
-/// column with labels may be there, and is not read.
+/// Writes a table with the column `prediction` (a class, or a number in the unit of the target)
+/// and, for each class, `probability_CLASS`, one row for each row of the data, in its order. A
+/// source with a test set is predicted there, any other on all of its rows. The columns of a table
+/// must be those of training, by name and order; a column with labels may be there, and is not
+/// read.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The directory of a run, or its model file

@@ -1,8 +1,9 @@
 //! `soteria serve`: coordinates a run over the network.
 //!
-//! This file opens the state, the port and the coordinator's actor, and takes them down in order when the
-//! run is over or somebody stops it. Meanwhile `observer` passes changes to the dashboard, `recorder` writes the table,
-//! and `missing` says what the run waits for; `finish` writes what is left.
+//! This file opens the state, the port and the coordinator's actor, and takes them down in order
+//! when the run is over or somebody stops it. Meanwhile `observer` passes changes to the dashboard,
+//! `recorder` writes the table, and `missing` says what the run waits for; `finish` writes what is
+//! left.
 
 mod finish;
 mod missing;
@@ -47,9 +48,9 @@ const SHORT_LINGER: Duration = Duration::from_secs(10);
 
 /// Coordinate a run over the network
 ///
-/// Waits for `data.clients` clients, runs all rounds, writes the files that `train` writes (metrics from the
-/// server's own test set only), waits until the clients know the end, and exits. Stopped or killed, it goes on
-/// when started again with the same --state.
+/// Waits for `data.clients` clients, runs all rounds, writes the files that `train` writes (metrics
+/// from the server's own test set only), waits until the clients know the end, and exits. Stopped
+/// or killed, it goes on when started again with the same --state.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Configuration file (TOML)
@@ -84,7 +85,8 @@ pub struct Options {
     /// Address of the dashboard
     #[arg(long, value_name = "ADDRESS")]
     dashboard: Option<SocketAddr>,
-    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this machine only)
+    /// Derive all randomness from N as `train --seed N` does; the run then claims nothing (this
+    /// machine only)
     #[arg(long, value_name = "N")]
     test_seed: Option<u64>,
     #[command(flatten)]

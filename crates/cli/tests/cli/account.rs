@@ -34,8 +34,8 @@ fn near(value: &Value, expected: f64, tolerance: f64) {
     );
 }
 
-/// Poisson-subsampled Gaussian: q = 0.01, noise multiplier 1, 1000 rounds, delta 1e-5; values computed
-/// with dp_accounting and with an independent program.
+/// Poisson-subsampled Gaussian: q = 0.01, noise multiplier 1, 1000 rounds, delta 1e-5; values
+/// computed with dp_accounting and with an independent program.
 #[test]
 fn costs_are_the_known_ones() {
     let place = Place::new();

@@ -367,7 +367,8 @@ fn fetching_verifies_resumes_and_says_where() {
     let place = Place::new();
     let mirror = Mirror::new(&place);
 
-    // Broken off in the middle, and the server is gone: an error, the part stays, nothing is called a9a.
+    // Broken off in the middle, and the server is gone: an error, the part stays, nothing is called
+    // a9a.
     let broken = mirror.fetch(&place, Manner::Short(700_000)).badly(1);
     assert!(
         broken.contains("cannot fetch a9a")

@@ -25,8 +25,8 @@ fn near(value: &Value, expected: &Value) {
     );
 }
 
-/// Test accuracy and, without a regularizer, the loss of a run are found again from its files alone,
-/// under every scaling and for every kind of model.
+/// Test accuracy and, without a regularizer, the loss of a run are found again from its files
+/// alone, under every scaling and for every kind of model.
 #[test]
 fn a_run_is_found_again() {
     let place = Place::new();
@@ -251,7 +251,8 @@ fn predictions_name_the_classes() {
         place.text("all.csv").contains("\"a, first\",\"a, first\","),
         "names are quoted where they must be"
     );
-    // Nothing was scaled, so the run's training data may be gone; then classes are those of the data.
+    // Nothing was scaled, so the run's training data may be gone; then classes are those of the
+    // data.
     std::fs::rename(place.path("train.csv"), place.path("moved.csv")).unwrap();
     let moved = evaluate(
         &place,

@@ -1,4 +1,5 @@
-//! `soteria reproduce`, `compare` and `plan`: their files, that they go on after an interruption, and their numbers.
+//! `soteria reproduce`, `compare` and `plan`: their files, that they go on after an interruption,
+//! and their numbers.
 
 use serde_json::Value;
 
@@ -15,7 +16,8 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// Every file of a reproduction, and that neither the number of threads nor an interruption changes a byte.
+/// Every file of a reproduction, and that neither the number of threads nor an interruption changes
+/// a byte.
 #[test]
 fn a_reproduction_repeats_and_goes_on() {
     let place = Place::new();
@@ -343,7 +345,8 @@ fn a_comparison_tells_who_wins() {
     assert!(!place.path("bad").exists());
 }
 
-/// Every row of Table 1 on one problem: those that trust somebody stand apart, and one node sends nothing.
+/// Every row of Table 1 on one problem: those that trust somebody stand apart, and one node sends
+/// nothing.
 #[test]
 fn table_1_runs_side_by_side() {
     let place = Place::new();
@@ -462,7 +465,8 @@ fn a_plan_has_the_papers_numbers() {
     }
     let few = place.run(&words("plan --clients 10 --samples 100"));
     fails(few, 2, "--dimension is missing");
-    // With the scaling of the paper the mean loss is 1-smooth, its regularizer (lambda = 0.2) adds 2 lambda.
+    // With the scaling of the paper the mean loss is 1-smooth, its regularizer (lambda = 0.2) adds
+    // 2 lambda.
     let measured = place
         .run(&words(
             "plan --set data.rows=32560 --set data.scale=spectral --set model.lambda=0.2 --json",

@@ -1,4 +1,5 @@
-//! Everything a user can get wrong: the exit code, one line that names what is at fault, and nothing written.
+//! Everything a user can get wrong: the exit code, one line that names what is at fault, and
+//! nothing written.
 
 use std::io::Write;
 

@@ -1,12 +1,13 @@
-//! Fully specified runs whose results are written down: models, noise, cost and traffic must not change.
+//! Fully specified runs whose results are written down: models, noise, cost and traffic must not
+//! change.
 //!
 //! `vectors/runs.csv` holds them, one run a line. A restructuring that changes a line has changed
-//! behaviour. Where a change is meant, `SOTERIA_WRITE_VECTORS=1 cargo test -p soteriafl-cli --test cli golden`
-//! writes the file anew; the difference belongs into the same commit, with its reason.
+//! behaviour. Where a change is meant, `SOTERIA_WRITE_VECTORS=1 cargo test -p soteriafl-cli --test
+//! cli golden` writes the file anew; the difference belongs into the same commit, with its reason.
 //!
 //! The digest is of the tensors alone, not of the file's metadata. Matrix products may be rounded
-//! differently by processors with other instruction sets: where the digest differs, the model's loss
-//! decides, except on processors like the one the file was written on.
+//! differently by processors with other instruction sets: where the digest differs, the model's
+//! loss decides, except on processors like the one the file was written on.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -96,8 +96,8 @@ fn a_number_is_predicted_in_its_unit_and_the_files_say_so() {
     assert!((cells[1] - cells[2]).abs() < 3.0, "{cells:?}");
 }
 
-/// What `auto` makes of records, a release of their moments included, stands in the file: whoever has it alone
-/// predicts what the run predicted.
+/// What `auto` makes of records, a release of their moments included, stands in the file: whoever
+/// has it alone predicts what the run predicted.
 #[test]
 fn records_of_numbers_are_whitened_and_the_file_says_how() {
     let place = Place::new();

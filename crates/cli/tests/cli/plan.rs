@@ -267,8 +267,8 @@ fn what_claims_nothing_is_not_recommended() {
     }
 }
 
-/// What can be expected comes from runs: less noise never makes the table worse by more than chance, the first
-/// row is the trial's winner, and the picture shows the same.
+/// What can be expected comes from runs: less noise never makes the table worse by more than
+/// chance, the first row is the trial's winner, and the picture shows the same.
 #[test]
 fn what_to_expect_is_tried_too() {
     let place = Place::new();

@@ -126,7 +126,8 @@ impl Ran {
         self
     }
 
-    /// Checks the exit code and that there is one line `error: ...`, perhaps a hint and nothing more; returns both.
+    /// Checks the exit code and that there is one line `error: ...`, perhaps a hint and nothing
+    /// more; returns both.
     pub fn badly(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert_eq!(self.stdout, "", "{self:?}");

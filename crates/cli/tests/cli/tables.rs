@@ -1,4 +1,5 @@
-//! Tables of text, categories and gaps: a schema drafted, checked and trained with, and a model used.
+//! Tables of text, categories and gaps: a schema drafted, checked and trained with, and a model
+//! used.
 
 use soteriafl::words::counted;
 

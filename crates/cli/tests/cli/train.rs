@@ -206,8 +206,8 @@ fn same_bytes(place: &Place, one: &str, other: &str) {
     }
 }
 
-/// The resolved configuration gives the same bytes, for algorithms that use every kind of randomness,
-/// whatever the number of threads.
+/// The resolved configuration gives the same bytes, for algorithms that use every kind of
+/// randomness, whatever the number of threads.
 #[test]
 fn a_run_repeats_from_its_configuration() {
     let runs: [(&str, &[&str]); 4] = [
@@ -405,7 +405,8 @@ fn interrupt(place: &Place, out: &str, rounds: &str, signal: &str) -> (ExitStatu
     (output.status, output.into())
 }
 
-/// Ctrl-C leaves what there is, readable, and says so; so do the signals of a service manager and a closed terminal.
+/// Ctrl-C leaves what there is, readable, and says so; so do the signals of a service manager and a
+/// closed terminal.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_leaves_what_it_has() {
@@ -443,7 +444,8 @@ fn leaves_what_it_has(signal: &str) {
     assert!(ran.stdout.contains("epsilon"), "{ran:?}");
 }
 
-/// `--force` begins by taking away what the run before said at its end: files of two runs never stand side by side.
+/// `--force` begins by taking away what the run before said at its end: files of two runs never
+/// stand side by side.
 #[cfg(unix)]
 #[test]
 fn a_forced_run_that_dies_leaves_no_mixture() {
@@ -469,7 +471,8 @@ fn a_forced_run_that_dies_leaves_no_mixture() {
     }
 }
 
-/// A clip that is asked for holds without noise, too, and the written configuration says what was done.
+/// A clip that is asked for holds without noise, too, and the written configuration says what was
+/// done.
 #[test]
 fn clips_without_noise() {
     let place = Place::new();

@@ -341,7 +341,8 @@ fn networks_train_on_a_table() {
     assert!(models[0] != models[1] && models[1] != models[2]);
 }
 
-/// One number per line starts the model there: without a step nothing moves, so the file comes back.
+/// One number per line starts the model there: without a step nothing moves, so the file comes
+/// back.
 #[test]
 fn a_start_file_is_where_the_model_starts() {
     let place = Place::new();
@@ -443,7 +444,8 @@ fn help_is_everywhere() {
     }
 }
 
-/// The keys that the report and scripts rely on are there for every kind of run, with or without a test set.
+/// The keys that the report and scripts rely on are there for every kind of run, with or without a
+/// test set.
 #[test]
 fn runs_without_a_test_set_say_so() {
     let place = Place::new();

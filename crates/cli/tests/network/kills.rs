@@ -12,8 +12,8 @@ fn config(preset: &str, rounds: u32) -> String {
     )
 }
 
-/// Kills a random party every few hundredths of a second until `kills` are done or the run is over, and lets it end. Returns
-/// the number of kills.
+/// Kills a random party every few hundredths of a second until `kills` are done or the run is over,
+/// and lets it end. Returns the number of kills.
 fn survive(run: &Run, kills: u32, seed: u64) -> u32 {
     let expected = run.simulated();
     let start = |party: usize| match party {

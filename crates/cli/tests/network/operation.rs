@@ -1,4 +1,5 @@
-//! What whoever operates a run relies on: what the dashboard says of clients, what logs look like, what is left on disk.
+//! What whoever operates a run relies on: what the dashboard says of clients, what logs look like,
+//! what is left on disk.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -44,7 +45,8 @@ fn now() -> f64 {
     since.unwrap().as_secs_f64()
 }
 
-/// The server writes to a frozen client's connection for a long time before it notices. What counts is what comes from it.
+/// The server writes to a frozen client's connection for a long time before it notices. What counts
+/// is what comes from it.
 #[test]
 fn a_frozen_client_is_behind_and_silent() {
     let config = format!("{SMALL}rounds = 20000\n[deployment]\nquorum = 2\ndeadline = 0.1\n");
@@ -274,7 +276,8 @@ fn an_empty_ledger_says_so() {
         assert_eq!(run.join_with(0, &["--max-epsilon", "0.01"]).code(), 3);
     }
     assert_eq!(ledger(), (0, "no runs yet\n".to_string()));
-    // Lost, it is not taken for one in which nothing was spent, before and after `join` has said the same.
+    // Lost, it is not taken for one in which nothing was spent, before and after `join` has said
+    // the same.
     std::fs::remove_file(run.path("client-0/client.sqlite")).unwrap();
     for _ in 0..2 {
         let (code, said) = ledger();
@@ -290,7 +293,8 @@ fn an_empty_ledger_says_so() {
     }
 }
 
-/// What is wrong in the configuration is for a person to look at: a service manager does not try it again.
+/// What is wrong in the configuration is for a person to look at: a service manager does not try it
+/// again.
 #[test]
 fn a_test_set_that_is_not_there_is_a_wrong_configuration() {
     let table = "[data]\nclients = 3\ntest = \"csv:nowhere.csv\"\n[deployment]\nrecords = 5000\n";

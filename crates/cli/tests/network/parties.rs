@@ -81,7 +81,8 @@ impl Run {
         self.serve_by(program(), more)
     }
 
-    /// The same, and it listens when this returns: a client whose last run is over looks for another one only once.
+    /// The same, and it listens when this returns: a client whose last run is over looks for
+    /// another one only once.
     pub fn serve_anew(&self) -> Process {
         let server = self.serve();
         let address = ("127.0.0.1", self.port);

@@ -1,5 +1,5 @@
-//! What the commands promise: the same bytes as a simulated run, exit codes, and nothing sent that was not
-//! agreed to.
+//! What the commands promise: the same bytes as a simulated run, exit codes, and nothing sent that
+//! was not agreed to.
 
 use std::time::{Duration, Instant};
 
@@ -68,9 +68,9 @@ fn a_networked_run_over_tls_equals_a_simulated_one() {
     assert_eq!(last("out/rounds.csv"), last("simulated/rounds.csv"));
 }
 
-/// The defaults for a table: second moments are released before the first round, over TLS, by clients of
-/// which one is killed in between and one comes late; the model file carries the map, and `evaluate` finds what the server
-/// measured.
+/// The defaults for a table: second moments are released before the first round, over TLS, by
+/// clients of which one is killed in between and one comes late; the model file carries the map,
+/// and `evaluate` finds what the server measured.
 #[test]
 fn a_networked_run_of_a_table_is_whitened_as_a_simulated_one() {
     let mut run = Run::new("");
@@ -127,8 +127,9 @@ fn a_networked_run_of_a_table_is_whitened_as_a_simulated_one() {
 }
 
 /// Claims: secure noise, secrets from the operating system, a server that owns no records.
-/// What `preset = "auto"` chooses for pictures, with secure noise: a basis, whole gradients, an equalised step. Pictures with
-/// many and with few dark pixels, because what is computed must not depend on how they are stored.
+/// What `preset = "auto"` chooses for pictures, with secure noise: a basis, whole gradients, an
+/// equalised step. Pictures with many and with few dark pixels, because what is computed must not
+/// depend on how they are stored.
 #[test]
 fn a_networked_run_of_pictures_in_a_basis_equals_a_simulated_one() {
     for dark in [9, 3] {
@@ -171,7 +172,8 @@ fn a_networked_run_of_pictures_in_a_basis_equals_a_simulated_one() {
     }
 }
 
-/// Numbers to predict: their public range is agreed on, and every client cuts its targets off by it.
+/// Numbers to predict: their public range is agreed on, and every client cuts its targets off by
+/// it.
 #[test]
 fn a_networked_run_of_numbers_equals_a_simulated_one() {
     let mut run = Run::new("");
@@ -281,7 +283,8 @@ records = 40
     assert_eq!(run.ledger(2)["datasets"][0]["messages"].as_u64(), Some(6));
 }
 
-/// A server that owns no records, for two clients with eight LIBSVM rows of three features each, or as changed.
+/// A server that owns no records, for two clients with eight LIBSVM rows of three features each, or
+/// as changed.
 fn two_clients(change: impl Fn(&str) -> String) -> String {
     change(
         r#"
@@ -309,8 +312,8 @@ records = 8
     )
 }
 
-/// One state, one file, one limit: whatever the server describes next, what was spent stays spent. Also, a client
-/// that was killed after it had joined goes on.
+/// One state, one file, one limit: whatever the server describes next, what was spent stays spent.
+/// Also, a client that was killed after it had joined goes on.
 #[test]
 fn no_description_makes_the_ledger_forget() {
     let mut run = Run::new(&two_clients(str::to_string));
@@ -365,8 +368,9 @@ fn no_description_makes_the_ledger_forget() {
     }
 }
 
-/// Whether records have a shape is one bit about them. A server gets it for the first shape that it names, not for the next
-/// one: two clients, of which one has the second shape, then say the same and neither joins, however often they are started.
+/// Whether records have a shape is one bit about them. A server gets it for the first shape that it
+/// names, not for the next one: two clients, of which one has the second shape, then say the same
+/// and neither joins, however often they are started.
 #[test]
 fn a_server_cannot_try_out_shapes() {
     let mut run = Run::new("");
@@ -437,8 +441,9 @@ fn a_server_cannot_try_out_shapes() {
     assert!(said(1).pop().unwrap().contains("--shape says"));
 }
 
-/// A client whose state was restored from an older copy, and who is so far behind that it gets a state instead of rounds, is told
-/// how many messages of it were taken, and stops; also by a server that was started again. With the newest state it goes on.
+/// A client whose state was restored from an older copy, and who is so far behind that it gets a
+/// state instead of rounds, is told how many messages of it were taken, and stops; also by a server
+/// that was started again. With the newest state it goes on.
 #[test]
 fn an_older_copy_is_found_out_far_behind() {
     let run = Run::new(&SMALL.replace("rounds = 12", "rounds = 160"));
@@ -485,8 +490,9 @@ fn an_older_copy_is_found_out_far_behind() {
     assert!(run.model() == run.simulated());
 }
 
-/// Two copies of a state in step: both make a message for the open round. The server takes the first that comes, and the
-/// client with the other stays out, by an exit code after which it is not started again, until a person has looked.
+/// Two copies of a state in step: both make a message for the open round. The server takes the
+/// first that comes, and the client with the other stays out, by an exit code after which it is not
+/// started again, until a person has looked.
 #[test]
 fn a_copy_in_step_is_found_out_by_its_message() {
     let mut run = Run::new(&two_clients(str::to_string));
@@ -591,7 +597,8 @@ pub fn own(rounds: u32, records: u32) -> Run {
     run
 }
 
-/// Without a terminal nobody is asked: the cost is shown, and a warning says that nothing limits it.
+/// Without a terminal nobody is asked: the cost is shown, and a warning says that nothing limits
+/// it.
 #[test]
 fn without_a_terminal_a_missing_limit_is_a_warning() {
     let run = own(3, 40);
@@ -616,7 +623,8 @@ fn without_a_terminal_a_missing_limit_is_a_warning() {
         "{said}"
     );
     assert_eq!(server.code(), 0);
-    // What was joined is not warned of again. There is no server any more, which is looked for once.
+    // What was joined is not warned of again. There is no server any more, which is looked for
+    // once.
     let start = Instant::now();
     assert_eq!(run.join_with(0, &[]).code(), 0, "{}", log());
     assert!(

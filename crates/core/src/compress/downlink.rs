@@ -14,8 +14,8 @@
 //! | sign, and the mean magnitude of a bucket | 2/pi = 0.64 for normal `x`, at least `1/b` | `k/8 + 4 k/b` |
 //! | QSGD, `s` levels of the norm of a bucket | `1 / (1 + min(b/s^2, sqrt(b)/s))` | `k (1 + bits of s) / 8 + 4 k/b` |
 //!
-//! A bucket is `b` = [`BUCKET`] coordinates in a row. With `k < d` coordinates, chosen anew in every
-//! round by the public seed and so without an index, `delta` is multiplied by `k/d`. Unbiased
+//! A bucket is `b` = [`BUCKET`] coordinates in a row. With `k < d` coordinates, chosen anew in
+//! every round by the public seed and so without an index, `delta` is multiplied by `k/d`. Unbiased
 //! roundings are divided by `1 + omega`, which makes them contractions (`delta = 1/(1 + omega)`).
 //!
 //! **Cost.** `O(d)`.

@@ -1,8 +1,9 @@
-//! Rounding to a grid that does not depend on the vector: multiples of `step`, up or down by a coin.
+//! Rounding to a grid that does not depend on the vector: multiples of `step`, up or down by a
+//! coin.
 //!
-//! `Q(x)_j = step (floor(x_j/step) + Bernoulli(frac(x_j/step)))`, with the level kept in `bits` bits
-//! (two's complement). Unbiased inside the range, and its error is *absolute*: at most
-//! `d step^2/4` in the mean square, whatever `x` is. So whole models can be sent with it, where the
+//! `Q(x)_j = step (floor(x_j/step) + Bernoulli(frac(x_j/step)))`, with the level kept in `bits`
+//! bits (two's complement). Unbiased inside the range, and its error is *absolute*: at most `d
+//! step^2/4` in the mean square, whatever `x` is. So whole models can be sent with it, where the
 //! error of the other compressors, which is relative, would not vanish as a run converges. What
 //! lies beyond the range is cut off.
 

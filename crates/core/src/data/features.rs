@@ -1,6 +1,7 @@
 //! Public features: maps of records that are fixed before any record is seen.
 //!
-//! A map stands between the data, as it was read and scaled, and the model, which sees nothing else. There are
+//! A map stands between the data, as it was read and scaled, and the model, which sees nothing
+//! else. There are
 //!
 //! | name | a record `x` becomes | numbers |
 //! | --- | --- | --- |
@@ -10,22 +11,25 @@
 //! | `fourier:D` | `D/2` random waves, cosine and sine, of what `unit` makes of it | `D` |
 //! | `scattering` | the strengths of an image's oriented waves, and of the waves in those | `81 floor(s/4)^2`, `s = sqrt(d)` |
 //!
-//! with `r(x) = 2 sqrt((1 + x)/2) - sqrt(2) - (2 - sqrt(2)) x` of each feature, cut off at -1 and 1 before: what the
-//! square root of a range from -1 says beyond the line through its values at 0 and 1.
+//! with `r(x) = 2 sqrt((1 + x)/2) - sqrt(2) - (2 - sqrt(2)) x` of each feature, cut off at -1 and 1
+//! before: what the square root of a range from -1 says beyond the line through its values at 0 and
+//! 1.
 //!
-//! **Why unit length.** The gradient of a logistic or softmax loss is the record times an error of bounded length, so
-//! that with `|x| = 1` one bound holds for all records, and a clip can be chosen from it without looking at any. The
-//! constant `1/2` is the intercept, and keeps a record of zeros from being divided by nothing.
+//! **Why unit length.** The gradient of a logistic or softmax loss is the record times an error of
+//! bounded length, so that with `|x| = 1` one bound holds for all records, and a clip can be chosen
+//! from it without looking at any. The constant `1/2` is the intercept, and keeps a record of zeros
+//! from being divided by nothing.
 //!
-//! **Why roots.** Counts, amounts and frequencies crowd at the low end of their public range, where the root spreads
-//! them; a linear model then tells little from nothing. For indicators (0 and 1) `r` is zero, so that they cost nothing,
-//! and rows that are sparse stay so.
+//! **Why roots.** Counts, amounts and frequencies crowd at the low end of their public range, where
+//! the root spreads them; a linear model then tells little from nothing. For indicators (0 and 1)
+//! `r` is zero, so that they cost nothing, and rows that are sparse stay so.
 //!
-//! **Guarantee.** What a record becomes depends on that record alone, to the bit: not on its place, on threads, nor on
-//! who lies beside it. What is random in a map comes from a seed that is always the same. So neighbouring data sets stay
-//! neighbouring, and a map costs no privacy. Rows that are sparse stay so under `unit` and `roots` and rows that are
-//! dense stay dense, unless a constant is added to all rows: that is written into them first. The other maps make dense
-//! rows. No acceptable record makes a map fail.
+//! **Guarantee.** What a record becomes depends on that record alone, to the bit: not on its place,
+//! on threads, nor on who lies beside it. What is random in a map comes from a seed that is always
+//! the same. So neighbouring data sets stay neighbouring, and a map costs no privacy. Rows that are
+//! sparse stay so under `unit` and `roots` and rows that are dense stay dense, unless a constant is
+//! added to all rows: that is written into them first. The other maps make dense rows. No
+//! acceptable record makes a map fail.
 //!
 //! **Cost.** One pass over the records. **Place in the paper:** none.
 
@@ -188,8 +192,8 @@ impl FeatureMap {
         }
     }
 
-    /// Dense rows from a function that fills in those from a first one on, in as many parts as there are
-    /// threads; parts start at multiples of [`TOGETHER`].
+    /// Dense rows from a function that fills in those from a first one on, in as many parts as
+    /// there are threads; parts start at multiples of [`TOGETHER`].
     fn dense(
         &self,
         data: Dataset,

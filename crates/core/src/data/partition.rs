@@ -1,8 +1,9 @@
 //! How records are distributed to clients.
 //!
-//! Given: a program says which rows each client has; nothing is dealt here. Sorted (the paper's): all rows in the order of their labels, cut into equal runs. Iid: all rows
-//! shuffled, cut likewise. Dirichlet: for each class, the clients' shares of its rows are drawn
-//! from a symmetric Dirichlet distribution; a small `alpha` gives most of a class to few clients.
+//! Given: a program says which rows each client has; nothing is dealt here. Sorted (the paper's):
+//! all rows in the order of their labels, cut into equal runs. Iid: all rows shuffled, cut
+//! likewise. Dirichlet: for each class, the clients' shares of its rows are drawn from a symmetric
+//! Dirichlet distribution; a small `alpha` gives most of a class to few clients.
 //!
 //! For sorted and iid the first `rows mod clients` clients get one row more. Every client gets at
 //! least one row under each of them. The draws are public: the same seed gives the same partition

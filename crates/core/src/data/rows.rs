@@ -297,8 +297,8 @@ impl SparseRows {
         })
     }
 
-    /// The same rows, known to hold multiples of this unit, from 1 to 255 times, up to rounding: the
-    /// pixels of images. Sums over many rows are then faster.
+    /// The same rows, known to hold multiples of this unit, from 1 to 255 times, up to rounding:
+    /// the pixels of images. Sums over many rows are then faster.
     ///
     /// # Errors
     /// When a value is no such multiple.

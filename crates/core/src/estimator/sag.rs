@@ -7,10 +7,11 @@
 //!
 //! The visits of the round are in the table already, and a record that has not been visited yet has
 //! `h_j = 0`: there is no pass over all records at the start, and the first steps are short instead
-//! of following gradients of the first model for long. With `a = 1` a record enters every round with
-//! one vector of norm `G/m`, visited or not, which is what it enters full gradients with: a message
-//! costs what one of GD costs, at the price of a minibatch. No gradient is subtracted, so unlike
-//! SAGA's estimate this one is biased by the age of the table, and needs no clip of differences.
+//! of following gradients of the first model for long. With `a = 1` a record enters every round
+//! with one vector of norm `G/m`, visited or not, which is what it enters full gradients with: a
+//! message costs what one of GD costs, at the price of a minibatch. No gradient is subtracted, so
+//! unlike SAGA's estimate this one is biased by the age of the table, and needs no clip of
+//! differences.
 //!
 //! **Cost.** One gradient for each record of the batch, and SAGA's memory.
 

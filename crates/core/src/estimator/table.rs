@@ -1,8 +1,8 @@
 //! The table of last visits, which SAGA and SAG keep: every record's gradient at the model at which
 //! it was last in a batch, and the mean of all of them.
 //!
-//! **Guarantee.** A record's entry depends on that record, on models and on its own coins alone, and
-//! has norm `G` at most. On a grid the mean is the exact sum of the entries over `m`.
+//! **Guarantee.** A record's entry depends on that record, on models and on its own coins alone,
+//! and has norm `G` at most. On a grid the mean is the exact sum of the entries over `m`.
 //!
 //! **Cost.** The table holds factors, not gradients: one number per record for logistic regression,
 //! 138 (and the clip weight: 556 bytes) for the 784-64-10 network instead of 50,890. The mean of

@@ -22,7 +22,8 @@ pub enum Topology {
     Complete,
     /// Everybody hears the client before and the one after.
     Ring,
-    /// A grid whose borders are joined; `None`: as near to a square as the number of clients allows.
+    /// A grid whose borders are joined; `None`: as near to a square as the number of clients
+    /// allows.
     Torus(Option<[u32; 2]>),
     /// Every pair by a public coin of its own (Erdős, Rényi).
     Random {

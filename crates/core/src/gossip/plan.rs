@@ -59,12 +59,13 @@ impl Transport {
     /// for losses whose gradient changes by `curvature` at most in one step of size one
     /// (`docs/gossip.md` has the derivation).
     ///
-    /// For an eigenvalue `m` of `I - W` plus the curvature, *differences* multiply the second moment
-    /// by `(1 - a m)^2 + omega (a m)^2`, which is at most one up to `a m = 2/(1 + omega)`, and *models*
-    /// multiply the mean by `1 - a m`. *Tracking* takes `t` equal steps of `a m` between two messages of
-    /// a coordinate; for a geometric `t` with mean `1/c`, `E (1 - a m t)^2 <= 1` up to
-    /// `a m = 2c/(2 - c)`, where `c` is the compressor's contraction. That is exact where all send the
-    /// same random coordinates, and a rule elsewhere ([`bound_is_proved`](Self::bound_is_proved)).
+    /// For an eigenvalue `m` of `I - W` plus the curvature, *differences* multiply the second
+    /// moment by `(1 - a m)^2 + omega (a m)^2`, which is at most one up to `a m = 2/(1 + omega)`,
+    /// and *models* multiply the mean by `1 - a m`. *Tracking* takes `t` equal steps of `a m`
+    /// between two messages of a coordinate; for a geometric `t` with mean `1/c`, `E (1 - a m t)^2
+    /// <= 1` up to `a m = 2c/(2 - c)`, where `c` is the compressor's contraction. That is exact
+    /// where all send the same random coordinates, and a rule elsewhere
+    /// ([`bound_is_proved`](Self::bound_is_proved)).
     pub fn largest_mixing(self, compressor: &Compressor, graph: &Graph, curvature: f64) -> f64 {
         let most = match self {
             Transport::Differences => 2.0 / (1.0 + compressor.omega()),

@@ -1,17 +1,19 @@
 //! Functions of symmetric matrices, by Jacobi's rotations.
 //!
-//! The bits are the same on every machine: `f64`, in a fixed order, with no operation but `+ - * /` and the square root
-//! (and what the function itself does). Cost: some `40 n^3` operations for `n` rows.
+//! The bits are the same on every machine: `f64`, in a fixed order, with no operation but `+ - * /`
+//! and the square root (and what the function itself does). Cost: some `40 n^3` operations for `n`
+//! rows.
 
-/// `sum_k f(s_k) u_k u_k^T` for the eigenvalues `s_k` and eigenvectors `u_k` of a symmetric matrix of `side` rows.
+/// `sum_k f(s_k) u_k u_k^T` for the eigenvalues `s_k` and eigenvectors `u_k` of a symmetric matrix
+/// of `side` rows.
 pub(crate) fn function(matrix: Vec<f64>, side: usize, f: impl Fn(f64) -> f64) -> Vec<f64> {
     function_of_all(matrix, side, |values| {
         values.iter().copied().map(&f).collect()
     })
 }
 
-/// The same where the weight of an eigenvector depends on all eigenvalues: `weights` gets them in no particular order
-/// and answers in theirs.
+/// The same where the weight of an eigenvector depends on all eigenvalues: `weights` gets them in
+/// no particular order and answers in theirs.
 pub(crate) fn function_of_all(
     mut matrix: Vec<f64>,
     side: usize,

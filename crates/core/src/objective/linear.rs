@@ -2,8 +2,8 @@
 //! logistic regression `log(1 + exp(-y_j <a_j, x>))`, least squares, Huber's loss.
 //!
 //! The gradient is `s_j a_j` with `s_j = phi_j'(<a_j, x>)`: the factor of a record is the one
-//! number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where there is
-//! one, is an ordinary last feature of the data.
+//! number `s_j`, its norm is `|s_j| |a_j|`, and `|a_j|` never changes. The intercept, where there
+//! is one, is an ordinary last feature of the data.
 //!
 //! **Guarantee.** Every number of record `j` is the same to the bit in any batch.
 //!

@@ -1,6 +1,6 @@
-//! Fully connected networks with softmax cross-entropy, `f_j(x) = -w_label log p_label(a_j; x)` with
-//! public weights `w` of classes (1 unless given), or with one output and a loss of its residual,
-//! `f_j(x) = phi(z(a_j; x) - y_j)` ([`TargetLoss`]).
+//! Fully connected networks with softmax cross-entropy, `f_j(x) = -w_label log p_label(a_j; x)`
+//! with public weights `w` of classes (1 unless given), or with one output and a loss of its
+//! residual, `f_j(x) = phi(z(a_j; x) - y_j)` ([`TargetLoss`]).
 //!
 //! Layer `l` computes `z_l = W_l^T a_l + b_l` from its input `a_l`; the first layer's input `a_0`
 //! is the record itself. Its gradient is the outer product of `a_l` and the back-propagated error
@@ -266,8 +266,8 @@ impl Network {
         })
     }
 
-    /// Softmax regression without biases, for records that hold a constant: the gradient of a record
-    /// of length one is then at most `sqrt(2)` long.
+    /// Softmax regression without biases, for records that hold a constant: the gradient of a
+    /// record of length one is then at most `sqrt(2)` long.
     ///
     /// # Errors
     /// As [`new`](Self::new).

@@ -229,8 +229,8 @@ impl RawEstimate {
         }
     }
 
-    /// Adds one record's vector to the first term's sum, divided by its divisor. On a grid it is put
-    /// there by itself, by way of `integers`; in floating point the caller has bounded it.
+    /// Adds one record's vector to the first term's sum, divided by its divisor. On a grid it is
+    /// put there by itself, by way of `integers`; in floating point the caller has bounded it.
     pub(crate) fn add_vector(&mut self, vector: &[f64], integers: &mut Vec<i64>) {
         let divisor = self.divisors[Term::Batch as usize];
         match &mut self.sum {

@@ -154,8 +154,8 @@ impl Problem {
         ]
     }
 
-    /// Bounds of later texts for the squared gradient norm, in the same orders of magnitude: `G`, `L`
-    /// and the start's gap are dropped as in Table 1. Communication is not quoted. No bound of
+    /// Bounds of later texts for the squared gradient norm, in the same orders of magnitude: `G`,
+    /// `L` and the start's gap are dropped as in Table 1. Communication is not quoted. No bound of
     /// PORTER is, whose text could not be had.
     fn newer(&self) -> Vec<ResultRow> {
         let (n, m, d) = (self.clients, self.records, self.dimension);

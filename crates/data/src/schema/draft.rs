@@ -1,7 +1,8 @@
 //! A first schema, proposed from what stands in a file.
 //!
-//! Whoever drafts looks at records, so the draft says [`Ranges::ReadFromRecords`], and a run with it
-//! claims nothing until a person has put ranges in their place that are known without these records.
+//! Whoever drafts looks at records, so the draft says [`Ranges::ReadFromRecords`], and a run with
+//! it claims nothing until a person has put ranges in their place that are known without these
+//! records.
 //!
 //! One pass; of every column at most [`MOST_VALUES`] different values are kept.
 

@@ -1,8 +1,8 @@
 //! Rows of a table read through its schema: features, labels, and whose record each row is.
 //!
-//! Every format gives rows of [`Cell`]s, and [`Rows`] takes them one after the other: a file is read
-//! once, front to back, and what is kept of a row is its features, as 32-bit numbers, its class, and
-//! a number for client and person where the schema names them.
+//! Every format gives rows of [`Cell`]s, and [`Rows`] takes them one after the other: a file is
+//! read once, front to back, and what is kept of a row is its features, as 32-bit numbers, its
+//! class, and a number for client and person where the schema names them.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -222,8 +222,8 @@ fn blank(byte: u8, separator: u8) -> bool {
 /// What stands between the fields of a table that begins so: of what occurs in every line equally
 /// often, outside of quotes, that which occurs most; else that which occurs most in the first line.
 ///
-/// A number of the other half of the world, `1,5;2,25`, has commas in it, but seldom the same number
-/// in every line.
+/// A number of the other half of the world, `1,5;2,25`, has commas in it, but seldom the same
+/// number in every line.
 pub(in super::super) fn found_separator(head: &[u8]) -> u8 {
     // The last line is cut where the head ends, unless the file ends there, too.
     let whole = head.iter().rposition(|&byte| byte == b'\n');

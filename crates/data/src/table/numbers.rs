@@ -1,7 +1,8 @@
 //! Tables whose features are numbers, and one column of class labels.
 //!
 //! The labels, numbers or text, stand in the last column unless [`Format`] says otherwise. A first
-//! line of text is a header if it holds no number outside of the label column. Rows are stored dense.
+//! line of text is a header if it holds no number outside of the label column. Rows are stored
+//! dense.
 //!
 //! A table with faults is read to its end all the same: whoever has to put it right is told all of
 //! them at once (`faults.rs`).

@@ -1,9 +1,9 @@
 //! Parquet: columns of numbers, yes and no, days and text, given row by row.
 //!
-//! Numbers of every width, decimals and floats become numbers (whole ones that a 64-bit float cannot
-//! tell apart become text, so that identifiers stay what they are), yes and no become 1 and 0, days
-//! and instants the text of their day, text stays text. A column of lists, or one packed in a way
-//! that is not known, is text that says so: it can be ignored, and is refused as a feature.
+//! Numbers of every width, decimals and floats become numbers (whole ones that a 64-bit float
+//! cannot tell apart become text, so that identifiers stay what they are), yes and no become 1 and
+//! 0, days and instants the text of their day, text stays text. A column of lists, or one packed in
+//! a way that is not known, is text that says so: it can be ignored, and is refused as a feature.
 //!
 //! Reads a batch of rows of every column at a time, so memory does not grow with the file (it holds
 //! one page and one dictionary of each column). What the file claims about itself is compared with

@@ -65,8 +65,8 @@ impl<'a> Counted<'a> {
     }
 
     /// How many records have been in some message of these runs, at most. The same part, dealt
-    /// alike in several runs, is the same records; all parts together are no more than the source. Runs
-    /// that keep some records of each person may keep others, by another seed.
+    /// alike in several runs, is the same records; all parts together are no more than the source.
+    /// Runs that keep some records of each person may keep others, by another seed.
     pub fn records(&self) -> u64 {
         let mut sources: Vec<&Hash> = self.runs.iter().map(|run| &run.data).collect();
         sources.sort_unstable();
@@ -103,8 +103,8 @@ impl<'a> Counted<'a> {
         sources.into_iter().fold(0, sum)
     }
 
-    /// The delta that the newest run names. Not the smallest of all: one run with a tiny delta would
-    /// make every later one dearer.
+    /// The delta that the newest run names. Not the smallest of all: one run with a tiny delta
+    /// would make every later one dearer.
     pub fn named_delta(&self) -> Option<f64> {
         self.runs.last().map(|run| run.price.delta)
     }

@@ -289,8 +289,8 @@ pub trait Audience<S> {
     fn waits(&mut self, wait: &Wait);
 }
 
-/// Goes through all that is released before the first round, once: an error that may pass leaves the
-/// client where it is. Nothing is made before the server says that everybody has joined.
+/// Goes through all that is released before the first round, once: an error that may pass leaves
+/// the client where it is. Nothing is made before the server says that everybody has joined.
 ///
 /// # Errors
 /// When the connection fails, or one side cannot go on.

@@ -22,7 +22,8 @@ type Released = (Vec<u8>, Option<f64>, Option<Vec<u8>>);
 /// it were this one, its ledger would say that nothing was spent. The second did not say of which
 /// rows SAGA's memory is. The third named models by another digest and did not know with which
 /// shapes sources were tried. The fourth knew no releases before the first round: reading a ledger
-/// with such, it would count too little, so it must not; its own ledgers are read, and brought here.
+/// with such, it would count too little, so it must not; its own ledgers are read, and brought
+/// here.
 const CLIENT_VERSION: i64 = 5;
 
 /// Since version 5.

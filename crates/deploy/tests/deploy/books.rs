@@ -1,4 +1,5 @@
-//! A client's own books: those of a run agree, and every way in which they may stop doing so is told.
+//! A client's own books: those of a run agree, and every way in which they may stop doing so is
+//! told.
 
 use std::path::Path;
 

@@ -91,8 +91,8 @@ fn numbers_to_predict_are_known_by_themselves() {
     assert!(many("7.25") != many("7.5") && many("7.25") == many("+7.250"));
 }
 
-/// One file, told by a server to have more features, classes spelled otherwise, other seeds, partitions,
-/// limits and scalings: it is one data set in the ledger.
+/// One file, told by a server to have more features, classes spelled otherwise, other seeds,
+/// partitions, limits and scalings: it is one data set in the ledger.
 #[test]
 fn no_description_makes_another_data_set_of_the_same_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -141,8 +141,8 @@ fn records_that_change_after_the_ledger_was_asked_are_refused() {
     assert_eq!(found, Some(LoadError::Changed));
 }
 
-/// Scaling by any constants that a description may name succeeds on any records: joining tells nothing
-/// about how large they are.
+/// Scaling by any constants that a description may name succeeds on any records: joining tells
+/// nothing about how large they are.
 #[test]
 fn no_scaling_constant_makes_records_fail() {
     let directory = tempfile::tempdir().unwrap();
@@ -255,8 +255,9 @@ fn descriptions_name_no_files() {
     }
 }
 
-/// One record decides neither how the others are stored nor what they are: sums over sparse and over dense rows round
-/// differently, and a server that chooses the model could make that difference as large as it likes.
+/// One record decides neither how the others are stored nor what they are: sums over sparse and
+/// over dense rows round differently, and a server that chooses the model could make that
+/// difference as large as it likes.
 #[test]
 fn no_record_decides_how_the_others_are_stored() {
     let directory = tempfile::tempdir().unwrap();
@@ -287,7 +288,8 @@ fn no_record_decides_how_the_others_are_stored() {
     }
 }
 
-/// Nor who else is in a part of a file: a description that asks for dealing by labels does not get it.
+/// Nor who else is in a part of a file: a description that asks for dealing by labels does not get
+/// it.
 #[test]
 fn no_label_decides_who_else_is_in_a_part() {
     let directory = tempfile::tempdir().unwrap();
@@ -353,8 +355,8 @@ fn no_picture_decides_how_the_others_are_stored() {
     }
 }
 
-/// A centre makes rows dense. What that takes depends on the size of the records alone, so that running out of memory
-/// tells nothing about them.
+/// A centre makes rows dense. What that takes depends on the size of the records alone, so that
+/// running out of memory tells nothing about them.
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_for_a_centre_depends_on_the_size_alone() {

@@ -22,9 +22,9 @@ pub struct PreliminaryRelease {
     pub sigma: f64,
 }
 
-/// What a client with so many records releases before the first round, in order: each with the noise
-/// for its share of the `mu^2` that the target allows. Of vectors of length one with angles of at
-/// most 90 degrees, replacing one moves their mean by `sqrt(2)/m`, leaving one out by `1/m`
+/// What a client with so many records releases before the first round, in order: each with the
+/// noise for its share of the `mu^2` that the target allows. Of vectors of length one with angles
+/// of at most 90 degrees, replacing one moves their mean by `sqrt(2)/m`, leaving one out by `1/m`
 /// (`docs/privacy.md`, Proposition 6a). Without a target nothing has noise, and nothing is claimed.
 ///
 /// # Errors
@@ -53,8 +53,8 @@ pub fn share_of(epsilon: f64, delta: f64) -> f64 {
     largest_mu(epsilon, delta).powi(2)
 }
 
-/// One preliminary release for so much of `mu^2`, between neighbours of this kind who differ in all of
-/// up to so many records of a person.
+/// One preliminary release for so much of `mu^2`, between neighbours of this kind who differ in all
+/// of up to so many records of a person.
 ///
 /// # Errors
 /// When the accountant refuses the numbers.

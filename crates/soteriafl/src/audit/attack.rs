@@ -11,8 +11,8 @@
 //! SAGA        j hit + (u low + (K - u) high)     j of the u copies not visited since the start
 //! ```
 //!
-//! The coins are never seen. They are summed out exactly: for SAGA by a forward filter over `u`, for
-//! the others round by round. The score is `ln` of the probability of the transcript with the
+//! The coins are never seen. They are summed out exactly: for SAGA by a forward filter over `u`,
+//! for the others round by round. The score is `ln` of the probability of the transcript with the
 //! canary over that with the other answer.
 
 use super::canaries::Answer;

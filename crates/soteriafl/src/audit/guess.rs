@@ -1,8 +1,8 @@
 //! How to guess, chosen on a pilot; and the count of what guessing by that rule came to.
 //!
 //! A rule says `present` above a threshold, `absent` below its mirror image, or both, at most so
-//! many times in a run. The pilot's runs choose the rule whose bound would be best if the other runs
-//! went alike; the others are then counted once, with everything about the count fixed before.
+//! many times in a run. The pilot's runs choose the rule whose bound would be best if the other
+//! runs went alike; the others are then counted once, with everything about the count fixed before.
 
 use super::bound::{Tally, Terms};
 use super::game::Scores;
@@ -88,8 +88,8 @@ impl Rule {
             let cap = cap(&by_run, guesses);
             let terms = terms(cap, side.answers());
             let times = terms.runs as f64 / pilot.len() as f64;
-            // Less one standard deviation of a fair coin: of many candidates the luckiest would win,
-            // and few guesses are the luckiest.
+            // Less one standard deviation of a fair coin: of many candidates the luckiest would
+            // win, and few guesses are the luckiest.
             let sure = (right as f64 - 0.5 * (guesses as f64).sqrt()).max(0.0);
             let tally = Tally {
                 guesses: (guesses as f64 * times).round() as u64,

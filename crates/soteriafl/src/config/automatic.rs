@@ -1,17 +1,17 @@
 //! What `preset = "auto"` chooses: the best run that is proved.
 //!
 //! Every rule is a formula of public quantities (model, dimension, epsilon, how many values may
-//! travel); none looks at records, so choosing costs no privacy. Where the numbers in them come from is said in
-//! `docs/best-proved.md`.
+//! travel); none looks at records, so choosing costs no privacy. Where the numbers in them come
+//! from is said in `docs/best-proved.md`.
 //!
-//! Full gradients, because a sampled minibatch needs nearly as much noise for less signal. Each record clipped
-//! on the coordinates that travel, which is exact where amplification is a bound. For networks all
-//! clients send the same coordinates, so that clients that differ (one digit each) do not add their
-//! differences to the error of random-k; the server's momentum then fills the gaps between a coordinate's visits, and no
-//! shift is needed. Convex models keep the shift: there the differences between clients are
-//! small, and a hundred coordinates are soon learnt.
-//! The privacy noise that a run ends with depends on the product of clip, step size and rounds, which is also what progress
-//! is made of; so steps and clips grow with epsilon, and what a public preconditioner
+//! Full gradients, because a sampled minibatch needs nearly as much noise for less signal. Each
+//! record clipped on the coordinates that travel, which is exact where amplification is a bound.
+//! For networks all clients send the same coordinates, so that clients that differ (one digit each)
+//! do not add their differences to the error of random-k; the server's momentum then fills the gaps
+//! between a coordinate's visits, and no shift is needed. Convex models keep the shift: there the
+//! differences between clients are small, and a hundred coordinates are soon learnt. The privacy
+//! noise that a run ends with depends on the product of clip, step size and rounds, which is also
+//! what progress is made of; so steps and clips grow with epsilon, and what a public preconditioner
 //! ([smoothing](soteriafl_core::protocol::Smoothing)) takes off the noise is pure gain.
 
 use soteriafl_core::compress::{Compressor, CompressorKind};
@@ -28,7 +28,8 @@ use super::{
 };
 use crate::words::readable;
 
-/// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the noise they let in.
+/// Waves along each side of an image: beyond ten, what they say of 28 x 28 pixels is less than the
+/// noise they let in.
 const FREQUENCIES: usize = 10;
 
 /// Size of a singular value of the direction, averaged over some rounds, that counts fully.
@@ -57,7 +58,8 @@ const WIDEST_WHITENED: usize = 1024;
 const WIDEST: usize = 512;
 
 impl Config {
-    /// How many values each client may send in the whole run: as many as `rounds` messages of 5% have.
+    /// How many values each client may send in the whole run: as many as `rounds` messages of 5%
+    /// have.
     pub(super) fn budget(&self, shape: &Shape) -> usize {
         if self.of_scattering(shape) {
             let all = images::rounds(shape.dimension) * shape.dimension;
@@ -79,10 +81,10 @@ impl Config {
 
     /// How many coordinates travel in a message when nobody says.
     ///
-    /// Noise does not care: with the clip at `sqrt(k/d)` of the whole one, a coordinate's noise over the run depends on
-    /// the number of values alone, however they are dealt to rounds. Many small messages make many
-    /// steps, which is what training lacks; but random-k needs some rounds until every coordinate
-    /// was seen, so that few values are better spent on few large messages.
+    /// Noise does not care: with the clip at `sqrt(k/d)` of the whole one, a coordinate's noise
+    /// over the run depends on the number of values alone, however they are dealt to rounds. Many
+    /// small messages make many steps, which is what training lacks; but random-k needs some rounds
+    /// until every coordinate was seen, so that few values are better spent on few large messages.
     pub(super) fn message_size(&self, shape: &Shape) -> usize {
         let dimension = shape.dimension;
         if let Some(rule) = self.logit_rule(shape) {
@@ -154,8 +156,8 @@ impl Config {
         ))
     }
 
-    /// The share of the budget that a release of second moments gets, for a model that reads records of
-    /// `columns` numbers.
+    /// The share of the budget that a release of second moments gets, for a model that reads
+    /// records of `columns` numbers.
     ///
     /// # Errors
     /// When somebody asks for one that has no proof.
@@ -233,8 +235,8 @@ impl Config {
         }
     }
 
-    /// The activation of hidden units. A network of tanh units computes what one of sigmoid units does
-    /// (`tanh(z) = 2 sigmoid(2z) - 1`), but its units are centred, which a short run notices.
+    /// The activation of hidden units. A network of tanh units computes what one of sigmoid units
+    /// does (`tanh(z) = 2 sigmoid(2z) - 1`), but its units are centred, which a short run notices.
     pub fn activation_for(&self, basis: bool) -> Activation {
         self.activation.or(if self.preset == Preset::Auto && basis {
             Activation::Tanh
@@ -263,7 +265,8 @@ impl Config {
         Ok(floor)
     }
 
-    /// Whether the best run is one of few whole gradients: in a basis of few numbers they fit into messages.
+    /// Whether the best run is one of few whole gradients: in a basis of few numbers they fit into
+    /// messages.
     pub(super) fn whole_gradients(&self, shape: &Shape) -> bool {
         self.preset == Preset::Auto && shape.basis.is_some() && shape.model == ModelKind::Mlp
     }
@@ -387,9 +390,10 @@ impl Config {
         }
     }
 
-    /// By how much a network's clip exceeds the one at epsilon 1. The noise that the model ends with is proportional to
-    /// clip times step times rounds over (nearly) `epsilon^0.8`. Rounds grow by `epsilon^0.65` or so, which leaves a little
-    /// for a clip that hears more of the records that are still wrong.
+    /// By how much a network's clip exceeds the one at epsilon 1. The noise that the model ends
+    /// with is proportional to clip times step times rounds over (nearly) `epsilon^0.8`. Rounds
+    /// grow by `epsilon^0.65` or so, which leaves a little for a clip that hears more of the
+    /// records that are still wrong.
     fn clip_growth(&self) -> f64 {
         match self.noise_target {
             NoiseTarget::Epsilon(epsilon) => epsilon.clamp(0.05, 20.0).powf(0.3),
@@ -447,7 +451,8 @@ impl Config {
     }
 }
 
-/// Whether a map appends a constant to every record, which is an intercept by itself: all that change records do.
+/// Whether a map appends a constant to every record, which is an intercept by itself: all that
+/// change records do.
 pub(super) fn holds_constant(map: FeatureKind) -> bool {
     map != FeatureKind::None
 }

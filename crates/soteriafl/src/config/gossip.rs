@@ -2,8 +2,8 @@
 //! goes towards its neighbours' mix.
 //!
 //! The mixing that is taken where none is given: half of the largest stable one for losses with
-//! `L = 1` (SDM-DSGD), the authors' `11/sqrt(T)`, at most 1 (Q-DPSGD-1), half of the rule for PORTER.
-//! All of them are public numbers.
+//! `L = 1` (SDM-DSGD), the authors' `11/sqrt(T)`, at most 1 (Q-DPSGD-1), half of the rule for
+//! PORTER. All of them are public numbers.
 
 use std::path::Path;
 

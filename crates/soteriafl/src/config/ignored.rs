@@ -1,5 +1,5 @@
-//! What the author of a configuration should know: keys that were given and are not used, and values
-//! that are allowed but weaken what is claimed.
+//! What the author of a configuration should know: keys that were given and are not used, and
+//! values that are allowed but weaken what is claimed.
 
 use soteriafl_core::compress::CompressorKind;
 use soteriafl_data::Partition;

@@ -1,5 +1,5 @@
-//! What `preset = "auto"` chooses for linear models on records of length one: the way from zero, its
-//! steps and the clip, from public quantities alone.
+//! What `preset = "auto"` chooses for linear models on records of length one: the way from zero,
+//! its steps and the clip, from public quantities alone.
 //!
 //! **What it computes.** With `n` clients of `m` records, `mu` of the Gaussian mechanism that the
 //! target allows, clip `G`, `T` whole gradients and step `eta`, the noise of a client is
@@ -10,13 +10,14 @@
 //! eta T 2 G/(m mu sqrt(n))  =  R G/s,    R = eta T,    s = m mu sqrt(n)/2,
 //! ```
 //!
-//! whatever the dimension, the classes and the rounds are. So the way `R` follows from `s` alone: it
-//! ends where that noise is [`NOISE`] (a logit that a model is sure of is several times that). More
-//! (public) features cost no noise, and rounds only have to be enough for steps that do not overshoot.
-//! Under zero-out the sensitivity is half, and `s` twice that; `K` records of a person divide it by `K`.
+//! whatever the dimension, the classes and the rounds are. So the way `R` follows from `s` alone:
+//! it ends where that noise is [`NOISE`] (a logit that a model is sure of is several times that).
+//! More (public) features cost no noise, and rounds only have to be enough for steps that do not
+//! overshoot. Under zero-out the sensitivity is half, and `s` twice that; `K` records of a person
+//! divide it by `K`.
 //!
-//! **Guarantee.** Nothing here looks at a record. **Cost.** None. **Place in the paper:** Algorithm 1
-//! with full gradients; the choice is this program's (`docs/defaults.md`).
+//! **Guarantee.** Nothing here looks at a record. **Cost.** None. **Place in the paper:** Algorithm
+//! 1 with full gradients; the choice is this program's (`docs/defaults.md`).
 
 use soteriafl_accountant::{Adjacency, ClipScope, largest_mu};
 use soteriafl_core::compress::CompressorKind;
@@ -33,12 +34,12 @@ use crate::words::{counted, readable};
 /// Noise in the logit of a record at the end.
 const NOISE: f64 = 2.5;
 
-/// The clip for two classes: a fifth of the longest gradient of a record of length one. For more classes that is
-/// `sqrt(2)` times as long.
+/// The clip for two classes: a fifth of the longest gradient of a record of length one. For more
+/// classes that is `sqrt(2)` times as long.
 const CLIP: f64 = 0.2;
 
-/// The step that is looked for, below which a loss of curvature 1/4 is not overshot, and the longest one on records that
-/// are not whitened.
+/// The step that is looked for, below which a loss of curvature 1/4 is not overshot, and the
+/// longest one on records that are not whitened.
 const STEPS: (f64, f64) = (8.0, 60.0);
 
 /// Most rounds.
@@ -47,7 +48,8 @@ const MOST_ROUNDS: f64 = 200.0;
 /// Parameters that travel whole; of more, so many in a message.
 const WHOLE: usize = 4096;
 
-/// Records with more features get no roots: with them they would be too long to be whitened by themselves.
+/// Records with more features get no roots: with them they would be too long to be whitened by
+/// themselves.
 pub(super) const WIDEST_ROOTS: usize = 128;
 
 /// The rule's numbers.
@@ -160,7 +162,8 @@ fn is_logit(model: ModelKind) -> bool {
     matches!(model, ModelKind::Logistic | ModelKind::Softmax)
 }
 
-/// Whether what the model says of a record has the noise of one coordinate times the record's length.
+/// Whether what the model says of a record has the noise of one coordinate times the record's
+/// length.
 pub(super) fn is_linear(model: ModelKind) -> bool {
     is_logit(model) || model == ModelKind::Linear
 }
@@ -200,8 +203,8 @@ fn signal(mu: f64, adjacency: Adjacency, equal_weights: bool, records: &[usize])
 }
 
 impl Resolved {
-    /// Whether this is a linear model on records of length one, by full gradients and with a target:
-    /// what the rule is about.
+    /// Whether this is a linear model on records of length one, by full gradients and with a
+    /// target: what the rule is about.
     pub fn is_linear_on_unit_records(&self) -> bool {
         is_linear(self.model)
             && self.feature_map != FeatureKind::None
@@ -324,8 +327,9 @@ mod tests {
         }
     }
 
-    /// The noise that all steps leave in a logit, from the calibrated sigmas, is what the rule promises:
-    /// for equal and unequal clients, both adjacencies, any dimension and number of classes.
+    /// The noise that all steps leave in a logit, from the calibrated sigmas, is what the rule
+    /// promises: for equal and unequal clients, both adjacencies, any dimension and number of
+    /// classes.
     #[test]
     fn the_noise_in_a_logit_is_what_the_rule_ends_with() {
         for adjacency in ["replace-one", "zero-out"] {

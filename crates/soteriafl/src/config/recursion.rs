@@ -1,12 +1,12 @@
 //! What recursive estimates keep, when they start anew, and how their increments are bounded.
 //!
 //! A recursion may follow one of two plans. **Recursive momentum** (DP-SRM, LDP-SRM) keeps a share
-//! `a = 1 - gamma` for good; its increments have the norm of `gamma` gradients and of what gradients
-//! change in a step, and if a step changes them by the share `gamma` of the clip at most, that is
-//! `gamma (2 - gamma) G`. **Telescoping** (LDP-SPIDER, DIFF2) keeps everything, so that noise adds
-//! up until the recursion starts anew; increments are then bounded by how far the model has moved,
-//! and have more noise for their clip than the few rounds that start anew. With the best split of
-//! the noise over periods of `Q` rounds the ratio is about `sqrt(Q)`.
+//! `a = 1 - gamma` for good; its increments have the norm of `gamma` gradients and of what
+//! gradients change in a step, and if a step changes them by the share `gamma` of the clip at most,
+//! that is `gamma (2 - gamma) G`. **Telescoping** (LDP-SPIDER, DIFF2) keeps everything, so that
+//! noise adds up until the recursion starts anew; increments are then bounded by how far the model
+//! has moved, and have more noise for their clip than the few rounds that start anew. With the best
+//! split of the noise over periods of `Q` rounds the ratio is about `sqrt(Q)`.
 //!
 //! All of these are public numbers, and the proof holds for any of them (`docs/privacy.md`, rounds
 //! on a public scale).

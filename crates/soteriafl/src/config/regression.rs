@@ -1,17 +1,17 @@
-//! What a configuration says about numbers to predict, and what `preset = "auto"` chooses for linear
-//! models of them.
+//! What a configuration says about numbers to predict, and what `preset = "auto"` chooses for
+//! linear models of them.
 //!
 //! Let `m` be the records of the smallest client, `n` the clients, `mu` the Gaussian mechanism's
 //! parameter that has the run's epsilon and delta, and `s = m mu sqrt(n) / 2`. With whole clipped
 //! gradients of `d` coordinates the noise in the model after any number of rounds has, in each
 //! coordinate, the standard deviation `R G / s` with the path `R = sum_t eta_t`: what a prediction
 //! for a record of squared length about `d` picks up is `R G sqrt(d) / s`. The rule makes that a
-//! public constant, takes as few rounds as the step allows, and looks at no record. Unequal clients and
-//! the rest of what decides about `s` count as they do for classes (`linear.rs`).
+//! public constant, takes as few rounds as the step allows, and looks at no record. Unequal clients
+//! and the rest of what decides about `s` count as they do for classes (`linear.rs`).
 //!
-//! Tables whose records can be whitened ([`Config::whiten_for`]) are: then a record has length about 1. Others
-//! keep their features as they are, because without whitening the direction that all records share
-//! makes long steps overshoot.
+//! Tables whose records can be whitened ([`Config::whiten_for`]) are: then a record has length
+//! about 1. Others keep their features as they are, because without whitening the direction that
+//! all records share makes long steps overshoot.
 
 use soteriafl_core::objective::TargetLoss;
 use soteriafl_data::{FeatureKind, TargetRange};
@@ -26,8 +26,8 @@ const CLIP: f64 = 0.2;
 /// The noise in a prediction at the end, of a target in [-1, 1].
 pub(super) const NOISE: f64 = 0.15;
 
-/// The longest step, of records of length 1, and of such records where they are not whitened: a squared
-/// loss of curvature 1 overshoots from 2 on.
+/// The longest step, of records of length 1, and of such records where they are not whitened: a
+/// squared loss of curvature 1 overshoots from 2 on.
 const LONGEST_STEP: (f64, f64) = (8.0, 1.5);
 
 /// The most rounds.
@@ -188,8 +188,8 @@ mod tests {
         );
     }
 
-    /// Whitened records of length one where they can be, else features as they are; what all steps leave in a
-    /// prediction is what the rule promises, or less where steps may be no longer.
+    /// Whitened records of length one where they can be, else features as they are; what all steps
+    /// leave in a prediction is what the rule promises, or less where steps may be no longer.
     #[test]
     fn the_noise_in_a_prediction_is_what_the_rule_ends_with() {
         let text = "[data]\nsource = \"csv:t.csv\"\ntarget_range = [0, 10]\n";

@@ -2,8 +2,8 @@
 //!
 //! Under a named preset `auto` follows the paper: batch and snapshot probability from its
 //! corollaries (with `L = 1`, so that no private data decides), its shift step, 5% of the
-//! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can prove the
-//! most for (`best.rs`).
+//! coordinates, 100 rounds, step size 0.3. Under `preset = "auto"` the system chooses what it can
+//! prove the most for (`best.rs`).
 
 use std::sync::Arc;
 
@@ -251,7 +251,8 @@ impl Config {
         }
     }
 
-    /// The model family for data with `classes` classes and `inputs` features; no classes where it has numbers to predict.
+    /// The model family for data with `classes` classes and `inputs` features; no classes where it
+    /// has numbers to predict.
     ///
     /// # Errors
     /// When the model is not for such data.
@@ -456,7 +457,8 @@ impl Config {
         let rule = || Theory::Given(self.rounds_rule(shape, compressor));
         match self.rounds.or_else(rule) {
             Theory::Given(rounds) => rounds,
-            // The potential of the start is not public; the theory's order of magnitude is taken at 1.
+            // The potential of the start is not public; the theory's order of magnitude is taken at
+            // 1.
             Theory::Theory => {
                 let Corollary {
                     problem,

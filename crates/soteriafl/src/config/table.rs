@@ -1,6 +1,7 @@
 //! Which presets are rows of the paper's Table 1, and which came after it.
 //!
-//! Both lists follow the list of presets, so that a new one is in the table unless it is named here.
+//! Both lists follow the list of presets, so that a new one is in the table unless it is named
+//! here.
 
 use super::{EstimatorKind, Preset};
 
@@ -61,7 +62,8 @@ impl Preset {
         }
     }
 
-    /// The presets that are rows of Table 1 (NeurIPS 2022), in the order in which presets are listed.
+    /// The presets that are rows of Table 1 (NeurIPS 2022), in the order in which presets are
+    /// listed.
     pub fn table_1() -> impl Iterator<Item = &'static str> {
         let other = |name: &&str| !SUCCESSORS.contains(name) && !NEITHER.contains(name);
         PRESETS.iter().map(|(name, _)| *name).filter(other)

@@ -246,7 +246,8 @@ impl Resolved {
                 ShiftChoice::Step(step) => number(step),
             },
         ));
-        // A step size from the records stays a rule, so that reading it back keeps the claim honest.
+        // A step size from the records stays a rule, so that reading it back keeps the claim
+        // honest.
         lines.push((
             "step_size",
             if self.step_size_origin == StepSizeOrigin::Theory {

@@ -1,4 +1,5 @@
-//! A finished run in memory: the texts and bytes of its directory, to be written or read as a whole.
+//! A finished run in memory: the texts and bytes of its directory, to be written or read as a
+//! whole.
 
 use std::fs;
 use std::io;

@@ -1,15 +1,17 @@
 //! Synthetic tables that are about as hard as real ones.
 //!
-//! **What it computes.** Columns of a real table say much the same thing in different words. So `F` columns are made of
-//! `k = floor(sqrt(F)) + 1` hidden factors `z` (at most `F`), each column a random mixture of them beside something of its own, around a
-//! middle that is not that of its public range [-1, 1]:
+//! **What it computes.** Columns of a real table say much the same thing in different words. So `F`
+//! columns are made of `k = floor(sqrt(F)) + 1` hidden factors `z` (at most `F`), each column a
+//! random mixture of them beside something of its own, around a middle that is not that of its
+//! public range [-1, 1]:
 //!
 //! ```text
 //!     x_j = o_j + 0.3 (l_j . z + 0.5 e_j), cut off at -1 and 1,     o_j in [-1/2, 1/2],  var(z) = var(e) = 1
 //! ```
 //!
-//! The class follows from the factors by the noisy linear rule of [`Synthetic`]. With independent columns instead, a plan
-//! called hopeless what real tables of that shape do well (`docs/defaults.md` compares both with eleven of them).
+//! The class follows from the factors by the noisy linear rule of [`Synthetic`]. With independent
+//! columns instead, a plan called hopeless what real tables of that shape do well
+//! (`docs/defaults.md` compares both with eleven of them).
 //!
 //! **Guarantee.** The same table from the same seed on every machine. **Place in the paper:** none.
 

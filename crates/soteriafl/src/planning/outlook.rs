@@ -86,7 +86,8 @@ impl Outlook {
             inquiry.numbers.records as usize,
         );
         let (first, short) = run_once(inquiry, form, name, clients, records, 1e-9)?;
-        // Rules take a longer way where there is less noise: without any, the way of a generous target.
+        // Rules take a longer way where there is less noise: without any, the way of a generous
+        // target.
         let generous = changed(
             inquiry,
             clients,

@@ -1,20 +1,22 @@
 //! Scattering coefficients kept on disk: computing them takes longer than reading them.
 //!
-//! **What is kept.** One file for each set of images, called after its key: the SHA-256 of what the images
-//! are, bit for bit, of the map, and of what this program's map makes of a picture of noise, so that whatever
-//! changes in the map changes the key. Its first line says in JSON what it holds; little-endian `f32` follow, row
-//! after row.
+//! **What is kept.** One file for each set of images, called after its key: the SHA-256 of what the
+//! images are, bit for bit, of the map, and of what this program's map makes of a picture of noise,
+//! so that whatever changes in the map changes the key. Its first line says in JSON what it holds;
+//! little-endian `f32` follow, row after row.
 //!
-//! **Guarantee.** A file is used only if its first line is to the byte the one that would be written and the SHA-256
-//! of all that follows is the one it names: whatever is stale, cut short, damaged or somebody else's is computed again
-//! and replaced. Coefficients have the same bits from the file as from the map. Files appear whole or not at all
-//! (written aside, then renamed), and a disk that is full or read-only only costs the time.
+//! **Guarantee.** A file is used only if its first line is to the byte the one that would be
+//! written and the SHA-256 of all that follows is the one it names: whatever is stale, cut short,
+//! damaged or somebody else's is computed again and replaced. Coefficients have the same bits from
+//! the file as from the map. Files appear whole or not at all (written aside, then renamed), and a
+//! disk that is full or read-only only costs the time.
 //!
-//! **Privacy.** Coefficients say nearly as much as the images. Files can be read by their owner alone (mode 0600 in
-//! a folder of mode 0700) and go nowhere; whoever does not want them says so ([`FeatureCache::none`]). Networked
-//! participants never keep any.
+//! **Privacy.** Coefficients say nearly as much as the images. Files can be read by their owner
+//! alone (mode 0600 in a folder of mode 0700) and go nowhere; whoever does not want them says so
+//! ([`FeatureCache::none`]). Networked participants never keep any.
 //!
-//! **Cost.** 4 bytes for each number, up to [`MOST_BYTES`] in all: the files that were written longest ago go first.
+//! **Cost.** 4 bytes for each number, up to [`MOST_BYTES`] in all: the files that were written
+//! longest ago go first.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -65,8 +67,8 @@ impl FeatureCache {
         }
     }
 
-    /// What the map makes of these records, read where it is known and kept where it is not. Only what takes
-    /// long is kept: scattering coefficients.
+    /// What the map makes of these records, read where it is known and kept where it is not. Only
+    /// what takes long is kept: scattering coefficients.
     ///
     /// # Errors
     /// As [`FeatureMap::apply_by`].
@@ -303,8 +305,8 @@ mod tests {
         assert_eq!(files(&folder).len(), 3);
     }
 
-    /// Cut short, longer, one bit off anywhere, of another key, or no file at all: all are computed again and
-    /// replaced by what is right.
+    /// Cut short, longer, one bit off anywhere, of another key, or no file at all: all are computed
+    /// again and replaced by what is right.
     #[test]
     fn what_is_damaged_is_computed_again() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Records whitened by second moments that every client has released once, before the first round.
 //!
-//! The releases are those of a deployment, byte for byte ([`preliminary`](crate::preliminary)); in a
-//! simulation all clients are here, so the round trip of messages and average is made at once.
+//! The releases are those of a deployment, byte for byte ([`preliminary`](crate::preliminary)); in
+//! a simulation all clients are here, so the round trip of messages and average is made at once.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};

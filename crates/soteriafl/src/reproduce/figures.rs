@@ -18,8 +18,8 @@ pub fn color(algorithm: Option<Algorithm>) -> &'static str {
     }
 }
 
-/// The colour of number `at` of so many curves: hues all around, and light and dark in turn, so that
-/// neighbours in a legend stay apart.
+/// The colour of number `at` of so many curves: hues all around, and light and dark in turn, so
+/// that neighbours in a legend stay apart.
 pub fn one_of(at: usize, several: usize) -> String {
     let hue = 360.0 * at as f64 / several.max(1) as f64;
     let (saturation, lightness) = [(0.75, 0.45), (0.60, 0.32), (0.85, 0.60)][at % 3];

@@ -37,7 +37,8 @@ impl Entry {
     }
 
     /// The configuration that repeats this curve. Whoever runs it on records of their own must not
-    /// claim what step sizes that were tuned on records do not allow, so it says where they are from.
+    /// claim what step sizes that were tuned on records do not allow, so it says where they are
+    /// from.
     pub fn written(&self) -> Resolved {
         let mut resolved = self.setting.resolved.clone();
         if self.mode.step_size_from_data() {

@@ -75,7 +75,8 @@ impl<S: ServerStore> Observer<S> for RunObserver {
             self.dashboard.arrived(arrived);
         }
         for item in unmeasured {
-            // A slow measurement holds the run up instead of filling memory; one that ended ends with it.
+            // A slow measurement holds the run up instead of filling memory; one that ended ends
+            // with it.
             let _ = self.unmeasured.send(item);
         }
     }

@@ -1,5 +1,6 @@
-//! The table of a run: measures rounds on the server's own test set, if there is one, and writes a row for each, on a thread of its
-//! own. A slow measurement holds the run up and does not fill memory.
+//! The table of a run: measures rounds on the server's own test set, if there is one, and writes a
+//! row for each, on a thread of its own. A slow measurement holds the run up and does not fill
+//! memory.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -54,7 +55,8 @@ impl Recorder {
             let epsilon = self.epsilon(evaluation.round);
             self.dashboard.measured(&evaluation, epsilon);
             let accuracy = evaluation.accuracy;
-            // Rows count rounds that are done; a round's own number, as in the protocol, begins at 0.
+            // Rows count rounds that are done; a round's own number, as in the protocol, begins at
+            // 0.
             match evaluation.round.checked_sub(1) {
                 Some(round) => {
                     tracing::info!(round, taken = evaluation.taken, accuracy, "round closed");

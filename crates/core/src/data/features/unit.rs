@@ -1,14 +1,15 @@
 //! Unit length: `x` becomes `(x, 1/2) / |(x, 1/2)|`, or `(x, r(x), 1/2)` divided by its length.
 //!
-//! Squares are summed in `f64` in the order of columns, zeros left out (they add nothing, to the bit), so a record has
-//! the same values whether its row is sparse or dense. The result has length 1 up to the rounding of its values, a
-//! relative `2^-24`.
+//! Squares are summed in `f64` in the order of columns, zeros left out (they add nothing, to the
+//! bit), so a record has the same values whether its row is sparse or dense. The result has length
+//! 1 up to the rounding of its values, a relative `2^-24`.
 
 use std::f64::consts::SQRT_2;
 
 use super::super::{Dataset, DenseRows, Features, RecordsError, SparseRows};
 
-/// The appended constant: with features in [-1, 1] of which some are set, neither drowned nor drowning.
+/// The appended constant: with features in [-1, 1] of which some are set, neither drowned nor
+/// drowning.
 pub(super) const CONSTANT: f64 = 0.5;
 
 /// Whether roots of features stand beside them.
@@ -80,7 +81,8 @@ pub(super) fn append_unit(row: &[f32], roots: Roots, values: &mut Vec<f32>) {
     values.extend(record().map(|value| (value / length) as f32));
 }
 
-/// `2 sqrt((1 + x)/2) - sqrt(2) - (2 - sqrt(2)) x` of `x` cut off at -1 and 1: exactly zero at 0 and at 1.
+/// `2 sqrt((1 + x)/2) - sqrt(2) - (2 - sqrt(2)) x` of `x` cut off at -1 and 1: exactly zero at 0
+/// and at 1.
 fn root(value: f64) -> f64 {
     let value = value.clamp(-1.0, 1.0);
     2.0 * (0.5 * (1.0 + value)).sqrt() - SQRT_2 - (2.0 - SQRT_2) * value

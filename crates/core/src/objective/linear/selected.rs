@@ -1,4 +1,5 @@
-//! Linear models on chosen coordinates: sums and norms by whichever way of finding them is cheapest.
+//! Linear models on chosen coordinates: sums and norms by whichever way of finding them is
+//! cheapest.
 
 use super::{BLOCK, add_indicators, add_rows, indicators};
 use crate::data::indicators::{Indicators, MARKED, table_of};
