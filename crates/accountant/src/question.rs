@@ -1,4 +1,4 @@
-//! The one door: what do releases cost, and which noise meets a target?
+//! The accountant's interface: what do releases cost, and which noise meets a target?
 //!
 //! ```text
 //! Mechanism --> Release --+             +--> cost(sigma), calibrate(epsilon): Cost

@@ -419,7 +419,7 @@ fn mixed(
             }
         }
         for (node, (mixture, sent)) in nodes.iter_mut().zip(mixtures.iter().zip(&sent)) {
-            node.settle(round, mixture, sent);
+            node.finish_round(round, mixture, sent);
         }
         errors.push(error(&nodes));
     }

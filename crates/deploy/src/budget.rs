@@ -446,7 +446,7 @@ pub fn price_of_persons(
 ) -> Result<Priced, Refusal> {
     let run = &description.resolved.specification();
     let dimension = description.dimension();
-    let privacy = Privacy::settle(run, dimension, &[records], false)?;
+    let privacy = Privacy::calibrate(run, dimension, &[records], false)?;
     let sigma = privacy.sigmas.first().copied().unwrap_or(0.0);
     // Noise is the run's, and what it hides is what is asked about.
     let noised = accounting::preliminaries(run, records)?;

@@ -107,7 +107,7 @@ impl CalibrationCache {
         Calibrated {
             sigmas: records.iter().map(sigma).collect(),
             // What is shown; the rules do not depend on it.
-            privacy: Privacy::settle(&self.run, self.dimension, records, false).ok(),
+            privacy: Privacy::calibrate(&self.run, self.dimension, records, false).ok(),
         }
     }
 

@@ -182,7 +182,7 @@ impl Ending {
         threads: usize,
         total_seconds: f64,
     ) -> Result<Concluded<'a>, EndingError> {
-        self.settle(plan)?;
+        self.complete_privacy(plan)?;
         let test = self.test(plan.test.as_ref())?;
         let (Some(model), Some(privacy)) = (&self.model, &self.privacy) else {
             return Err(EndingError::NoModel);
@@ -246,13 +246,13 @@ impl Ending {
 
     /// Noise and cost, which a run that is over when its process starts has not computed; and what
     /// must not be claimed of a test.
-    fn settle(&mut self, plan: &RunPlan) -> Result<(), EndingError> {
+    fn complete_privacy(&mut self, plan: &RunPlan) -> Result<(), EndingError> {
         let model = self.model.as_ref().ok_or(EndingError::NoModel)?;
         let mut privacy = match self.privacy.take() {
             Some(privacy) => privacy,
             None => {
                 let run = plan.resolved.specification();
-                Privacy::settle(&run, model.len(), &self.records, false)?
+                Privacy::calibrate(&run, model.len(), &self.records, false)?
             }
         };
         if self.test_seed.is_some() {

@@ -260,7 +260,7 @@ pub fn answer<S: ClientStore>(
         false => None,
     };
     if message.is_none() {
-        participant.settle()?;
+        participant.keep_due_state()?;
     }
     Ok(Answer::TakesPart {
         run: Bytes::copy_from_slice(run),

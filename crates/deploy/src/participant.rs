@@ -504,7 +504,7 @@ impl<S: ClientStore> Participant<S> {
     ///
     /// # Errors
     /// When it cannot be kept.
-    pub fn settle(&mut self) -> Result<(), ParticipantError> {
+    pub fn keep_due_state(&mut self) -> Result<(), ParticipantError> {
         if self.failed || self.pending.is_some() {
             return Ok(());
         }

@@ -222,7 +222,8 @@ fn run(
         let word = resolved.estimator.word();
         Python::attach(|py| settled.call1(py, (word, noisy)))?;
     }
-    let prepared = Prepared::settle(resolved, problem).map_err(|error| errors::privacy(&error))?;
+    let prepared =
+        Prepared::calibrate(resolved, problem).map_err(|error| errors::privacy(&error))?;
     let simulation = prepared.simulation();
     let mut simulation = simulation.map_err(|error| errors::problem(&error))?;
     let foreseen = prepared.foreseen();

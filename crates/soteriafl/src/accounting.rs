@@ -1,7 +1,7 @@
 //! What a run costs and what may be claimed for it.
 //!
 //! The one way from a configuration to a sigma or an epsilon: every command that starts from a
-//! configuration, and the library, ask [`Privacy::settle`], [`level`] or [`noise`], which share all
+//! configuration, and the library, ask [`Privacy::calibrate`], [`level`] or [`noise`], which share all
 //! their steps.
 //!
 //! Every client calibrates its own noise from its own number of records. A claim needs the whole
@@ -74,14 +74,14 @@ impl Privacy {
     ///
     /// # Errors
     /// When no noise reaches the target, or the accountant cannot vouch.
-    pub fn settle(
+    pub fn calibrate(
         run: &Specification,
         dimension: usize,
         records: &[usize],
         data_dependent_scaling: bool,
     ) -> Result<Self, PrivacyError> {
         let (mut privacy, clients) =
-            Self::settled(run, dimension, records, data_dependent_scaling)?;
+            Self::calibrated(run, dimension, records, data_dependent_scaling)?;
         if privacy.claim.is_proved() {
             privacy.odometer = Spending::new(run, dimension, &clients.by_size)?;
         }
@@ -91,25 +91,25 @@ impl Privacy {
     /// The same without the odometer, for those who need what the whole run costs alone: cheaper.
     ///
     /// # Errors
-    /// As [`settle`](Self::settle).
+    /// As [`calibrate`](Self::calibrate).
     pub fn without_odometer(
         run: &Specification,
         dimension: usize,
         records: &[usize],
         data_dependent_scaling: bool,
     ) -> Result<Self, PrivacyError> {
-        let settled = Self::settled(run, dimension, records, data_dependent_scaling);
-        settled.map(|(privacy, _)| privacy)
+        let calibrated = Self::calibrated(run, dimension, records, data_dependent_scaling);
+        calibrated.map(|(privacy, _)| privacy)
     }
 
-    fn settled(
+    fn calibrated(
         run: &Specification,
         dimension: usize,
         records: &[usize],
         data_dependent_scaling: bool,
     ) -> Result<(Self, Clients), PrivacyError> {
         let mut obstacles = obstacles(run, data_dependent_scaling);
-        let clients = Clients::settle(run, dimension, records)?;
+        let clients = Clients::calibrate(run, dimension, records)?;
         if obstacles.is_empty() && !clients.all_have_a_cost() {
             obstacles.push(Reason::TooLittleNoise);
         }
@@ -128,7 +128,7 @@ impl Privacy {
             paper_sigma: clients
                 .by_size
                 .values()
-                .filter_map(|settled| settled.paper_sigma)
+                .filter_map(|calibrated| calibrated.paper_sigma)
                 .reduce(f64::max),
             broken_premises: broken_premises(run, records),
             accountant: match run.accountant {
@@ -154,7 +154,7 @@ pub struct Level {
     pub amplified: bool,
 }
 
-/// The noise of a run and what it costs: by the very steps of [`Privacy::settle`], without what
+/// The noise of a run and what it costs: by the very steps of [`Privacy::calibrate`], without what
 /// only a run needs. `None` where no epsilon follows (no noise, too little of it, or records that
 /// are not bounded one by one).
 ///
@@ -165,7 +165,7 @@ pub fn level(
     dimension: usize,
     records: &[usize],
 ) -> Result<Option<Level>, PrivacyError> {
-    let clients = Clients::settle(run, dimension, records)?;
+    let clients = Clients::calibrate(run, dimension, records)?;
     let epsilon = clients.worst(|cost| cost.epsilon);
     Ok(epsilon
         .filter(|_| clients.all_have_a_cost())
@@ -187,7 +187,7 @@ pub fn noise(run: &Specification, dimension: usize, records: usize) -> Result<f6
         NoiseTarget::Sigma(sigma) => Ok(sigma),
         NoiseTarget::Epsilon(_) => {
             let sound = run.bounds_records();
-            settle_one(run, dimension, records, sound).map(|settled| settled.sigma)
+            calibrate_one(run, dimension, records, sound).map(|calibrated| calibrated.sigma)
         }
     }
 }
@@ -208,21 +208,21 @@ pub fn with_more_noise(run: &Specification, records: usize) -> usize {
 struct Clients {
     /// Under which size a number of records is accounted.
     account_as: BTreeMap<usize, usize>,
-    by_size: BTreeMap<usize, Settled>,
+    by_size: BTreeMap<usize, Calibrated>,
 }
 
 impl Clients {
-    fn settle(
+    fn calibrate(
         run: &Specification,
         dimension: usize,
         records: &[usize],
     ) -> Result<Self, PrivacyError> {
         let sound = run.bounds_records();
         let account_as = representatives(run, records);
-        let mut by_size: BTreeMap<usize, Settled> = BTreeMap::new();
+        let mut by_size: BTreeMap<usize, Calibrated> = BTreeMap::new();
         for size in account_as.values() {
             if let Entry::Vacant(entry) = by_size.entry(*size) {
-                entry.insert(settle_one(run, dimension, *size, sound)?);
+                entry.insert(calibrate_one(run, dimension, *size, sound)?);
             }
         }
         Ok(Self {
@@ -237,7 +237,9 @@ impl Clients {
     }
 
     fn all_have_a_cost(&self) -> bool {
-        self.by_size.values().all(|settled| settled.cost.is_some())
+        self.by_size
+            .values()
+            .all(|calibrated| calibrated.cost.is_some())
     }
 
     /// The largest value of any client that has a cost.
@@ -252,18 +254,18 @@ impl Clients {
     }
 }
 
-struct Settled {
+struct Calibrated {
     sigma: f64,
     cost: Option<Cost>,
     paper_sigma: Option<f64>,
 }
 
-fn settle_one(
+fn calibrate_one(
     run: &Specification,
     dimension: usize,
     records: usize,
     sound: bool,
-) -> Result<Settled, PrivacyError> {
+) -> Result<Calibrated, PrivacyError> {
     let paper_sigma = match run.target {
         NoiseTarget::Epsilon(epsilon) => {
             paper_formula(run, records).map(|formula| formula.sigma(epsilon, run.delta))
@@ -301,7 +303,7 @@ fn settle_one(
             (cost.sigma, sound.then_some(cost))
         }
     };
-    Ok(Settled {
+    Ok(Calibrated {
         sigma,
         cost,
         paper_sigma,
@@ -415,7 +417,7 @@ impl Spending {
     fn new(
         run: &Specification,
         dimension: usize,
-        by_size: &BTreeMap<usize, Settled>,
+        by_size: &BTreeMap<usize, Calibrated>,
     ) -> Result<Option<Self>, PrivacyError> {
         let checkpoints = match by_size.len() {
             0..=4 => 36,
@@ -424,9 +426,9 @@ impl Spending {
         };
         let odometers = by_size
             .iter()
-            .filter(|(_, settled)| settled.cost.is_some())
-            .map(|(size, settled)| {
-                Ok(question(run, dimension, *size)?.odometer(settled.sigma, checkpoints)?)
+            .filter(|(_, calibrated)| calibrated.cost.is_some())
+            .map(|(size, calibrated)| {
+                Ok(question(run, dimension, *size)?.odometer(calibrated.sigma, checkpoints)?)
             })
             .collect::<Result<Vec<_>, PrivacyError>>()?;
         Ok(if odometers.is_empty() {

@@ -18,6 +18,7 @@ use soteriafl_core::moments::{Aim, Whitening};
 use soteriafl_core::objective::{Network, TargetLoss};
 use soteriafl_data::{Constants, Scaling};
 
+use crate::config::ModelKind;
 use crate::problem::Model;
 use crate::record_shape::RecordShape;
 use crate::schema_text;
@@ -178,10 +179,10 @@ fn tensors(
                 tensors.push(("bias".into(), vec![1], vec![bias]));
             }
             let kind = match model {
-                Model::Linear { .. } => "linear",
-                _ => "logistic",
+                Model::Linear { .. } => ModelKind::Linear,
+                _ => ModelKind::Logistic,
             };
-            json!({ "kind": kind, "inputs": inputs })
+            json!({ "kind": kind.word(), "inputs": inputs })
         }
         Model::Network(network) => {
             let composed = basis.map(|basis| compose(network, parameters, basis));
@@ -211,8 +212,15 @@ fn tensors(
                 .iter()
                 .map(|layer| [layer.inputs, layer.outputs])
                 .collect();
-            let kind = if layers.len() == 1 { "softmax" } else { "mlp" };
-            json!({ "kind": kind, "layers": shapes, "activation": format!("{:?}", network.activation()).to_lowercase() })
+            let kind = match layers.len() {
+                1 => ModelKind::Softmax,
+                _ => ModelKind::Mlp,
+            };
+            json!({
+                "kind": kind.word(),
+                "layers": shapes,
+                "activation": network.activation().word(),
+            })
         }
         Model::Elsewhere(model) => {
             let mut rest = parameters;
@@ -221,7 +229,7 @@ fn tensors(
                 (values, rest) = rest.split_at(part.count());
                 tensors.push((part.name.clone(), part.sides.clone(), values.to_vec()));
             }
-            json!({ "kind": "elsewhere", "architecture": model.architecture() })
+            json!({ "kind": ModelKind::Elsewhere.word(), "architecture": model.architecture() })
         }
     };
     (description, tensors)

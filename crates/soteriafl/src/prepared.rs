@@ -81,11 +81,11 @@ impl Prepared {
     ///
     /// # Errors
     /// When the accountant does not vouch for it, or second moments cannot be released.
-    pub fn settle(resolved: Resolved, problem: Problem) -> Result<Self, PrivacyError> {
+    pub fn calibrate(resolved: Resolved, problem: Problem) -> Result<Self, PrivacyError> {
         let records = problem.sizes();
         let dimension = problem.objective.dimension();
         let start = Instant::now();
-        let privacy = Privacy::settle(
+        let privacy = Privacy::calibrate(
             &resolved.specification(),
             dimension,
             &records,

@@ -10,8 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use soteriafl_core::moments::{Aim, Whitening};
 use soteriafl_core::objective::{
-    Activation, LinearRegression, Logistic, Network, Objective, Outcome, Records, TargetLoss,
-    Workspace,
+    LinearRegression, Logistic, Network, Objective, Outcome, Records, TargetLoss, Workspace,
 };
 use soteriafl_core::quality::{self, Quality};
 use soteriafl_data::{
@@ -19,7 +18,7 @@ use soteriafl_data::{
     TargetRange,
 };
 
-use crate::config::{Config, ScaleChoice};
+use crate::config::{Config, ModelKind, ScaleChoice};
 use crate::schema_text;
 
 /// Records handled at a time.
@@ -86,12 +85,16 @@ impl Trained {
         let description: Value = description
             .and_then(|text| serde_json::from_str(text).ok())
             .ok_or("its metadata do not describe a model of this program")?;
-        let model = match description["kind"].as_str() {
-            Some("logistic") => Trained::logistic(&file, size(&description["inputs"])?),
-            Some("linear") => Trained::linear(&file, &description),
-            Some("softmax") => Trained::network(&file, "softmax", &description),
-            Some("mlp") => Trained::network(&file, "mlp", &description),
-            Some("elsewhere") => Err(
+        let kind = description["kind"].as_str().map(str::parse);
+        let model = match kind {
+            Some(Ok(ModelKind::Logistic)) => {
+                Trained::logistic(&file, size(&description["inputs"])?)
+            }
+            Some(Ok(ModelKind::Linear)) => Trained::linear(&file, &description),
+            Some(Ok(kind @ (ModelKind::Softmax | ModelKind::Mlp))) => {
+                Trained::network(&file, kind.word(), &description)
+            }
+            Some(Ok(ModelKind::Elsewhere)) => Err(
                 "its model is computed by a program of its own: load its tensors there".to_owned(),
             ),
             _ => Err(format!("unknown kind of model {}", description["kind"])),
@@ -120,7 +123,7 @@ impl Trained {
         }
         let objective = Box::new(Logistic::new(parameters.len()));
         Ok(Trained {
-            kind: "logistic",
+            kind: ModelKind::Logistic.word(),
             objective,
             parameters,
             inputs,
@@ -141,7 +144,7 @@ impl Trained {
         let model = Trained::logistic(file, size(&description["inputs"])?)?;
         let features = model.parameters.len();
         Ok(Trained {
-            kind: "linear",
+            kind: ModelKind::Linear.word(),
             objective: Box::new(LinearRegression::with_loss(features, target.1)),
             classes: 0,
             targets: Some(target.0),
@@ -158,11 +161,9 @@ impl Trained {
             .as_array()
             .filter(|layers| !layers.is_empty())
             .ok_or("it has no layers")?;
-        let activation = match description["activation"].as_str() {
-            Some("sigmoid") => Activation::Sigmoid,
-            Some("tanh") => Activation::Tanh,
-            Some("relu") => Activation::Relu,
-            _ => return Err(format!("unknown activation {}", description["activation"])),
+        let activation = description["activation"].as_str().map(str::parse);
+        let Some(Ok(activation)) = activation else {
+            return Err(format!("unknown activation {}", description["activation"]));
         };
         let mut sizes: Vec<usize> = Vec::new();
         let (mut parameters, mut without_biases) = (Vec::new(), false);

@@ -350,7 +350,7 @@ impl Training {
             )));
         }
         let records: Vec<usize> = self.shards.iter().map(|shard| shard.records()).collect();
-        let privacy = Privacy::settle(&self.run, dimension, &records, self.prepared_by_records)?;
+        let privacy = Privacy::calibrate(&self.run, dimension, &records, self.prepared_by_records)?;
         let total: usize = records.iter().sum();
         let weights = records.iter().map(|&rows| rows as f64 / total as f64);
         let run = Run {

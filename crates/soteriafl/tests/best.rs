@@ -281,7 +281,7 @@ fn a9a_reaches_its_goals_with_a_proof() {
         let problem = Problem::load(&config, &DataDirectories::new(Vec::new())).unwrap();
         let (mut resolved, _) = config.resolve(&problem.shape(&config).unwrap()).unwrap();
         let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
-        let privacy = Privacy::settle(&resolved.specification(), 124, &records, false).unwrap();
+        let privacy = Privacy::calibrate(&resolved.specification(), 124, &records, false).unwrap();
         assert!(privacy.claim.is_proved());
         assert!(privacy.epsilon.unwrap() <= f64::from(epsilon) && !privacy.amplified);
         let weights = problem.weights(&resolved);

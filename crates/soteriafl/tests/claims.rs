@@ -25,7 +25,7 @@ fn train(document: &Document) -> Result<Privacy, String> {
         .map_err(|error| error.to_string())?;
     let shape = problem.shape(&config).map_err(|error| error.to_string())?;
     let (resolved, _) = config.resolve(&shape).map_err(|error| error.to_string())?;
-    Privacy::settle(
+    Privacy::calibrate(
         &resolved.specification(),
         problem.objective.dimension(),
         &shape.records,

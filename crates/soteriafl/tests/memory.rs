@@ -54,7 +54,7 @@ fn run(config: &Config, records: Records) -> FinishedRun {
     let preparation = Preparation::of(config, records.shape()).unwrap();
     let problem = Problem::new(records, preparation).unwrap();
     let (resolved, _) = problem.resolve(config).unwrap();
-    let prepared = Prepared::settle(resolved, problem).unwrap();
+    let prepared = Prepared::calibrate(resolved, problem).unwrap();
     let mut simulation = prepared.simulation().unwrap();
     let mut table = RoundTable::new(Vec::new(), COLUMNS).unwrap();
     let began = Instant::now();

@@ -49,7 +49,7 @@ fn release_and_rounds_together_cost_the_target() {
             ]);
             let (run, records) = (resolved.specification(), sizes(&problem));
             let dimension = problem.objective.dimension();
-            let privacy = Privacy::settle(&run, dimension, &records, false).unwrap();
+            let privacy = Privacy::calibrate(&run, dimension, &records, false).unwrap();
             let claimed = privacy.epsilon.unwrap();
             assert!(claimed <= epsilon && claimed > 0.999 * epsilon, "{claimed}");
             let mu = largest_mu(epsilon, run.delta);
@@ -95,7 +95,7 @@ fn the_other_accountant_counts_it_too() {
 fn model(problem: &Problem, resolved: &Resolved, threads: usize) -> (Vec<f32>, u64) {
     let (run, records) = (resolved.specification(), sizes(problem));
     let dimension = problem.objective.dimension();
-    let privacy = Privacy::settle(&run, dimension, &records, false).unwrap();
+    let privacy = Privacy::calibrate(&run, dimension, &records, false).unwrap();
     let mut simulation = run::simulation(resolved, problem, &privacy.sigmas).unwrap();
     let weights = problem.weights(resolved);
     let plan = EvaluationPlan {

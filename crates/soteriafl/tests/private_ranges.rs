@@ -101,7 +101,7 @@ fn ranges_are_found_and_the_model_knows_public_ones() {
 fn settle(problem: &Problem, resolved: &Resolved) -> Privacy {
     let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
     let dimension = problem.objective.dimension();
-    Privacy::settle(&resolved.specification(), dimension, &records, false).unwrap()
+    Privacy::calibrate(&resolved.specification(), dimension, &records, false).unwrap()
 }
 
 /// Three releases and the rounds cost the target together, in closed form for whole gradients.

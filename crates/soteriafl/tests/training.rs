@@ -100,7 +100,7 @@ fn configured(settings: &[String]) -> (Privacy, Vec<f32>) {
     let (resolved, _) = config.resolve(&shape).unwrap();
     let dimension = problem.objective.dimension();
     let run = resolved.specification();
-    let privacy = Privacy::settle(&run, dimension, &shape.records, false).unwrap();
+    let privacy = Privacy::calibrate(&run, dimension, &shape.records, false).unwrap();
     let mut simulation = soteriafl::run::simulation(&resolved, &problem, &privacy.sigmas).unwrap();
     let weights = problem.weights(&resolved);
     let metrics = EvaluationPlan {

@@ -94,7 +94,7 @@ impl Schedule {
                 continue;
             }
             let mut search = Search::new(direction, Goal::Delta(delta))?;
-            // A coarse bound below the first direction's cost settles the second.
+            // A coarse bound below the first direction's cost decides the second.
             let enough = if way == 0 { 0.0 } else { worst };
             worst = worst.max(search.refine(fineness, enough)?);
         }

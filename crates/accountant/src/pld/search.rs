@@ -76,7 +76,7 @@ impl<'a> Search<'a> {
             return self.answer(known);
         }
         if enough > 0.0 {
-            // A very coarse look costs next to nothing and often settles the milder direction.
+            // A very coarse look costs next to nothing and often decides the milder direction.
             let placement = self.placement;
             let bound = self.finer(LOOK)?;
             self.placement = placement;

@@ -9,7 +9,6 @@ mod show;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use soteriafl_core::objective::{CrossEntropy, MarginLoss};
 use soteriafl_data::{Dataset, FeatureKind, largest_singular_value};
 
 use super::inputs::{self, DataDirectory};
@@ -20,7 +19,7 @@ use soteriafl::planning::outlook::Outlook;
 use soteriafl::planning::persons::panels;
 use soteriafl::planning::trial::{Advice, Form, Trial};
 use soteriafl::planning::{Inquiry, Known, PlanError};
-use soteriafl::problem::{Model, Preparation, Problem, regularizer};
+use soteriafl::problem::{Preparation, Problem, regularizer};
 use soteriafl::record_shape::RecordShape;
 
 /// What the paper's theory says for your numbers, beside exact noise
@@ -395,15 +394,11 @@ impl Options {
         if let Some(given) = self.smoothness {
             return Ok((given, None));
         }
-        let curvature = match &problem.preparation.model {
-            Model::Logistic { weights, .. } => CrossEntropy { weights: *weights }.curvature(),
-            Model::Linear { loss, .. } => loss.curvature(),
-            Model::Network(_) | Model::Elsewhere(_) => {
-                return Err(Failure::Usage {
-                    message: "the smoothness of a network is not known".to_string(),
-                    hint: Some("give a value with --smoothness".to_string()),
-                });
-            }
+        let Some(curvature) = problem.preparation.model.curvature() else {
+            return Err(Failure::Usage {
+                message: "the smoothness of a network is not known".to_string(),
+                hint: Some("give a value with --smoothness".to_string()),
+            });
         };
         let kind = config.regularizer_for(
             problem.preparation.kind,

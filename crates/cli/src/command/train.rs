@@ -135,7 +135,7 @@ fn prepare(options: &Options, verbosity: Verbosity) -> Result<Prepared, Failure>
     for warning in &warnings {
         verbosity.warn(warning);
     }
-    Ok(Prepared::settle(resolved, problem)?)
+    Ok(Prepared::calibrate(resolved, problem)?)
 }
 
 /// Refuses to call an interrupted run a success.

@@ -1,4 +1,4 @@
-//! What is true of records: a class of each, or a number.
+//! Labels: the class of each record, or a number.
 //!
 //! A number, the **target**, comes with a public range `[low, high]` that was agreed on before a
 //! record was seen. Models are trained on `t = 2 (y - low)/(high - low) - 1`, cut off at -1 and 1:

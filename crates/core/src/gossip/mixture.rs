@@ -1,4 +1,4 @@
-//! What a node has said in a round, and what another makes of it.
+//! What a node sends in a round, and how another node mixes what it receives.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! One client without a server: its records and secrets, and a model of its own.
 //!
 //! A round has three parts. Every node *speaks*, from its own state and from what it has heard
-//! before; everybody hears its neighbours; every node *settles*. All of it is post-processing of
+//! before; everybody hears its neighbours; every node *finishes* the round. All of it is post-processing of
 //! the client's releases, of what others said, and of rounding coins.
 
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Node {
 
     /// After everybody was heard in `round`: moves the model, where that needs this round's
     /// messages.
-    pub fn settle(&mut self, round: Round, mixture: &Mixture, sent: &Sent) {
+    pub fn finish_round(&mut self, round: Round, mixture: &Mixture, sent: &Sent) {
         if self.plan.transport != Transport::Models {
             return;
         }

@@ -1,7 +1,7 @@
 //! All nodes of a graph in one process: clients without a server ([`crate::gossip`]).
 //!
 //! **What it computes.** In a round every node speaks from the state at its start; then every node
-//! hears its neighbours in ascending order, and settles. Where all hear the mean of all, it is
+//! hears its neighbours in ascending order, and finishes the round. Where all hear the mean of all, it is
 //! added up once, in the order of nodes.
 //!
 //! **Guarantee.** The same bits on any number of threads: a node's messages depend on (key, round,
@@ -305,7 +305,7 @@ impl<'a> Shared<'a> {
         let sent = read(&all_sent[node]);
         self.simulation.nodes[node]
             .take()
-            .settle(round, &mixture, &sent);
+            .finish_round(round, &mixture, &sent);
     }
 
     /// Adds up the mean where all hear it.

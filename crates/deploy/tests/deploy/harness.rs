@@ -136,7 +136,7 @@ impl Deployment {
         let records = problem.sizes();
         let dimension = problem.objective.dimension();
         let privacy =
-            Privacy::settle(&resolved.specification(), dimension, &records, false).unwrap();
+            Privacy::calibrate(&resolved.specification(), dimension, &records, false).unwrap();
         let raw = problem.shards.clone();
         let problem = problem.whitened(&resolved).unwrap().into_owned();
         let start = problem.start(&resolved).unwrap();

@@ -244,7 +244,7 @@ fn the_ledger_pays_for_it() {
         let price = &run.price;
         let rows = deployment.records(0) as usize;
         let specification = deployment.resolved.specification();
-        let whole = Privacy::settle(
+        let whole = Privacy::calibrate(
             &specification,
             deployment.description.dimension(),
             &[rows],

@@ -1,4 +1,4 @@
-//! Of how many records an estimate is.
+//! How many records a gradient estimate is computed from.
 
 use soteriafl_core::theory;
 

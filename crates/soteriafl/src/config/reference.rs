@@ -1,4 +1,4 @@
-//! When SVRG and SAGA renew what they compare with, and how large a difference they believe.
+//! SVRG and SAGA: how likely the snapshot moves, and how differences of gradients are clipped.
 //!
 //! Both send the mean of clipped differences `g - h` plus the mean of `h`, the gradients at a
 //! reference point: SVRG's snapshot, SAGA's last visits. A small difference clip needs little

@@ -1,4 +1,4 @@
-//! What SAG does not have.
+//! Settings that SAG does not go with.
 
 use super::document::ConfigError;
 use super::resolve::{Resolved, StepSizeOrigin};

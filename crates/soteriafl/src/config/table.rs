@@ -1,4 +1,4 @@
-//! Which presets are rows of the paper's Table 1, and which came after it.
+//! The presets: their words, their estimators, and which of them are rows of the paper's Table 1.
 //!
 //! Both lists follow the list of presets, so that a new one is in the table unless it is named
 //! here.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rand_distr::{Distribution, StandardNormal};
 use soteriafl_core::objective::{
-    CrossEntropy, LinearRegression, Logistic, Network, Objective, TargetLoss,
+    CrossEntropy, LinearRegression, Logistic, MarginLoss, Network, Objective, TargetLoss,
 };
 use soteriafl_core::protocol::{Equalizing, ParameterBlock, Smoothing};
 use soteriafl_core::random::{PublicPurpose, PublicSeed};
@@ -144,6 +144,15 @@ impl Model {
             Model::Elsewhere(_) => {}
         }
         absorbed
+    }
+
+    /// The largest second derivative of the loss in the model's output, where that is known.
+    pub fn curvature(&self) -> Option<f64> {
+        match self {
+            Model::Logistic { weights, .. } => Some(CrossEntropy { weights: *weights }.curvature()),
+            Model::Linear { loss, .. } => Some(loss.curvature()),
+            Model::Network(_) | Model::Elsewhere(_) => None,
+        }
     }
 
     /// Smoothness of the loss on the worst of these clients, where it is known.

@@ -1,4 +1,4 @@
-//! Fewer points, the same picture.
+//! Curves with fewer points that look the same.
 //!
 //! Rows are cut into equal buckets, and of each bucket the rows with the smallest and the largest
 //! finite value of every column stay, in their order. So a spike of one row survives any thinning,

@@ -1,4 +1,4 @@
-//! Who sits before the terminal, or reads the log: consents, and is shown how the client gets on.
+//! The person at the terminal, or reader of the log: agrees to the cost, and is shown the progress.
 
 use std::ops::ControlFlow;
 

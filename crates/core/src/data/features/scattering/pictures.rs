@@ -1,5 +1,5 @@
-//! Pictures that nobody took: by which the channels of a scattering transform are made equally
-//! loud.
+//! Artificial pictures, by which the channels of a scattering transform are scaled to equal
+//! strength.
 //!
 //! Ellipses of random brightness, size, shape and direction fall on a dark or grey ground, each
 //! hiding what lies below ("dead leaves", the usual model of why pictures have edges and surfaces).
