@@ -9,6 +9,7 @@ mod experiments;
 mod failures;
 mod golden;
 mod gossip;
+mod interrupted;
 mod keys;
 mod numbers;
 mod plan;
