@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use soteriafl_core::random::{PublicPurpose, PublicSeed, below};
+use soteriafl_data::schema::Role;
 use soteriafl_data::{
     Adjustment, DataDirectories, DataError, Dataset, Grouping, Partition, RecordsError, Schema,
     Source, TableSchema, Targets,
@@ -77,6 +78,15 @@ impl Records {
             None => None,
         };
         let people = loaded.people;
+        if let Some(person) = table.and_then(|table| table.named_by(&Role::Person))
+            && people.is_none()
+        {
+            return Err(ConfigError::with_hint(
+                format!("the column \"{person}\", which names persons, is not in {source}"),
+                "without it nobody's records are bounded; take it out of the schema if that is meant",
+            )
+            .into());
+        }
         if people.is_some() && (config.rows.is_some() || config.holdout.is_some()) {
             return Err(ConfigError::conflict(
                 "`data.rows` and `data.holdout` do not go with a column of the role \"person\"",
