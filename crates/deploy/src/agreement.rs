@@ -147,7 +147,8 @@ pub enum PersonError {
     /// Another one does.
     #[error(
         "refused: this run takes the column \"{}\" for the name of a person, and --person says \"{own}\"; \
-         nothing was sent", super::shortened(found)
+         nothing was sent",
+        super::shortened(found)
     )]
     Other {
         /// The owner's.

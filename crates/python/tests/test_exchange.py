@@ -224,9 +224,7 @@ def test_who_is_who_is_the_owners_word(tmp_path):
 def test_an_asked_client_hears_what_persons_presume(tmp_path):
     X, y = arrays(0)
     told = []
-    asked = sf.Client(
-        client=0, state=tmp_path / "state", X=X, y=y, max_epsilon=2, told=told.extend
-    )
+    asked = sf.Client(client=0, state=tmp_path / "state", X=X, y=y, max_epsilon=2, told=told.extend)
     config = OWN | {"privacy.records_per_person": 2}
     asked.answer(server(tmp_path, config, None).question(0))
     assert any("nobody has more than 2 records" in line for line in told), told

@@ -224,7 +224,9 @@ impl<'s> Rows<'s> {
                     outcome = Err((Kind::Nothing, expected.to_owned()));
                 }
             }
-            if self.layout.person == Some(place) && outcome.is_ok() && self.is_nobody(cell) {
+            // Who only wants to know labels bounds nobody.
+            let nobody = !self.unlabelled && self.is_nobody(cell);
+            if self.layout.person == Some(place) && outcome.is_ok() && nobody {
                 outcome = Err((Kind::Nothing, "the name of a person".to_owned()));
             }
             if let Err((kind, expected)) = outcome {

@@ -183,7 +183,11 @@ impl ClientSqlite {
 
     /// The directory that it is in.
     pub fn directory(&self) -> PathBuf {
-        self.database.path.parent().unwrap_or(Path::new("")).to_owned()
+        self.database
+            .path
+            .parent()
+            .unwrap_or(Path::new(""))
+            .to_owned()
     }
 
     /// Waits for no reader, for tests.

@@ -157,12 +157,16 @@ fn books_that_were_changed_do_not_agree() {
         ("persons that were not paid for", Kind::Undercharged, |db| {
             price(db, |price| price["records_per_person"] = 3.into());
         }),
-        ("zeroed records for replaced ones", Kind::Undercharged, |db| {
-            price(db, |price| {
-                assert_eq!(price["zero_out"], false);
-                price["zero_out"] = true.into();
-            });
-        }),
+        (
+            "zeroed records for replaced ones",
+            Kind::Undercharged,
+            |db| {
+                price(db, |price| {
+                    assert_eq!(price["zero_out"], false);
+                    price["zero_out"] = true.into();
+                });
+            },
+        ),
         ("a larger delta", Kind::Undercharged, |db| {
             price(db, |price| times(&mut price["delta"], 10.0));
         }),

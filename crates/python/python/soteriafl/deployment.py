@@ -124,8 +124,8 @@ def join(
         say. `max_delta`, `max_read`, `adjacency`, `records_per_person`, `disjoint_data_sets`,
         `accept_unknown_cost` and `shape` say how that is judged, as the options of `soteria join`.
     person
-        The column of a table that names persons. A run that takes a column for that is refused unless
-        it is this one: the server is told how many different names it holds.
+        The column of a table that names persons. A run that takes a column for that is refused
+        unless it is this one: the server is told how many different names it holds.
     test_seed
         Derives all randomness from a number, in a test run on this machine that claims nothing.
     consent
@@ -147,8 +147,8 @@ def join(
         This client does not take part, or the server does not take it.
     DataError
         The records do not fit the run. An exception of the module or the loss comes out as it was
-        raised; no message of that round exists then, and, since it may be about a record, this state
-        goes on only once the file `stopped` in it has been removed.
+        raised; no message of that round exists then, and, since it may be about a record, this
+        state goes on only once the file `stopped` in it has been removed.
     """
     terms = terms_of(
         client=client,

@@ -357,6 +357,7 @@ fn hold_out(rows: usize, share: f64, seed: u64) -> Result<(Vec<u32>, Vec<u32>), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Document;
 
     #[test]
     fn rows_are_held_out_by_seed_and_number_alone() {
@@ -368,6 +369,34 @@ mod tests {
         assert_eq!(hold_out(1000, 0.2, 7).unwrap(), (rest, held_out.clone()));
         assert_ne!(hold_out(1000, 0.2, 8).unwrap().1, held_out);
         assert!(hold_out(4, 0.01, 0).is_err() && hold_out(4, 0.99, 0).is_err());
+    }
+
+    /// Without the column that names them nobody can be bounded, and a claim about persons would be
+    /// one about nobody.
+    #[test]
+    fn a_table_without_the_column_of_persons_is_refused() {
+        let path = std::env::temp_dir().join(format!("soteria-who-{}.csv", std::process::id()));
+        let schema = "[schema]\nranges = \"public\"\ncolumns = [{ name = \"who\", role = \"person\" }, \
+                      { name = \"age\", kind = \"number\", range = [0, 9] }, \
+                      { name = \"ill\", role = \"label\", classes = [\"no\", \"yes\"] }]\n\
+                      [data]\nclients = 1\n";
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let mut document = Document::from_text(schema, "run.toml").unwrap();
+            let source = format!("data.source=csv:{}", path.display());
+            document.set(&source).unwrap();
+            let config = Config::read(&document).unwrap();
+            Records::read(&config, &DataDirectories::default())
+        };
+        let named = read("who,age,ill\nA,1,no\nB,2,yes\nB,3,yes\n").map(|found| found.bounded);
+        let nameless = read("age,ill\n1,no\n2,yes\n").map(|found| found.bounded);
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(named.unwrap().unwrap()[0].left_out, 1);
+        let error = nameless.unwrap_err().to_string();
+        assert!(
+            error.contains("column \"who\", which names persons"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -447,7 +447,10 @@ mod tests {
             assert!(page.contains(said), "{page}");
             assert!(!page.contains("one record of one client"), "{page}");
             let text = statement(&files);
-            assert!(text.contains("column \"<who>\" (of which 1 at most is used)"), "{text}");
+            assert!(
+                text.contains("column \"<who>\" (of which 1 at most is used)"),
+                "{text}"
+            );
             assert!(!text.contains("one record of the client"), "{text}");
         }
     }
