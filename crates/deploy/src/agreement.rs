@@ -40,6 +40,8 @@ pub struct Terms {
     pub limits: Limits,
     /// Up to how many records of a person it speaks of, where the run speaks of fewer.
     pub records_per_person: u32,
+    /// The column that names persons, if one does: a run may bound persons by no other.
+    pub person: Option<String>,
     /// Whether data sets of its state share no record.
     pub disjoint: bool,
     /// A shape of records that is permitted besides the one fixed first.
@@ -74,6 +76,9 @@ pub enum AgreementError {
     /// A test seed for a real run.
     #[error("refused: --test-seed is given, but this is no test run")]
     NoTestRun,
+    /// Who is who, the owner of the records decides.
+    #[error(transparent)]
+    Person(#[from] PersonError),
     /// The state is bound to another client.
     #[error("this state has joined this run as client {bound}, not {given}")]
     OtherClient {
@@ -123,6 +128,40 @@ pub enum AgreementError {
     /// The state cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Why a client does not let a run take a column for the name of a person. Its number of different
+/// values is told to the server, exactly, and the claim is about whom it names: so neither is a
+/// server's choice (`docs/privacy.md`, section 15).
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PersonError {
+    /// Nobody has said that it names persons.
+    #[error(
+        "refused: this run takes the column \"{}\" for the name of a person, and its server would be \
+         told how many different names stand in it; nothing was sent\
+         \nhint: --person says which column names persons, if one does",
+        super::shortened(.0)
+    )]
+    Unsaid(String),
+    /// Another one does.
+    #[error(
+        "refused: this run takes the column \"{}\" for the name of a person, and --person says \"{own}\"; \
+         nothing was sent",
+        super::shortened(found)
+    )]
+    Other {
+        /// The owner's.
+        own: String,
+        /// The run's.
+        found: String,
+    },
+    /// The run bounds nobody.
+    #[error(
+        "refused: --person says that \"{0}\" names persons, and this run bounds by no column what a person \
+         brings; nothing was sent"
+    )]
+    Nobody(String),
 }
 
 fn part(part: Option<(usize, usize)>) -> String {
@@ -214,6 +253,7 @@ impl Agreed {
         let unfit = |error| AgreementError::Records(error, names.map(<[String]>::to_vec));
         // Before a shape is kept that is none of these records'.
         holding.check_model(outline).map_err(unfit)?;
+        check_person(terms.person.as_deref(), outline)?;
         let same = known.iter().filter(|run| run.data == own);
         schema_pin::admit(
             store,
@@ -375,6 +415,20 @@ pub trait Consent {
     /// # Errors
     /// [`AgreementError::Declined`], or what came in between.
     fn without_limit(&mut self, cost: &Cost<'_>) -> Result<(), AgreementError>;
+}
+
+/// A run bounds persons by the column that the owner of the records has named, or by none if none
+/// was: a comparison of names, at which no record is looked.
+fn check_person(own: Option<&str>, outline: &Description) -> Result<(), PersonError> {
+    match (own, outline.person_column()) {
+        (None, Some(found)) => Err(PersonError::Unsaid(found.to_owned())),
+        (Some(own), None) => Err(PersonError::Nobody(own.to_owned())),
+        (Some(own), Some(found)) if own != found => Err(PersonError::Other {
+            own: own.to_owned(),
+            found: found.to_owned(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// A run goes on with the records and the noise that were paid for.

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use soteriafl::accounting;
+use soteriafl_accountant::Adjacency;
 use soteriafl_core::compress::{Compressor, Update};
 use soteriafl_core::{preliminary, wire};
 
@@ -377,9 +378,13 @@ fn undercharged(stored: &Priced, computed: &Priced, books: &RunBooks) -> bool {
         // Nobody can say what it costs, and somebody did.
         (Some(_), None) => true,
         (None, _) => false,
-        // Equal numbers at the run's own delta: more noise claimed, or fewer messages, is less.
+        // Equal numbers at the stored delta: more noise claimed, fewer messages, a larger delta, or
+        // neighbours that are nearer to each other, is less.
         _ => {
+            let nearer = |one: &Priced| one.adjacency == Adjacency::ZeroOut;
             stored.sigma > computed.sigma
+                || stored.delta > computed.delta
+                || nearer(stored) && !nearer(computed)
                 || stored.rounds < computed.rounds
                 || stored.records_per_person < computed.records_per_person
         }

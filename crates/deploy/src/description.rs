@@ -331,6 +331,11 @@ impl Description {
         self.shape.bounds_persons()
     }
 
+    /// That column.
+    pub fn person_column(&self) -> Option<&str> {
+        self.shape.person_column()
+    }
+
     /// Whether records get a constant feature.
     pub fn intercept(&self) -> bool {
         self.resolved.model.is_linear() && self.resolved.intercept
@@ -444,8 +449,9 @@ pub struct Dealing {
     seed: u64,
     rows: Option<usize>,
     partition: Partition,
-    /// How many records of a person are kept, where a column says who is who.
-    bounded: Option<u32>,
+    /// How many records of a person are kept, where a column says who is who, and by which schema: a
+    /// record's digest is of what the schema makes of it.
+    bounded: Option<(u32, Hash)>,
 }
 
 impl Dealing {
@@ -454,7 +460,10 @@ impl Dealing {
         let (head, config) = unchecked(text)?;
         let shape = shape_of(text)?;
         Some(Self {
-            bounded: shape.bounds_persons().then_some(config.records_per_person),
+            bounded: shape.bounds_persons().then(|| {
+                let schema = Sha256::digest(super::schema_pin::text(&shape).as_bytes());
+                (config.records_per_person, schema.into())
+            }),
             seed: config.seed,
             rows: config.rows,
             partition: Self::partition(config.partition, head.contains_key("test_seed")),

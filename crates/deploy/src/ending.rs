@@ -195,7 +195,8 @@ impl Ending {
         });
         let finite = model.iter().all(|parameter| parameter.is_finite());
         let found = self.shortcomings(majority, finite, quality.as_ref());
-        let persons = advice::persons(plan.resolved.records_per_person, &privacy.claim);
+        let persons = advice::persons(plan.resolved.records_per_person, &privacy.claim)
+            .filter(|_| !plan.shape.bounds_persons());
         let elsewhere = matches!(plan.model, Model::Elsewhere(_)).then(advice::elsewhere);
         let foreseen = advice::noise(ratio, model.len()).into_iter();
         let foreseen = foreseen.chain(persons).chain(elsewhere);

@@ -22,7 +22,7 @@
 //! | --- | --- |
 //! | [`description`], [`schema_pin`], [`holding`], [`records`] | what is agreed: the run, the records and their shape |
 //! | [`run_plan`], [`coordinator`], [`averaging`], [`message_bounds`], [`calibration_cache`], [`ending`] | the server |
-//! | [`agreement`], [`participant`], [`budget`] | the client: whether it takes part, how, and its privacy ledger |
+//! | [`agreement`], [`participant`], [`budget`], [`stopped`] | the client: whether it takes part, how, and its privacy ledger |
 //! | [`books`] | whether a client's books agree with themselves, for its own eyes |
 //! | [`store`], [`sqlite`] | what is durable, and how |
 //! | [`net`], [`accept`] | TLS, connections, gRPC |
@@ -59,6 +59,7 @@ pub mod run_plan;
 pub mod schema_pin;
 pub mod served;
 pub mod sqlite;
+pub mod stopped;
 pub mod store;
 
 use sha2::{Digest, Sha256};

@@ -5,12 +5,11 @@
 //! anything leaves, by every process anew; a message is in the ledger before it is in an answer;
 //! a client that does not take part says so and gives no reason. Whether a model that somebody
 //! computes elsewhere can be computed may depend on a record, and the server chooses at which model
-//! that is asked: so the first failure stops the state, by a durable note ([`STOPPED`]) and before
+//! that is asked: so the first failure stops the state, by a durable note ([`stopped`]) and before
 //! any other process can open it; every later question, about whatever run, is answered alike until
 //! the owner has removed the note (`docs/privacy.md`, section 13). **Cost.** Each question opens
 //! the state, reads the records and prices the run; [`Node::kept_open`] does that once per process.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -21,11 +20,9 @@ use super::agreement::{self, Agreed, AgreementError, Consent, Terms};
 use super::description::RUN_ID_LEN;
 use super::exchange::{self, Answer, ExchangeError, Question};
 use super::participant::{Participant, ParticipantError, Position};
-use super::sqlite::{ClientSqlite, open_private, sync_directory};
+use super::sqlite::ClientSqlite;
+use super::stopped;
 use super::store::{ClientStore, StoreError};
-
-/// The file in a state's directory that says that a model could not be computed.
-pub const STOPPED: &str = "stopped";
 
 /// Why a question has no answer but, perhaps, [`Answer::Refused`].
 #[derive(Debug, thiserror::Error)]
@@ -135,10 +132,7 @@ impl Node {
     /// # Errors
     /// When the note cannot be removed.
     pub fn resume(&mut self) -> std::io::Result<()> {
-        match std::fs::remove_file(self.state.join(STOPPED)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        stopped::resume(&self.state)
     }
 
     fn agree(
@@ -152,8 +146,7 @@ impl Node {
             false => ClientSqlite::open_briefly(&self.state)?,
         };
         // Only now: whoever had the state until now may have left a note.
-        let note = self.state.join(STOPPED);
-        if note.symlink_metadata().is_ok() {
+        if let Some(note) = stopped::note(&self.state) {
             return Err(NodeError::Stopped(note));
         }
         let known = store.runs()?;
@@ -227,25 +220,6 @@ fn stopping(state: &Path, error: ExchangeError) -> Result<Answer, NodeError> {
     let ExchangeError::Client(ParticipantError::Objective { round, error }) = error else {
         return Err(error.into());
     };
-    let path = state.join(STOPPED);
-    let note = || -> std::io::Result<()> {
-        let mut file = open_private(&path)?;
-        writeln!(file, "The model could not be computed in round {round}.")?;
-        file.sync_all()?;
-        #[cfg(unix)]
-        sync_directory(state)?;
-        Ok(())
-    };
-    match note() {
-        Ok(()) => Err(NodeError::Failed {
-            round,
-            note: path,
-            error,
-        }),
-        Err(reason) => Err(StoreError::Failed {
-            path: path.display().to_string(),
-            reason: reason.to_string(),
-        }
-        .into()),
-    }
+    let note = stopped::stop(state, round)?;
+    Err(NodeError::Failed { round, note, error })
 }

@@ -146,6 +146,13 @@ pub fn load(
         DataError::Columns { faults, .. } => LoadError::Columns(columns(&faults)),
         _ => LoadError::Unfit,
     })?;
+    // Without that column nobody could be bounded.
+    if let Some(person) = description.person_column()
+        && loaded.people.is_none()
+    {
+        let missing = ColumnFault::Missing(person.to_owned());
+        return Err(LoadError::Columns(columns(&[missing])));
+    }
     let (whole, adjustments) = (loaded.train, loaded.adjustments);
     // Files can change under one's hands; the ledger must know what is trained on. Through a schema
     // records are others than their owner's own.
@@ -346,6 +353,11 @@ pub fn trained_on(data: &Dataset) -> Hash {
     }
     if let Some(offset) = data.offset() {
         put(b"offset", &mut floats(offset));
+    }
+    // What the sums are divided by, where that is not the number of rows.
+    if data.records() > data.rows() {
+        let records = (data.records() as u64).to_le_bytes();
+        put(b"records", &mut records.as_chunks().0.iter().copied());
     }
     match data.features() {
         Features::Dense(dense) => put(b"dense", &mut floats(dense.values())),

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use soteriafl::advice;
@@ -21,11 +22,12 @@ use soteriafl_deploy::budget::{Cost, epsilon_text};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::net::client::{Audience, Wait};
 use soteriafl_deploy::net::connect::{Security, Target};
-use soteriafl_deploy::net::join::{Companion, take_part};
+use soteriafl_deploy::net::join::{Companion, JoinError, take_part};
 use soteriafl_deploy::net::term::{Term, Validity};
 use soteriafl_deploy::net::tls;
 use soteriafl_deploy::participant::Participant;
 use soteriafl_deploy::sqlite::ClientSqlite;
+use soteriafl_deploy::stopped;
 use soteriafl_deploy::store::LedgerRun;
 use soteriafl_deploy::{hex, shortened};
 use tokio::runtime::{Builder, Runtime};
@@ -85,6 +87,7 @@ fn follow(
     target: &Target,
     watch: &mut Watch,
 ) -> PyResult<Option<LedgerRun>> {
+    let state = store.directory();
     let signals = async {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -96,11 +99,25 @@ fn follow(
     runtime.block_on(async {
         tokio::select! {
             over = take_part(terms, store, target, watch) => {
-                over.map_err(|error| Python::attach(|py| errors::join(py, error)))
+                over.map_err(|error| Python::attach(|py| raised(py, error, &state)))
             }
             raised = signals => Err(raised),
         }
     })
+}
+
+/// What comes of an error. What told the process to end is the owner's word, or the system's, and
+/// not about a record, so it stops no state.
+fn raised(py: Python<'_>, error: JoinError, state: &Path) -> PyErr {
+    let failed = matches!(error, JoinError::Failed { .. });
+    let raised = errors::join(py, error);
+    if failed && !raised.is_instance_of::<PyException>(py) {
+        return match stopped::resume(state) {
+            Ok(()) => raised,
+            Err(error) => errors::state(&error),
+        };
+    }
+    raised
 }
 
 /// Where the server is, and how the connection to it is protected.

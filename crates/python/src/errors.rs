@@ -158,6 +158,15 @@ pub fn join(py: Python<'_>, error: JoinError) -> PyErr {
         }
         JoinError::Data(error) => data(said(&error)),
         JoinError::Store(error) => state(&error),
+        JoinError::Failed { round, note, error } => {
+            let place = format!(
+                "in round {round}: nothing was sent; that may be about a record, so this state goes \
+                 on only once {} has been removed",
+                note.display()
+            );
+            objective(py, error, place)
+        }
+        JoinError::Stopped(_) => python::RunRefused::new_err(error.to_string()),
         other => python::SoteriaError::new_err(other.to_string()),
     }
 }
@@ -177,6 +186,7 @@ pub fn agreement(py: Python<'_>, error: AgreementError) -> PyErr {
         AgreementError::Refused(Refusal::Unproved { .. })
         | AgreementError::TestRun
         | AgreementError::NoTestRun
+        | AgreementError::Person(_)
         | AgreementError::Declined(_) => python::RunRefused::new_err(message),
         AgreementError::Refused(_) => python::BudgetExceeded::new_err(message),
         AgreementError::Unusable(_) => python::MessageError::new_err(message),
@@ -216,7 +226,8 @@ pub fn node(py: Python<'_>, error: NodeError) -> PyErr {
             }
             error => agreement(py, error),
         },
-        NodeError::Data(error) => data(said(&error)),
+        // Whoever is asked is a service, whose log is collected: no record is quoted.
+        NodeError::Data(error) => data(error.lines(false).join("\n")),
         // A refusal, whatever was raised: its type may be about a record.
         NodeError::Failed { round, error, note } => {
             let what = format!(

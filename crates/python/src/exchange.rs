@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use soteriafl::advice;
 use soteriafl::data::{Adjustment, DataDirectories};
 use soteriafl::persons::Bounded;
 use soteriafl::words::readable;
@@ -125,6 +126,10 @@ impl Consent for Told {
             return;
         }
         self.lines.extend(cost.lines(description));
+        let price = &cost.run.price;
+        let presumed = advice::persons(price.records_per_person, &price.claim);
+        let presumed = presumed.filter(|_| !description.bounds_persons());
+        self.warnings.extend(presumed);
         let warnings = description.warnings.iter();
         self.warnings
             .extend(warnings.map(|warning| shortened(warning)));

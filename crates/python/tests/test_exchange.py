@@ -175,3 +175,56 @@ def test_bad_input_is_named(tmp_path):
         part(tmp_path, 1, data=None)
     with pytest.raises(sf.ConfigError, match="max_epsilon"):
         part(tmp_path, 1, max_epsilon=-1)
+
+
+def test_an_asked_client_quotes_no_record(tmp_path):
+    (tmp_path / "records.svm").write_text("1 1:0.5\n0 1:patient-7\n")
+    asked = sf.Client(
+        client=0,
+        state=tmp_path / "state",
+        data=f"libsvm:{tmp_path / 'records.svm'}",
+        max_epsilon=1,
+    )
+    question = server(tmp_path, OWN, None).question(0)
+    with pytest.raises(sf.DataError, match="line 2") as raised:
+        asked.answer(question)
+    assert "patient-7" not in str(raised.value)
+
+
+def test_who_is_who_is_the_owners_word(tmp_path):
+    """A run that takes a column for persons needs the client's word that it names them."""
+    schema = {
+        "schema.ranges": "public",
+        "schema.columns": [
+            {"name": "who", "role": "person"},
+            {"name": "a", "kind": "number", "range": [0, 1]},
+            {"name": "sick", "role": "label", "classes": ["no", "yes"]},
+        ],
+    }
+    config = {name: value for name, value in OWN.items() if "deployment.f" not in name}
+    del config["deployment.labels"]
+    (tmp_path / "visits.csv").write_text(
+        "who,a,sick\n" + "".join(f"p{i},0.{i % 9},{'no' if i % 2 else 'yes'}\n" for i in range(40))
+    )
+    question = server(tmp_path, config | schema, None).question(0)
+
+    def asked(**terms):
+        data = f"csv:{tmp_path / 'visits.csv'}"
+        return sf.Client(client=0, state=tmp_path / "state", data=data, max_epsilon=2, **terms)
+
+    with pytest.raises(sf.RunRefused, match="`person` says which column"):
+        asked().answer(question)
+    with pytest.raises(sf.RunRefused, match="`person` says"):
+        asked(person="a").answer(question)
+    assert asked(person="who").answer(question)
+    with pytest.raises(sf.ConfigError, match="`person` must be"):
+        asked(person=3)
+
+
+def test_an_asked_client_hears_what_persons_presume(tmp_path):
+    X, y = arrays(0)
+    told = []
+    asked = sf.Client(client=0, state=tmp_path / "state", X=X, y=y, max_epsilon=2, told=told.extend)
+    config = OWN | {"privacy.records_per_person": 2}
+    asked.answer(server(tmp_path, config, None).question(0))
+    assert any("nobody has more than 2 records" in line for line in told), told

@@ -155,6 +155,12 @@ def test_an_exception_of_the_module_never_lets_a_message_leave(tmp_path):
                 client(server, tmp_path, 0, loss=loss)()
             said.extend(raised.value.__notes__)
             made = ledger(tmp_path / "client-0")
+            # Whatever starts it again: that it fails, and where, may be about a record.
+            for _ in range(2):
+                with pytest.raises(sf.RunRefused, match="removed"):
+                    client(server, tmp_path, 0, loss=loss)()
+            assert len(calls) == 120
+            (tmp_path / "client-0" / "stopped").unlink()
             # It goes on in the round that it could not compute.
             return made, client(server, tmp_path, 0)()
 

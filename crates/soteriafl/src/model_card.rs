@@ -137,8 +137,13 @@ fn privacy(card: &mut String, privacy: &Value) {
     card.push_str("## Privacy\n\n");
     match privacy["epsilon"].as_f64() {
         Some(epsilon) => {
-            let whom = match privacy["records_per_person"].as_u64() {
-                Some(most) if most > 1 => {
+            let column = privacy["person_column"].as_str();
+            let whom = match (column, privacy["records_per_person"].as_u64()) {
+                (Some(column), _) => format!(
+                    "everything that a client has about one person, named by its column \"{}\"",
+                    plain(column)
+                ),
+                (None, Some(most)) if most > 1 => {
                     format!("one person with up to {most} records at a client")
                 }
                 _ => "one record".to_owned(),

@@ -24,8 +24,13 @@ pub struct RecordShape {
 impl RecordShape {
     /// Whether a column says whose each record is, so that what is used of one person is bounded.
     pub fn bounds_persons(&self) -> bool {
+        self.person_column().is_some()
+    }
+
+    /// The column that says whose each record is.
+    pub fn person_column(&self) -> Option<&str> {
         let schema = self.schema.as_ref();
-        schema.is_some_and(|schema| schema.named_by(&Role::Person).is_some())
+        schema.and_then(|schema| schema.named_by(&Role::Person))
     }
 
     /// Of records that a model reads that is computed elsewhere: a record is a number, and what it

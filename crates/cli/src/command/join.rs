@@ -81,6 +81,10 @@ pub struct Options {
     /// Check limits for persons with up to K records, where the run speaks of fewer
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1000))]
     records_per_person: Option<u32>,
+    /// The column that names persons: a run that takes one for that is refused unless it is this one,
+    /// for the server is told how many different names it holds
+    #[arg(long, value_name = "COLUMN")]
+    person: Option<String>,
     /// Do not count what other data sets of this state have spent: if no record is in two of them
     #[arg(long)]
     disjoint_data_sets: bool,
@@ -127,6 +131,7 @@ impl Options {
                 accept_unknown: self.accept_unknown_cost,
             },
             records_per_person: self.records_per_person.unwrap_or(1),
+            person: self.person.clone(),
             disjoint: self.disjoint_data_sets,
             shape: self.shape.clone(),
             test_seed: self.test_seed,
@@ -277,9 +282,10 @@ impl From<AgreementError> for Failure {
             | AgreementError::OtherClient { .. }
             | AgreementError::OtherPart { .. }
             | AgreementError::OtherRecords => Failure::usage(message),
-            AgreementError::TestRun | AgreementError::NoTestRun | AgreementError::Declined(_) => {
-                Failure::Refused(message)
-            }
+            AgreementError::TestRun
+            | AgreementError::NoTestRun
+            | AgreementError::Person(_)
+            | AgreementError::Declined(_) => Failure::Refused(message),
             AgreementError::Shape(error) => error.into(),
             AgreementError::Records(error, names) => unfit(&error, names.as_deref()),
             AgreementError::Refused(error) => error.into(),

@@ -21,6 +21,9 @@ use super::columns::{Layout, Use};
 use super::encode::{Cell, Fit};
 use super::{TableSchema, Target};
 
+/// From here on not every whole number has a number of its own.
+const INEXACT: f64 = 9_007_199_254_740_992.0;
+
 /// What was found in a column that the schema does not know, and how often: for the table's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment {
@@ -221,11 +224,27 @@ impl<'s> Rows<'s> {
                     outcome = Err((Kind::Nothing, expected.to_owned()));
                 }
             }
+            // Who only wants to know labels bounds nobody.
+            let nobody = !self.unlabelled && self.is_nobody(cell);
+            if self.layout.person == Some(place) && outcome.is_ok() && nobody {
+                outcome = Err((Kind::Nothing, "the name of a person".to_owned()));
+            }
             if let Err((kind, expected)) = outcome {
                 let line = reader.number();
                 self.faults
                     .add(line, Some(place), kind, expected, || cell.shown());
             }
+        }
+    }
+
+    /// Whether a cell stands for anybody: what the schema calls a gap, or a number so large that its
+    /// neighbours look the same. Taken for a name it would be that of several persons, who could
+    /// then not be told apart.
+    fn is_nobody(&self, cell: Cell<'_>) -> bool {
+        match cell {
+            Cell::Gap => true,
+            Cell::Text(text) => self.table.is_missing(text),
+            Cell::Number(number) => number.is_nan() || number.abs() >= INEXACT,
         }
     }
 
@@ -265,6 +284,10 @@ impl<'s> Rows<'s> {
     fn go_on(&mut self, reader: &Reader<'_>, layout: Layout<'s>) {
         self.counts = vec![[0; 2]; layout.uses.len()];
         self.faults = reader.faults(Some(column_names(&layout, self.table)));
+        // One file that does not name persons leaves nobody known whose its rows are.
+        if layout.person.is_none() {
+            self.people = None;
+        }
         self.layout = layout;
         self.rows = 0;
     }

@@ -3,7 +3,6 @@
 use soteriafl::specification::neighbours;
 use soteriafl::words::{counted, readable};
 use soteriafl_accountant::{Adjacency, round_up};
-use soteriafl_data::schema::Role;
 
 use super::{Cost, Judged, UNKNOWN_BITS, epsilon_text, strict_limit};
 use crate::description::Description;
@@ -40,8 +39,7 @@ impl Cost<'_> {
             neighbours(price.adjacency, price.records_per_person),
             price.claim
         ));
-        let person = description.shape.schema.as_ref();
-        if let Some(column) = person.and_then(|schema| schema.named_by(&Role::Person)) {
+        if let Some(column) = description.person_column() {
             lines.push(format!(
                 "the run takes the column \"{}\" for the name of a person: what is claimed is about \
                  whom it names",

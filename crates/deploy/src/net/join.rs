@@ -1,15 +1,19 @@
 //! A client's whole way over our own network: looks for the server, agrees or refuses, follows the
 //! run to its end, and says that it knows it. Who watches, and how it is shown, is a [`Companion`].
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use soteriafl_core::objective::ObjectiveError;
 use soteriafl_data::DataError;
 
 use super::client::{self, Audience, Caller, FollowError, Patience};
 use super::connect::Target;
 use crate::agreement::{self, Agreed, AgreementError, Consent, Terms};
+use crate::participant::ParticipantError;
 use crate::sqlite::ClientSqlite;
+use crate::stopped;
 use crate::store::{ClientStore, LedgerRun, StoreError};
 
 /// How long a client whose last run is over looks for a server with another one, which may have
@@ -35,6 +39,29 @@ pub enum JoinError {
     /// The state cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Whoever computes the model could not: nothing was sent, and the state has stopped.
+    #[error(
+        "the model could not be computed in round {round}, and nothing was sent; that may be about \
+         a record, so this state goes on only once its owner has removed {}: {error}",
+        note.display()
+    )]
+    Failed {
+        /// The round.
+        round: u32,
+        /// The file that stops the state.
+        note: PathBuf,
+        /// Why.
+        #[source]
+        error: ObjectiveError,
+    },
+    /// That was so before.
+    #[error(
+        "a model could not be computed before, and this state goes on only once its owner has \
+         mended it and removed {} (each time that it is removed, the server may learn one more bit \
+         about the records)",
+        .0.display()
+    )]
+    Stopped(PathBuf),
 }
 
 /// Goes with a client: consents, and shows how it gets on.
@@ -75,6 +102,11 @@ pub async fn take_part(
     target: &Target,
     companion: &mut impl Companion,
 ) -> Result<Option<LedgerRun>, JoinError> {
+    // It is this process's now: whoever had it before has left the note, if there is to be one.
+    let state = store.directory();
+    if let Some(note) = stopped::note(&state) {
+        return Err(JoinError::Stopped(note));
+    }
     let mut caller = Caller::new(target, terms.client);
     let known = store.runs()?;
     // Before the server can say anything about them.
@@ -118,6 +150,11 @@ pub async fn take_part(
         match client::follow(&mut caller, &mut participant, companion).await {
             Ok(()) => break,
             Err(FollowError::Passing(reason)) => companion.cut_off(&reason),
+            // While nobody else can open the state.
+            Err(FollowError::Participant(ParticipantError::Objective { round, error })) => {
+                let note = stopped::stop(&state, round)?;
+                return Err(JoinError::Failed { round, note, error });
+            }
             Err(error) => return Err(error.into()),
         }
         patience.pause().await;

@@ -1,7 +1,7 @@
 //! A client's store: the runs it joined, one row for every message it ever made, which is its
 //! ledger, and its latest state.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -180,6 +180,15 @@ impl ClientSqlite {
             None => None,
         };
         Ok(StoredRelease { message, average })
+    }
+
+    /// The directory that it is in.
+    pub fn directory(&self) -> PathBuf {
+        self.database
+            .path
+            .parent()
+            .unwrap_or(Path::new(""))
+            .to_owned()
     }
 
     /// Waits for no reader, for tests.

@@ -142,7 +142,7 @@ fn books_that_were_changed_do_not_agree() {
     play(folder.path(), &[], 4);
     let state = folder.path().join("0");
     type Change = fn(&Connection);
-    let changes: [(&str, Kind, Change); 13] = [
+    let changes: [(&str, Kind, Change); 15] = [
         ("more noise than there was", Kind::Undercharged, |db| {
             price(db, |price| times(&mut price["sigma"], 2.0));
         }),
@@ -157,6 +157,19 @@ fn books_that_were_changed_do_not_agree() {
         }),
         ("persons that were not paid for", Kind::Undercharged, |db| {
             price(db, |price| price["records_per_person"] = 3.into());
+        }),
+        (
+            "zeroed records for replaced ones",
+            Kind::Undercharged,
+            |db| {
+                price(db, |price| {
+                    assert_eq!(price["zero_out"], false);
+                    price["zero_out"] = true.into();
+                });
+            },
+        ),
+        ("a larger delta", Kind::Undercharged, |db| {
+            price(db, |price| times(&mut price["delta"], 10.0));
         }),
         (
             "a number of records that the shifts do not go with",

@@ -323,6 +323,7 @@ pub fn node(
             accept_unknown: false,
         },
         records_per_person: 1,
+        person: None,
         disjoint: false,
         shape: None,
         test_seed: deployment.description.test_seed,

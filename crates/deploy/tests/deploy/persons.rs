@@ -6,14 +6,14 @@ use std::path::Path;
 use soteriafl::core::data::Dataset;
 use soteriafl::persons::Bounded;
 use soteriafl_data::{Adjustment, DataDirectories, Share};
-use soteriafl_deploy::agreement::{AgreementError, Consent, Terms};
+use soteriafl_deploy::agreement::{AgreementError, Consent, PersonError, Terms};
 use soteriafl_deploy::budget::{self, Cost, Limits};
 use soteriafl_deploy::description::Description;
 use soteriafl_deploy::holding::Holding;
-use soteriafl_deploy::node::Node;
+use soteriafl_deploy::node::{Node, NodeError};
 use soteriafl_deploy::records::{self, LoadError, Records};
 use soteriafl_deploy::sqlite::ClientSqlite;
-use soteriafl_deploy::store::ClientStore;
+use soteriafl_deploy::store::{ClientStore, LedgerRun};
 
 use super::exchange::{NOW, Silent, questions};
 use super::harness::{Deployment, bits};
@@ -83,6 +83,7 @@ fn terms(folder: &Path, client: usize, deployment: &Deployment) -> Terms {
             accept_unknown: false,
         },
         records_per_person: 1,
+        person: Some("patient".to_string()),
         disjoint: false,
         shape: None,
         test_seed: deployment.description.test_seed,
@@ -260,4 +261,134 @@ fn who_has_the_records_hears_what_was_left_out() {
     let (bounded, most) = &told.0[0];
     assert_eq!((bounded.left_out, bounded.null_records, *most), (7, 1, 2));
     assert_eq!(bounded.kept.len(), 7);
+}
+
+/// The same table without the column that says who is who: nobody could be bounded, so it takes no
+/// part, whatever place the file has among several.
+#[test]
+fn a_table_that_does_not_say_who_is_who_takes_no_part() {
+    let folder = tempfile::tempdir().unwrap();
+    sites(folder.path());
+    let deployment = deployment(folder.path(), 2, &[]);
+    let nameless = "age,ill\n20,yes\n21,no\n22,yes\n23,no\n";
+    std::fs::write(folder.path().join("nameless.csv"), nameless).unwrap();
+    for files in ["nameless", "part-*"] {
+        let names: &[&str] = match files {
+            "part-*" => &["part-0.csv", "part-1.csv", "part-2.csv"],
+            _ => &[],
+        };
+        for without in 0..3 {
+            for (at, name) in names.iter().enumerate() {
+                let path = folder.path().join(name);
+                match at == without {
+                    true => std::fs::write(path, nameless).unwrap(),
+                    false => write(&path, &visits(at as u32, &[3, 1])),
+                }
+            }
+            let found = load(
+                &folder.path().join(format!("{files}.csv")),
+                &deployment.description,
+            );
+            let expected = LoadError::Columns("column \"patient\" is missing".to_string());
+            assert_eq!(found.err(), Some(expected), "{files} {without}");
+        }
+    }
+}
+
+/// How many different names stand in a column is told to the server, so it must be the column that
+/// the owner has named: not one that the server would like to know about. Nothing is kept of such a
+/// run, not even its shape.
+#[test]
+fn who_is_who_is_said_by_the_owner_of_the_records() {
+    let folder = tempfile::tempdir().unwrap();
+    sites(folder.path());
+    let deployment = deployment(folder.path(), 2, &[]);
+    let question = questions(&deployment).ask(0).unwrap().unwrap();
+    for said in [None, Some("age")] {
+        let states = tempfile::tempdir().unwrap();
+        let mut terms = terms(folder.path(), 0, &deployment);
+        terms.person = said.map(str::to_string);
+        let mut node = Node::new(states.path(), terms);
+        let error = node.answer(&question, &mut Silent::default());
+        let Err(NodeError::Agreement(error)) = error else {
+            panic!("{error:?}");
+        };
+        let expected = match said {
+            None => PersonError::Unsaid("patient".to_string()),
+            Some(own) => PersonError::Other {
+                own: own.to_string(),
+                found: "patient".to_string(),
+            },
+        };
+        assert!(
+            matches!(&*error, AgreementError::Person(found) if *found == expected),
+            "{error}"
+        );
+        let mut store = ClientSqlite::open(states.path()).unwrap();
+        assert!(store.runs().unwrap().is_empty());
+        let source = format!("csv:{}/site-0.csv", folder.path().display());
+        assert_eq!(store.shape(&source).unwrap(), None);
+    }
+    // And a run that bounds nobody is not the one that was meant.
+    let nobody = Deployment::new(&["data.partition=iid"]);
+    let question = questions(&nobody).ask(0).unwrap().unwrap();
+    let states = tempfile::tempdir().unwrap();
+    let mut terms = terms(folder.path(), 0, &nobody);
+    terms.person = Some("patient".to_string());
+    let error = Node::new(states.path(), terms)
+        .answer(&question, &mut Silent::default())
+        .unwrap_err();
+    assert!(error.to_string().contains("bounds by no column"), "{error}");
+}
+
+/// What the schema calls a gap, and numbers that look like others, name nobody: rows of several
+/// persons would be one person's, and exchanging one of them would move two persons' records.
+#[test]
+fn a_name_that_is_missing_is_nobodys() {
+    let folder = tempfile::tempdir().unwrap();
+    sites(folder.path());
+    let deployment = deployment(folder.path(), 1, &["algorithm.batch=1"]);
+    let path = folder.path().join("names.csv");
+    for (name, fits) in [("NA", false), ("", false), ("?", false), ("N", true)] {
+        let text = format!("patient,age,ill\nA,20,yes\n{name},30,no\n");
+        std::fs::write(&path, text).unwrap();
+        let found = load(&path, &deployment.description);
+        match fits {
+            true => assert_eq!(found.unwrap().data.records(), 2, "{name}"),
+            false => assert_eq!(found.err(), Some(LoadError::Unfit), "{name}"),
+        }
+    }
+}
+
+/// The same seed and `K` under another schema keep other records of the same persons, and both have
+/// been in some message.
+#[test]
+fn records_kept_by_two_schemas_count_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    sites(folder.path());
+    let path = folder.path().join("site-0.csv");
+    let first = deployment(folder.path(), 1, &["algorithm.batch=1"]);
+    let text = first.description.text().replace(", 100]", ", 90]");
+    let other = Description::parse(&text, 5).unwrap();
+    let run = |description: &Description| {
+        let records = load(&path, description).unwrap();
+        LedgerRun {
+            hash: *description.hash(),
+            description: description.text().to_string(),
+            client: 0,
+            data: records.digest,
+            part: None,
+            price: budget::price(description, records.data.records()).unwrap(),
+            messages: 1,
+            finished: true,
+        }
+    };
+    let (one, two) = (run(&first.description), run(&other));
+    assert_ne!(one.hash, two.hash);
+    let records = |runs: &[&LedgerRun]| {
+        let runs = runs.iter().copied();
+        budget::Counted::new(runs, None, false).records()
+    };
+    assert_eq!(records(&[&one]), 5);
+    assert_eq!(records(&[&one, &two]), 10);
 }

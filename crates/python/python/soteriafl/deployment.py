@@ -81,6 +81,7 @@ def join(
     max_read: float | None = None,
     adjacency: Literal["replace-one"] | None = None,
     records_per_person: int = 1,
+    person: str | None = None,
     disjoint_data_sets: bool = False,
     accept_unknown_cost: bool = False,
     shape: str | None = None,
@@ -122,6 +123,9 @@ def join(
         Refuse if all that these records have spent, this run included, exceeds it, or if nobody can
         say. `max_delta`, `max_read`, `adjacency`, `records_per_person`, `disjoint_data_sets`,
         `accept_unknown_cost` and `shape` say how that is judged, as the options of `soteria join`.
+    person
+        The column of a table that names persons. A run that takes a column for that is refused
+        unless it is this one: the server is told how many different names it holds.
     test_seed
         Derives all randomness from a number, in a test run on this machine that claims nothing.
     consent
@@ -143,7 +147,8 @@ def join(
         This client does not take part, or the server does not take it.
     DataError
         The records do not fit the run. An exception of the module or the loss comes out as it was
-        raised; no message of that round exists then.
+        raised; no message of that round exists then, and, since it may be about a record, this
+        state goes on only once the file `stopped` in it has been removed.
     """
     terms = terms_of(
         client=client,
@@ -153,6 +158,7 @@ def join(
         max_read=max_read,
         adjacency=adjacency,
         records_per_person=records_per_person,
+        person=person,
         disjoint_data_sets=disjoint_data_sets,
         accept_unknown_cost=accept_unknown_cost,
         shape=shape,
@@ -265,8 +271,9 @@ def terms_of(**asked: Any) -> dict[str, Any]:
     for name in ("disjoint_data_sets", "accept_unknown_cost"):
         if not isinstance(asked[name], bool):
             raise ConfigError(f"`{name}` must be True or False, found {asked[name]!r}")
-    if asked["shape"] is not None and not isinstance(asked["shape"], str):
-        raise ConfigError(f"`shape` must be the name of a shape, found {asked['shape']!r}")
+    for name, what in (("shape", "a shape"), ("person", "a column")):
+        if asked[name] is not None and not isinstance(asked[name], str):
+            raise ConfigError(f"`{name}` must be the name of {what}, found {asked[name]!r}")
     return terms
 
 

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use soteriafl_core::quality::Quality;
 use soteriafl_core::simulate::{Clock, Metrics, Traffic};
+use soteriafl_data::schema::Role;
 
 use super::Deployed;
 use crate::accounting::{self, Privacy};
@@ -57,6 +58,18 @@ impl RunResult<'_> {
         }
         let metrics = self.metrics;
         !(metrics.loss.is_finite() && metrics.grad_norm_sq.is_finite())
+    }
+
+    /// The column that says whose each record is: then the claim is about whom it names.
+    fn person_column(&self) -> Option<&str> {
+        let resolved = self.resolved;
+        let own = resolved.schema.as_ref();
+        let schema = match &self.deployed {
+            Some(deployed) => deployed.shape.schema.as_ref(),
+            // Of records that come as numbers nobody reads it.
+            None => own.filter(|_| resolved.source.is_table()),
+        };
+        schema?.named_by(&Role::Person)
     }
 
     /// The file `summary.json`.
@@ -116,6 +129,9 @@ impl RunResult<'_> {
         }
         if resolved.records_per_person > 1 {
             summary["privacy"]["records_per_person"] = json!(resolved.records_per_person);
+        }
+        if let Some(column) = self.person_column() {
+            summary["privacy"]["person_column"] = json!(column);
         }
         let smallest = self.records.iter().copied().min().unwrap_or(1);
         let before = accounting::preliminaries(&resolved.specification(), smallest);

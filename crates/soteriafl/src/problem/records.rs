@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use soteriafl_core::random::{PublicPurpose, PublicSeed, below};
+use soteriafl_data::schema::Role;
 use soteriafl_data::{
     Adjustment, DataDirectories, DataError, Dataset, Grouping, Partition, RecordsError, Schema,
     Source, TableSchema, Targets,
@@ -77,6 +78,15 @@ impl Records {
             None => None,
         };
         let people = loaded.people;
+        if let Some(person) = table.and_then(|table| table.named_by(&Role::Person))
+            && people.is_none()
+        {
+            return Err(ConfigError::with_hint(
+                format!("the column \"{person}\", which names persons, is not in {source}"),
+                "without it nobody's records are bounded; take it out of the schema if that is meant",
+            )
+            .into());
+        }
         if people.is_some() && (config.rows.is_some() || config.holdout.is_some()) {
             return Err(ConfigError::conflict(
                 "`data.rows` and `data.holdout` do not go with a column of the role \"person\"",
@@ -347,6 +357,7 @@ fn hold_out(rows: usize, share: f64, seed: u64) -> Result<(Vec<u32>, Vec<u32>), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Document;
 
     #[test]
     fn rows_are_held_out_by_seed_and_number_alone() {
@@ -358,6 +369,34 @@ mod tests {
         assert_eq!(hold_out(1000, 0.2, 7).unwrap(), (rest, held_out.clone()));
         assert_ne!(hold_out(1000, 0.2, 8).unwrap().1, held_out);
         assert!(hold_out(4, 0.01, 0).is_err() && hold_out(4, 0.99, 0).is_err());
+    }
+
+    /// Without the column that names them nobody can be bounded, and a claim about persons would be
+    /// one about nobody.
+    #[test]
+    fn a_table_without_the_column_of_persons_is_refused() {
+        let path = std::env::temp_dir().join(format!("soteria-who-{}.csv", std::process::id()));
+        let schema = "[schema]\nranges = \"public\"\ncolumns = [{ name = \"who\", role = \"person\" }, \
+                      { name = \"age\", kind = \"number\", range = [0, 9] }, \
+                      { name = \"ill\", role = \"label\", classes = [\"no\", \"yes\"] }]\n\
+                      [data]\nclients = 1\n";
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let mut document = Document::from_text(schema, "run.toml").unwrap();
+            let source = format!("data.source=csv:{}", path.display());
+            document.set(&source).unwrap();
+            let config = Config::read(&document).unwrap();
+            Records::read(&config, &DataDirectories::default())
+        };
+        let named = read("who,age,ill\nA,1,no\nB,2,yes\nB,3,yes\n").map(|found| found.bounded);
+        let nameless = read("age,ill\n1,no\n2,yes\n").map(|found| found.bounded);
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(named.unwrap().unwrap()[0].left_out, 1);
+        let error = nameless.unwrap_err().to_string();
+        assert!(
+            error.contains("column \"who\", which names persons"),
+            "{error}"
+        );
     }
 
     #[test]

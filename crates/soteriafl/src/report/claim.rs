@@ -19,6 +19,8 @@ pub(super) struct Claim<'a> {
     pub(super) adjacency: Option<&'a str>,
     /// How many records of one person are meant.
     person: u32,
+    /// The column that says whose each record is.
+    column: Option<&'a str>,
     /// Why there is no claim; none for a proved one.
     reason: Option<&'a str>,
 }
@@ -40,6 +42,7 @@ impl Claim<'_> {
             delta,
             adjacency: text_at(run, "/privacy/adjacency"),
             person: number_at(run, "/privacy/records_per_person").map_or(1, |most| most as u32),
+            column: text_at(run, "/privacy/person_column"),
             reason,
         }
     }
@@ -60,7 +63,10 @@ impl Claim<'_> {
         let delta = self
             .delta
             .map(|delta| format!("δ = {}", text::number_rounded_up(delta, 3)));
-        let persons = (self.person > 1).then(|| format!("up to {} records each", self.person));
+        let persons = match self.column {
+            Some(column) => Some(format!("persons by {}", escape(column))),
+            None => (self.person > 1).then(|| format!("up to {} records each", self.person)),
+        };
         let parts: Vec<String> = delta
             .into_iter()
             .chain(self.adjacency.map(escape))
@@ -86,7 +92,15 @@ impl Claim<'_> {
     }
 
     fn meaning(&self, epsilon: f64, delta: f64, deployed: bool) -> String {
+        let bounded = self.column.is_some();
         let (pair, exchange) = match (self.adjacency, self.person) {
+            (Some("replace-one"), _) if bounded => (
+                "replace-one",
+                "is exchanged for anything else about them, or about somebody who is not there",
+            ),
+            (Some("zero-out"), _) if bounded => {
+                ("zero-out", "is left out and they are counted all the same")
+            }
             (Some("replace-one"), 1) => ("replace-one", "is exchanged for any other record"),
             (Some("zero-out"), 1) => (
                 "zero-out",
@@ -100,14 +114,22 @@ impl Claim<'_> {
             (Some(other), _) => (other, "is changed as that relation allows"),
             (None, _) => ("unnamed", "is changed"),
         };
-        let (who, others) = match self.person {
-            1 => ("one record of one client".to_owned(), "record"),
-            most => (
+        let (who, others) = match (self.column, self.person) {
+            (Some(column), most) => (
+                format!(
+                    "everything that one client has about one person, named by its column \
+                     <code>{}</code> (of which {most} at most is used),",
+                    escape(column)
+                ),
+                "person's records",
+            ),
+            (None, 1) => ("one record of one client".to_owned(), "record"),
+            (None, most) => (
                 format!("all records of one person at one client, {most} at most,"),
                 "person's records",
             ),
         };
-        let held = if self.person == 1 {
+        let held = if self.person == 1 && !bounded {
             "record"
         } else {
             "person whose records are"
@@ -153,11 +175,21 @@ pub(super) fn statement(run: &RunFiles) -> String {
         let text = format!("No privacy claim: {reason}. {}", explanation(reason));
         return text.trim_end().to_owned();
     };
-    let whom = match claim.person {
-        1 => "one record of the client".to_owned(),
-        most => format!("all records of one person at the client, {most} at most,"),
+    let whom = match (claim.column, claim.person) {
+        (Some(column), most) => format!(
+            "everything that the client has about one person, named by its column \"{column}\" (of \
+             which {most} at most is used),"
+        ),
+        (None, 1) => "one record of the client".to_owned(),
+        (None, most) => format!("all records of one person at the client, {most} at most,"),
     };
     let exchange = match (claim.adjacency, claim.person) {
+        (Some("replace-one"), _) if claim.column.is_some() => {
+            "exchanged for anything else about them, or about somebody who is not there"
+        }
+        (Some("zero-out"), _) if claim.column.is_some() => {
+            "left out, while they are counted all the same"
+        }
         (Some("replace-one"), 1) => "exchanged for any other",
         (Some("replace-one"), _) => "exchanged for any others",
         (Some("zero-out"), 1) => "replaced by one that contributes nothing",
@@ -399,6 +431,28 @@ mod tests {
             page.contains("if all records of one person at one client, 3 at most, are exchanged")
         );
         assert!(page.contains("every other person's records") && page.contains("up to 3"));
+    }
+
+    /// Where a column says whose each record is, exchanging a record for one of somebody else moves
+    /// what is kept of two persons: nothing is claimed about single records.
+    #[test]
+    fn a_claim_about_whom_a_column_names_is_about_no_record() {
+        for adjacency in ["replace-one", "zero-out"] {
+            let files = run(&format!(
+                r#"{{"epsilon": 1.0, "delta": 1e-5, "adjacency": "{adjacency}", "claim": "proved", "person_column": "<who>"}}"#,
+            ));
+            let page = section(&files);
+            let said = "if everything that one client has about one person, named by its column \
+                        <code>&lt;who&gt;</code> (of which 1 at most is used),";
+            assert!(page.contains(said), "{page}");
+            assert!(!page.contains("one record of one client"), "{page}");
+            let text = statement(&files);
+            assert!(
+                text.contains("column \"<who>\" (of which 1 at most is used)"),
+                "{text}"
+            );
+            assert!(!text.contains("one record of the client"), "{text}");
+        }
     }
 
     #[test]

@@ -78,6 +78,8 @@ class Simulated:
     max_epsilon: float | None = None
     #: Of a test run, whose noise everybody knows: it repeats `soteria train` with this seed.
     test_seed: int | None = None
+    #: The column that names persons, if one does.
+    person: str | None = None
 
 
 def client_app(load: Load | None = None, *, simulated: Simulated | None = None) -> ClientApp:
@@ -90,7 +92,7 @@ def client_app(load: Load | None = None, *, simulated: Simulated | None = None) 
 
     The node's configuration holds ``soteria-state`` (a directory that outlives every process),
     ``max-epsilon`` (a number, or "none": the run's own), and, if wanted, the options of
-    `soteria join`: ``max-delta``, ``max-read``, ``adjacency``, ``records-per-person``,
+    `soteria join`: ``max-delta``, ``max-read``, ``adjacency``, ``records-per-person``, ``person``,
     ``disjoint-data-sets``, ``accept-unknown-cost``, ``shape``, ``test-seed`` (with
     ``accept-unknown-cost=true``, for it hides nothing), ``data-dir``. Which client of the run this
     is, is Flower's ``partition-id``, or ``soteria-client``.
@@ -149,7 +151,7 @@ def _node(context: Context, load: Load | None, simulated: Simulated | None) -> n
             raise RunRefused(
                 f"`state` of Simulated must be a whole path, found {os.fspath(simulated.state)!r}"
             )
-        terms = _terms(own, simulated.max_epsilon, simulated.test_seed)
+        terms = _terms(own, simulated.max_epsilon, simulated.test_seed, simulated.person)
         state = Path(simulated.state) / f"client-{terms['client']}"
     elif not isinstance(state, str) or not os.path.isabs(state):
         raise RunRefused(
@@ -158,7 +160,7 @@ def _node(context: Context, load: Load | None, simulated: Simulated | None) -> n
             + ("" if state is None else f", found {state!r}")
         )
     else:
-        terms = _terms(own, _limit(own), _whole(own, "test-seed", 0))
+        terms = _terms(own, _limit(own), _whole(own, "test-seed", 0), _word(own, "person"))
     return native.Node(os.fspath(state), _holding(context, load), terms, False)
 
 
@@ -215,6 +217,7 @@ _KNOWN = {
     "max-delta",
     "max-epsilon",
     "max-read",
+    "person",
     "records-per-person",
     "shape",
     "soteria-client",
@@ -232,7 +235,10 @@ def _is_misspelt(key: str) -> bool:
 
 
 def _terms(
-    own: Mapping[str, Any], max_epsilon: float | None, test_seed: int | None
+    own: Mapping[str, Any],
+    max_epsilon: float | None,
+    test_seed: int | None,
+    person: str | None,
 ) -> dict[str, Any]:
     """What the node's configuration says, with every value checked by name."""
     for key in own:
@@ -265,6 +271,7 @@ def _terms(
             adjacency=adjacency,
             accept_unknown_cost=accepts,
             records_per_person=1 if persons is None else persons,
+            person=person,
             disjoint_data_sets=_truth(own, "disjoint-data-sets"),
             shape=_word(own, "shape"),
             test_seed=test_seed,
