@@ -10,7 +10,8 @@
 //! | SVRG, SAGA, differences clipped to `C_A` | `G/m` | `C_A/b + G/m` |
 //! | recursive, in units of the round's public scale | 0 | `G/b` |
 //!
-//! once where the other record is null, twice where it is any other.
+//! once where the other record is null, twice where it is any other; and as the sum of these for all
+//! records of a person.
 
 mod common;
 
@@ -30,9 +31,11 @@ const RECORDS: usize = 12;
 const BATCH: f64 = 3.0;
 const CLIP: f64 = 0.5;
 const DIFFERENCE: f64 = 0.2;
-/// The record under attack.
-const TARGET: usize = 7;
+/// The records under attack: one, or all of a person.
+const TARGETS: [usize; 3] = [7, 2, 9];
 const KEY: (u64, u32) = (31, 4);
+/// A single record.
+const RECORD: (&[usize], usize) = (&[TARGETS[0]], 0);
 
 const POISSON: Sampling = Sampling::Poisson {
     batch: BATCH,
@@ -83,12 +86,12 @@ fn recursive(keep: f64, period: Option<u32>) -> Estimator {
 struct Attack {
     name: &'static str,
     objective: Arc<dyn Objective>,
-    /// All records; the target's stands for nobody.
+    /// All records; the targets' stand for nobody.
     rows: Vec<Vec<f32>>,
     labels: Vec<u32>,
     classes: usize,
     sparse: bool,
-    /// What stands in the target's place: row, class.
+    /// What stands in a target's place: row, class.
     targets: Vec<(Vec<f32>, u32)>,
     /// Whether the first target has a gradient of zero at any model.
     null_first: bool,
@@ -96,9 +99,18 @@ struct Attack {
 }
 
 impl Attack {
-    fn data(&self, target: usize) -> Dataset {
+    /// What stands in each of the places: the same record, or with `apart` one after the other. A
+    /// person is replaced by null records as a whole.
+    fn data(&self, target: usize, places: &[usize], apart: usize) -> Dataset {
         let (mut rows, mut labels) = (self.rows.clone(), self.labels.clone());
-        (rows[TARGET], labels[TARGET]) = self.targets[target].clone();
+        for (number, &place) in places.iter().enumerate() {
+            let null = self.null_first && target == 0;
+            let target = match null {
+                true => 0,
+                false => (target + number * apart) % self.targets.len(),
+            };
+            (rows[place], labels[place]) = self.targets[target].clone();
+        }
         match self.sparse {
             true => sparse(&rows, &labels, self.classes),
             false => dense(&rows, &labels, self.classes),
@@ -106,10 +118,16 @@ impl Attack {
     }
 
     /// What every target makes a client send, round after round, brought back to estimates.
-    fn messages(&self, plan: &Arc<ClientPlan>, sampling: Sampling) -> Vec<Vec<Vec<f32>>> {
+    fn messages(
+        &self,
+        plan: &Arc<ClientPlan>,
+        sampling: Sampling,
+        (places, apart): (&[usize], usize),
+    ) -> Vec<Vec<Vec<f32>>> {
         let send = |target| {
             let key = SecretKey::simulated(KEY.0, KEY.1);
-            let (plan, data) = (Arc::clone(plan), Arc::new(self.data(target)));
+            let data = self.data(target, places, apart);
+            let (plan, data) = (Arc::clone(plan), Arc::new(data));
             let client = Client::new(0, Arc::clone(&plan), data, sampling, 1e-7, key).unwrap();
             let mut sender = Sender::new(client);
             let round = |(round, model)| {
@@ -133,21 +151,31 @@ impl Attack {
         increment_scale(plan, round as Round, &model(round), &before).unwrap_or(1.0)
     }
 
-    /// Tries all pairs of targets; returns the largest difference as a share of its bound.
-    fn worst(&self, plan: &Arc<ClientPlan>, sampling: Sampling, pair: (f64, f64)) -> f64 {
-        let messages = self.messages(plan, sampling);
+    /// Tries all pairs of targets in all of these places; returns the largest difference as a share
+    /// of its bound, which is the sum of the records' (Proposition 14).
+    fn worst(
+        &self,
+        plan: &Arc<ClientPlan>,
+        sampling: Sampling,
+        pair: (f64, f64),
+        person: (&[usize], usize),
+    ) -> f64 {
+        let messages = self.messages(plan, sampling, person);
+        let bound = |round| {
+            let places = person.0.iter();
+            let share = |&place: &usize| match sampled(sampling, round, place) {
+                true => pair.1,
+                false => pair.0,
+            };
+            self.scale(plan, round) * places.map(share).sum::<f64>()
+        };
+        let bounds: Vec<f64> = (0..self.models.len()).map(bound).collect();
         let mut worst = 0.0f64;
         for (a, left) in messages.iter().enumerate() {
             for (b, right) in messages.iter().enumerate().skip(a + 1) {
                 let times = if self.null_first && a == 0 { 1.0 } else { 2.0 };
                 for (round, (left, right)) in left.iter().zip(right).enumerate() {
-                    let bound = times
-                        * self.scale(plan, round)
-                        * if sampled(sampling, round) {
-                            pair.1
-                        } else {
-                            pair.0
-                        };
+                    let bound = times * bounds[round];
                     let differences = left.iter().zip(right).map(|(l, r)| f64::from(l - r));
                     let distance = differences.map(|x| x * x).sum::<f64>().sqrt();
                     // Rounding in f32 of sums of about the clip.
@@ -168,13 +196,13 @@ impl Attack {
     }
 }
 
-/// Whether the target is in the batch of this round.
-fn sampled(sampling: Sampling, round: usize) -> bool {
+/// Whether the record in this place is in the batch of this round.
+fn sampled(sampling: Sampling, round: usize, place: usize) -> bool {
     let mut rows = Vec::new();
     let key = SecretKey::simulated(KEY.0, KEY.1);
     let mut coins = key.stream(round as Round, Purpose::Sampling);
     sampling.draw(RECORDS, &mut coins, &mut rows);
-    rows.contains(&(TARGET as u32))
+    rows.contains(&(place as u32))
 }
 
 /// Models that a server may send: ordinary, far away, tiny, not numbers at all.
@@ -312,7 +340,7 @@ fn no_record_moves_a_message_beyond_its_bound() {
                 let mut plan = client_plan(Arc::clone(&attack.objective), kind);
                 plan.estimator = estimator;
                 plan.clipping = Clipping::Record(CLIP);
-                let worst = attack.worst(&Arc::new(plan.clone()), sampling, pair);
+                let worst = attack.worst(&Arc::new(plan.clone()), sampling, pair, RECORD);
                 if attack.name == "marked" {
                     // Clipped to the difference, the pair asks for a gradient longer than the clip:
                     // attained is `C_A/b + (G - C_A)/m` at least.
@@ -325,12 +353,56 @@ fn no_record_moves_a_message_beyond_its_bound() {
                 }
                 if estimator == Estimator::Sgd {
                     plan.clipping = Clipping::Selected(CLIP);
-                    let worst = attack.worst(&Arc::new(plan), sampling, pair);
+                    let worst = attack.worst(&Arc::new(plan), sampling, pair, RECORD);
                     assert!(
                         worst > 0.99 || !attack.null_first,
                         "{}: {worst}",
                         attack.name
                     );
+                }
+            }
+        }
+    }
+}
+
+/// All records of a person together: `j c_1 + (K - j) c_0` where `j` of its `K` coins fall, for every
+/// estimator, scope and adjacency, whether the records pull the same way or not. Records that do
+/// attain it, so nothing less would hold.
+#[test]
+fn no_person_moves_a_message_beyond_its_bound() {
+    for attack in attacks() {
+        // The others take long, and differ in how gradients are computed, not in how they add up.
+        if !["marked", "sparse logistic"].contains(&attack.name) {
+            continue;
+        }
+        let k = attack.objective.dimension().div_ceil(2);
+        for kind in [CompressorKind::Identity, CompressorKind::RandK { k }] {
+            for (estimator, sampling, pair) in estimators() {
+                let mut plan = client_plan(Arc::clone(&attack.objective), kind);
+                plan.estimator = estimator;
+                let mut scopes = vec![Clipping::Record(CLIP)];
+                if estimator == EstimatorPlan::Minibatch {
+                    scopes.push(Clipping::Selected(CLIP));
+                }
+                for scope in scopes {
+                    plan.clipping = scope;
+                    let plan = Arc::new(plan.clone());
+                    for person in [2, 3] {
+                        let places = &TARGETS[..person];
+                        attack.worst(&plan, sampling, pair, (places, 1));
+                        let aligned = attack.worst(&plan, sampling, pair, (places, 0));
+                        let least = match (attack.name, estimator) {
+                            ("marked", EstimatorPlan::Svrg { .. } | EstimatorPlan::Saga { .. }) => {
+                                0.5
+                            }
+                            ("marked", _) => 0.99,
+                            _ => 0.0,
+                        };
+                        assert!(
+                            aligned > least,
+                            "{estimator:?} {kind:?} {scope:?}: {aligned}"
+                        );
+                    }
                 }
             }
         }
@@ -414,7 +486,7 @@ fn what_is_no_number_counts_as_nothing() {
             let mut plan = client_plan(Arc::clone(&attack.objective), kind);
             plan.estimator = estimator;
             plan.clipping = Clipping::Record(CLIP);
-            let messages = attack.messages(&Arc::new(plan), sampling);
+            let messages = attack.messages(&Arc::new(plan), sampling, RECORD);
             for wrong in 1..4 {
                 assert_eq!(
                     messages[0], messages[wrong],

@@ -295,6 +295,24 @@ class DropsByFunction(nn.Module):
         return self.head(F.dropout(self.layer(X), 0.5, training=True))
 
 
+def test_rrelu_draws_by_values_and_one_record_moves_no_other():
+    module = nn.Sequential(nn.Linear(6, 12), nn.RReLU(), nn.Linear(12, 3))
+    X, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    other = X.clone()
+    other[0] = -3.0 * X[0]
+    numbers = torch.arange(8).numpy()
+    # Whole batches, whose coins may otherwise come from the place of a record.
+    model = st.PerRecord(module, F.cross_entropy, own_coins=False)
+    assert model.mode == "exact"
+    found = [model.gradients(model.flatten(), rows, y, records=numbers) for rows in (X, other)]
+    assert torch.equal(found[0][1:], found[1][1:])
+    assert not torch.equal(found[0][0], found[1][0])
+    for way in ("hooks", "vmap"):
+        with pytest.raises(sf.ConfigError, match="RReLU"):
+            st.PerRecord(module, F.cross_entropy, way, own_coins=False)
+    assert st.PerRecord(module.eval(), F.cross_entropy, own_coins=False).mode == "auto"
+
+
 @pytest.mark.parametrize("by", ["layer", "function"])
 def test_with_dropout_one_record_moves_a_clipped_sum_by_its_own_clip(by):
     layers = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))

@@ -31,6 +31,17 @@ pub fn persons(most: u32, claim: &Claim) -> Option<String> {
     })
 }
 
+/// What a claim about persons is about, where a column says who is who and rows were dealt to clients
+/// without it.
+pub fn persons_dealt_by_rows(clients: usize, claim: &Claim) -> Option<String> {
+    (clients > 1 && claim.is_proved()).then(|| {
+        "rows were dealt to clients one by one, so that a person's records may be at several of them: \
+         the claim is for those at one client (`data.partition` by a column of clients keeps them \
+         together)"
+            .to_owned()
+    })
+}
+
 /// The ratio below which a run is called hopeless. Gradients of records that point in different
 /// directions are, on average, a third of the clip or less; the tables of `docs/configuration.md`
 /// say what was seen on either side.

@@ -28,10 +28,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use soteriafl_accountant::{Adjacency, Estimator};
+use soteriafl_accountant::Adjacency;
 use soteriafl_core::protocol::RoundScratch;
 
 use crate::accounting::{Privacy, PrivacyError};
+use crate::claim::{Claim, Reason};
 use crate::specification::{NoiseName, NoiseTarget, Specification, neighbours};
 use bound::{Tally, Terms};
 use game::{Game, Scores};
@@ -148,6 +149,8 @@ pub struct Findings {
     pub sigma: f64,
     /// How many records of one person are exchanged.
     pub records_per_person: u32,
+    /// Why the run itself claims nothing, where only its mechanism was audited.
+    pub withheld: Option<Reason>,
 }
 
 impl Findings {
@@ -160,10 +163,33 @@ impl Findings {
         }
     }
 
+    /// Whether so little was shown that a false claim could have passed as well: a bound below a tenth
+    /// of the claim.
+    pub fn shows_little(&self) -> bool {
+        let main = &self.outcomes[0];
+        self.verdict() == Verdict::Consistent && main.empirical_epsilon < 0.1 * main.claimed_epsilon
+    }
+
+    /// What is to be said where the run itself claims nothing: whoever reads "claimed" must not take
+    /// it for the run's.
+    pub fn caveat(&self) -> Option<String> {
+        self.withheld.as_ref().map(|reason| {
+            format!(
+                "the run itself claims nothing ({reason}): what is called claimed here is what its \
+                 mechanism alone would cost"
+            )
+        })
+    }
+
     /// For machines.
     pub fn to_json(&self) -> serde_json::Value {
         let main = &self.outcomes[0];
+        let claim = match &self.withheld {
+            Some(reason) => reason.to_string(),
+            None => Claim::Proved.to_string(),
+        };
         serde_json::json!({
+            "claim": claim,
             "claimed_epsilon": main.claimed_epsilon,
             "empirical_epsilon": main.empirical_epsilon,
             "delta": self.delta,
@@ -202,6 +228,7 @@ pub struct Audit {
     records: usize,
     sigma: f64,
     records_per_person: u32,
+    withheld: Option<Reason>,
 }
 
 /// A game with its claim.
@@ -329,6 +356,17 @@ impl Audit {
             records,
             sigma,
             records_per_person: run.records_per_person,
+            withheld: None,
+        }
+    }
+
+    /// The same of a run that claims nothing for what its records went through before its mechanism
+    /// saw them: that is all that is audited, and what is found says so.
+    #[must_use]
+    pub fn withheld(self, reason: Option<Reason>) -> Self {
+        Self {
+            withheld: reason,
+            ..self
         }
     }
 
@@ -400,6 +438,7 @@ impl Audit {
             records: self.records,
             sigma: self.sigma,
             records_per_person: self.records_per_person,
+            withheld: self.withheld.clone(),
         })
     }
 
@@ -444,8 +483,6 @@ impl Audit {
 fn playable(run: &Specification) -> Result<(), AuditError> {
     let reason = if run.gossip.is_some() {
         "the audit plays one client and its server, and clients without a server are not played"
-    } else if matches!(run.estimator, Estimator::Sag { .. }) {
-        "the audit has no attack on sag"
     } else if run.ranges.is_some() {
         "the audit does not play the releases of private ranges"
     } else {

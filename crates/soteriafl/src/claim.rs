@@ -83,6 +83,14 @@ const WORDS: [(Reason, &str); 11] = [
     (Reason::TestSeed, "test seed"),
 ];
 
+impl Reason {
+    /// The words of every reason that this version gives.
+    #[cfg(test)]
+    pub(crate) fn words() -> impl Iterator<Item = &'static str> {
+        WORDS.iter().map(|(_, words)| *words)
+    }
+}
+
 const PROVED: &str = "proved";
 
 impl fmt::Display for Reason {

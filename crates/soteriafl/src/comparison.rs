@@ -465,9 +465,10 @@ fn sent(contender: &Contender, amount: impl Fn() -> String) -> String {
 }
 
 /// What looking at the numbers means for a claim.
-pub const CHOICE: &str = "An epsilon is the largest of all seeds, of one run by itself. Loss, \
-accuracy and gradient norms are computed from raw data: a simulation's privilege, outside every \
-claim. Choosing an algorithm by them costs privacy too, unless the data is public.";
+pub const CHOICE: &str = "An epsilon is the largest of all seeds, of one run by itself: \
+runs of one seed draw the same noise, and whoever sees two of them can take it off, so that their \
+epsilons do not add up. Loss, accuracy and gradient norms are computed from raw data: a \
+simulation's privilege, outside every claim. Choosing an algorithm by them costs privacy too, unless the data is public.";
 
 /// What tuning means for a claim.
 pub const TUNING: &str = "Step sizes were chosen by the training loss they end at, which is \

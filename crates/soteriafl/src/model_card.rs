@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use crate::claim::START_IS_PUBLIC;
 use crate::words::counted;
 
 /// The card of a model with these bytes, from the run with this summary.
@@ -17,7 +18,7 @@ pub fn markdown(summary: &Value, model: &[u8]) -> String {
     let mut card = String::from("# Model card\n\n");
     what_it_is(&mut card, summary, &about);
     data(&mut card, summary, &about);
-    privacy(&mut card, &summary["privacy"]);
+    privacy(&mut card, summary);
     quality(&mut card, summary);
     usage(&mut card, &about);
     card
@@ -133,7 +134,8 @@ fn data(card: &mut String, summary: &Value, about: &Value) {
     card.push_str("\nValues outside of a range are cut off at its ends.\n\n");
 }
 
-fn privacy(card: &mut String, privacy: &Value) {
+fn privacy(card: &mut String, summary: &Value) {
+    let privacy = &summary["privacy"];
     card.push_str("## Privacy\n\n");
     match privacy["epsilon"].as_f64() {
         Some(epsilon) => {
@@ -157,6 +159,22 @@ fn privacy(card: &mut String, privacy: &Value) {
                 privacy["delta"],
                 word(&privacy["adjacency"]),
                 word(&privacy["noise"]),
+            );
+            if summary["kind"] == "simulation" {
+                let ideal = match privacy["noise"] == "secure" {
+                    true => "",
+                    false => "ideal Gaussian noise, ideal coins and ",
+                };
+                let _ = writeln!(
+                    card,
+                    "This was a simulation: the claim speaks of the same mechanism with {ideal}secret \
+                     seeds. The seed of this run stands in its configuration, and whoever knows it can \
+                     take the noise off.\n",
+                );
+            }
+            let _ = writeln!(
+                card,
+                "Numbers of records, features and classes count as public; {START_IS_PUBLIC}.\n"
             );
         }
         None => {

@@ -124,7 +124,8 @@ impl Prepared {
         let columns = advice::columns_of(&self.problem);
         // A column that says who is who was heeded.
         let persons = match self.problem.bounded {
-            Some(_) => None,
+            Some(_) if self.resolved.natural.is_some() => None,
+            Some(_) => advice::persons_dealt_by_rows(self.records.len(), &self.privacy.claim),
             None => advice::persons(self.resolved.records_per_person, &self.privacy.claim),
         };
         let shards = self.problem.shards.iter().map(AsRef::as_ref);

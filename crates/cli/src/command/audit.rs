@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity, all_cores, print_json, table, watch_interrupts};
 use soteriafl::audit::{self, Audit, AuditError, Findings, Settings, Subject, Verdict};
+use soteriafl::claim::Reason;
 use soteriafl::config::Config;
 use soteriafl::config::resolve::Resolved;
 use soteriafl::output::{self, write_whole};
@@ -102,7 +103,10 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         seed: options.seed,
         threads: options.threads.unwrap_or_else(all_cores),
     };
-    let audit = audit_of(options.canaries, &resolved, &problem, settings)?;
+    let withheld = problem
+        .data_dependent()
+        .then_some(Reason::DataDependentScaling);
+    let audit = audit_of(options.canaries, &resolved, &problem, settings)?.withheld(withheld);
     verbosity.say(format!(
         "playing {} of {} each",
         counted(audit.runs() as usize, "run"),
@@ -225,10 +229,16 @@ fn lines(findings: &Findings, out: Option<&Path>) -> String {
         text.push('\n');
     }
     let verdict = match findings.verdict() {
+        Verdict::Consistent if findings.shows_little() => {
+            "consistent with the claim, of which these games show little: more come nearer (--runs)"
+        }
         Verdict::Consistent => "consistent with the claim (evidence, not proof)",
         Verdict::Violated => "violated: the claim is false",
     };
     text += &table(14, &[("verdict", verdict.to_string())]);
+    if let Some(caveat) = findings.caveat() {
+        text += &table(14, &[("no claim", caveat)]);
+    }
     if let Some(out) = out {
         let report = out.join("report.html").display().to_string();
         text += &table(14, &[("report", report)]);

@@ -25,6 +25,7 @@ fn an_audit_says_what_was_claimed_and_what_was_proved() {
         assert!(json[key].is_number(), "{key}: {json}");
     }
     assert_eq!(json["verdict"], "consistent");
+    assert_eq!(json["claim"], "proved");
     assert!(json["empirical_epsilon"].as_f64() < json["claimed_epsilon"].as_f64());
     assert_eq!(json, place.json("audit/audit.json"));
     assert!(place.text("audit/report.html").contains("Attack proves"));
@@ -70,6 +71,23 @@ fn what_claims_nothing_is_refused() {
     assert!(said.contains("at least"), "{said}");
 }
 
+/// Where records were standardised by the records, the run claims nothing, and an audit of the
+/// mechanism behind it must not be read as one of a claim: no file leaves that out.
+#[test]
+fn an_audit_of_a_mechanism_is_not_one_of_a_claim() {
+    let place = Place::new();
+    let scaled = "--set algorithm.preset=soteriafl-gd --set data.standardize=true --runs 60 \
+                  --threads 2 --out audit";
+    let printed = place.run(&words(&format!("audit {SMALL} {scaled}"))).well();
+    assert!(printed.stdout.contains("claims nothing"), "{printed:?}");
+    assert_eq!(
+        place.json("audit/audit.json")["claim"],
+        "data-dependent scaling"
+    );
+    let page = place.text("audit/report.html");
+    assert!(page.contains("No claim is made"), "{page}");
+}
+
 /// A person's records cost more than one, the run says whom it speaks of and what it presumes, and
 /// `account` agrees with the closed form: K records of full batches are K times the clip.
 #[test]
@@ -99,6 +117,12 @@ fn claims_about_persons_say_so() {
         card.contains("private for one person with up to 3 records"),
         "{card}"
     );
+    // Whoever is handed the card alone must learn that the noise of a simulation is no secret.
+    assert!(
+        card.contains("secret seeds") && card.contains("ideal Gaussian noise"),
+        "{card}"
+    );
+    assert!(card.contains("the start counts as public"), "{card}");
     let account = |rest: &str| {
         let gd = "account --estimator gd --samples 1000 --rounds 10 --json";
         let json = place.run(&words(&format!("{gd} {rest}"))).well().object();

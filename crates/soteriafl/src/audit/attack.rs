@@ -9,10 +9,11 @@
 //! recursive   j hit                              the hit by the round's kind: whole or increment
 //! SVRG        j hit + K reference
 //! SAGA        j hit + (u low + (K - u) high)     j of the u copies not visited since the start
+//! SAG         j hit + (K - u) mean + i again     i of the K - u copies visited before
 //! ```
 //!
-//! The coins are never seen. They are summed out exactly: for SAGA by a forward filter over `u`,
-//! for the others round by round. The score is `ln` of the probability of the transcript with the
+//! The coins are never seen. They are summed out exactly: for SAGA and SAG by a forward filter over
+//! `u`, for the others round by round. The score is `ln` of the probability of the transcript with the
 //! canary over that with the other answer.
 
 use super::canaries::Answer;
@@ -22,12 +23,14 @@ use super::canaries::Answer;
 pub(crate) struct RoundShifts {
     /// Sign of the server's choice: what is seen is multiplied by it.
     pub(crate) sign: f64,
-    /// By every copy that is sampled (SAGA: and was not visited before).
+    /// By every copy that is sampled (SAGA, SAG: and was not visited before).
     pub(crate) hit: f64,
     /// By every copy that SAGA has not visited since the start, or that SVRG holds.
     pub(crate) unvisited: f64,
-    /// By every copy that SAGA has visited.
+    /// By every copy that SAGA or SAG has visited.
     pub(crate) visited: f64,
+    /// By every copy that was visited before and is sampled again (SAG).
+    pub(crate) again: f64,
     /// The noise of the round, in units of sigma.
     pub(crate) noise: f64,
 }
@@ -39,7 +42,7 @@ pub(crate) struct Attack {
     pub(crate) rate: f64,
     /// Copies of a canary.
     pub(crate) copies: usize,
-    /// Whether copies are visited once (SAGA).
+    /// Whether the first visit of a copy is another one than the next (SAGA, SAG).
     pub(crate) remembers: bool,
     /// What stands in a canary's place otherwise.
     pub(crate) other: Answer,
@@ -54,7 +57,7 @@ pub(crate) struct Belief {
     /// What of the likelihood ratio is not in `score` yet: a product, because a logarithm in every
     /// round would take longer than all the rest.
     ratio: f64,
-    /// SAGA: the law of the number of unvisited copies, under both answers.
+    /// SAGA, SAG: the law of the number of unvisited copies, under both answers.
     present: Vec<f64>,
     opposite: Vec<f64>,
 }
@@ -192,25 +195,35 @@ impl Attack {
     /// One step of the forward filter; returns the log probability of what is seen, over that under
     /// `N(0, 1)`.
     fn filter(&self, law: &mut [f64], shifts: RoundShifts, seen: Option<f64>) -> f64 {
-        let copies = self.copies as f64;
-        let shift = |unvisited: usize, hits: usize| {
-            let u = unvisited as f64;
-            u * shifts.unvisited + (copies - u) * shifts.visited + hits as f64 * shifts.hit
+        let copies = self.copies;
+        // How many of the visited ones are sampled again matters to SAG alone.
+        let most_again = |unvisited: usize| match shifts.again == 0.0 {
+            true => 0,
+            false => copies - unvisited,
         };
-        let exponent = |unvisited, hits| {
-            let shift = shift(unvisited, hits);
+        let exponent = |unvisited: usize, hits: usize, again: usize| {
+            let u = unvisited as f64;
+            let shift = u * shifts.unvisited
+                + (copies as f64 - u) * shifts.visited
+                + hits as f64 * shifts.hit
+                + again as f64 * shifts.again;
             seen.map_or(0.0, |z| shift * (z - 0.5 * shift))
         };
-        let pairs = || {
-            let states = 0..law.len();
-            states.flat_map(|u| (0..=u).map(move |j| (u, j)))
+        let ways = || {
+            let pairs = (0..law.len()).flat_map(|u| (0..=u).map(move |j| (u, j)));
+            pairs.flat_map(|(u, j)| (0..=most_again(u)).map(move |i| (u, j, i)))
         };
-        let largest = pairs()
-            .map(|(u, j)| exponent(u, j))
+        let largest = ways()
+            .map(|(u, j, i)| exponent(u, j, i))
             .fold(f64::MIN, f64::max);
         let mut next = vec![0.0; law.len()];
-        for (u, j) in pairs() {
-            next[u - j] += law[u] * self.choices[u][j] * (exponent(u, j) - largest).exp();
+        for (u, j, i) in ways() {
+            let again = match most_again(u) {
+                0 => 1.0,
+                visited => self.choices[visited][i],
+            };
+            let likely = (exponent(u, j, i) - largest).exp();
+            next[u - j] += law[u] * self.choices[u][j] * again * likely;
         }
         let total: f64 = next.iter().sum();
         for (law, next) in law.iter_mut().zip(next) {
@@ -243,6 +256,7 @@ mod tests {
         hit: 0.9,
         unvisited: 0.3,
         visited: 0.5,
+        again: 0.6,
         noise: 1.0,
     };
 
@@ -251,7 +265,7 @@ mod tests {
     }
 
     /// All coins of all rounds written out: 2^(K T) terms.
-    fn brute(attack: &Attack, seen: &[Option<f64>], sign: f64) -> f64 {
+    fn brute(attack: &Attack, shifts: RoundShifts, seen: &[Option<f64>], sign: f64) -> f64 {
         let (copies, rounds) = (attack.copies, seen.len());
         let mut total = 0.0;
         for coins in 0..1u32 << (copies * rounds) {
@@ -267,16 +281,19 @@ mod tests {
                         1.0 - attack.rate
                     };
                     let was = attack.remembers && *visited;
-                    shift += if was {
-                        SHIFTS.visited
-                    } else {
-                        SHIFTS.unvisited
+                    shift += match was {
+                        true => shifts.visited,
+                        false => shifts.unvisited,
                     };
-                    shift += if falls && !was { SHIFTS.hit } else { 0.0 };
+                    shift += match (falls, was) {
+                        (true, false) => shifts.hit,
+                        (true, true) => shifts.again,
+                        (false, _) => 0.0,
+                    };
                     *visited |= falls;
                 }
                 if let Some(z) = z {
-                    weight *= density(z * SHIFTS.sign, sign * shift);
+                    weight *= density(z * shifts.sign, sign * shift);
                 }
             }
             total += weight;
@@ -287,23 +304,24 @@ mod tests {
     #[test]
     fn scores_are_the_likelihood_ratio_with_all_coins_summed_out() {
         let seen = [Some(0.4), None, Some(-1.7), Some(2.2)];
-        for copies in [1, 2, 3] {
+        for (copies, again) in [(1, 0.0), (2, 0.0), (3, 0.0), (1, 0.6), (2, 0.6), (3, 0.6)] {
+            let shifts = RoundShifts { again, ..SHIFTS };
             for remembers in [false, true] {
                 for other in [Answer::Null, Answer::Opposite] {
                     let attack = Attack::new(0.3, copies, remembers, other);
                     let mut belief = attack.belief();
                     for z in seen {
-                        attack.observe(&mut belief, SHIFTS, z);
+                        attack.observe(&mut belief, shifts, z);
                     }
                     let below = match other {
-                        Answer::Opposite => brute(&attack, &seen, -1.0),
+                        Answer::Opposite => brute(&attack, shifts, &seen, -1.0),
                         _ => seen.iter().flatten().map(|z| density(*z, 0.0)).product(),
                     };
-                    let expected = (brute(&attack, &seen, 1.0) / below).ln();
+                    let expected = (brute(&attack, shifts, &seen, 1.0) / below).ln();
                     let found = Attack::score(&belief);
                     assert!(
                         (found - expected).abs() < 1e-9,
-                        "{copies} {remembers} {other:?}: {found} instead of {expected}"
+                        "{copies} {again} {remembers} {other:?}: {found} instead of {expected}"
                     );
                 }
             }

@@ -143,7 +143,10 @@ impl Game {
             attack: Attack::new(
                 rate,
                 copies,
-                matches!(run.estimator, Estimator::Saga { .. }),
+                matches!(
+                    run.estimator,
+                    Estimator::Saga { .. } | Estimator::Sag { .. }
+                ),
                 other,
             ),
             other,
@@ -311,13 +314,14 @@ impl Strategy {
             hit: 0.0,
             unvisited: self.unvisited,
             visited: self.unvisited,
+            again: 0.0,
             noise: 1.0,
         };
         (0..rounds)
             .map(|round| match self.estimator {
                 // To and fro, so that noise that is used again would cancel, and increments are as
                 // long as any.
-                estimator if !estimator.has_two_terms() => {
+                Estimator::Gd | Estimator::Sgd | Estimator::Recursive(_) => {
                     let (steer, sign) = match round % 2 {
                         0 => (Steer::High, 1.0),
                         _ => (Steer::Back, -1.0),
@@ -328,10 +332,24 @@ impl Strategy {
                         hit: self.full / ratio,
                         unvisited: 0.0,
                         visited: 0.0,
+                        again: 0.0,
                         noise,
                     };
                     (steer, shifts)
                 }
+                // Always the same way, so that memory and batch pull together. What was not visited
+                // yet is zero.
+                Estimator::Sag { memory } => (
+                    Steer::High,
+                    RoundShifts {
+                        sign: 1.0,
+                        hit: (1.0 - memory) * self.full + memory * self.visited,
+                        unvisited: 0.0,
+                        visited: memory * self.visited,
+                        again: (1.0 - memory) * self.full,
+                        noise: 1.0,
+                    },
+                ),
                 // The snapshot is taken at the low level, and nothing differs from it there.
                 Estimator::Svrg { .. } if round == 0 || plan.snapshot_coin(round) => {
                     (Steer::Low, still)
@@ -344,6 +362,7 @@ impl Strategy {
                         hit: self.hit,
                         unvisited: self.unvisited,
                         visited: self.visited,
+                        again: 0.0,
                         noise: 1.0,
                     },
                 ),

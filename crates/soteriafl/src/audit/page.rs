@@ -61,10 +61,13 @@ fn panel(outcome: &Outcome, delta: f64) -> Panel {
 pub fn html(findings: &Findings, title: &str) -> String {
     let main = &findings.outcomes[0];
     let verdict = match findings.verdict() {
+        Verdict::Consistent if findings.shows_little() => "consistent, shows little",
         Verdict::Consistent => "consistent",
         Verdict::Violated => "violated",
     };
     let card = |name: &str, value: String, line: String| (name.to_string(), value, line);
+    let caveat = findings.caveat().into_iter();
+    let caveat = caveat.map(|said| Part::note(format!("No claim is made: {said}.")));
     let percent = |share: f64| format!("{}%", readable((1e4 * share).round() / 100.0));
     StudyPage {
         kicker: "Audit".to_string(),
@@ -93,7 +96,7 @@ pub fn html(findings: &Findings, title: &str) -> String {
                 format!("in {}", counted(main.runs, "run")),
             ),
         ],
-        parts: vec![
+        parts: caveat.chain(vec![
             Part::heading("The game"),
             Part::text(format!(
                 "In every run an honest client with fresh keys answers {}. Each canary is \
@@ -127,7 +130,8 @@ pub fn html(findings: &Findings, title: &str) -> String {
                  a proof, up to the stated confidence, that the claim is false for this program on \
                  this machine.",
             ),
-        ],
+        ])
+        .collect(),
     }
     .to_html()
 }

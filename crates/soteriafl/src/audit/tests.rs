@@ -79,6 +79,15 @@ fn true_claims_are_consistent_and_nearly_reached() {
             0.2,
         ),
         (sampled(Estimator::Saga { difference_clip }), 0.2),
+        (sampled(Estimator::Sag { memory: 0.5 }), 0.3),
+        // Whose claim does not depend on the batch; what was not visited yet is not seen.
+        (
+            Specification {
+                batch: Some(128.0),
+                ..sampled(Estimator::Sag { memory: 1.0 })
+            },
+            0.5,
+        ),
     ];
     for (run, share) in cases {
         let findings = audited(&run, 2000, 2);
@@ -96,7 +105,7 @@ fn true_claims_are_consistent_and_nearly_reached() {
             eprintln!("  {}: {share:.2}", other.neighbours);
             let hidden = matches!(
                 run.estimator,
-                Estimator::Svrg { .. } | Estimator::Saga { .. }
+                Estimator::Svrg { .. } | Estimator::Saga { .. } | Estimator::Sag { .. }
             );
             assert!(share < 1.0 && (hidden || share > 0.2), "{share}");
         }
@@ -157,6 +166,20 @@ fn the_page_shows_the_verdict_and_both_curves() {
     let findings = audited(&run(), 60, 2);
     let page = html(&findings, "a <run>");
     assert!(page.contains("consistent") && page.contains("a &lt;run&gt;"));
+    // Few games prove next to nothing, and that is no agreement to rely on.
+    assert_eq!(page.contains("shows little"), findings.shows_little());
+    let more = audited(&run(), 2000, 2);
+    assert!(!more.shows_little() && !html(&more, "").contains("shows little"));
+    let few = audited(&run(), 24, 2);
+    assert!(few.shows_little() && html(&few, "").contains("shows little"));
+    // A run that claims nothing says so wherever its mechanism's epsilon is read.
+    assert!(!page.contains("No claim is made") && findings.to_json()["claim"] == "proved");
+    let silent = Findings {
+        withheld: Some(Reason::DataDependentScaling),
+        ..findings.clone()
+    };
+    assert!(html(&silent, "").contains("No claim is made"));
+    assert_eq!(silent.to_json()["claim"], "data-dependent scaling");
     let svg = figure(&findings).to_svg();
     for words in ["false alarms", "canaries found", "reached", "allows"] {
         assert!(svg.contains(words), "{words}");

@@ -246,6 +246,20 @@ fn explanation(reason: &str) -> &'static str {
             "Records were drawn with replacement, which the accounting does not cover.",
         ),
         (
+            "ranges were read",
+            "What the schema cuts off and scales by was read from the records themselves, and no \
+             accounting covers that use of them.",
+        ),
+        (
+            "too little noise",
+            "The noise is so small that no bound worth the name follows.",
+        ),
+        (
+            "trusted aggregation",
+            "The noise hides the average of all clients only. Each client has a part of it: a single \
+             client's message is nearly unprotected against whoever sees it.",
+        ),
+        (
             "seed",
             "The randomness came from a known seed, so noise can be computed and subtracted.",
         ),
@@ -390,6 +404,7 @@ pub(super) fn section(run: &RunFiles) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::Reason;
 
     fn run(privacy: &str) -> RunFiles {
         let summary = serde_json::from_str(&format!("{{\"privacy\": {privacy}}}")).unwrap();
@@ -453,6 +468,19 @@ mod tests {
             );
             assert!(!text.contains("one record of the client"), "{text}");
         }
+    }
+
+    /// Every reason of the program comes with what stands behind it.
+    #[test]
+    fn reasons_are_explained() {
+        for reason in Reason::words() {
+            let page = section(&run(&format!(
+                r#"{{"epsilon": null, "delta": 1e-3, "claim": "{reason}"}}"#
+            )));
+            assert!(page.contains("no privacy claim"), "{page}");
+            assert!(!explanation(reason).is_empty(), "{reason}");
+        }
+        assert!(explanation("trusted aggregation: only averages are seen").contains("unprotected"));
     }
 
     #[test]

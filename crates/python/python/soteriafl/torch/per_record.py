@@ -20,7 +20,8 @@ record).
 Where coins are drawn (dropout), "hooks" and "vmap" give a record the coins of its place in the
 batch. In a batch that is drawn, a record that is there or not moves all places behind it, and so
 all of their gradients: it would be hidden by no noise for one record. There only "exact" will do,
-where a record's coins follow from the seed, the parameters and its own number.
+where a record's coins follow from the seed, the parameters and its own number. With `nn.RReLU`,
+which draws as many coins as numbers are below zero, only "exact" will do anywhere.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class PerRecord:
         self._asked, self._mode = gradients, None if gradients in ("auto", "hooks") else gradients
         self._differentiate: Callable[..., Any] | None = None
         self._own_coins = self._looked = False
-        if own_coins:
+        if own_coins or _draws_by_value(self._module):
             self.require_own_coins()
 
     def require_own_coins(self) -> None:
@@ -136,6 +137,12 @@ class PerRecord:
         self._own_coins = True
         if not self.stochastic or self._mode == "exact":
             return
+        if self._asked != "auto" and _draws_by_value(self._module):
+            raise ConfigError(
+                f'`gradients = "{self._asked}"`: nn.RReLU draws a coin for every number below '
+                "zero, so that one record moved the coins, and the gradients, of others: use "
+                'gradients="exact" or "auto", or call .eval() on it'
+            )
         if self._asked != "auto":
             raise ConfigError(
                 f'`gradients = "{self._asked}"`: with dropout, coins would follow the places of a '
@@ -512,6 +519,12 @@ def _draws(module: nn.Module) -> bool:
         )
         for layer in module.modules()
     )
+
+
+def _draws_by_value(module: nn.Module) -> bool:
+    """Whether how many coins a layer draws depends on the numbers that come in: then those of a
+    record move the coins of all records behind it, whole batch or not."""
+    return any(layer.training and isinstance(layer, nn.RReLU) for layer in module.modules())
 
 
 @contextmanager

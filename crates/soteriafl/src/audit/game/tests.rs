@@ -91,6 +91,12 @@ fn likelihood_ratios_of_hidden_coins_are_those_of_the_client() {
         with(Estimator::Saga {
             difference_clip: None,
         }),
+        with(Estimator::Sag { memory: 0.4 }),
+        with(Estimator::Sag { memory: 1.0 }),
+        Specification {
+            records_per_person: 2,
+            ..with(Estimator::Sag { memory: 0.7 })
+        },
         with(Estimator::Recursive(Recursion::momentum(0.2))),
         with(Estimator::Recursive(Recursion {
             period: Some(4),
