@@ -1,10 +1,11 @@
 """A run over Flower's simulation engine, and what the engine takes alone.
 
-    python benches/flower_engine.py [NODES ...]
+    FLWR_TELEMETRY_ENABLED=0 RAY_USAGE_STATS_ENABLED=0 python benches/flower_engine.py [NODES ...]
 
-Needs flwr[simulation]. Every node has ten records of its own, the model 101 parameters. `alone` is
-an app that answers every question with what it was asked: the engine's own cost. States of nodes
-and server are in a temporary directory, TMPDIR: its disk decides what durability costs.
+Needs flwr[simulation] and Linux. Every node has ten records of its own, the model 101 parameters.
+`alone` is an app that answers every question with what it was asked: the engine's own cost. States
+of nodes and server are in a temporary directory, TMPDIR: its disk decides what durability costs.
+Processor time is that of all processes of the engine.
 """
 
 import os
@@ -12,8 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -40,29 +39,55 @@ CONFIG = {
 }
 
 
+class Processes:
+    """Processor time of this process and of all that it has started, ended ones as last seen."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def seconds(self):
+        tick, parents, found = os.sysconf("SC_CLK_TCK"), {}, {}
+        for process in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = process.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[process.parent.name] = fields[1]
+            found[process.parent.name] = (int(fields[11]) + int(fields[12])) / tick
+        for process, time_of_it in found.items():
+            above = process
+            while above in parents and above != str(os.getpid()):
+                above = parents[above]
+            if above in parents:
+                self.seen[process] = time_of_it
+        return sum(self.seen.values())
+
+
 class Clock:
     """Seconds of the parts of a run."""
 
     def __init__(self, title):
-        self.title, self.last = title, time.perf_counter()
+        self.title, self.processes = title, Processes()
+        self.last = time.perf_counter(), self.processes.seconds()
 
     def lap(self, what):
-        now = time.perf_counter()
-        print(f"  {self.title}: {what:22} {now - self.last:9.2f} s", flush=True)
+        now = time.perf_counter(), self.processes.seconds()
+        elapsed, processor = (new - old for new, old in zip(now, self.last, strict=True))
+        print(f"  {self.title}: {what:10} {elapsed:9.2f} s elapsed {processor:9.2f} s processor",
+              flush=True)  # fmt: skip
         self.last = now
 
 
 def engine(title, nodes, server_app, client_app):
     print(f"{title}, {nodes} nodes", flush=True)
-    began = time.perf_counter()
+    clock = Clock(title)
     run_simulation(
         server_app=server_app,
         client_app=client_app,
         num_supernodes=nodes,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    print(f"  {title}: all of it, start and end of the engine included: "
-          f"{time.perf_counter() - began:.1f} s")  # fmt: skip
+    clock.lap("all of it")
 
 
 def alone(nodes, rounds):
@@ -115,16 +140,15 @@ def soteria(nodes, rounds, directory):
             test_seed=7,
         )
         clock = Clock("soteriafl")
-        begun = strategy._server
-        exchange = strategy._exchange
+        run, exchange = strategy._server, strategy._exchange
 
         def watched(grid):
-            known = begun.begun, strategy.round
+            begun, open_round = run.begun, strategy.round
             happened = exchange(grid)
-            if not known[0] and begun.begun:
+            if not begun and run.begun:
                 clock.lap("joining")
-            if strategy.round > known[1]:
-                clock.lap(f"round {known[1]}")
+            if strategy.round > open_round:
+                clock.lap(f"round {open_round}")
             return happened
 
         strategy._exchange = watched
