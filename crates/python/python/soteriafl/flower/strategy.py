@@ -183,7 +183,7 @@ class SoteriaStrategy(Strategy):
         seen, moved, look = self.round, time.monotonic(), 0.001
         while not self._server.acknowledged:
             happened = self._exchange(grid)
-            self._server.tick(self._now())
+            happened = self._server.tick(self._now()) or happened
             if self.round > seen:
                 seen = self.round
                 self._closed(result, evaluate_fn)
