@@ -19,6 +19,8 @@ from flower_grid import (
     configs,
     ledger,
     same_bytes,
+    secret,
+    secure,
     server_process,  # noqa: F401
     strategy,
     trained,
@@ -344,9 +346,10 @@ def room_for(size):
 
 
 @pytest.mark.parametrize("size", [0, 100, 9000, 40000])
-def test_a_disk_without_room_at_the_node(tmp_path, caplog, size):
+def test_a_disk_without_room_at_the_node(tmp_path, monkeypatch, caplog, size):
+    monkeypatch.setattr(strategy_module, "time", Clock())
     nodes = Nodes(configs(tmp_path))
-    ours = strategy(tmp_path)
+    ours = strategy(tmp_path, patience=60.0)
     at_node = nodes.at_node
     full = []
 
@@ -358,7 +361,7 @@ def test_a_disk_without_room_at_the_node(tmp_path, caplog, size):
             return at_node(message)
 
     nodes.at_node = tight
-    ours.start(nodes, timeout=60)
+    ours.start(nodes)
     same_bytes(ours.run(), trained())
     assert size == 40000 or "no answer" in caplog.text
     assert ledger(tmp_path / "node-1") == [(7, 1)]
@@ -385,21 +388,22 @@ def test_a_disk_without_room_at_the_server(tmp_path, size):
     assert [ledger(tmp_path / f"node-{i}") for i in range(3)] == [[(7, 1)]] * 3
 
 
-def test_a_servers_state_that_was_lost_is_told_and_spends_nothing_more(tmp_path, caplog):
-    """A test run, whose description would be the same again."""
-    nodes = Nodes(configs(tmp_path))
-    ours = strategy(tmp_path)
-    while ours.round < 3:
+def test_a_servers_state_that_was_lost_is_another_run_and_what_was_spent_stays(tmp_path, caplog):
+    ours, nodes = secret(tmp_path, secure(), {"max-epsilon": 1.2})
+    while ours.round < 2:
         ours.aggregate_train(0, nodes.send_and_receive(ours._questions(nodes)))
     del ours
     shutil.rmtree(tmp_path / "state")
     spent = [ledger(tmp_path / f"node-{i}") for i in range(3)]
+    # Results of another run are in the way, and elsewhere the nodes count both.
+    places = {"state": tmp_path / "state", "patience": 0.05}
     with pytest.raises(FileExistsError):
-        strategy(tmp_path)
-    ours = strategy(tmp_path, out=tmp_path / "other")
-    with pytest.raises(sf.SoteriaError, match="nothing has happened"):
-        ours.start(nodes, timeout=0.3)
-    assert [ledger(tmp_path / f"node-{i}") for i in range(3)] == spent
+        SoteriaStrategy(secure(), out=tmp_path / "run", **places)
+    ours = SoteriaStrategy(secure(), out=tmp_path / "other", **places)
+    with pytest.raises(sf.RunRefused, match="3 of 3 nodes do not take part"):
+        ours.start(nodes, timeout=20)
+    assert "more than `max_epsilon` 1.2" in caplog.text
+    assert [ledger(tmp_path / f"node-{i}") for i in range(3)] == spent == [[(2, 0)]] * 3
 
 
 def test_a_slow_transport_is_not_given_everything_twice(tmp_path, monkeypatch):
