@@ -5,11 +5,13 @@
 //! power. Deleted bytes are overwritten (`secure_delete`), and a client's log, which still holds
 //! them, is moved into the file and cut after every erasure and when the state is opened. Where the
 //! disk is nearly full the log is kept short (`room`), so that a state that ran into its end can
-//! go on. Files are readable by their owner alone, also in a directory that was there before. A
-//! file `lock` keeps a second process away; readers such as `soteria ledger` need no lock.
+//! go on. A client's large states have files of their own (`state_file`). Files are readable by
+//! their owner alone, also in a directory that was there before. A file `lock` keeps a second
+//! process away; readers such as `soteria ledger` need no lock.
 mod client;
 mod room;
 mod server;
+mod state_file;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};

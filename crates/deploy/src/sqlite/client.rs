@@ -13,7 +13,7 @@ use super::super::store::{
     Checkpoint, ClientStore, LedgerRun, StoreError, StoredMessage, StoredRelease,
 };
 use super::super::{Hash, to_bytes};
-use super::{Database, Schema};
+use super::{Database, Schema, state_file};
 
 /// A stored release: its message, and noise and numbers of the average.
 type Released = (Vec<u8>, Option<f64>, Option<Vec<u8>>);
@@ -82,7 +82,9 @@ impl ClientSqlite {
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let database = Database::open(directory, "client.sqlite", &CLIENT_SCHEMA)?;
         let uncut = !database.cut_log()?;
-        Ok(Self { database, uncut })
+        let store = Self { database, uncut };
+        store.sweep()?;
+        Ok(store)
     }
 
     /// The same for a process of one message: nothing is done that pays off in later ones. What the
@@ -94,7 +96,9 @@ impl ClientSqlite {
         let mut database = Database::open(directory, "client.sqlite", &CLIENT_SCHEMA)?;
         database.brief = true;
         let uncut = database.has_log() && !database.cut_log()?;
-        Ok(Self { database, uncut })
+        let store = Self { database, uncut };
+        store.sweep()?;
+        Ok(store)
     }
 
     /// Opens one that exists, to read its ledger, whoever works with it.
@@ -201,6 +205,47 @@ impl ClientSqlite {
     fn cut_log(&mut self) -> Result<(), StoreError> {
         self.uncut = self.database.brief || !self.database.cut_log()?;
         Ok(())
+    }
+
+    /// Removes what large states have left of runs that are over.
+    fn sweep(&self) -> Result<(), StoreError> {
+        let kept: Vec<Hash> = self.database.query(|connection| {
+            connection
+                .prepare("SELECT run FROM states")?
+                .query_map([], |row| row.get(0))?
+                .collect()
+        })?;
+        let swept = state_file::sweep(self.directory(), &kept);
+        swept.map_err(|error| self.beside(&error))
+    }
+
+    fn directory(&self) -> &Path {
+        let parent = self.database.path.parent();
+        parent.expect("a database is in a directory")
+    }
+
+    /// What is wrong with files beside the database.
+    fn beside(&self, error: &std::io::Error) -> StoreError {
+        StoreError::Failed {
+            path: self.directory().display().to_string(),
+            reason: error.to_string(),
+        }
+    }
+
+    /// A state as it goes into the database. A large one is durable in a file then.
+    fn placed<'a>(&self, run: &Hash, state: &'a Checkpoint) -> Result<Placed<'a>, StoreError> {
+        if !state_file::is_large(state) {
+            return Ok(Placed::Here(state));
+        }
+        let select = "SELECT model FROM states WHERE run = ?1 AND length(model) < 100";
+        let model: Option<Vec<u8>> = self.database.query(|connection| {
+            let found = connection.query_row(select, [run], |row| row.get(0));
+            found.optional()
+        })?;
+        let current = model.and_then(|model| state_file::place(&model));
+        let written = state_file::write(self.directory(), run, current, state);
+        let reference = written.map_err(|error| self.beside(&error))?;
+        Ok(Placed::File(state.server.round, reference))
     }
 
     fn change_run(
@@ -361,8 +406,9 @@ impl ClientStore for ClientSqlite {
         before: Option<(Round, bool)>,
         state: Option<&Checkpoint>,
     ) -> Result<(), StoreError> {
+        let placed = state.map(|state| self.placed(run, state)).transpose()?;
         self.change_run(run, before, |transaction| {
-            if let Some(state) = state {
+            if let Some(state) = &placed {
                 keep(transaction, run, state)?;
             }
             transaction
@@ -389,7 +435,8 @@ impl ClientStore for ClientSqlite {
         state: &Checkpoint,
         before: Option<(Round, bool)>,
     ) -> Result<(), StoreError> {
-        self.change_run(run, before, |transaction| keep(transaction, run, state))?;
+        let placed = self.placed(run, state)?;
+        self.change_run(run, before, |transaction| keep(transaction, run, &placed))?;
         self.cut_log()
     }
 
@@ -401,7 +448,8 @@ impl ClientStore for ClientSqlite {
             transaction.execute(&format!("{erased} WHERE run = ?1"), [run])?;
             erase(transaction, run, Round::MAX)
         })?;
-        self.cut_log()
+        self.cut_log()?;
+        self.sweep()
     }
 
     fn state(&mut self, run: &Hash) -> Result<Option<Checkpoint>, StoreError> {
@@ -420,6 +468,17 @@ impl ClientStore for ClientSqlite {
         let Some((round, [model, shift, velocity, own_shift, memory])) = found else {
             return Ok(None);
         };
+        if state_file::place(&model).is_some() {
+            let read = state_file::read(self.directory(), run, round, &model);
+            let state = read.map_err(|error| self.beside(&error))?;
+            return match state {
+                Some(state) => Ok(Some(state)),
+                None => Err(self.database.corrupt(
+                    "the file beside it that holds the latest state is gone or of another time: a \
+                     state directory is one, and is restored whole or not at all",
+                )),
+            };
+        }
         Ok(Some(Checkpoint {
             server: ServerState {
                 round,
@@ -465,9 +524,27 @@ impl ClientStore for ClientSqlite {
     }
 }
 
+/// A state on its way into the database.
+enum Placed<'a> {
+    /// All of it.
+    Here(&'a Checkpoint),
+    /// Of a round: what names the file that holds it.
+    File(Round, Vec<u8>),
+}
+
 /// Puts a state in the place of the one before.
-fn keep(transaction: &Transaction<'_>, run: &Hash, state: &Checkpoint) -> rusqlite::Result<()> {
-    let Checkpoint { server, client } = state;
+fn keep(transaction: &Transaction<'_>, run: &Hash, state: &Placed<'_>) -> rusqlite::Result<()> {
+    let Checkpoint { server, client } = match state {
+        Placed::Here(state) => state,
+        Placed::File(round, reference) => {
+            let empty: &[u8] = &[];
+            transaction.execute(
+                "INSERT OR REPLACE INTO states VALUES (?1, ?2, ?3, ?4, ?4, ?4, ?4)",
+                params![run, round, reference, empty],
+            )?;
+            return erase(transaction, run, *round);
+        }
+    };
     transaction.execute(
         "INSERT OR REPLACE INTO states VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         params![

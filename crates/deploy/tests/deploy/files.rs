@@ -282,3 +282,155 @@ fn files_are_private_in_an_open_directory() {
     }
     assert_eq!(names.len(), 4, "{names:?}");
 }
+
+/// A state of 300,000 parameters, every number of which tells the round.
+fn large(round: u32) -> Checkpoint {
+    let numbers = |of: f32| vec![of + round as f32; 300_000];
+    Checkpoint {
+        server: ServerState {
+            round,
+            model: numbers(0.25),
+            shift: numbers(0.5),
+            velocity: numbers(0.125),
+            target: Vec::new(),
+        },
+        client: ClientState {
+            shift: numbers(0.75),
+            memory: [round as u8; 1001].to_vec(),
+        },
+    }
+}
+
+fn states(directory: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(directory).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut found: Vec<String> = names.filter(|name| name.starts_with("state-")).collect();
+    found.sort();
+    found
+}
+
+/// Large states lie beside the database, by turns in two files, and nothing of them is left when
+/// the run is over.
+#[test]
+fn large_states_come_back_and_leave_nothing() {
+    let deployment = Deployment::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let hash = *deployment.description.hash();
+    ClientSqlite::open(directory.path())
+        .unwrap()
+        .begin(&deployment.ledger_run(0))
+        .unwrap();
+    for round in 0..5 {
+        let mut store = ClientSqlite::open_briefly(directory.path()).unwrap();
+        let row = StoredMessage {
+            round,
+            message: vec![1; 100],
+            coins: Some(secret(round)),
+            model: [0; 32],
+            accepted: None,
+        };
+        let expected = round.checked_sub(1).map(large);
+        assert_eq!(store.state(&hash).unwrap(), expected, "round {round}");
+        store.pay(&hash, &row, None, Some(&large(round))).unwrap();
+        drop(store);
+        assert_eq!(states(directory.path()).len(), 2.min(round as usize + 1));
+        assert!(
+            directory
+                .path()
+                .join("client.sqlite")
+                .metadata()
+                .unwrap()
+                .len()
+                < 200_000
+        );
+        assert!(!on_disk(directory.path(), &secret(round.wrapping_sub(1))));
+    }
+    // A shorter one after a longer one, and one that is small enough for the database.
+    let mut shorter = large(6);
+    shorter.server.velocity.clear();
+    for state in [shorter, large(7), checkpoint(8), large(9)] {
+        let mut store = ClientSqlite::open(directory.path()).unwrap();
+        store.checkpoint(&hash, &state, None).unwrap();
+        drop(store);
+        let mut store = ClientSqlite::open(directory.path()).unwrap();
+        assert_eq!(store.state(&hash).unwrap(), Some(state));
+    }
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    store.finish(&hash, None).unwrap();
+    assert_eq!(store.state(&hash).unwrap(), None);
+    assert!(states(directory.path()).is_empty());
+}
+
+/// Killed between file and database, the state of before counts; a file of another time never does.
+#[test]
+fn a_database_and_a_state_of_different_times_are_told_apart() {
+    let deployment = Deployment::new(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let hash = *deployment.description.hash();
+    let database = directory.path().join("client.sqlite");
+    let keep = |round| {
+        let mut store = ClientSqlite::open_briefly(directory.path()).unwrap();
+        store.checkpoint(&hash, &large(round), None).unwrap();
+    };
+    let read = || {
+        let mut store = ClientSqlite::open_briefly(directory.path()).unwrap();
+        store.state(&hash)
+    };
+    ClientSqlite::open(directory.path())
+        .unwrap()
+        .begin(&deployment.ledger_run(0))
+        .unwrap();
+    keep(1);
+    let before = std::fs::read(&database).unwrap();
+    keep(2);
+    assert_eq!(read().unwrap(), Some(large(2)));
+    std::fs::write(&database, &before).unwrap();
+    assert_eq!(read().unwrap(), Some(large(1)));
+    // From there it goes on.
+    keep(3);
+    assert_eq!(read().unwrap(), Some(large(3)));
+    keep(4);
+    std::fs::write(&database, &before).unwrap();
+    let error = read().unwrap_err();
+    assert!(
+        error.to_string().contains("restored whole or not at all"),
+        "{error}"
+    );
+    // Cut off, or gone.
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = ClientSqlite::open(directory.path()).unwrap();
+    store.begin(&deployment.ledger_run(0)).unwrap();
+    store.checkpoint(&hash, &large(1), None).unwrap();
+    let file = directory.path().join(&states(directory.path())[0]);
+    let whole = std::fs::read(&file).unwrap();
+    for length in [0, 10, 100, whole.len() - 1] {
+        std::fs::write(&file, &whole[..length]).unwrap();
+        assert!(matches!(
+            store.state(&hash),
+            Err(StoreError::Corrupt { .. })
+        ));
+    }
+    std::fs::write(&file, &whole).unwrap();
+    assert_eq!(store.state(&hash).unwrap(), Some(large(1)));
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(
+        store.state(&hash),
+        Err(StoreError::Corrupt { .. })
+    ));
+}
+
+/// What a process leaves that ends after a run is over and before its files are removed.
+#[test]
+fn files_of_runs_without_a_state_are_removed_when_a_state_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(ClientSqlite::open(directory.path()).unwrap());
+    let left = directory.path().join("state-0011223344556677-1");
+    for brief in [false, true] {
+        std::fs::write(&left, [1; 1000]).unwrap();
+        match brief {
+            true => drop(ClientSqlite::open_briefly(directory.path()).unwrap()),
+            false => drop(ClientSqlite::open(directory.path()).unwrap()),
+        }
+        assert!(!left.exists());
+    }
+}

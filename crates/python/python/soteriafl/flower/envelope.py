@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from ..errors import MessageError
 
-__all__ = ["FOREIGN", "REFUSED", "UNABLE", "pack", "trouble", "unpack"]
+__all__ = ["FOREIGN", "REFUSED", "UNABLE", "pack", "shown", "trouble", "unpack"]
 
 #: The name of our record in a message.
 _RECORD = "soteriafl"
@@ -16,6 +16,9 @@ _PROTOCOL = 1
 
 #: Above this many bytes they travel as an array, which Flower cuts into pieces.
 _LARGE = 1 << 20
+
+#: Characters of the other side's words that are shown.
+_LONGEST_WORDS = 300
 
 #: Codes of `flwr.app.Error`, far from Flower's own. What they say never depends on a record.
 REFUSED, UNABLE, FOREIGN = 18101, 18102, 18103
@@ -53,15 +56,14 @@ def unpack(message: Message) -> bytes:
         found, content = record.get("protocol"), record.get("bytes")
     elif isinstance(record, ArrayRecord) and isinstance(record.get("bytes"), Array):
         array = record["bytes"]
-        kind, _, version = array.stype.partition(".")
-        found = int(version) if kind == "soteriafl" and version.isdecimal() else None
-        content = array.data
+        ours = array.stype == f"soteriafl.{_PROTOCOL}"
+        found, content = _PROTOCOL if ours else array.stype, array.data
     else:
         raise MessageError("it has no record of SoteriaFL")
     if found != _PROTOCOL:
         raise MessageError(
-            f"it is of protocol {found!r}, and this side speaks {_PROTOCOL}: both need the same "
-            "version of soteriafl"
+            f"it is of protocol {shown(repr(found))}, and this side speaks {_PROTOCOL}: both need "
+            "the same version of soteriafl"
         )
     if not isinstance(content, bytes):
         raise MessageError("its record holds no bytes")
@@ -71,3 +73,9 @@ def unpack(message: Message) -> bytes:
 def trouble(code: int) -> Error:
     """What is said instead of an answer."""
     return Error(code, _TEXT[code])
+
+
+def shown(said: str) -> str:
+    """What the other side said, for a log or an error: it may be long, and hold anything."""
+    words = said[:_LONGEST_WORDS] + ("..." if len(said) > _LONGEST_WORDS else "")
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in words)

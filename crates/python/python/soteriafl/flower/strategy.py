@@ -22,7 +22,7 @@ from .. import _soteriafl as native
 from ..errors import ConfigError, MessageError, RunRefused, SoteriaError
 from ..results import Run, load
 from ..simulation import given_settings
-from .envelope import FOREIGN, REFUSED, pack, unpack
+from .envelope import FOREIGN, REFUSED, pack, shown, unpack
 
 __all__ = ["SoteriaStrategy"]
 
@@ -31,11 +31,18 @@ _log = logging.getLogger("flwr.soteriafl")
 #: Sections of the configuration: other keys of a run_config are the app's own.
 _SECTIONS = ("algorithm", "data", "deployment", "model", "privacy", "run")
 
-#: The longest pause of a node that is in trouble, and the longest between two looks for answers.
-_LONGEST_PAUSE, _LONGEST_LOOK = 30.0, 0.25
+#: The longest pause of a node that is in trouble, the longest between two looks for answers, and
+#: the longest between two where looking itself takes long.
+_LONGEST_PAUSE, _LONGEST_LOOK, _LONGEST_REST = 30.0, 0.25, 2.0
 
 #: Seconds between two looks for nodes that came or went.
 _NODES_EVERY = 2.0
+
+#: A look for answers may take one part of the time, and so many parts are left to whoever answers.
+_BETWEEN_LOOKS = 4.0
+
+#: Questions in one request to the transport, which has limits of its own.
+_AT_ONCE = 500
 
 
 @dataclass
@@ -44,6 +51,8 @@ class _Peer:
 
     #: When it was asked what it has not answered yet.
     asked: float | None = None
+    #: Answers heard from all nodes until then, and those on their way to which it came last.
+    behind: int = 0
     #: Not asked before this time, after so many troubles in a row.
     pause: float = 0.0
     troubles: int = 0
@@ -74,7 +83,8 @@ class SoteriaStrategy(Strategy):
         Which client each node may be, by node id; unless given, what nodes say, one number for a
         node and one node for a number.
     patience
-        Seconds after which a node is asked again that has not answered.
+        Seconds after which a node is asked again that has not answered; more, as long as answers
+        come to what was asked before.
     """
 
     def __init__(
@@ -113,6 +123,8 @@ class SoteriaStrategy(Strategy):
         self._known: set[int] = set()
         #: Whom each question went to that has no answer yet.
         self._asked: dict[str, int] = {}
+        #: How many answers have come, when the last one did, and how long the last look took.
+        self._heard, self._last, self._look = 0, -self._patience, 0.0
         self._looked = -_NODES_EVERY
         self._metrics: dict[int, MetricRecord] = {}
         for warning in self._server.warnings:
@@ -171,19 +183,22 @@ class SoteriaStrategy(Strategy):
         seen, moved, look = self.round, time.monotonic(), 0.001
         while not self._server.acknowledged:
             happened = self._exchange(grid)
-            self._server.tick(self._now())
+            happened = self._server.tick(self._now()) or happened
             if self.round > seen:
                 seen = self.round
                 self._closed(result, evaluate_fn)
+            # With thousands of nodes a look takes long, and so does what it keeps from going on.
+            rest = min(_BETWEEN_LOOKS * self._look, _LONGEST_REST)
             if happened:
                 moved, look = time.monotonic(), 0.001
+                time.sleep(rest)
                 continue
             self._may_go_on(time.monotonic() - moved, timeout)
             if self._server.finished and time.monotonic() - moved > min(timeout, self._patience):
                 # Whoever does not answer learns the end when it asks its own operator.
                 _log.warning("soteriafl: not all clients know the end")
                 break
-            time.sleep(look)
+            time.sleep(max(look, rest))
             look = min(2 * look, _LONGEST_LOOK)
         for found in self._server.finish():
             _log.warning("soteriafl: %s", found)
@@ -236,17 +251,32 @@ class SoteriaStrategy(Strategy):
     def _exchange(self, grid: Grid) -> bool:
         """Asks whom there is to ask, and hears what has come; says whether anything has."""
         questions = self._questions(grid)
-        if questions:
-            ids = list(grid.push_messages(questions))
-            # What could not be pushed has no id, and is asked again.
-            for question, name in zip(questions, ids, strict=False):
-                node = question.metadata.dst_node_id
-                if name:
-                    self._asked[name], self._peers[node].asked = node, time.monotonic()
+        for first in range(0, len(questions), _AT_ONCE):
+            self._push(grid, questions[first : first + _AT_ONCE])
+        began = time.monotonic()
+        replies = list(grid.pull_messages(list(self._asked))) if self._asked else []
+        self._look = time.monotonic() - began
         heard = False
-        for reply in grid.pull_messages(list(self._asked)) if self._asked else ():
+        for reply in replies:
             heard = self._hear(reply) or heard
         return heard
+
+    def _push(self, grid: Grid, questions: list[Message]) -> None:
+        """Sends questions. What could not be sent is asked again."""
+        names = {name for name in grid.push_messages(questions) if name}
+        now = time.monotonic()
+        for question in questions:
+            # A grid gives names to the messages themselves; of what it could not send it may say
+            # nothing, so the place in its answer would be another question's.
+            name, node = question.metadata.message_id, question.metadata.dst_node_id
+            peer = self._peers[node]
+            if name not in names:
+                peer.pause = now + min(1.0, self._patience)
+                continue
+            self._asked[name], peer.asked = node, now
+        behind = self._heard + len(self._asked)
+        for question in questions:
+            self._peers[question.metadata.dst_node_id].behind = behind
 
     # --- Flower's own loop -----------------------------------------------------------------------
 
@@ -292,8 +322,7 @@ class SoteriaStrategy(Strategy):
         questions = []
         for node in sorted(self._known):
             peer = self._peers.setdefault(node, _Peer())
-            waits = peer.asked is not None and now - peer.asked < self._patience
-            if peer.refused or now < peer.pause or waits:
+            if peer.refused or now < peer.pause or self._waits_for(peer, now):
                 continue
             client = self._server.client_of(node)
             if client is None:
@@ -304,6 +333,16 @@ class SoteriaStrategy(Strategy):
                 name = str(self._server.round)
                 questions.append(Message(pack(question), node, MessageType.TRAIN, group_id=name))
         return questions
+
+    def _waits_for(self, peer: _Peer, now: float) -> bool:
+        """Whether its answer may still come: if little time has passed, or if answers come, and
+        not as many as were due before its own. A transport that needs longer for all nodes than
+        the patience with one would otherwise be given everything twice."""
+        if peer.asked is None:
+            return False
+        if now - peer.asked < self._patience:
+            return True
+        return self._heard < peer.behind and now - self._last < self._patience
 
     def _see(self, nodes: set[int]) -> None:
         """Nodes that are there; others may answer as the clients of those that are not."""
@@ -320,6 +359,7 @@ class SoteriaStrategy(Strategy):
         node = self._asked.pop(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
         peer = self._peers.setdefault(node, _Peer())
         peer.asked = None
+        self._heard, self._last = self._heard + 1, time.monotonic()
         if reply.has_error():
             self._trouble(node, peer, reply.error.code, reply.error.reason or "")
             return False
@@ -353,6 +393,7 @@ class SoteriaStrategy(Strategy):
         first = min(1.0, self._patience)
         peer.pause = time.monotonic() + min(first * 2.0**peer.troubles, _LONGEST_PAUSE)
         peer.troubles = min(peer.troubles + 1, 16)
+        reason = shown(reason)
         if peer.said != reason:
             peer.said = reason
             _log.warning("soteriafl: node %d: %s", node, reason)
