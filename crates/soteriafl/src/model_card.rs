@@ -145,14 +145,21 @@ fn privacy(card: &mut String, privacy: &Value) {
             };
             let _ = writeln!(
                 card,
-                "Proved: the messages of every client are ({epsilon}, {})-locally differentially \
+                "Proved: the messages of every client are ({}, {})-locally differentially \
                  private for {whom} ({}), with noise that is {}. The model is computed from \
                  these messages alone. Metrics of training records and schemas or settings that \
                  somebody chose by looking at records stand outside of this claim.\n",
+                rounded_up(epsilon),
                 privacy["delta"],
                 word(&privacy["adjacency"]),
                 word(&privacy["noise"]),
             );
+            if privacy["ranges"].is_object() {
+                card.push_str(
+                    "Ranges above that nobody knew were estimated from the records, by releases that \
+                     the claim covers.\n\n",
+                );
+            }
         }
         None => {
             let claim = word(&privacy["claim"]);
@@ -169,8 +176,12 @@ fn quality(card: &mut String, summary: &Value) {
     let mut found = false;
     for (name, value) in summary["final"].as_object().into_iter().flatten() {
         let shown = !matches!(name.as_str(), "loss" | "grad_norm_sq" | "utility");
-        if let Some(value) = value.as_f64().filter(|_| shown) {
-            let _ = writeln!(card, "- {}: {value:.4}", name.replace('_', " "));
+        let value = match value.as_u64() {
+            Some(count) => Some(count.to_string()),
+            None => value.as_f64().map(|value| format!("{value:.4}")),
+        };
+        if let Some(value) = value.filter(|_| shown) {
+            let _ = writeln!(card, "- {}: {value}", called(name));
             found = true;
         }
     }
@@ -181,6 +192,38 @@ fn quality(card: &mut String, summary: &Value) {
     for warning in summary["warnings"].as_array().into_iter().flatten() {
         let _ = writeln!(card, "**Warning:** {}\n", plain(word(warning)));
     }
+}
+
+/// What a metric is called in words.
+fn called(name: &str) -> String {
+    match name {
+        "auc" => "area under the ROC curve".to_owned(),
+        "r2" => "R²".to_owned(),
+        "rmse" => "root mean squared error".to_owned(),
+        "mean_rmse" => "the same by always answering the mean".to_owned(),
+        "mae" => "mean absolute error".to_owned(),
+        "majority_accuracy" => "test accuracy by always answering the most common class".to_owned(),
+        "outside_range" => "true numbers outside of the range".to_owned(),
+        other => other.replace('_', " "),
+    }
+}
+
+/// An epsilon with four digits, never less than it is.
+fn rounded_up(epsilon: f64) -> String {
+    if epsilon <= 0.0 || !epsilon.is_finite() {
+        return epsilon.to_string();
+    }
+    let unit = 10f64.powf(epsilon.log10().floor() - 3.0);
+    let mut steps = (epsilon / unit).ceil();
+    let text = |steps: f64| {
+        format!("{:.12e}", steps * unit)
+            .parse::<f64>()
+            .unwrap_or(epsilon)
+    };
+    while text(steps) < epsilon {
+        steps += 1.0;
+    }
+    text(steps).to_string()
 }
 
 fn usage(card: &mut String, about: &Value) {
