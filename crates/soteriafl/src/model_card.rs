@@ -8,8 +8,9 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use soteriafl_accountant::round_up;
 
-use crate::words::counted;
+use crate::words::{counted, readable};
 
 /// The card of a model with these bytes, from the run with this summary.
 pub fn markdown(summary: &Value, model: &[u8]) -> String {
@@ -149,7 +150,7 @@ fn privacy(card: &mut String, privacy: &Value) {
                  private for {whom} ({}), with noise that is {}. The model is computed from \
                  these messages alone. Metrics of training records and schemas or settings that \
                  somebody chose by looking at records stand outside of this claim.\n",
-                rounded_up(epsilon),
+                readable(round_up(epsilon, 4)),
                 privacy["delta"],
                 word(&privacy["adjacency"]),
                 word(&privacy["noise"]),
@@ -206,24 +207,6 @@ fn called(name: &str) -> String {
         "outside_range" => "true numbers outside of the range".to_owned(),
         other => other.replace('_', " "),
     }
-}
-
-/// An epsilon with four digits, never less than it is.
-fn rounded_up(epsilon: f64) -> String {
-    if epsilon <= 0.0 || !epsilon.is_finite() {
-        return epsilon.to_string();
-    }
-    let unit = 10f64.powf(epsilon.log10().floor() - 3.0);
-    let mut steps = (epsilon / unit).ceil();
-    let text = |steps: f64| {
-        format!("{:.12e}", steps * unit)
-            .parse::<f64>()
-            .unwrap_or(epsilon)
-    };
-    while text(steps) < epsilon {
-        steps += 1.0;
-    }
-    text(steps).to_string()
 }
 
 fn usage(card: &mut String, about: &Value) {
