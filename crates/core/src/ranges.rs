@@ -151,10 +151,11 @@ fn one_hot(
 /// The shares of a column's records in each place, and the noise on each.
 fn shares(average: &Average, columns: usize, places: usize) -> (Vec<Vec<f64>>, f64) {
     let scale = (columns as f64).sqrt();
+    let noise = noise_of_a_share(average, columns);
     let share = |&value: &f32| scale * f64::from(value);
     let each = average.values.chunks_exact(places);
     let each = each.map(|column| column.iter().map(share).collect());
-    (each.collect(), scale * average.noise)
+    (each.collect(), noise)
 }
 
 /// An interval for each column, from the average of the first release.
@@ -204,6 +205,11 @@ fn interval(shares: &[f64], noise: f64) -> Range {
         (Some(up), None) if !near_zero => (edge(bottom), edge(up + 1)),
         (up, None) => (0.0, edge(up.unwrap_or(top) + 1)),
     }
+}
+
+/// The standard deviation of the noise on the share of a column's records in one place.
+pub fn noise_of_a_share(average: &Average, columns: usize) -> f64 {
+    (columns as f64).sqrt() * average.noise
 }
 
 /// The ranges, from the intervals and the average of the second release.

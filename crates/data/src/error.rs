@@ -162,16 +162,7 @@ impl DataError {
     pub fn lines(&self, values: bool) -> Vec<String> {
         match self {
             DataError::Table(faults) => faults.lines(values),
-            DataError::Columns { path, faults } => {
-                let text = |fault: &ColumnFault| match values {
-                    true => fault.to_string(),
-                    false => fault.without_names(),
-                };
-                let lines = faults.iter().map(text);
-                lines
-                    .map(|line| format!("{}: {line}", path.display()))
-                    .collect()
-            }
+            DataError::Columns { path, faults } => ColumnFault::lines(faults, path, values),
             DataError::Format {
                 place, expected, ..
             } if !values => vec![format!(
@@ -198,11 +189,7 @@ impl DataError {
     pub fn advice(&self) -> Option<String> {
         match self {
             DataError::Table(faults) => faults.advice(),
-            DataError::Columns { faults, .. } => {
-                let mut advice: Vec<&str> = faults.iter().map(ColumnFault::advice).collect();
-                advice.dedup();
-                Some(advice.join("; "))
-            }
+            DataError::Columns { faults, .. } => Some(ColumnFault::all_advice(faults).join("; ")),
             DataError::Foreign { kind, .. } => Some(kind.advice().to_owned()),
             DataError::Quantity { .. } => Some(
                 "to predict the number itself give its public range, data.target_range = [LOW, HIGH]; \

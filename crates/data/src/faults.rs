@@ -46,6 +46,8 @@ pub(super) enum Kind {
     Truth,
     /// What is no date.
     Date,
+    /// Bytes that are no text.
+    Encoding,
 }
 
 impl Kind {
@@ -59,20 +61,33 @@ impl Kind {
             Kind::Text => "text",
             Kind::NotFinite => "infinity or nan",
             Kind::TooLarge => "a larger one",
-            Kind::Label | Kind::Unknown | Kind::Truth | Kind::Date => "something else",
+            Kind::Label | Kind::Unknown | Kind::Truth | Kind::Date | Kind::Encoding => {
+                "something else"
+            }
             Kind::Gap => "a gap",
         }
     }
 
-    /// What a person can do about it.
-    fn advice(self) -> Option<&'static str> {
+    /// What a person can do about it, who has a schema or has none.
+    fn advice(self, by_schema: bool) -> Option<&'static str> {
         Some(match self {
             Kind::Layout => return None,
+            Kind::Nothing if by_schema => "fill in what is missing, or leave those rows out",
+            Kind::Text if by_schema => {
+                "write numbers with a point and without units, list words that stand for a gap \
+                 under `missing` in the schema, or give the column another kind or role there"
+            }
+            Kind::Label if by_schema => {
+                "write the labels as the schema has them, or add what is missing to its `classes`"
+            }
             Kind::Columns => {
                 "give every row as many fields as the first line (a separator inside of a field \
                  needs quotes around it)"
             }
-            Kind::Quote => "close every quote in its line, and double quotes inside of quotes",
+            Kind::Quote => {
+                "close every quote in its line (a line is a row: take line breaks out of quoted \
+                 text), and double quotes inside of quotes"
+            }
             Kind::Nothing => {
                 "fill in what is missing, leave those rows or columns out, or describe the table \
                  by a schema, which `soteria schema draft` proposes"
@@ -102,6 +117,9 @@ impl Kind {
                  values = [\"M\", \"F\"] has the second one for yes"
             }
             Kind::Date => "write dates as 2024-12-31, 2024/12/31 or 31.12.2024",
+            Kind::Encoding => {
+                "write the file in UTF-8: with iconv -f LATIN1 -t UTF-8, if it is Latin-1"
+            }
         })
     }
 }
@@ -124,6 +142,8 @@ pub struct Faults {
     rows: u64,
     /// What is counted to say where a row stands: lines, or rows.
     places: &'static str,
+    /// Whether a schema says what should stand in the table.
+    by_schema: bool,
     /// By column, counted from 0, whole rows first.
     faults: BTreeMap<(Option<usize>, Kind), Fault>,
 }
@@ -136,6 +156,7 @@ impl Faults {
             names,
             rows: 0,
             places: "line",
+            by_schema: false,
             faults: BTreeMap::new(),
         }
     }
@@ -143,6 +164,14 @@ impl Faults {
     /// The same for a file whose rows are counted in these.
     pub(super) fn counted_in(self, places: &'static str) -> Faults {
         Faults { places, ..self }
+    }
+
+    /// The same for a table that a schema describes.
+    pub(super) fn by_schema(self) -> Faults {
+        Faults {
+            by_schema: true,
+            ..self
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -211,7 +240,7 @@ impl Faults {
         let places: Vec<String> = fault
             .first
             .iter()
-            .map(|(line, found)| match quoted {
+            .map(|(line, found)| match quoted && found != "nothing" {
                 true => format!("{line} ({found})"),
                 false => line.to_string(),
             })
@@ -255,7 +284,8 @@ impl Faults {
         }
         let mut kinds: Vec<Kind> = self.faults.keys().map(|&(_, kind)| kind).collect();
         kinds.sort_unstable();
-        let mut advice: Vec<&str> = kinds.into_iter().filter_map(Kind::advice).collect();
+        let advice = |kind: Kind| kind.advice(self.by_schema);
+        let mut advice: Vec<&str> = kinds.into_iter().filter_map(advice).collect();
         advice.dedup();
         (!advice.is_empty()).then(|| advice.join("; "))
     }

@@ -31,6 +31,15 @@ pub enum Foreign {
     Pickle,
     Pdf,
     Html,
+    Xml,
+    Json,
+    Arff,
+    Image,
+    Word,
+    Media,
+    Idx,
+    Binary,
+    OldText,
 }
 
 impl Foreign {
@@ -62,8 +71,26 @@ impl Foreign {
             [0x80, 2..=5, ..] => Foreign::Pickle,
             _ if starts(b"%PDF-") => Foreign::Pdf,
             _ if is_page(head) => Foreign::Html,
+            _ if begins_with_words(head, &["<?xml"]) => Foreign::Xml,
+            _ if is_json(head) => Foreign::Json,
+            _ if begins_with_words(head, &["@relation"]) => Foreign::Arff,
+            _ if is_image(head) => Foreign::Image,
+            _ if is_media(head) => Foreign::Media,
             _ => return None,
         })
+    }
+
+    /// The same of a file that has to be text.
+    pub(super) fn of_text(head: &[u8]) -> Option<Foreign> {
+        // Text has tabs and ends of lines below the blank, and perhaps a stray byte.
+        let odd = |byte: &&u8| **byte < b' ' && !byte.is_ascii_whitespace();
+        let returns = head.iter().filter(|&&byte| byte == b'\r').count();
+        match head {
+            [0, 0, 8 | 9 | 11..=14, 1..=4, ..] => Some(Foreign::Idx),
+            _ if 20 * head.iter().filter(odd).count() > head.len() => Some(Foreign::Binary),
+            _ if returns > 1 && !head.contains(&b'\n') => Some(Foreign::OldText),
+            _ => None,
+        }
     }
 
     /// What to do about it.
@@ -94,7 +121,27 @@ impl Foreign {
                 "write it in UTF-8: with iconv -f UTF-16 -t UTF-8, or as \"CSV UTF-8\" in a \
                  spreadsheet"
             }
-            Foreign::Pdf => "it holds pages, not a table: look for the data as CSV",
+            Foreign::Pdf | Foreign::Word => "it holds pages, not a table: look for the data as CSV",
+            Foreign::Xml | Foreign::Json => {
+                "write it as a table with a row for each record, with pandas by read_json or \
+                 read_xml and then to_csv(\"FILE.csv\", index=False), and name that as csv:FILE.csv"
+            }
+            Foreign::Arff => {
+                "take out all lines up to @data, write the names of the columns in their place, and \
+                 name the rest as csv:FILE"
+            }
+            Foreign::Image => {
+                "it is one picture: write all of them as one array, a picture for each record, and \
+                 name that as npz:FILE (arrays x and y), or in MNIST's format as idx:DIR"
+            }
+            Foreign::Media => "look for what was measured in it, as CSV",
+            Foreign::Idx => "name the folder it stands in as idx:DIR",
+            Foreign::Binary => {
+                "write features and labels as one table in CSV and name that as csv:FILE"
+            }
+            Foreign::OldText => {
+                "write its lines with the ends of today: tr '\\r' '\\n' < FILE > FILE.csv"
+            }
             Foreign::Html => {
                 "it holds a web page, perhaps in place of a download that failed: fetch the data \
                  again"
@@ -118,6 +165,8 @@ fn zipped(head: &[u8], name: &Path) -> Foreign {
         || ending == "ods"
     {
         Foreign::OpenDocument
+    } else if inside.starts_with(b"word/") || ending == "docx" || ending == "odt" {
+        Foreign::Word
     } else if inside.starts_with(b"xl/") || inside == b"[Content_Types].xml" || ending == "xlsx" {
         Foreign::Excel
     } else {
@@ -130,8 +179,50 @@ fn is_text(byte: u8) -> bool {
 }
 
 fn is_page(head: &[u8]) -> bool {
-    let text = head.trim_ascii_start().to_ascii_lowercase();
-    text.starts_with(b"<!doctype html") || text.starts_with(b"<html")
+    begins_with_words(head, &["<!doctype html", "<html", "<table"])
+}
+
+/// Whether the text begins with one of these, in small letters or capitals.
+fn begins_with_words(head: &[u8], words: &[&str]) -> bool {
+    let text = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
+    let text = text.trim_ascii_start();
+    words.iter().any(|word| {
+        let start = text.get(..word.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
+    })
+}
+
+/// An object or a list: no line of a table begins with a bracket and what only JSON has behind one.
+fn is_json(head: &[u8]) -> bool {
+    let text = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
+    let text = text.trim_ascii_start();
+    match text.split_first() {
+        Some((b'{', rest)) => matches!(rest.trim_ascii_start().first(), Some(b'"' | b'}')),
+        Some((b'[', rest)) => matches!(rest.trim_ascii_start().first(), Some(b'{' | b'[' | b'"')),
+        _ => false,
+    }
+}
+
+fn is_image(head: &[u8]) -> bool {
+    let starts = |magic: &[u8]| head.starts_with(magic);
+    let kind = head.get(8..12);
+    starts(b"\x89PNG\r\n\x1a\n")
+        || starts(b"\xff\xd8\xff")
+        || starts(b"GIF87a")
+        || starts(b"GIF89a")
+        || starts(b"II*\0")
+        || starts(b"MM\0*")
+        || (starts(b"BM") && head.get(6..10) == Some(&[0; 4]))
+        || (starts(b"RIFF") && kind == Some(b"WEBP"))
+}
+
+fn is_media(head: &[u8]) -> bool {
+    let wave = head.starts_with(b"RIFF") && head.get(8..12) != Some(b"WEBP");
+    let tagged = wave
+        && head
+            .get(4..8)
+            .is_some_and(|size| size.iter().any(|b| *b < b' '));
+    tagged || head.get(4..8) == Some(b"ftyp") || head.starts_with(b"OggS\0")
 }
 
 impl fmt::Display for Foreign {
@@ -156,6 +247,15 @@ impl fmt::Display for Foreign {
             Foreign::Pickle => "a Python pickle",
             Foreign::Pdf => "a PDF document",
             Foreign::Html => "a web page",
+            Foreign::Xml => "XML",
+            Foreign::Json => "JSON",
+            Foreign::Arff => "an ARFF file",
+            Foreign::Image => "a picture",
+            Foreign::Word => "a text document",
+            Foreign::Media => "sound or film",
+            Foreign::Idx => "an IDX file, as MNIST has them",
+            Foreign::Binary => "something that is no text",
+            Foreign::OldText => "lines that end in a carriage return alone, as on old Macs",
         })
     }
 }
@@ -222,6 +322,36 @@ mod tests {
             (b"\x80\x04\x95\x10".to_vec(), "x", Foreign::Pickle),
             (b"%PDF-1.7\n".to_vec(), "x", Foreign::Pdf),
             (b"\n<!DOCTYPE html>\n<p>".to_vec(), "x", Foreign::Html),
+            (b"<table border=1>\n<tr>".to_vec(), "x", Foreign::Html),
+            (
+                b"\xef\xbb\xbf<?xml version='1.0'?>\n<data>".to_vec(),
+                "x",
+                Foreign::Xml,
+            ),
+            (b"{\"age\":{\"0\":62}}".to_vec(), "x", Foreign::Json),
+            (
+                b"{\"age\":62,\"y\":1}\n{\"age\":63,\"y\":0}\n".to_vec(),
+                "x",
+                Foreign::Json,
+            ),
+            (b"[\n  {\"age\": 62}\n]".to_vec(), "x", Foreign::Json),
+            (b"@RELATION iris\n@attribute".to_vec(), "x", Foreign::Arff),
+            (
+                b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec(),
+                "x",
+                Foreign::Image,
+            ),
+            (b"\xff\xd8\xff\xe0\0\x10JFIF".to_vec(), "x", Foreign::Image),
+            (b"GIF89a\x14\0\x14\0".to_vec(), "x", Foreign::Image),
+            (b"II*\0\x08\0\0\0".to_vec(), "x", Foreign::Image),
+            (
+                b"BM\x36\x05\0\0\0\0\0\x006\x04".to_vec(),
+                "x",
+                Foreign::Image,
+            ),
+            (b"RIFF\x10\0\0\0WEBPVP8 ".to_vec(), "x", Foreign::Image),
+            (b"RIFF\x10\0\0\0WAVEfmt ".to_vec(), "x", Foreign::Media),
+            (zip("word/document.xml", "x"), "x.csv", Foreign::Word),
         ]
     }
 
@@ -251,8 +381,34 @@ mod tests {
     }
 
     #[test]
+    fn text_is_told_from_what_is_none() {
+        for (bytes, kind) in [
+            (&b"\0\0\x08\x03\0\0\xea\x60"[..], Some(Foreign::Idx)),
+            (b"\x7fELF\x02\x01\x01\0\0\0\0\0", Some(Foreign::Binary)),
+            (b"a,b\r1,2\r3,4\r", Some(Foreign::OldText)),
+            (b"a,b\r\n1,2\r\n", None),
+            (b"a,b\r", None),
+            (b"", None),
+            // A stray byte is a fault of its field.
+            (b"a,b,label\n1,2,no\n1,\x002,yes\n3,4,yes\n", None),
+        ] {
+            assert_eq!(Foreign::of_text(bytes), kind, "{bytes:?}");
+            let (name, schema) = (Path::new("t"), Schema::default());
+            let read = csv::read_from(bytes, name, &csv::Format::default(), &schema);
+            let found = match read {
+                Err(DataError::Foreign { kind, .. }) => Some(kind),
+                _ => None,
+            };
+            assert_eq!(found, kind, "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn tables_that_begin_with_the_same_letters_are_tables() {
-        for name in ["PAR1", "PARE", "PK", "BZh9", "FEA1", "7z", "<html", "%PDF"] {
+        for name in [
+            "PAR1", "PARE", "PK", "BZh9", "FEA1", "7z", "<html", "%PDF", "GIF", "BM", "RIFF",
+            "[a]", "{x}", "@rel",
+        ] {
             let text = format!("{name},b,label\n1,2,a\n3,4,b\n");
             let format = csv::Format::default();
             let read = csv::read_from(text.as_bytes(), Path::new("t"), &format, &Schema::default());

@@ -170,6 +170,9 @@ impl Labels {
     pub(super) fn push_cell(&mut self, cell: Cell<'_>) -> Result<(), (Kind, String)> {
         let refused = match cell {
             Cell::Gap | Cell::Text(b"") => return Err((Kind::Nothing, "a label".to_owned())),
+            Cell::Text(_) if !cell.is_text() => {
+                return Err((Kind::Encoding, "a label in UTF-8".to_owned()));
+            }
             Cell::Text(text) => self.push(text),
             Cell::Number(number) => self.push(number.to_string().as_bytes()),
         };

@@ -80,6 +80,17 @@ impl<'a> Input<'a> {
         &self.head
     }
 
+    /// The same if it can be text.
+    pub(super) fn as_text(self) -> Result<Self, DataError> {
+        match Foreign::of_text(&self.head) {
+            None => Ok(self),
+            Some(kind) => Err(DataError::Foreign {
+                path: self.path,
+                kind,
+            }),
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -20,6 +20,7 @@ mod columns;
 mod date;
 mod draft;
 mod encode;
+mod missing;
 mod table;
 
 use std::collections::HashSet;
@@ -34,6 +35,7 @@ pub use table::Adjustment;
 pub(crate) use table::{Groups, TableRows, read_tables};
 
 use encode::Encoder;
+use missing::Missing;
 
 /// Whether the ranges and values of a schema were known without its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +159,7 @@ const MOST_ENCODED: usize = 1 << 20;
 pub struct TableSchema {
     ranges: Ranges,
     numbers: Numbers,
-    missing: Vec<String>,
+    missing: Missing,
     columns: Vec<Column>,
     encoders: Vec<Encoder>,
     features: Arc<[String]>,
@@ -193,7 +195,7 @@ impl TableSchema {
         Ok(TableSchema {
             ranges,
             numbers,
-            missing,
+            missing: Missing::new(missing),
             columns,
             encoders,
             features,
@@ -212,7 +214,7 @@ impl TableSchema {
 
     /// The fields that say nothing.
     pub fn missing(&self) -> &[String] {
-        &self.missing
+        self.missing.words()
     }
 
     /// The columns, in the order of the table.
@@ -293,7 +295,12 @@ impl TableSchema {
             column
         };
         let columns = self.columns.iter().map(known).collect();
-        TableSchema::new(self.ranges, self.numbers, self.missing.clone(), columns)
+        TableSchema::new(
+            self.ranges,
+            self.numbers,
+            self.missing.words().to_vec(),
+            columns,
+        )
     }
 
     /// The encoder of every feature column, in the order of columns.
@@ -301,8 +308,9 @@ impl TableSchema {
         &self.encoders
     }
 
-    fn is_missing(&self, field: &[u8]) -> bool {
-        self.missing.iter().any(|word| word.as_bytes() == field)
+    /// Whether a field says nothing.
+    fn is_missing(&self, field: Cell<'_>) -> bool {
+        self.missing.has(field)
     }
 }
 

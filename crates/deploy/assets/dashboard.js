@@ -67,7 +67,8 @@
     $("bar").setAttribute("aria-valuemax", String(about.rounds));
     $("fill").style.width = (about.rounds ? Math.min(100, 100 * status.round / about.rounds) : 0) + "%";
     say("round-note", roundNote());
-    say("accuracy", orDash(newest("test_accuracy"), percent));
+    say("accuracy-title", predictsNumbers() ? "Test loss" : "Test accuracy");
+    say("accuracy", predictsNumbers() ? plain(newest("test_loss"), 4) : orDash(newest("test_accuracy"), percent));
     say("accuracy-note", newest("test_accuracy") === null ? unmeasured() : "loss " + orDash(newest("test_loss"), value => plain(value, 4)));
     say("epsilon", about.epsilon === null ? "no ε" : "ε = " + roundedUp(about.epsilon));
     say("epsilon-note", about.epsilon === null ? about.claim
@@ -91,7 +92,10 @@
     say("more", status.more_clients ? "and " + count(status.more_clients) + " more; those furthest behind are shown" : "");
     say("version", "soteria " + about.version + ".");
   }
-  const unmeasured = () => (status === null ? "loading" : status.about.tested ? "nothing is measured yet" : "the server has no test set");
+  /* A model of a number has a loss on the test set, and never an accuracy. */
+  const predictsNumbers = () => newest("test_accuracy") === null && newest("test_loss") !== null;
+  const unmeasured = () => (status === null ? "loading" : !status.about.tested ? "the server has no test set"
+    : predictsNumbers() ? "the model predicts a number, which is not right or wrong" : "nothing is measured yet");
   const unclosed = () => (status === null ? "loading" : "no round has closed yet");
   /* Who is waited for and since when, in words. */
   const clock = time => new Date(1000 * time).toLocaleTimeString([], { hour12: false });

@@ -116,6 +116,24 @@ pub fn noise(ratio: Option<f64>, parameters: usize) -> Option<String> {
     ))
 }
 
+/// The noise on the share of a column's records in one power of two above which nobody can tell
+/// where they are: of some fifty sums of three such shares the largest is then about four times as
+/// large by noise alone, and all records together have one.
+const LOUDEST_RANGE: f64 = 0.25;
+
+/// A warning where ranges that clients have released are guesses, for noise that public quantities
+/// decide.
+pub fn ranges(noise: f64) -> Option<String> {
+    (noise > LOUDEST_RANGE).then(|| {
+        format!(
+            "private ranges are guesses here: the noise on the share of a column's records in one \
+             power of two is {noise:.2}, and above {LOUDEST_RANGE} it is chance which one holds \
+             most; any range in the schema that is not absurd does better, and so do more records, \
+             fewer columns whose ranges are private, or a larger epsilon"
+        )
+    })
+}
+
 /// A warning where models have left the range of their messages.
 pub fn cut_off(values: u64) -> Option<String> {
     (values > 0).then(|| {

@@ -8,9 +8,10 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use soteriafl_accountant::round_up;
 
 use crate::claim::START_IS_PUBLIC;
-use crate::words::counted;
+use crate::words::{counted, readable};
 
 /// The card of a model with these bytes, from the run with this summary.
 pub fn markdown(summary: &Value, model: &[u8]) -> String {
@@ -152,10 +153,11 @@ fn privacy(card: &mut String, summary: &Value) {
             };
             let _ = writeln!(
                 card,
-                "Proved: the messages of every client are ({epsilon}, {})-locally differentially \
+                "Proved: the messages of every client are ({}, {})-locally differentially \
                  private for {whom} ({}), with noise that is {}. The model is computed from \
                  these messages alone. Metrics of training records and schemas or settings that \
                  somebody chose by looking at records stand outside of this claim.\n",
+                readable(round_up(epsilon, 4)),
                 privacy["delta"],
                 word(&privacy["adjacency"]),
                 word(&privacy["noise"]),
@@ -176,6 +178,12 @@ fn privacy(card: &mut String, summary: &Value) {
                 card,
                 "Numbers of records, features and classes count as public; {START_IS_PUBLIC}.\n"
             );
+            if privacy["ranges"].is_object() {
+                card.push_str(
+                    "Ranges above that nobody knew were estimated from the records, by releases that \
+                     the claim covers.\n\n",
+                );
+            }
         }
         None => {
             let claim = word(&privacy["claim"]);
@@ -192,8 +200,12 @@ fn quality(card: &mut String, summary: &Value) {
     let mut found = false;
     for (name, value) in summary["final"].as_object().into_iter().flatten() {
         let shown = !matches!(name.as_str(), "loss" | "grad_norm_sq" | "utility");
-        if let Some(value) = value.as_f64().filter(|_| shown) {
-            let _ = writeln!(card, "- {}: {value:.4}", name.replace('_', " "));
+        let value = match value.as_u64() {
+            Some(count) => Some(count.to_string()),
+            None => value.as_f64().map(|value| format!("{value:.4}")),
+        };
+        if let Some(value) = value.filter(|_| shown) {
+            let _ = writeln!(card, "- {}: {value}", called(name));
             found = true;
         }
     }
@@ -203,6 +215,20 @@ fn quality(card: &mut String, summary: &Value) {
     }
     for warning in summary["warnings"].as_array().into_iter().flatten() {
         let _ = writeln!(card, "**Warning:** {}\n", plain(word(warning)));
+    }
+}
+
+/// What a metric is called in words.
+fn called(name: &str) -> String {
+    match name {
+        "auc" => "area under the ROC curve".to_owned(),
+        "r2" => "R²".to_owned(),
+        "rmse" => "root mean squared error".to_owned(),
+        "mean_rmse" => "the same by always answering the mean".to_owned(),
+        "mae" => "mean absolute error".to_owned(),
+        "majority_accuracy" => "test accuracy by always answering the most common class".to_owned(),
+        "outside_range" => "true numbers outside of the range".to_owned(),
+        other => other.replace('_', " "),
     }
 }
 

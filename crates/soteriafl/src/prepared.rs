@@ -132,7 +132,12 @@ impl Prepared {
         let whose = "the records, as a simulation may, outside of the claim";
         let outside = quality::outside_range(shards, whose);
         let elsewhere = self.problem.is_elsewhere().then(advice::elsewhere);
-        let first = noise.into_iter().chain(persons).chain(elsewhere);
+        let ranges = self.problem.range_noise.and_then(advice::ranges);
+        let first = noise
+            .into_iter()
+            .chain(ranges)
+            .chain(persons)
+            .chain(elsewhere);
         first.chain(columns).chain(outside).collect()
     }
 

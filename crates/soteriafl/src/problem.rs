@@ -75,6 +75,9 @@ pub struct Problem {
     pub whitening: Option<Whitening>,
     /// How many columns have ranges that clients have released.
     pub private_ranges: usize,
+    /// The noise on the share of a column's records in one power of two, by which those ranges were
+    /// found.
+    pub range_noise: Option<f64>,
     /// Value of the constant feature after scaling, before it was standardised.
     pub intercept: f64,
     /// Features and classes of the records as they were read.
@@ -147,6 +150,7 @@ impl Problem {
             prepared_by_records,
             bounded,
             private_ranges,
+            range_noise,
         } = records;
         let intercept = preparation.model.intercept();
         if intercept {
@@ -200,6 +204,7 @@ impl Problem {
             out_of_scale,
             whitening: None,
             private_ranges,
+            range_noise,
             intercept: if intercept { value } else { 0.0 },
             shape,
             adjustments,

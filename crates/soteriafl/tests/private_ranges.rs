@@ -6,6 +6,7 @@ use std::path::Path;
 use soteriafl::accounting::{self, Privacy};
 use soteriafl::config::resolve::Resolved;
 use soteriafl::config::{Config, Document};
+use soteriafl::prepared::Prepared;
 use soteriafl::problem::{Problem, ProblemError};
 use soteriafl::schema_text;
 use soteriafl::specification::Preliminary;
@@ -102,6 +103,25 @@ fn settle(problem: &Problem, resolved: &Resolved) -> Privacy {
     let records: Vec<usize> = problem.shards.iter().map(|shard| shard.rows()).collect();
     let dimension = problem.objective.dimension();
     Privacy::calibrate(&resolved.specification(), dimension, &records, false).unwrap()
+}
+
+/// With 40 records at each of four clients the noise on a share is .4 of all records.
+#[test]
+fn a_run_says_when_its_ranges_are_guesses() {
+    let folder = tempfile::tempdir().unwrap();
+    for (epsilon, rows, guesses) in [("1", "200", true), ("8", "4000", false)] {
+        let settings = [
+            format!("privacy.epsilon={epsilon}"),
+            format!("data.rows={rows}"),
+        ];
+        let settings = settings.each_ref().map(String::as_str);
+        let (problem, resolved) = load(folder.path(), &settings).unwrap();
+        let foreseen = Prepared::settle(resolved, problem).unwrap().foreseen();
+        let said = foreseen
+            .iter()
+            .any(|warning| warning.starts_with("private ranges are guesses here"));
+        assert_eq!(said, guesses, "{foreseen:?}");
+    }
 }
 
 /// Three releases and the rounds cost the target together, in closed form for whole gradients.

@@ -150,7 +150,8 @@ impl Predictions {
     /// probabilities.
     fn rows(&self) -> impl Iterator<Item = (usize, &[f64])> {
         self.probabilities
-            .chunks_exact(self.classes.len())
+            // A model of a number has no classes, and no probabilities.
+            .chunks_exact(self.classes.len().max(1))
             .map(|row| {
                 let best = (0..row.len())
                     .rev()

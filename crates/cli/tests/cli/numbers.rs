@@ -94,6 +94,43 @@ fn a_number_is_predicted_in_its_unit_and_the_files_say_so() {
         .map(|cell| cell.parse().unwrap())
         .collect();
     assert!((cells[1] - cells[2]).abs() < 3.0, "{cells:?}");
+    // Rows without the number are given theirs, on the terminal, in a file and as JSON.
+    place.write("new.csv", "rooms,floor\n1,0\n-1,0.5\n");
+    let predict = ["predict", "--model", "run", "--data", "csv:new.csv"];
+    let said = place.run(&predict).well().stdout;
+    let numbers: Vec<f64> = said
+        .lines()
+        .skip(1)
+        .map(|line| line.parse().unwrap())
+        .collect();
+    assert!(
+        said.starts_with("prediction\n") && numbers.len() == 2,
+        "{said}"
+    );
+    assert!(
+        (numbers[0] - 32.0).abs() < 2.0 && (numbers[1] - 5.5).abs() < 2.0,
+        "{said}"
+    );
+    place
+        .run(&[&predict[..], &["--out", "numbers.csv"]].concat())
+        .well();
+    assert_eq!(place.text("numbers.csv"), said);
+    let object = place
+        .run(&[&predict[..], &["--json"]].concat())
+        .well()
+        .object();
+    assert_eq!(
+        (
+            &object["rows"],
+            object["predictions"].as_array().unwrap().len()
+        ),
+        (&2.into(), 2)
+    );
+    let card = place.text("run/MODEL_CARD.md");
+    assert!(
+        card.contains("- R²: 0.9") && card.contains("outside of the range: 0\n"),
+        "{card}"
+    );
 }
 
 /// What `auto` makes of records, a release of their moments included, stands in the file: whoever

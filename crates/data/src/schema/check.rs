@@ -31,10 +31,10 @@ impl Checked {
 
     /// Everything that is wrong, one thing a line, with the values that stand in the file.
     pub fn lines(&self) -> Vec<String> {
-        let file = self.file.display();
-        let columns = self.columns.iter().map(|fault| format!("{file}: {fault}"));
-        let mut lines: Vec<String> = columns.chain(self.faults.lines(true)).collect();
+        let mut lines = ColumnFault::lines(&self.columns, &self.file, true);
+        lines.extend(self.faults.lines(true));
         if self.rows == 0 && self.faults.is_empty() {
+            let file = self.file.display();
             lines.push(format!("{file}: expected at least one row, found none"));
         }
         lines
@@ -42,12 +42,7 @@ impl Checked {
 
     /// What a person can do about it, one sentence for each kind of fault.
     pub fn advice(&self) -> Vec<String> {
-        let mut advice: Vec<String> = Vec::new();
-        for fault in &self.columns {
-            if !advice.iter().any(|known| known == fault.advice()) {
-                advice.push(fault.advice().to_owned());
-            }
-        }
+        let mut advice = ColumnFault::all_advice(&self.columns);
         advice.extend(self.faults.advice());
         advice
     }

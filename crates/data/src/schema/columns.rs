@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 
 use super::super::reader::quote;
 use super::encode::Encoder;
@@ -32,7 +33,40 @@ pub enum ColumnFault {
     },
 }
 
+/// How many columns are told; a file with other columns altogether has a fault for each.
+const MOST_LINES: usize = 20;
+
 impl ColumnFault {
+    /// All of a file, one a line, and how many more there are; `values` allows to quote what the
+    /// file calls its columns.
+    pub(crate) fn lines(faults: &[ColumnFault], file: &Path, values: bool) -> Vec<String> {
+        let text = |fault: &ColumnFault| match values {
+            true => fault.to_string(),
+            false => fault.without_names(),
+        };
+        let file = file.display();
+        let shown = faults.iter().take(MOST_LINES);
+        let mut lines: Vec<String> = shown
+            .map(|fault| format!("{file}: {}", text(fault)))
+            .collect();
+        let left = faults.len().saturating_sub(MOST_LINES);
+        if left > 0 {
+            lines.push(format!("{file}: {left} more columns that do not fit"));
+        }
+        lines
+    }
+
+    /// What a person can do about them, every sentence once.
+    pub(crate) fn all_advice(faults: &[ColumnFault]) -> Vec<String> {
+        let mut advice: Vec<String> = Vec::new();
+        for fault in faults {
+            if !advice.iter().any(|known| known == fault.advice()) {
+                advice.push(fault.advice().to_owned());
+            }
+        }
+        advice
+    }
+
     /// The same without a word of the file's own, whose first line may be a record.
     pub fn without_names(&self) -> String {
         match self {
@@ -51,6 +85,10 @@ impl ColumnFault {
                 "the first line names the columns (of a file without such a line say ?header=no); \
                  a column that the file does not have is taken out of the schema"
             }
+            ColumnFault::Unexpected { name, .. } if name.is_empty() => {
+                "give every column a name in the first line; a separator at the end of every line \
+                 makes one more column"
+            }
             ColumnFault::Unexpected { .. } => {
                 "columns that the model must not see stand in the schema with role = \"ignored\""
             }
@@ -68,8 +106,17 @@ impl fmt::Display for ColumnFault {
         let text = |name: &str| quote(name.as_bytes());
         match self {
             ColumnFault::Missing(name) => write!(formatter, "column {} is missing", text(name)),
+            ColumnFault::Unexpected { number, name } if name.is_empty() => {
+                write!(
+                    formatter,
+                    "column {number}, which has no name, is not in the schema"
+                )
+            }
             ColumnFault::Unexpected { name, .. } => {
                 write!(formatter, "column {} is not in the schema", text(name))
+            }
+            ColumnFault::Twice(name) if name.is_empty() => {
+                formatter.write_str("more than one column has no name")
             }
             ColumnFault::Twice(name) => {
                 write!(formatter, "column {} stands there twice", text(name))
@@ -121,8 +168,9 @@ impl<'s> Layout<'s> {
         let mut places: HashMap<&str, usize> = HashMap::new();
         let mut faults = Vec::new();
         for (place, name) in names.iter().enumerate() {
-            if places.insert(name, place).is_some() {
-                faults.push(ColumnFault::Twice(name.clone()));
+            let twice = || ColumnFault::Twice(name.clone());
+            if places.insert(name, place).is_some() && !faults.contains(&twice()) {
+                faults.push(twice());
             }
         }
         let mut uses = vec![Use::Nothing; names.len()];

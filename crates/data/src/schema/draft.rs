@@ -6,9 +6,10 @@
 //!
 //! One pass; of every column at most [`MOST_VALUES`] different values are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
+use super::super::reader::quote;
 use super::super::table::{Format, Reader};
 use super::super::{DataError, OtherName, Place};
 use super::encode::{Cell, NO, YES, number};
@@ -110,7 +111,7 @@ pub fn draft(paths: &[PathBuf], format: &Format) -> Result<Draft, DataError> {
 /// The names in the first row.
 fn header(reader: &Reader<'_>, format: &Format) -> Result<Vec<String>, DataError> {
     let mut faults = reader.faults(None);
-    if reader.add_broken(&mut faults) {
+    if reader.add_broken(&mut faults) || reader.add_no_text(&mut faults) {
         return Err(DataError::Table(Box::new(faults)));
     }
     let names = reader.texts();
@@ -125,6 +126,24 @@ fn header(reader: &Reader<'_>, format: &Format) -> Result<Vec<String>, DataError
         let expected = "at least two columns, features and a label";
         return Err(reader.unfit(expected, names.len().to_string()));
     }
+    let nameless: Vec<String> = (1..=names.len())
+        .filter(|&number| names[number - 1].is_empty())
+        .map(|number| number.to_string())
+        .collect();
+    if !nameless.is_empty() {
+        let found = format!("none for column {}", listed(nameless.into_iter()));
+        return Err(reader.unfit("a name for every column in the first line", found));
+    }
+    let (mut known, mut twice) = (HashSet::new(), Vec::new());
+    for name in &names {
+        if !known.insert(name) && !twice.contains(&quote(name.as_bytes())) {
+            twice.push(quote(name.as_bytes()));
+        }
+    }
+    if !twice.is_empty() {
+        let found = format!("more than one column {}", listed(twice.into_iter()));
+        return Err(reader.unfit("a name of its own for every column", found));
+    }
     Ok(names)
 }
 
@@ -133,7 +152,7 @@ fn look_at(reader: &mut Reader<'_>, columns: &mut [Values]) -> Result<u64, DataE
     let (mut faults, mut rows) = (reader.faults(None), 0);
     while reader.advance()? {
         faults.count_row();
-        if reader.add_misfit(columns.len(), &mut faults) {
+        if reader.add_misfit(columns.len(), &mut faults) || reader.add_no_text(&mut faults) {
             continue;
         }
         rows += 1;
@@ -186,6 +205,10 @@ pub(crate) struct Values {
     last_date: Option<Date>,
     distinct: BTreeMap<String, u64>,
     many: bool,
+    /// The first text that is neither a number nor a date.
+    odd: Option<String>,
+    /// Fields that would be numbers with a point in the place of their comma.
+    commas: u64,
 }
 
 impl Values {
@@ -211,6 +234,9 @@ impl Values {
             self.dates += 1;
             self.first_date = Some(self.first_date.map_or(date, |first| first.min(date)));
             self.last_date = Some(self.last_date.map_or(date, |last| last.max(date)));
+        } else {
+            self.commas += u64::from(has_decimal_comma(text));
+            self.odd.get_or_insert_with(|| quote(text));
         }
         if !self.many {
             let text = String::from_utf8_lossy(text).into_owned();
@@ -238,6 +264,11 @@ impl Values {
 
     fn all_numbers(&self) -> bool {
         self.numbers > 0 && self.numbers == self.known()
+    }
+
+    /// Whether there are more different values than `most`.
+    fn many_or(&self, most: usize) -> bool {
+        self.many || self.distinct.len() > most
     }
 
     /// How many different values there are, in words.
@@ -290,6 +321,26 @@ impl Values {
         if !self.many && self.distinct.len() == 1 {
             return ignored("the same value in every row".to_owned());
         }
+        if self.commas > 0 && self.commas + self.numbers == self.known() {
+            return ignored(format!(
+                "{} numbers with a comma: write them with a point, or this column stays out",
+                self.commas
+            ));
+        }
+        let odd = self.odd.as_deref().unwrap_or_default();
+        if self.numbers.max(self.dates) * 2 > self.known() && self.many_or(MOST_CATEGORIES) {
+            let (count, what) = match self.numbers >= self.dates {
+                true => (self.numbers, "numbers"),
+                false => (self.dates, "dates"),
+            };
+            if count < self.known() {
+                return ignored(format!(
+                    "{count} {what} and {} other values, such as {odd}: put those right, or list words \
+                     for a gap under `missing`, then draft again",
+                    self.known() - count
+                ));
+            }
+        }
         if self.looks_like_an_identifier(name) {
             return ignored(format!(
                 "looks like an identifier: {} in {rows} rows",
@@ -317,7 +368,7 @@ impl Values {
             let (low, high) = whole_years(first, last);
             return (feature(ColumnKind::Date { low, high }), because);
         }
-        if self.many || self.distinct.len() > MOST_CATEGORIES {
+        if self.many_or(MOST_CATEGORIES) {
             let text = match self.numbers {
                 0 => "text".to_owned(),
                 numbers => format!("{numbers} numbers, and text"),
@@ -358,6 +409,18 @@ impl Values {
         let whole = self.all_numbers() && self.whole == self.numbers;
         (nearly_all && (text || (whole && (self.ascending || named))))
             || (named && distinct * 2 >= self.known())
+    }
+}
+
+/// Whether a text is a number of a country that writes 1,5 for 1.5.
+fn has_decimal_comma(text: &[u8]) -> bool {
+    let mut commas = text.iter().filter(|&&byte| byte == b',');
+    commas.next().is_some() && commas.next().is_none() && {
+        let pointed: Vec<u8> = text
+            .iter()
+            .map(|&b| if b == b',' { b'.' } else { b })
+            .collect();
+        !text.contains(&b'.') && number(&pointed).is_some_and(f64::is_finite)
     }
 }
 

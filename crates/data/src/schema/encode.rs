@@ -34,6 +34,14 @@ impl Cell<'_> {
         }
     }
 
+    /// Whether it can be read: bytes of another encoding cannot.
+    pub(crate) fn is_text(self) -> bool {
+        match self {
+            Cell::Text(text) => text.is_ascii() || std::str::from_utf8(text).is_ok(),
+            _ => true,
+        }
+    }
+
     /// For an error message.
     pub(crate) fn shown(self) -> String {
         match self {
@@ -154,16 +162,13 @@ impl Encoder {
     pub(super) fn encode(
         &self,
         cell: Cell<'_>,
-        is_missing: impl Fn(&[u8]) -> bool,
+        is_missing: impl Fn(Cell<'_>) -> bool,
         features: &mut [f32],
     ) -> Result<Fit, Refused> {
         features.fill(0.0);
         let gap = match cell {
-            Cell::Gap => true,
-            Cell::Number(value) => value.is_nan(),
-            // Most fields are numbers, which begin as no missing one does.
-            Cell::Text([b'0'..=b'9', ..]) => false,
-            Cell::Text(text) => is_missing(text) && !self.names_a_value(text),
+            Cell::Text(text) => is_missing(cell) && !self.names_a_value(text),
+            _ => is_missing(cell),
         };
         if gap {
             if self.rule == Rule::Raw && self.gap != Treatment::Refuse {
@@ -200,7 +205,7 @@ impl Encoder {
             Rule::YesNo(words) => {
                 let text = &cell.text()[..];
                 let truth = truth(words.as_ref(), text);
-                let truth = truth.ok_or_else(|| (Kind::Truth, self.expected()))?;
+                let truth = truth.ok_or_else(|| self.unknown(cell, Kind::Truth))?;
                 features[0] = f32::from(u8::from(truth));
                 Ok(Fit::Known)
             }
@@ -212,7 +217,9 @@ impl Encoder {
                 let text = &cell.text()[..];
                 match (place_of(values, places, text), unknown) {
                     (Some(place), _) => features[place] = 1.0,
-                    (None, Treatment::Refuse) => return Err((Kind::Unknown, self.expected())),
+                    // Letters of another encoding would make every word with one unknown.
+                    (None, _) if !cell.is_text() => return Err(self.unknown(cell, Kind::Unknown)),
+                    (None, Treatment::Refuse) => return Err(self.unknown(cell, Kind::Unknown)),
                     (None, Treatment::Neutral) => return Ok(Fit::Unknown),
                     (None, Treatment::Indicator) => {
                         features[values.len()] = 1.0;
@@ -235,6 +242,14 @@ impl Encoder {
             None => Err((Kind::Text, self.expected())),
             Some(value) if !value.is_finite() => Err((Kind::NotFinite, self.expected())),
             Some(value) => Ok(value),
+        }
+    }
+
+    /// Why a field is none of the words that it could be.
+    fn unknown(&self, cell: Cell<'_>, kind: Kind) -> Refused {
+        match cell.is_text() {
+            true => (kind, self.expected()),
+            false => (Kind::Encoding, "text in UTF-8".to_owned()),
         }
     }
 
@@ -369,7 +384,7 @@ mod tests {
     fn encode(kind: &ColumnKind, gap: Treatment, numbers: Numbers, text: &str) -> (Fit, Vec<f32>) {
         let encoder = Encoder::new(kind, gap, numbers);
         let mut features = vec![9.0; encoder.width()];
-        let missing = |text: &[u8]| text.is_empty() || text == b"NA";
+        let missing = |cell: Cell<'_>| matches!(cell, Cell::Text(b"" | b"NA"));
         let fit = encoder.encode(Cell::Text(text.as_bytes()), missing, &mut features);
         (fit.unwrap(), features)
     }
@@ -461,7 +476,7 @@ mod tests {
         assert_eq!(with(Neutral, ""), (Fit::Gap, vec![0.0, 0.0, 0.0, 1.0]));
         let encoder = Encoder::new(&kind(Refuse), Refuse, Numbers::Linear);
         let mut features = [0.0; 3];
-        let none = |_: &[u8]| false;
+        let none = |_: Cell<'_>| false;
         let refused = encoder.encode(Cell::Text(b"x"), none, &mut features);
         assert_eq!(refused, Err((Kind::Unknown, "one of NA, b, c".to_owned())));
         // More values than are compared one by one.

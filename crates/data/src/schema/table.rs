@@ -122,7 +122,7 @@ pub(super) fn layout<'s>(
     schema: &Schema,
 ) -> Result<(Layout<'s>, bool), DataError> {
     let mut faults = reader.faults(None);
-    if reader.add_broken(&mut faults) {
+    if reader.add_broken(&mut faults) || reader.add_no_text(&mut faults) {
         return Err(DataError::Table(Box::new(faults)));
     }
     let (client, labelled) = (schema.client_column.as_deref(), !schema.unlabelled);
@@ -170,7 +170,7 @@ impl<'s> Rows<'s> {
             rows: 0,
             all_rows: 0,
             adjusted: Vec::new(),
-            faults: reader.faults(Some(names)),
+            faults: reader.faults(Some(names)).by_schema(),
             counts: vec![[0; 2]; layout.uses.len()],
             clients: layout.client.map(|_| Groups::default()),
             people: layout.person.map(|_| Groups::default()),
@@ -196,7 +196,7 @@ impl<'s> Rows<'s> {
             let outcome = match self.layout.uses[place] {
                 Use::Feature { encoder, at } => {
                     let features = &mut self.values[start + at..][..encoder.width()];
-                    let missing = |text: &[u8]| self.table.is_missing(text);
+                    let missing = |cell: Cell<'_>| self.table.is_missing(cell);
                     let fit = encoder.encode(cell, missing, features);
                     fit.map(|fit| match fit {
                         Fit::Known | Fit::Gap => {}
@@ -204,7 +204,13 @@ impl<'s> Rows<'s> {
                         Fit::Unknown => self.counts[place][1] += 1,
                     })
                 }
-                Use::Label if !self.unlabelled => self.labels.push_cell(cell),
+                Use::Label if !self.unlabelled => {
+                    let label = self.labels.push_cell(cell);
+                    label.map_err(|refused| match self.table.is_missing(cell) {
+                        true => (Kind::Nothing, "a label".to_owned()),
+                        false => refused,
+                    })
+                }
                 Use::Label | Use::Nothing => Ok(()),
             };
             let grouped = [
@@ -283,7 +289,8 @@ impl<'s> Rows<'s> {
     /// Goes on with another file, with columns of its own.
     fn go_on(&mut self, reader: &Reader<'_>, layout: Layout<'s>) {
         self.counts = vec![[0; 2]; layout.uses.len()];
-        self.faults = reader.faults(Some(column_names(&layout, self.table)));
+        let names = column_names(&layout, self.table);
+        self.faults = reader.faults(Some(names)).by_schema();
         // One file that does not name persons leaves nobody known whose its rows are.
         if layout.person.is_none() {
             self.people = None;

@@ -19,7 +19,7 @@ pub(in super::super) enum Reader<'a> {
 impl Reader<'static> {
     pub(in super::super) fn open(path: &Path, format: &Format) -> Result<Self, DataError> {
         match format.kind {
-            TableKind::Text => Ok(Reader::text(Input::open(path)?, format)),
+            TableKind::Text => Ok(Reader::text(Input::open(path)?.as_text()?, format)),
             TableKind::Parquet => Ok(Reader::Parquet(Box::new(Columns::open(path)?))),
         }
     }
@@ -118,6 +118,25 @@ impl<'a> Reader<'a> {
             Reader::Text(lines) => lines.add_broken(faults),
             Reader::Parquet(_) => false,
         }
+    }
+
+    /// Adds the cells that are bytes and no text, if any are.
+    pub(in super::super) fn add_no_text(&self, faults: &mut Faults) -> bool {
+        let mut found = false;
+        for (place, cell) in self.cells().enumerate() {
+            if !cell.is_text() {
+                let shown = || cell.shown();
+                faults.add(
+                    self.number(),
+                    Some(place),
+                    Kind::Encoding,
+                    "text in UTF-8",
+                    shown,
+                );
+                found = true;
+            }
+        }
+        found
     }
 
     /// Adds what keeps the row from having `columns` cells, if anything does.

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use soteriafl_deploy::dashboard::{self, FeedWriter, Options, Phase};
+use soteriafl_deploy::dashboard::{self, FeedWriter, Options, Phase, Point};
 use tempfile::TempDir;
 
 use crate::{close, feed, point};
@@ -342,7 +342,7 @@ fn the_page_lives_in_a_real_browser() {
             client.round = 80;
         }
     });
-    let _running = serve(&runtime, port, &many);
+    let running = serve(&runtime, port, &many);
     page.wait("round", "80 of 100");
     assert_eq!(
         page.evaluate("document.querySelectorAll('#rows tr').length"),
@@ -352,4 +352,21 @@ fn the_page_lives_in_a_real_browser() {
     page.picture("thousand", 1240, false);
     many.phase(Phase::Finished);
     page.wait("round-note", "all rounds are done");
+
+    // A model of a number is measured by its loss, and nothing says that this is still to come.
+    drop(running);
+    page.wait("link", "no connection to the server; what you see is old");
+    let numbers = feed(3);
+    numbers.restore((0..=70).map(|round| Point {
+        test_accuracy: None,
+        ..point(round, 3)
+    }));
+    let _running = serve(&runtime, port, &numbers);
+    page.wait("round", "70 of 100");
+    page.wait("accuracy-title", "Test loss");
+    assert_eq!(page.text("accuracy"), "0.1556");
+    assert_eq!(
+        page.evaluate(absent),
+        "the model predicts a number, which is not right or wrong"
+    );
 }

@@ -21,7 +21,16 @@ use crate::specification::Preliminary;
 /// Clients with their raw records.
 type Clients = Vec<Dataset>;
 
-/// The schema with ranges for all columns; the one given where it has them.
+/// What was estimated.
+pub(super) struct Estimated {
+    /// The schema with ranges for all columns.
+    pub(super) schema: Arc<TableSchema>,
+    /// The noise on the share of a column's records in one power of two, which follows from public
+    /// quantities alone.
+    pub(super) noise: f64,
+}
+
+/// Ranges for all columns; none where the schema has them.
 ///
 /// # Errors
 /// When noise cannot be set or drawn, or what goes with it has no proof.
@@ -29,9 +38,9 @@ pub(super) fn estimated(
     config: &Config,
     schema: &Arc<TableSchema>,
     clients: &Clients,
-) -> Result<Arc<TableSchema>, ProblemError> {
+) -> Result<Option<Estimated>, ProblemError> {
     let Some(share) = private_ranges(Some(schema)) else {
-        return Ok(Arc::clone(schema));
+        return Ok(None);
     };
     if schema.named_by(&Role::Person).is_some() {
         return Err(ConfigError::conflict(
@@ -52,7 +61,10 @@ pub(super) fn estimated(
     let second = released.average(1, Preliminary::Parts, &intervals)?;
     let ranges = ranges::ranges(&intervals, &second);
     let schema = schema.with_ranges(&ranges).map_err(unfit)?;
-    Ok(Arc::new(schema))
+    Ok(Some(Estimated {
+        schema: Arc::new(schema),
+        noise: ranges::noise_of_a_share(&first, columns.len()),
+    }))
 }
 
 /// Bytes and numbers of the two messages of a client.

@@ -31,6 +31,8 @@ pub struct Records {
     pub(super) bounded: Option<Vec<Bounded>>,
     /// How many columns have ranges that clients have released.
     pub(super) private_ranges: usize,
+    /// The noise that these ranges were found in, see [`Problem`](super::Problem).
+    pub(super) range_noise: Option<f64>,
 }
 
 impl Records {
@@ -48,10 +50,13 @@ impl Records {
             return Ok(first);
         }
         let clients = first.dealt.iter().map(|rows| first.train.select(rows));
-        let schema = ranges::estimated(config, schema, &clients.collect())?;
+        let Some(found) = ranges::estimated(config, schema, &clients.collect())? else {
+            return Ok(first);
+        };
         Ok(Self {
             private_ranges: private,
-            ..Self::read_by(config, Some(&schema), directories)?
+            range_noise: Some(found.noise),
+            ..Self::read_by(config, Some(&found.schema), directories)?
         })
     }
 
@@ -178,7 +183,7 @@ impl Records {
         config: &Config,
         mut train: Dataset,
         mut test: Option<Dataset>,
-        clients: Option<Vec<Vec<u32>>>,
+        mut clients: Option<Vec<Vec<u32>>>,
     ) -> Result<Self, ProblemError> {
         let named = config.natural.is_some() || config.partition == Partition::Given;
         if clients.is_some() != named {
@@ -188,11 +193,15 @@ impl Records {
             )
             .into());
         }
-        if clients.is_some() && (config.rows.is_some() || config.holdout.is_some()) {
+        if clients.is_some() && config.rows.is_some() {
             return Err(ConfigError::conflict(
-                "`data.rows` and `data.holdout` do not go with clients that have rows of their own",
+                "`data.rows` does not go with clients that have rows of their own",
             )
             .into());
+        }
+        if let Some(clients) = &clients {
+            config.clients()?;
+            check_dealt(clients, train.rows())?;
         }
         if let Some(rows) = config.rows {
             if rows > train.rows() {
@@ -208,7 +217,10 @@ impl Records {
             if test.is_some() {
                 return Err(holdout_beside_test(config).into());
             }
-            let (rest, held_out) = hold_out(train.rows(), share, config.seed)?;
+            let (rest, held_out) = match &mut clients {
+                None => hold_out(train.rows(), share, config.seed)?,
+                Some(clients) => hold_out_of_each(clients, share, config.seed)?,
+            };
             test = Some(train.select(&held_out));
             train = train.select(&rest);
         }
@@ -217,11 +229,7 @@ impl Records {
             None => config
                 .partition
                 .assign(&train, config.clients()?, config.seed)?,
-            Some(clients) => {
-                config.clients()?;
-                check_dealt(&clients, train.rows())?;
-                clients
-            }
+            Some(clients) => clients,
         };
         Ok(Self {
             source: config.source.clone(),
@@ -239,6 +247,7 @@ impl Records {
             prepared_by_records: false,
             bounded: None,
             private_ranges: 0,
+            range_noise: None,
         })
     }
 
@@ -339,7 +348,59 @@ fn hold_out(rows: usize, share: f64, seed: u64) -> Result<(Vec<u32>, Vec<u32>), 
             counted(rows, "row"),
         )));
     }
-    let mut random = PublicSeed(seed).stream(PublicPurpose::Holdout, 0);
+    let held = drawn(rows, count, seed, 0);
+    let side = |wanted: bool| {
+        let rows = (0u32..).zip(&held);
+        rows.filter_map(move |(row, held)| (*held == wanted).then_some(row))
+    };
+    Ok((side(false).collect(), side(true).collect()))
+}
+
+/// The same of every client's rows, which are renamed to their places among those that are left:
+/// each has this share of its own held out, and trains on at least one. A client's rows on either
+/// side follow from its number and how many it has.
+fn hold_out_of_each(
+    clients: &mut [Vec<u32>],
+    share: f64,
+    seed: u64,
+) -> Result<(Vec<u32>, Vec<u32>), ConfigError> {
+    let rows = clients.iter().map(Vec::len).sum();
+    let mut held = vec![false; rows];
+    for (client, own) in clients.iter().enumerate() {
+        let count = ((share * own.len() as f64).round() as usize).min(own.len() - 1);
+        for (&row, drawn) in own.iter().zip(drawn(own.len(), count, seed, client as u64)) {
+            held[row as usize] = drawn;
+        }
+    }
+    if !held.contains(&true) {
+        return Err(ConfigError::conflict(format!(
+            "`data.holdout` is {share}: no client has so many rows that this makes one to test on"
+        )));
+    }
+    let mut next = 0;
+    let place_of: Vec<u32> = held
+        .iter()
+        .map(|held| {
+            let place = next;
+            next += u32::from(!held);
+            place
+        })
+        .collect();
+    for own in clients {
+        own.retain(|&row| !held[row as usize]);
+        own.iter_mut()
+            .for_each(|row| *row = place_of[*row as usize]);
+    }
+    let side = |wanted: bool| {
+        let rows = (0u32..).zip(&held);
+        rows.filter_map(move |(row, held)| (*held == wanted).then_some(row))
+    };
+    Ok((side(false).collect(), side(true).collect()))
+}
+
+/// Which of some rows are among `count` that a public seed draws.
+fn drawn(rows: usize, count: usize, seed: u64, stream: u64) -> Vec<bool> {
+    let mut random = PublicSeed(seed).stream(PublicPurpose::Holdout, stream);
     // Floyd's algorithm: every set of `count` rows has the same probability.
     let mut held = vec![false; rows];
     for last in rows - count..rows {
@@ -347,11 +408,7 @@ fn hold_out(rows: usize, share: f64, seed: u64) -> Result<(Vec<u32>, Vec<u32>), 
         let row = if held[drawn] { last } else { drawn };
         held[row] = true;
     }
-    let side = |wanted: bool| {
-        let rows = (0u32..).zip(&held);
-        rows.filter_map(move |(row, held)| (*held == wanted).then_some(row))
-    };
-    Ok((side(false).collect(), side(true).collect()))
+    held
 }
 
 #[cfg(test)]
@@ -397,6 +454,40 @@ mod tests {
             error.contains("column \"who\", which names persons"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn every_client_holds_out_its_own_share_and_keeps_the_rest() {
+        let before: Vec<Vec<u32>> = vec![
+            (0..100).step_by(2).collect(),
+            vec![101],
+            (1..100).step_by(2).chain([100]).collect(),
+        ];
+        let mut clients = before.clone();
+        let (rest, held_out) = hold_out_of_each(&mut clients, 0.2, 7).unwrap();
+        let of_each: Vec<usize> = clients.iter().map(Vec::len).collect();
+        assert_eq!((of_each, held_out.len()), (vec![40, 1, 41], 20));
+        for (own, before) in clients.iter().zip(&before) {
+            assert!(own.iter().all(|&row| before.contains(&rest[row as usize])));
+        }
+        // One client's rows do not move another's.
+        let mut others = before.clone();
+        others[0].pop();
+        others[2] = before[2]
+            .iter()
+            .map(|&row| if row == 100 { 98 } else { row })
+            .collect();
+        others[1] = vec![100];
+        let (other_rest, _) = hold_out_of_each(&mut others, 0.2, 7).unwrap();
+        let kept = |clients: &[Vec<u32>], rest: &[u32]| -> Vec<u32> {
+            clients[2].iter().map(|&row| rest[row as usize]).collect()
+        };
+        assert_eq!(
+            kept(&clients, &rest)[..30],
+            kept(&others, &other_rest)[..30]
+        );
+        let mut single = vec![vec![0], vec![1]];
+        assert!(hold_out_of_each(&mut single, 0.5, 7).is_err());
     }
 
     #[test]

@@ -60,7 +60,10 @@ fn table(ending: &RunResult<'_>, out: &Path) -> String {
             format!("{value:.4}")
         })
     };
-    let accuracy = measured(ending.metrics.test_accuracy);
+    let accuracy = match (ending.metrics.test_accuracy, &ending.quality) {
+        (None, Some(_)) => "the model predicts a number".to_string(),
+        (accuracy, _) => measured(accuracy),
+    };
     let deployed = ending.deployed.as_ref();
     let loss = measured(deployed.and_then(|deployed| deployed.test_loss));
     let epsilon = match ending.privacy.epsilon {
