@@ -3,7 +3,8 @@
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use crate::program::{Place, Ran, keys, rounds, tensors};
+use crate::program::{Place, Ran, rounds, tensors};
+use crate::train::same_bytes;
 
 /// Sends a signal once the run has begun, and waits for the end.
 fn interrupt(place: &Place, out: &str, rounds: &str, signal: &str) -> (ExitStatus, Ran) {

@@ -1,7 +1,6 @@
 //! `soteria train`: its files, that runs repeat, and how it ends.
 
-use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use crate::program::{Place, Ran, keys, rounds, tensors};
 
@@ -197,7 +196,7 @@ fn a_run_leaves_its_files() {
     );
 }
 
-fn same_bytes(place: &Place, one: &str, other: &str) {
+pub fn same_bytes(place: &Place, one: &str, other: &str) {
     for name in ["model.safetensors", "rounds.csv", "config.toml"] {
         assert!(
             place.read(&format!("{one}/{name}")) == place.read(&format!("{other}/{name}")),

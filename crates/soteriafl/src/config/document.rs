@@ -16,194 +16,110 @@ use super::{
 };
 use crate::words::readable;
 
+/// A table of pairs, a line each.
+macro_rules! table {
+    ($($key:literal: $value:expr;)+) => { &[$(($key, $value)),+] };
+}
+
 /// Keys that a configuration may have, with what they expect, in the order of the sections. WORDS
 /// stands for those of [`CHOICES`].
-pub const KEYS: &[(&str, &str)] = &[
-    (
-        "data.source",
-        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | parquet:PATH | npy:PATH | npz:PATH | synthetic:ROWSxFEATURES | clients | memory",
-    ),
-    ("data.test", "a data source for the test set"),
-    (
-        "data.rows",
-        "\"all\", or how many of the first training rows to use",
-    ),
-    (
-        "data.schema",
-        "a file with the public schema of the table (or write it under [schema])",
-    ),
-    (
-        "data.holdout",
-        "a number in (0, 1): the share of rows to test on",
-    ),
-    (
-        "data.target_range",
-        "[LOW, HIGH], the public range of the numbers to predict",
-    ),
-    ("data.clients", "a positive integer"),
-    (
-        "data.partition",
-        "sorted | iid | dirichlet | column:NAME | files | given",
-    ),
-    ("data.alpha", "a positive number (dirichlet)"),
-    (
-        "data.scale",
-        "auto | none | spectral | standard | per-feature | constant",
-    ),
-    ("data.center", "a number, with scale = \"constant\""),
-    (
-        "data.factor",
-        "a positive number, with scale = \"constant\"",
-    ),
-    (
-        "data.features",
-        "auto | none | unit | roots | fourier:NUMBER | scattering",
-    ),
-    ("data.whiten", "auto | none, or a number in (0, 1)"),
-    ("data.basis", "auto | none | cosine:NUMBER"),
-    ("data.standardize", "auto | true | false"),
-    ("data.weighting", "records | equal"),
-    ("schema.ranges", "public | \"read from records\""),
-    ("schema.task", "classification | regression"),
-    ("schema.numbers", "linear | root"),
-    ("schema.missing", "a list of the fields that say nothing"),
-    (
-        "schema.columns",
-        "a list of columns, { name = ..., kind = ... } each",
-    ),
-    ("model.task", "auto | WORDS"),
-    ("model.kind", "auto | WORDS"),
-    ("model.loss", "WORDS (regression)"),
-    (
-        "model.huber",
-        "auto, or a positive number in the unit of the target",
-    ),
-    (
-        "model.class_weights",
-        "a list of positive numbers up to 1e6, one for each class in its order",
-    ),
-    ("model.hidden", "a list of layer sizes"),
-    (
-        "model.parameters",
-        "a list of different NAME[SIDE,SIDE], one for each tensor, in their order (elsewhere)",
-    ),
-    (
-        "model.architecture",
-        "the digest of a model, 64 hexadecimal digits (elsewhere)",
-    ),
-    ("model.activation", "auto | WORDS"),
-    ("model.intercept", "true | false"),
-    ("model.regularizer", "auto | WORDS"),
-    ("model.lambda", "a number >= 0"),
-    ("model.regularizer_at", "server | client"),
-    (
-        "model.init",
-        "auto | zeros | normal:STD | glorot | file:PATH | given (elsewhere)",
-    ),
-    ("algorithm.preset", "WORDS"),
-    ("algorithm.estimator", "auto | WORDS"),
-    (
-        "algorithm.batch",
-        "auto | all, or the expected number of records per round",
-    ),
-    ("algorithm.snapshot_probability", "auto, or a probability"),
-    ("algorithm.compressor", "auto | WORDS"),
-    ("algorithm.fraction", "auto, or a number in (0, 1]"),
-    ("algorithm.k", "auto, or how many coordinates travel"),
-    (
-        "algorithm.values",
-        "auto, or how many values each client may send in the whole run",
-    ),
-    ("algorithm.coordinates", "auto | own | shared"),
-    ("algorithm.levels", "a positive integer (qsgd)"),
-    (
-        "algorithm.downlink",
-        "none | sign | natural | qsgd:LEVELS | rand-k:SHARE, or two of them as in rand-k:0.25+sign",
-    ),
-    ("algorithm.grid_step", "a positive number (grid)"),
-    ("algorithm.grid_bits", "an integer from 2 to 24 (grid)"),
-    (
-        "algorithm.topology",
-        "star | complete | ring | torus | torus:ROWSxCOLUMNS | random:P | random:P:SEED | edges:FILE, or a list of pairs [A, B]",
-    ),
-    ("algorithm.mixing", "auto, or a positive number"),
-    ("algorithm.shift", "auto | off, or a number >= 0"),
-    ("algorithm.step_size", "auto | theory, or a positive number"),
-    (
-        "algorithm.step_size_from_data",
-        "true | false (true: chosen by looking at the records, so nothing is claimed)",
-    ),
-    ("algorithm.schedule", "auto | WORDS"),
-    ("algorithm.momentum", "auto, or a number in [0, 1)"),
-    ("algorithm.memory", "auto, or a number in (0, 1]"),
-    ("algorithm.keep", "auto, or a number in [0, 1]"),
-    (
-        "algorithm.restart",
-        "auto | first, or a positive number of rounds",
-    ),
-    (
-        "algorithm.step_cap",
-        "none, or a positive number (the longest step)",
-    ),
-    (
-        "algorithm.smoothing",
-        "auto, or how often (an integer from 0 to 64)",
-    ),
-    (
-        "algorithm.equalize",
-        "auto, or a number >= 0 (0: not at all)",
-    ),
-    ("algorithm.rounds", "auto | theory, or a positive integer"),
-    ("algorithm.output", "auto | WORDS"),
-    ("algorithm.participation", "a probability in (0, 1]"),
-    ("privacy.epsilon", "a positive number, or \"none\""),
-    ("privacy.sigma", "a number >= 0"),
-    ("privacy.delta", "a number in (0, 1)"),
-    ("privacy.adjacency", "WORDS"),
-    (
-        "privacy.records_per_person",
-        "how many records one person has at a client at most (an integer from 1 to 1000)",
-    ),
-    ("privacy.clip", "auto, or a positive number"),
-    ("privacy.clip_scope", "auto | WORDS"),
-    ("privacy.sampling", "poisson | with-replacement"),
-    (
-        "privacy.difference_clip",
-        "auto | none, or a positive number",
-    ),
-    (
-        "privacy.difference_scale",
-        "auto | none, or a positive number",
-    ),
-    ("privacy.trusted_aggregation", "auto | true | false"),
-    ("privacy.noise_ratio", "auto, or a number >= 1"),
-    ("privacy.accountant", "WORDS"),
-    ("privacy.amplification", "auto | off"),
-    ("privacy.noise", "auto | WORDS"),
-    ("deployment.quorum", "\"all\", or a positive integer"),
-    (
-        "deployment.deadline",
-        "\"none\", or a positive number of seconds",
-    ),
-    (
-        "deployment.features",
-        "how many features records have, or a list of their names, for a server without records",
-    ),
-    (
-        "deployment.labels",
-        "a list of class names, for a server without records",
-    ),
-    (
-        "deployment.records",
-        "how many records the smallest client has, for a server without records",
-    ),
-    (
-        "deployment.most_records",
-        "how many records a client can have at most",
-    ),
-    ("run.seed", "an integer from 0 to 2^63 - 1"),
-    ("run.eval_every", "an integer >= 0"),
-];
+pub const KEYS: &[(&str, &str)] = table! {
+    "data.source":
+        "a9a | mnist | fashion-mnist | libsvm:PATH | idx:DIR | csv:PATH | parquet:PATH | npy:PATH | npz:PATH | synthetic:ROWSxFEATURES | clients | memory";
+    "data.test": "a data source for the test set";
+    "data.rows": "\"all\", or how many of the first training rows to use";
+    "data.schema": "a file with the public schema of the table (or write it under [schema])";
+    "data.holdout": "a number in (0, 1): the share of rows to test on";
+    "data.target_range": "[LOW, HIGH], the public range of the numbers to predict";
+    "data.clients": "a positive integer";
+    "data.partition": "sorted | iid | dirichlet | column:NAME | files | given";
+    "data.alpha": "a positive number (dirichlet)";
+    "data.scale": "auto | none | spectral | standard | per-feature | constant";
+    "data.center": "a number, with scale = \"constant\"";
+    "data.factor": "a positive number, with scale = \"constant\"";
+    "data.features": "auto | none | unit | roots | fourier:NUMBER | scattering";
+    "data.whiten": "auto | none, or a number in (0, 1)";
+    "data.basis": "auto | none | cosine:NUMBER";
+    "data.standardize": "auto | true | false";
+    "data.weighting": "records | equal";
+    "schema.ranges": "public | \"read from records\"";
+    "schema.task": "classification | regression";
+    "schema.numbers": "linear | root";
+    "schema.missing": "a list of the fields that say nothing";
+    "schema.columns": "a list of columns, { name = ..., kind = ... } each";
+    "model.task": "auto | WORDS";
+    "model.kind": "auto | WORDS";
+    "model.loss": "WORDS (regression)";
+    "model.huber": "auto, or a positive number in the unit of the target";
+    "model.class_weights": "a list of positive numbers up to 1e6, one for each class in its order";
+    "model.hidden": "a list of layer sizes";
+    "model.parameters":
+        "a list of different NAME[SIDE,SIDE], one for each tensor, in their order (elsewhere)";
+    "model.architecture": "the digest of a model, 64 hexadecimal digits (elsewhere)";
+    "model.activation": "auto | WORDS";
+    "model.intercept": "true | false";
+    "model.regularizer": "auto | WORDS";
+    "model.lambda": "a number >= 0";
+    "model.regularizer_at": "server | client";
+    "model.init": "auto | zeros | normal:STD | glorot | file:PATH | given (elsewhere)";
+    "algorithm.preset": "WORDS";
+    "algorithm.estimator": "auto | WORDS";
+    "algorithm.batch": "auto | all, or the expected number of records per round";
+    "algorithm.snapshot_probability": "auto, or a probability";
+    "algorithm.compressor": "auto | WORDS";
+    "algorithm.fraction": "auto, or a number in (0, 1]";
+    "algorithm.k": "auto, or how many coordinates travel";
+    "algorithm.values": "auto, or how many values each client may send in the whole run";
+    "algorithm.coordinates": "auto | own | shared";
+    "algorithm.levels": "a positive integer (qsgd)";
+    "algorithm.downlink":
+        "none | sign | natural | qsgd:LEVELS | rand-k:SHARE, or two of them as in rand-k:0.25+sign";
+    "algorithm.grid_step": "a positive number (grid)";
+    "algorithm.grid_bits": "an integer from 2 to 24 (grid)";
+    "algorithm.topology":
+        "star | complete | ring | torus | torus:ROWSxCOLUMNS | random:P | random:P:SEED | edges:FILE, or a list of pairs [A, B]";
+    "algorithm.mixing": "auto, or a positive number";
+    "algorithm.shift": "auto | off, or a number >= 0";
+    "algorithm.step_size": "auto | theory, or a positive number";
+    "algorithm.step_size_from_data":
+        "true | false (true: chosen by looking at the records, so nothing is claimed)";
+    "algorithm.schedule": "auto | WORDS";
+    "algorithm.momentum": "auto, or a number in [0, 1)";
+    "algorithm.memory": "auto, or a number in (0, 1]";
+    "algorithm.keep": "auto, or a number in [0, 1]";
+    "algorithm.restart": "auto | first, or a positive number of rounds";
+    "algorithm.step_cap": "none, or a positive number (the longest step)";
+    "algorithm.smoothing": "auto, or how often (an integer from 0 to 64)";
+    "algorithm.equalize": "auto, or a number >= 0 (0: not at all)";
+    "algorithm.rounds": "auto | theory, or a positive integer";
+    "algorithm.output": "auto | WORDS";
+    "algorithm.participation": "a probability in (0, 1]";
+    "privacy.epsilon": "a positive number, or \"none\"";
+    "privacy.sigma": "a number >= 0";
+    "privacy.delta": "a number in (0, 1)";
+    "privacy.adjacency": "WORDS";
+    "privacy.records_per_person":
+        "how many records one person has at a client at most (an integer from 1 to 1000)";
+    "privacy.clip": "auto, or a positive number";
+    "privacy.clip_scope": "auto | WORDS";
+    "privacy.sampling": "poisson | with-replacement";
+    "privacy.difference_clip": "auto | none, or a positive number";
+    "privacy.difference_scale": "auto | none, or a positive number";
+    "privacy.trusted_aggregation": "auto | true | false";
+    "privacy.noise_ratio": "auto, or a number >= 1";
+    "privacy.accountant": "WORDS";
+    "privacy.amplification": "auto | off";
+    "privacy.noise": "auto | WORDS";
+    "deployment.quorum": "\"all\", or a positive integer";
+    "deployment.deadline": "\"none\", or a positive number of seconds";
+    "deployment.features":
+        "how many features records have, or a list of their names, for a server without records";
+    "deployment.labels": "a list of class names, for a server without records";
+    "deployment.records": "how many records the smallest client has, for a server without records";
+    "deployment.most_records": "how many records a client can have at most";
+    "run.seed": "an integer from 0 to 2^63 - 1";
+    "run.eval_every": "an integer >= 0";
+};
 
 /// The words of keys that choose by an enum.
 const CHOICES: &[(&str, fn() -> String)] = &[

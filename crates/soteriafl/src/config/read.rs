@@ -12,14 +12,22 @@ use super::elsewhere;
 use super::gossip;
 use super::table::PRESETS;
 use super::values::{
-    COORDINATES, MOST_OF_PERSON, auto, basis, choice, count, init, names, not_negative, number,
-    positive, probability, range, word, word_or,
+    COORDINATES, MOST_OF_PERSON, auto, basis, choice, class_weights, count, feature_list, init,
+    names, not_negative, number, optional, positive, probability, range, share, small, some,
+    theory_or, word, word_or,
 };
 use super::{
-    AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, FeatureList, LossName,
-    NaturalClients, NoiseTarget, Preset, ScaleChoice, ShiftChoice, Theory,
+    AccountantName, Adjacency, Auto, ClipScope, Config, EstimatorKind, LossName, NaturalClients,
+    NoiseTarget, Preset, ScaleChoice, ShiftChoice,
 };
 use crate::schema_text;
+
+/// Reads keys into the fields of a configuration: field, key, and what parses it.
+macro_rules! read_keys {
+    ($config:expr, $document:expr; $($field:ident: $key:literal = $parse:expr;)+) => {
+        $($document.read_into(&mut $config.$field, $key, $parse)?;)+
+    };
+}
 
 impl Config {
     /// Reads every key; the literal says what holds where nothing is typed.
@@ -129,290 +137,129 @@ impl Config {
 
     /// The section `data`.
     fn read_data(&mut self, d: &Document) -> Result<(), ConfigError> {
-        d.read_into(
-            &mut self.rows,
-            "data.rows",
-            word_or("all", None, |value| count(value).map(Some)),
-        )?;
-        d.read_into(&mut self.holdout, "data.holdout", |value| {
-            probability(value).filter(|share| *share < 1.0).map(Some)
-        })?;
-        d.read_into(&mut self.clients, "data.clients", |value| {
-            count(value).map(Auto::Given)
-        })?;
+        read_keys! { self, d;
+            rows: "data.rows" = optional("all", count);
+            holdout: "data.holdout" = some(share);
+            clients: "data.clients" = |value| count(value).map(Auto::Given);
+        }
         let alpha = d.read("data.alpha", 0.3, positive)?;
-        d.read_into(&mut self.partition, "data.partition", |value| {
-            match value.as_str()? {
-                // The data decides, and nothing is left to deal.
-                "files" => Some(Partition::Sorted),
-                name if name.len() > 7 && name.starts_with("column:") => Some(Partition::Sorted),
-                name => Partition::from_name(name, alpha).ok(),
-            }
-        })?;
-        d.read_into(
-            &mut self.feature_map,
-            "data.features",
-            auto(word::<FeatureKind>),
-        )?;
-        d.read_into(
-            &mut self.whiten,
-            "data.whiten",
-            auto(word_or("none", None, |value| {
-                probability(value).filter(|share| *share < 1.0).map(Some)
-            })),
-        )?;
-        d.read_into(&mut self.basis, "data.basis", auto(basis))?;
-        d.read_into(
-            &mut self.standardize,
-            "data.standardize",
-            auto(Value::as_bool),
-        )?;
-        d.read_into(
-            &mut self.equal_weights,
-            "data.weighting",
-            choice(&[("records", false), ("equal", true)]),
-        )?;
+        let partition = |value: &Value| match value.as_str()? {
+            // The data decides, and nothing is left to deal.
+            "files" => Some(Partition::Sorted),
+            name if name.len() > 7 && name.starts_with("column:") => Some(Partition::Sorted),
+            name => Partition::from_name(name, alpha).ok(),
+        };
+        read_keys! { self, d;
+            partition: "data.partition" = partition;
+            feature_map: "data.features" = auto(word::<FeatureKind>);
+            whiten: "data.whiten" = auto(optional("none", share));
+            basis: "data.basis" = auto(basis);
+            standardize: "data.standardize" = auto(Value::as_bool);
+            equal_weights: "data.weighting" = choice(&[("records", false), ("equal", true)]);
+        }
         Ok(())
     }
 
     /// The section `model`.
     fn read_model(&mut self, d: &Document) -> Result<(), ConfigError> {
-        d.read_into(&mut self.task, "model.task", auto(word))?;
-        d.read_into(&mut self.loss, "model.loss", word)?;
-        d.read_into(&mut self.huber, "model.huber", auto(positive))?;
-        d.read_into(&mut self.class_weights, "model.class_weights", |value| {
-            let weights = value.as_array()?.iter();
-            let weight = |value| positive(value).filter(|weight| *weight <= 1e6);
-            let weights: Vec<f64> = weights.map(weight).collect::<Option<_>>()?;
-            (!weights.is_empty()).then_some(Some(weights))
-        })?;
-        d.read_into(&mut self.model, "model.kind", auto(word))?;
-        d.read_into(&mut self.hidden, "model.hidden", |value| {
-            value.as_array()?.iter().map(count).collect()
-        })?;
-        d.read_into(&mut self.activation, "model.activation", auto(word))?;
-        d.read_into(&mut self.intercept, "model.intercept", Value::as_bool)?;
-        d.read_into(&mut self.regularizer, "model.regularizer", auto(word))?;
-        d.read_into(&mut self.lambda, "model.lambda", not_negative)?;
-        d.read_into(
-            &mut self.regularizer_at_client,
-            "model.regularizer_at",
-            choice(&[("server", false), ("client", true)]),
-        )?;
-        d.read_into(&mut self.init, "model.init", auto(init))?;
+        read_keys! { self, d;
+            task: "model.task" = auto(word);
+            loss: "model.loss" = word;
+            huber: "model.huber" = auto(positive);
+            class_weights: "model.class_weights" = some(class_weights);
+            model: "model.kind" = auto(word);
+            hidden: "model.hidden" = |value| value.as_array()?.iter().map(count).collect();
+            activation: "model.activation" = auto(word);
+            intercept: "model.intercept" = Value::as_bool;
+            regularizer: "model.regularizer" = auto(word);
+            lambda: "model.lambda" = not_negative;
+            regularizer_at_client: "model.regularizer_at" =
+                choice(&[("server", false), ("client", true)]);
+            init: "model.init" = auto(init);
+        }
         Ok(())
     }
 
     /// Of the section `algorithm`: what a client estimates, and what of it travels.
     fn read_messages(&mut self, d: &Document) -> Result<(), ConfigError> {
-        d.read_into(&mut self.preset, "algorithm.preset", choice(PRESETS))?;
-        d.read_into(
-            &mut self.estimator,
-            "algorithm.estimator",
-            auto(word::<EstimatorKind>),
-        )?;
-        d.read_into(
-            &mut self.batch,
-            "algorithm.batch",
-            auto(word_or("all", None, |value| positive(value).map(Some))),
-        )?;
-        d.read_into(
-            &mut self.snapshot_probability,
-            "algorithm.snapshot_probability",
-            auto(probability),
-        )?;
-        d.read_into(&mut self.compressor, "algorithm.compressor", auto(word))?;
-        d.read_into(&mut self.fraction, "algorithm.fraction", auto(probability))?;
-        d.read_into(&mut self.k, "algorithm.k", auto(count))?;
-        d.read_into(&mut self.values, "algorithm.values", auto(count))?;
-        d.read_into(
-            &mut self.shared_coordinates,
-            "algorithm.coordinates",
-            auto(choice(COORDINATES)),
-        )?;
-        d.read_into(&mut self.levels, "algorithm.levels", |value| {
-            count(value)?.try_into().ok()
-        })?;
-        d.read_into(&mut self.grid_step, "algorithm.grid_step", positive)?;
-        d.read_into(&mut self.grid_bits, "algorithm.grid_bits", |value| {
-            let bits = u32::try_from(count(value)?).ok()?;
-            (2..=24).contains(&bits).then_some(bits)
-        })?;
-        d.read_into(
-            &mut self.memory,
-            "algorithm.memory",
-            auto(|value| positive(value).filter(|share| *share <= 1.0)),
-        )?;
-        d.read_into(
-            &mut self.keep,
-            "algorithm.keep",
-            auto(|value| not_negative(value).filter(|share| *share <= 1.0)),
-        )?;
-        d.read_into(
-            &mut self.restart,
-            "algorithm.restart",
-            auto(word_or("first", None, |value| {
-                Some(Some(count(value)?.try_into().ok()?))
-            })),
-        )?;
+        read_keys! { self, d;
+            preset: "algorithm.preset" = choice(PRESETS);
+            estimator: "algorithm.estimator" = auto(word::<EstimatorKind>);
+            batch: "algorithm.batch" = auto(optional("all", positive));
+            snapshot_probability: "algorithm.snapshot_probability" = auto(probability);
+            compressor: "algorithm.compressor" = auto(word);
+            fraction: "algorithm.fraction" = auto(probability);
+            k: "algorithm.k" = auto(count);
+            values: "algorithm.values" = auto(count);
+            shared_coordinates: "algorithm.coordinates" = auto(choice(COORDINATES));
+            levels: "algorithm.levels" = small;
+            grid_step: "algorithm.grid_step" = positive;
+            grid_bits: "algorithm.grid_bits" =
+                |value| small(value).filter(|bits| (2..=24).contains(bits));
+            memory: "algorithm.memory" = auto(probability);
+            keep: "algorithm.keep" = auto(|value| not_negative(value).filter(|keep| *keep <= 1.0));
+            restart: "algorithm.restart" = auto(optional("first", small));
+        }
         Ok(())
     }
 
     /// Of the section `algorithm`: what becomes of the messages.
     fn read_steps(&mut self, d: &Document) -> Result<(), ConfigError> {
-        d.read_into(&mut self.mixing, "algorithm.mixing", auto(positive))?;
-        d.read_into(
-            &mut self.shift,
-            "algorithm.shift",
-            auto(word_or("off", ShiftChoice::Off, |value| {
-                not_negative(value).map(ShiftChoice::Step)
-            })),
-        )?;
-        d.read_into(
-            &mut self.step_size,
-            "algorithm.step_size",
-            auto(word_or("theory", Theory::Theory, |value| {
-                positive(value).map(Theory::Given)
-            })),
-        )?;
-        d.read_into(
-            &mut self.step_size_from_data,
-            "algorithm.step_size_from_data",
-            Value::as_bool,
-        )?;
-        d.read_into(&mut self.schedule, "algorithm.schedule", auto(word))?;
-        d.read_into(
-            &mut self.momentum,
-            "algorithm.momentum",
-            auto(|value| not_negative(value).filter(|m| *m < 1.0)),
-        )?;
-        d.read_into(
-            &mut self.step_cap,
-            "algorithm.step_cap",
-            word_or("none", None, |value| positive(value).map(Some)),
-        )?;
-        d.read_into(
-            &mut self.smoothing,
-            "algorithm.smoothing",
-            auto(|value| {
-                not_negative(value)
-                    .filter(|n| n.fract() == 0.0 && *n <= 64.0)
-                    .map(|n| n as u32)
-            }),
-        )?;
-        d.read_into(&mut self.equalize, "algorithm.equalize", auto(not_negative))?;
-        d.read_into(
-            &mut self.rounds,
-            "algorithm.rounds",
-            auto(word_or("theory", Theory::Theory, |value| {
-                Some(Theory::Given(count(value)?.try_into().ok()?))
-            })),
-        )?;
-        d.read_into(&mut self.output, "algorithm.output", auto(word))?;
-        d.read_into(
-            &mut self.participation,
-            "algorithm.participation",
-            probability,
-        )?;
+        let step = |value: &Value| not_negative(value).map(ShiftChoice::Step);
+        let passes = |n: &f64| n.fract() == 0.0 && *n <= 64.0;
+        read_keys! { self, d;
+            mixing: "algorithm.mixing" = auto(positive);
+            shift: "algorithm.shift" = auto(word_or("off", ShiftChoice::Off, step));
+            step_size: "algorithm.step_size" = auto(theory_or(positive));
+            step_size_from_data: "algorithm.step_size_from_data" = Value::as_bool;
+            schedule: "algorithm.schedule" = auto(word);
+            momentum: "algorithm.momentum" = auto(|value| not_negative(value).filter(|m| *m < 1.0));
+            step_cap: "algorithm.step_cap" = optional("none", positive);
+            smoothing: "algorithm.smoothing" =
+                auto(|value| not_negative(value).filter(passes).map(|n| n as u32));
+            equalize: "algorithm.equalize" = auto(not_negative);
+            rounds: "algorithm.rounds" = auto(theory_or(small));
+            output: "algorithm.output" = auto(word);
+            participation: "algorithm.participation" = probability;
+        }
         Ok(())
     }
 
     /// The section `privacy`.
     fn read_privacy(&mut self, d: &Document) -> Result<(), ConfigError> {
-        d.read_into(&mut self.delta, "privacy.delta", |value| {
-            probability(value).filter(|delta| *delta < 1.0)
-        })?;
-        d.read_into(&mut self.adjacency, "privacy.adjacency", word)?;
-        d.read_into(
-            &mut self.records_per_person,
-            "privacy.records_per_person",
-            |value| {
-                u32::try_from(count(value)?)
-                    .ok()
-                    .filter(|most| *most <= MOST_OF_PERSON)
-            },
-        )?;
-        d.read_into(
-            &mut self.clip,
-            "privacy.clip",
-            auto(word_or("none", None, |value| positive(value).map(Some))),
-        )?;
-        d.read_into(
-            &mut self.clip_scope,
-            "privacy.clip_scope",
-            auto(word::<ClipScope>),
-        )?;
-        d.read_into(
-            &mut self.with_replacement,
-            "privacy.sampling",
-            choice(&[("poisson", false), ("with-replacement", true)]),
-        )?;
-        d.read_into(
-            &mut self.difference_clip,
-            "privacy.difference_clip",
-            auto(word_or("none", None, |value| positive(value).map(Some))),
-        )?;
-        d.read_into(
-            &mut self.difference_scale,
-            "privacy.difference_scale",
-            auto(word_or("none", None, |value| positive(value).map(Some))),
-        )?;
-        d.read_into(
-            &mut self.noise_ratio,
-            "privacy.noise_ratio",
-            auto(|value| number(value).filter(|ratio| *ratio >= 1.0)),
-        )?;
-        d.read_into(
-            &mut self.trusted_aggregation,
-            "privacy.trusted_aggregation",
-            auto(Value::as_bool),
-        )?;
-        d.read_into(&mut self.accountant, "privacy.accountant", word)?;
-        d.read_into(
-            &mut self.amplification,
-            "privacy.amplification",
-            choice(&[("auto", true), ("off", false)]),
-        )?;
-        d.read_into(&mut self.noise, "privacy.noise", auto(word))?;
+        read_keys! { self, d;
+            delta: "privacy.delta" = share;
+            adjacency: "privacy.adjacency" = word;
+            records_per_person: "privacy.records_per_person" =
+                |value| small(value).filter(|most| *most <= MOST_OF_PERSON);
+            clip: "privacy.clip" = auto(optional("none", positive));
+            clip_scope: "privacy.clip_scope" = auto(word::<ClipScope>);
+            with_replacement: "privacy.sampling" =
+                choice(&[("poisson", false), ("with-replacement", true)]);
+            difference_clip: "privacy.difference_clip" = auto(optional("none", positive));
+            difference_scale: "privacy.difference_scale" = auto(optional("none", positive));
+            noise_ratio: "privacy.noise_ratio" =
+                auto(|value| number(value).filter(|ratio| *ratio >= 1.0));
+            trusted_aggregation: "privacy.trusted_aggregation" = auto(Value::as_bool);
+            accountant: "privacy.accountant" = word;
+            amplification: "privacy.amplification" = choice(&[("auto", true), ("off", false)]);
+            noise: "privacy.noise" = auto(word);
+        }
         Ok(())
     }
 
     /// The sections `deployment` and `run`.
     fn read_deployment(&mut self, d: &Document) -> Result<(), ConfigError> {
-        d.read_into(
-            &mut self.quorum,
-            "deployment.quorum",
-            word_or("all", None, |value| count(value).map(Some)),
-        )?;
-        d.read_into(
-            &mut self.deadline,
-            "deployment.deadline",
-            word_or("none", None, |value| positive(value).map(Some)),
-        )?;
-        d.read_into(&mut self.features, "deployment.features", |value| {
-            let counted = count(value).map(FeatureList::Count);
-            let named = || {
-                names(value)
-                    .filter(|names| !names.is_empty())
-                    .map(FeatureList::Names)
-            };
-            counted.or_else(named).map(Some)
-        })?;
-        d.read_into(&mut self.labels, "deployment.labels", |value| {
-            names(value).map(Some)
-        })?;
-        d.read_into(&mut self.records, "deployment.records", |value| {
-            count(value).map(Some)
-        })?;
-        d.read_into(&mut self.most_records, "deployment.most_records", |value| {
-            count(value).map(Some)
-        })?;
-        d.read_into(&mut self.seed, "run.seed", |value| {
-            value.as_integer()?.try_into().ok()
-        })?;
-        d.read_into(&mut self.eval_every, "run.eval_every", |value| {
-            value.as_integer()?.try_into().ok()
-        })?;
+        read_keys! { self, d;
+            quorum: "deployment.quorum" = optional("all", count);
+            deadline: "deployment.deadline" = optional("none", positive);
+            features: "deployment.features" = some(feature_list);
+            labels: "deployment.labels" = some(names);
+            records: "deployment.records" = some(count);
+            most_records: "deployment.most_records" = some(count);
+            seed: "run.seed" = |value| value.as_integer()?.try_into().ok();
+            eval_every: "run.eval_every" = |value| value.as_integer()?.try_into().ok();
+        }
         Ok(())
     }
 }

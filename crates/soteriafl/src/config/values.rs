@@ -5,7 +5,7 @@ use std::str::FromStr;
 use soteriafl_data::TargetRange;
 use toml::Value;
 
-use super::{Auto, Init};
+use super::{Auto, FeatureList, Init, Theory};
 
 pub(super) const COORDINATES: &[(&str, bool)] = &[("own", false), ("shared", true)];
 
@@ -52,6 +52,19 @@ pub(super) fn word_or<T: Copy>(
     }
 }
 
+/// A value, or this word where there is none.
+pub(super) fn optional<T: Copy>(
+    word: &'static str,
+    parse: impl Fn(&Value) -> Option<T>,
+) -> impl Fn(&Value) -> Option<Option<T>> {
+    word_or(word, None, some(parse))
+}
+
+/// A value that may be left out.
+pub(super) fn some<T>(parse: impl Fn(&Value) -> Option<T>) -> impl Fn(&Value) -> Option<Option<T>> {
+    move |value| parse(value).map(Some)
+}
+
 pub(super) fn number(value: &Value) -> Option<f64> {
     let number = value
         .as_float()
@@ -78,6 +91,41 @@ pub(super) fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_integer()?)
         .ok()
         .filter(|count| *count > 0)
+}
+
+/// A count that fits 32 bits.
+pub(super) fn small(value: &Value) -> Option<u32> {
+    count(value)?.try_into().ok()
+}
+
+/// A number above 0 and below 1.
+pub(super) fn share(value: &Value) -> Option<f64> {
+    probability(value).filter(|share| *share < 1.0)
+}
+
+/// A value, or the theory's.
+pub(super) fn theory_or<T: Copy>(
+    parse: impl Fn(&Value) -> Option<T>,
+) -> impl Fn(&Value) -> Option<Theory<T>> {
+    word_or("theory", Theory::Theory, move |value| {
+        parse(value).map(Theory::Given)
+    })
+}
+
+pub(super) fn class_weights(value: &Value) -> Option<Vec<f64>> {
+    let weight = |value| positive(value).filter(|weight| *weight <= 1e6);
+    let weights: Vec<f64> = value
+        .as_array()?
+        .iter()
+        .map(weight)
+        .collect::<Option<_>>()?;
+    (!weights.is_empty()).then_some(weights)
+}
+
+pub(super) fn feature_list(value: &Value) -> Option<FeatureList> {
+    let named = || names(value).filter(|names| !names.is_empty());
+    let counted = count(value).map(FeatureList::Count);
+    counted.or_else(|| named().map(FeatureList::Names))
 }
 
 pub(super) fn range(value: &Value) -> Option<TargetRange> {

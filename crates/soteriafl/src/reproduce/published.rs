@@ -119,11 +119,6 @@ impl Algorithm {
         matches!(self, Algorithm::LdpSvrg | Algorithm::SoteriaSvrg)
     }
 
-    /// Whether all coordinates travel.
-    pub fn is_uncompressed(self) -> bool {
-        matches!(self, Algorithm::LdpSgd | Algorithm::LdpSvrg)
-    }
-
     fn index(self) -> usize {
         self as usize
     }
