@@ -351,7 +351,7 @@ fn no_record_moves_a_message_beyond_its_bound() {
                     };
                     assert!(worst > 0.999 * attained, "{estimator:?} {kind:?}: {worst}");
                 }
-                if estimator == Estimator::Sgd {
+                if matches!(estimator, Estimator::Gd | Estimator::Sgd) {
                     plan.clipping = Clipping::Selected(CLIP);
                     let worst = attack.worst(&Arc::new(plan), sampling, pair, RECORD);
                     assert!(
@@ -381,7 +381,7 @@ fn no_person_moves_a_message_beyond_its_bound() {
                 let mut plan = client_plan(Arc::clone(&attack.objective), kind);
                 plan.estimator = estimator;
                 let mut scopes = vec![Clipping::Record(CLIP)];
-                if estimator == EstimatorPlan::Minibatch {
+                if matches!(estimator, Estimator::Gd | Estimator::Sgd) {
                     scopes.push(Clipping::Selected(CLIP));
                 }
                 for scope in scopes {
@@ -392,9 +392,7 @@ fn no_person_moves_a_message_beyond_its_bound() {
                         attack.worst(&plan, sampling, pair, (places, 1));
                         let aligned = attack.worst(&plan, sampling, pair, (places, 0));
                         let least = match (attack.name, estimator) {
-                            ("marked", EstimatorPlan::Svrg { .. } | EstimatorPlan::Saga { .. }) => {
-                                0.5
-                            }
+                            ("marked", Estimator::Svrg { .. } | Estimator::Saga { .. }) => 0.5,
                             ("marked", _) => 0.99,
                             _ => 0.0,
                         };

@@ -24,7 +24,7 @@ pub fn read_from(
     format: &Format,
     schema: &Schema,
 ) -> Result<Dataset, DataError> {
-    let rows = Reader::text(Input::new(name, reader)?.as_text()?, format);
+    let rows = Reader::text(Input::new(name, reader)?.into_text()?, format);
     Ok(load_all([Ok(rows)].into_iter(), format, schema)?.0.train)
 }
 

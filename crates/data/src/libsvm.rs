@@ -13,12 +13,12 @@ use super::{DataError, Dataset, Features, MOST_FEATURES, Place, SparseRows};
 
 /// Reads a file, plain or gzip.
 pub fn read(path: &Path, schema: &Schema) -> Result<Dataset, DataError> {
-    parse(Input::open(path)?.as_text()?, schema)
+    parse(Input::open(path)?.into_text()?, schema)
 }
 
 /// Reads from anything that gives bytes, plain or gzip; `name` stands in error messages.
 pub fn read_from(reader: impl Read, name: &Path, schema: &Schema) -> Result<Dataset, DataError> {
-    parse(Input::new(name, reader)?.as_text()?, schema)
+    parse(Input::new(name, reader)?.into_text()?, schema)
 }
 
 fn parse(mut input: Input<'_>, schema: &Schema) -> Result<Dataset, DataError> {

@@ -81,7 +81,7 @@ impl<'a> Input<'a> {
     }
 
     /// The same if it can be text.
-    pub(super) fn as_text(self) -> Result<Self, DataError> {
+    pub(super) fn into_text(self) -> Result<Self, DataError> {
         match Foreign::of_text(&self.head) {
             None => Ok(self),
             Some(kind) => Err(DataError::Foreign {

@@ -87,7 +87,7 @@ fn follow(
     target: &Target,
     watch: &mut Watch,
 ) -> PyResult<Option<LedgerRun>> {
-    let state = store.directory();
+    let state = store.directory().to_owned();
     let signals = async {
         loop {
             tokio::time::sleep(LOOK).await;

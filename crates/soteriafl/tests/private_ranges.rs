@@ -116,7 +116,7 @@ fn a_run_says_when_its_ranges_are_guesses() {
         ];
         let settings = settings.each_ref().map(String::as_str);
         let (problem, resolved) = load(folder.path(), &settings).unwrap();
-        let foreseen = Prepared::settle(resolved, problem).unwrap().foreseen();
+        let foreseen = Prepared::calibrate(resolved, problem).unwrap().foreseen();
         let said = foreseen
             .iter()
             .any(|warning| warning.starts_with("private ranges are guesses here"));

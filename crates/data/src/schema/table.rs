@@ -249,7 +249,7 @@ impl<'s> Rows<'s> {
     fn is_nobody(&self, cell: Cell<'_>) -> bool {
         match cell {
             Cell::Gap => true,
-            Cell::Text(text) => self.table.is_missing(text),
+            Cell::Text(_) => self.table.is_missing(cell),
             Cell::Number(number) => number.is_nan() || number.abs() >= INEXACT,
         }
     }

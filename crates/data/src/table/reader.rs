@@ -19,7 +19,7 @@ pub(in super::super) enum Reader<'a> {
 impl Reader<'static> {
     pub(in super::super) fn open(path: &Path, format: &Format) -> Result<Self, DataError> {
         match format.kind {
-            TableKind::Text => Ok(Reader::text(Input::open(path)?.as_text()?, format)),
+            TableKind::Text => Ok(Reader::text(Input::open(path)?.into_text()?, format)),
             TableKind::Parquet => Ok(Reader::Parquet(Box::new(Columns::open(path)?))),
         }
     }

@@ -103,7 +103,7 @@ pub async fn take_part(
     companion: &mut impl Companion,
 ) -> Result<Option<LedgerRun>, JoinError> {
     // It is this process's now: whoever had it before has left the note, if there is to be one.
-    let state = store.directory();
+    let state = store.directory().to_owned();
     if let Some(note) = stopped::note(&state) {
         return Err(JoinError::Stopped(note));
     }

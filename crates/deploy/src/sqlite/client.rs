@@ -1,7 +1,7 @@
 //! A client's store: the runs it joined, one row for every message it ever made, which is its
 //! ledger, and its latest state.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -187,12 +187,9 @@ impl ClientSqlite {
     }
 
     /// The directory that it is in.
-    pub fn directory(&self) -> PathBuf {
-        self.database
-            .path
-            .parent()
-            .unwrap_or(Path::new(""))
-            .to_owned()
+    pub fn directory(&self) -> &Path {
+        let parent = self.database.path.parent();
+        parent.expect("a database is in a directory")
     }
 
     /// Waits for no reader, for tests.
@@ -217,11 +214,6 @@ impl ClientSqlite {
         })?;
         let swept = state_file::sweep(self.directory(), &kept);
         swept.map_err(|error| self.beside(&error))
-    }
-
-    fn directory(&self) -> &Path {
-        let parent = self.database.path.parent();
-        parent.expect("a database is in a directory")
     }
 
     /// What is wrong with files beside the database.

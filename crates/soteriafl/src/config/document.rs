@@ -121,8 +121,11 @@ pub const KEYS: &[(&str, &str)] = table! {
     "run.eval_every": "an integer >= 0";
 };
 
+/// All words of an enum, for a message.
+type List = fn() -> String;
+
 /// The words of keys that choose by an enum.
-const CHOICES: &[(&str, fn() -> String)] = &[
+const CHOICES: &[(&str, List)] = &[
     ("model.task", Task::list),
     ("model.kind", ModelKind::list),
     ("model.loss", LossName::list),
