@@ -210,11 +210,11 @@ impl Findings {
 /// Shares of the error: the configured neighbours, the others.
 const ERRORS: [f64; 2] = [0.04, 0.01];
 /// Shares of the runs of those two.
-const SHARES: [f64; 2] = [0.75, 0.25];
+const SHARES: [f64; 2] = [0.85, 0.15];
 /// The error of a game that is played alone.
 const ERROR: f64 = 0.05;
 /// The share of the runs that choose the rule.
-const PILOT: f64 = 0.1;
+const PILOT: f64 = 0.05;
 /// Fewest runs.
 const LEAST: u32 = 5;
 
@@ -395,31 +395,27 @@ impl Audit {
             } = *prepared;
             let pilot_runs = (f64::from(runs) * PILOT).ceil() as u32;
             let play = |numbers| self.scores(game, numbers, progress, stop);
-            let terms = |cap, sides| Terms {
+            let terms = |rule: &Rule| Terms {
                 runs: u64::from(runs - pilot_runs),
                 canaries: game.canaries() as u64,
-                cap,
-                sides,
+                cap: rule.cap,
+                sides: rule.answers(),
+                expected: rule.expected,
                 delta: self.delta,
                 error,
             };
             let rule = Rule::choose(&play(0..pilot_runs)?, &terms);
             let scores = play(pilot_runs..runs)?;
-            let tally = scores.iter().map(|run| rule.count(run)).fold(
-                Tally {
-                    guesses: 0,
-                    right: 0,
-                },
-                |sum, run| Tally {
-                    guesses: sum.guesses + run.guesses,
-                    right: sum.right + run.right,
-                },
-            );
+            let counts = scores.iter().map(|run| rule.count(run));
+            let tally = counts.fold(Tally::default(), |sum, run| Tally {
+                guesses: sum.guesses + run.guesses,
+                right: sum.right + run.right,
+            });
             outcomes.push(Outcome {
                 canary_records: game.words(),
                 neighbours: neighbours(adjacency, self.records_per_person),
                 claimed_epsilon: claimed,
-                empirical_epsilon: terms(rule.cap, rule.answers()).epsilon(tally),
+                empirical_epsilon: terms(&rule).epsilon(tally),
                 confidence: 1.0 - error,
                 runs,
                 pilot_runs,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::inputs::{self, DataDirectory};
 use super::{Failure, Verbosity, all_cores, print_json, table, watch_interrupts};
-use soteriafl::audit::{self, Audit, AuditError, Findings, Settings, Subject, Verdict};
+use soteriafl::audit::{self, Audit, AuditError, Findings, Outcome, Settings, Subject, Verdict};
 use soteriafl::claim::Reason;
 use soteriafl::config::Config;
 use soteriafl::config::resolve::Resolved;
@@ -108,7 +108,7 @@ pub fn run(options: &Options, verbosity: Verbosity) -> Result<(), Failure> {
         .then_some(Reason::DataDependentScaling);
     let audit = audit_of(options.canaries, &resolved, &problem, settings)?.withheld(withheld);
     verbosity.say(format!(
-        "playing {} of {} each",
+        "playing {} of {} each with a client's code; more runs come nearer to the claim",
         counted(audit.runs() as usize, "run"),
         counted(resolved.rounds, "round")
     ));
@@ -191,11 +191,23 @@ fn write(
     Ok(())
 }
 
+/// What the attack proves, in words.
+fn proved(outcome: &Outcome) -> String {
+    let confidence = readable((1e4 * outcome.confidence).round() / 100.0);
+    if outcome.empirical_epsilon <= 0.0 {
+        return format!("nothing at {confidence}% confidence: the guesses could be luck");
+    }
+    let share = 100.0 * outcome.empirical_epsilon / outcome.claimed_epsilon;
+    format!(
+        "epsilon above {:.3} with {confidence}% confidence ({share:.0}% of the claim)",
+        outcome.empirical_epsilon
+    )
+}
+
 fn lines(findings: &Findings, out: Option<&Path>) -> String {
     let mut text = String::new();
     for outcome in &findings.outcomes {
         let games = u64::from(outcome.runs) * outcome.canaries as u64;
-        let share = 100.0 * outcome.empirical_epsilon / outcome.claimed_epsilon;
         text += &table(
             14,
             &[
@@ -209,14 +221,7 @@ fn lines(findings: &Findings, out: Option<&Path>) -> String {
                         readable(findings.delta)
                     ),
                 ),
-                (
-                    "attack proves",
-                    format!(
-                        "epsilon above {:.3} with {}% confidence ({share:.0}% of the claim)",
-                        outcome.empirical_epsilon,
-                        readable((1e4 * outcome.confidence).round() / 100.0)
-                    ),
-                ),
+                ("attack proves", proved(outcome)),
                 (
                     "guesses",
                     format!(

@@ -97,6 +97,28 @@ impl Attack {
         self.copies as f64 * (shifts.hit + shifts.unvisited)
     }
 
+    /// Without coins: what one unit of what is seen, turned by the sign, adds to the score.
+    fn slope(&self, shifts: RoundShifts) -> f64 {
+        let times = match self.other {
+            Answer::Opposite => 2.0,
+            _ => 1.0,
+        };
+        times * self.certain(shifts)
+    }
+
+    /// Without coins: adds to the scores of the canaries of a block what a round says, of which
+    /// `count` coordinates travelled and gave these sums.
+    pub(crate) fn add_up(&self, scores: &mut [f64], shifts: RoundShifts, sums: &[f32], count: u32) {
+        if count == 0 {
+            return;
+        }
+        let slope = self.slope(shifts) * shifts.sign;
+        let (slope, start) = (slope / f64::from(count).sqrt(), slope * self.mean(shifts));
+        for (score, &sum) in scores.iter_mut().zip(sums) {
+            *score += slope * f64::from(sum) - start;
+        }
+    }
+
     /// The mean shift of a canary that is there with probability one half.
     pub(crate) fn mean(&self, shifts: RoundShifts) -> f64 {
         match self.other {
@@ -110,12 +132,7 @@ impl Attack {
     pub(crate) fn observe(&self, belief: &mut Belief, shifts: RoundShifts, seen: Option<f64>) {
         let seen = seen.map(|z| z * shifts.sign);
         if self.is_linear() {
-            let times = if self.other == Answer::Opposite {
-                2.0
-            } else {
-                1.0
-            };
-            belief.score += seen.map_or(0.0, |z| times * self.certain(shifts) * z);
+            belief.score += seen.map_or(0.0, |z| self.slope(shifts) * z);
             return;
         }
         if !self.remembers && self.copies == 1 {

@@ -44,19 +44,23 @@ impl Layout {
     }
 
     pub(crate) fn block(&self, canary: usize) -> usize {
-        canary / self.per_block
+        // A division would take longer than what else is done for a record.
+        canary >> self.per_block.trailing_zeros()
     }
 
     /// The code of a canary at a coordinate of its block, counted from the block's first.
+    #[cfg(test)]
     pub(crate) fn sign(&self, canary: usize, offset: usize) -> f32 {
         let mask = self.per_block - 1;
         SIGNS[canary & mask][offset & mask]
     }
 
-    /// The codes of all canaries of a block at a coordinate, counted from the block's first.
-    pub(crate) fn signs(&self, offset: usize) -> &'static [f32] {
+    /// The codes of the first `N` canaries of a block at a coordinate, counted from the block's
+    /// first. What is beyond those that share it is no canary's.
+    pub(crate) fn signs<const N: usize>(&self, offset: usize) -> &'static [f32; N] {
         // Walsh's matrix is symmetric.
-        &SIGNS[offset & (self.per_block - 1)][..self.per_block]
+        let row = &SIGNS[offset & (self.per_block - 1)];
+        row.first_chunk().expect("no more than share a block")
     }
 }
 
@@ -122,58 +126,80 @@ impl Canaries {
         Arc::new(Self(layout))
     }
 
-    /// Calls `visit` with record, canary and the places and coordinates of its block among those
-    /// wanted. Canaries ascend in a batch, so one walk over the coordinates finds all of them.
-    fn visit(
+    /// Calls `visit` with record, its factor times its weight, canary and the places and coordinates
+    /// of its block among those wanted. Canaries ascend in a batch, so one walk over the coordinates
+    /// finds all of them, and those of one block find it once.
+    fn visit<'c>(
         &self,
         records: Records<'_>,
         gradients: Gradients<'_>,
-        coordinates: Coordinates<'_>,
-        mut visit: impl FnMut(usize, f32, usize, Block<'_>),
+        coordinates: Coordinates<'c>,
+        mut visit: impl FnMut(usize, f32, usize, Block<'c>),
     ) {
         let layout = self.0;
         let Features::Dense(rows) = records.data.features() else {
             unreachable!("canaries are dense rows");
         };
-        let mut at: Option<usize> = None;
-        for (record, &row) in records.rows.iter().enumerate() {
-            let value = gradients.factors[record] * gradients.weights[record];
+        let mut found: Option<(usize, Block<'c>)> = None;
+        let values = gradients.factors.iter().zip(gradients.weights);
+        for (record, (&row, (factor, weight))) in records.rows.iter().zip(values).enumerate() {
+            let value = factor * weight;
             if value == 0.0 {
                 continue;
             }
             let canary = rows.row(row as usize)[1] as usize;
-            let start = layout.block(canary) * layout.width;
-            let end = start + layout.width;
-            let block = match coordinates {
-                Coordinates::All => Block {
+            let number = layout.block(canary);
+            let block = match found {
+                Some((last, block)) if last == number => block,
+                _ => self.wanted(
+                    number,
+                    coordinates,
+                    found.map(|(_, block)| block.first + block.len),
+                ),
+            };
+            found = Some((number, block));
+            visit(record, value, canary, block);
+        }
+    }
+
+    /// The part of a block that is wanted, looked for from a place on.
+    fn wanted<'c>(
+        &self,
+        number: usize,
+        coordinates: Coordinates<'c>,
+        from: Option<usize>,
+    ) -> Block<'c> {
+        let width = self.0.width;
+        let (start, end) = (number * width, (number + 1) * width);
+        let chosen = match coordinates {
+            Coordinates::All => {
+                return Block {
                     start,
                     first: start,
                     chosen: None,
-                    len: layout.width,
-                },
-                Coordinates::Selected(chosen) => {
-                    let before = |&index: &u32| (index as usize) < start;
-                    let from = match at {
-                        None => chosen.partition_point(before),
-                        Some(at) => at + chosen[at..].iter().take_while(|i| before(i)).count(),
-                    };
-                    at = Some(from);
-                    let inside = chosen[from..].iter();
-                    let len = inside.take_while(|&&index| (index as usize) < end).count();
-                    Block {
-                        start,
-                        first: from,
-                        chosen: Some(&chosen[from..from + len]),
-                        len,
-                    }
-                }
-            };
-            visit(record, value, canary, block);
+                    len: width,
+                };
+            }
+            Coordinates::Selected(chosen) => chosen,
+        };
+        let before = |&index: &u32| (index as usize) < start;
+        let first = match from {
+            None => chosen.partition_point(before),
+            Some(at) => at + chosen[at..].iter().take_while(|i| before(i)).count(),
+        };
+        let inside = chosen[first..].iter();
+        let len = inside.take_while(|&&index| (index as usize) < end).count();
+        Block {
+            start,
+            first,
+            chosen: Some(&chosen[first..first + len]),
+            len,
         }
     }
 }
 
 /// The part of a block that is wanted.
+#[derive(Clone, Copy)]
 struct Block<'a> {
     /// Its first coordinate.
     start: usize,
@@ -265,18 +291,53 @@ impl Objective for Canaries {
         sum: &mut [f32],
         _workspace: &mut Workspace,
     ) {
-        let layout = self.0;
+        // All canaries of a block are added at once.
+        let mut gathered: Option<Gathered<'_>> = None;
         self.visit(
             records,
             gradients,
             coordinates,
             |_, value, canary, block| {
-                let places = &mut sum[block.first..block.first + block.len];
-                for (index, place) in places.iter_mut().enumerate() {
-                    *place += value * layout.sign(canary, block.offset(index));
+                if gathered
+                    .as_ref()
+                    .is_none_or(|g| g.block.start != block.start)
+                {
+                    let values = [0.0; MOST_SHARED];
+                    if let Some(full) = gathered.replace(Gathered { block, values }) {
+                        full.add_to(self.0, sum);
+                    }
+                }
+                if let Some(gathered) = &mut gathered {
+                    gathered.values[canary & (self.0.per_block - 1)] += value;
                 }
             },
         );
+        if let Some(full) = gathered {
+            full.add_to(self.0, sum);
+        }
+    }
+}
+
+/// By canary of a block: what its records pull with.
+struct Gathered<'a> {
+    block: Block<'a>,
+    values: [f32; MOST_SHARED],
+}
+
+impl Gathered<'_> {
+    fn add_to(&self, layout: Layout, sum: &mut [f32]) {
+        let block = self.block;
+        let places = &mut sum[block.first..block.first + block.len];
+        for (index, place) in places.iter_mut().enumerate() {
+            *place += match layout.per_block {
+                1 => self.values[0],
+                _ => {
+                    let signs = layout.signs::<MOST_SHARED>(block.offset(index));
+                    let products = signs.iter().zip(&self.values);
+                    products.map(|(sign, value)| sign * value).sum::<f32>()
+                }
+            };
+        }
     }
 }
 

@@ -1,8 +1,15 @@
 //! How to guess, chosen on a pilot; and the count of what guessing by that rule came to.
 //!
 //! A rule says `present` above a threshold, `absent` below its mirror image, or both, at most so
-//! many times in a run. The pilot's runs choose the rule whose bound would be best if the other
-//! runs went alike; the others are then counted once, with everything about the count fixed before.
+//! many times in a run, the strongest opinions first. The pilot's runs choose the rule whose bound
+//! would be best if the other runs went alike; the others are then counted once, with everything
+//! about the count fixed before.
+//!
+//! How often a guess is right is not counted on the pilot, which has too few guesses beyond any
+//! threshold worth having: the luckiest of many candidates would win. A score is a log likelihood
+//! ratio, so a guess of strength `x` is right with probability `1/(1 + e^-x)`, or, if the program is
+//! not what the attack takes it for, about `1/(1 + e^{-kx})` with a factor `k` that all games of the
+//! pilot agree on. If that is wrong the rule is not the best one; what is counted is a bound anyway.
 
 use super::bound::{Tally, Terms};
 use super::game::Scores;
@@ -37,71 +44,77 @@ pub(crate) struct Rule {
     pub(crate) threshold: f32,
     /// Most guesses in a run.
     pub(crate) cap: u64,
+    /// About how many guesses the runs to be counted will have.
+    pub(crate) expected: u64,
 }
+
+/// A rule with the bound it promises.
+type Candidate = (Rule, f64);
 
 impl Rule {
     /// Chosen on the runs of a pilot, for `terms` of the runs to be counted.
-    pub(crate) fn choose(pilot: &[Scores], terms: &dyn Fn(u64, u64) -> Terms) -> Self {
-        let sides = [Side::Present, Side::Absent, Side::Both];
-        let best = sides
-            .into_iter()
-            .filter_map(|side| Self::best_of(side, pilot, terms))
-            .max_by(|one, other| one.1.total_cmp(&other.1));
+    pub(crate) fn choose(pilot: &[Scores], terms: &dyn Fn(&Rule) -> Terms) -> Self {
+        let factor = calibration(pilot);
+        let mut best: Option<Candidate> = None;
+        for side in [Side::Present, Side::Absent, Side::Both] {
+            let opinions = opinions(side, pilot);
+            for once in [true, false] {
+                let found = Self::best_of(side, once, &opinions, factor, pilot.len(), terms);
+                let better = |found: &Candidate| best.is_none_or(|(_, most)| found.1 > most);
+                best = found.filter(better).or(best);
+            }
+        }
         best.map_or(
             Rule {
                 side: Side::Both,
                 threshold: 0.0,
                 cap: 1,
+                expected: pilot.len() as u64,
             },
             |(rule, _)| rule,
         )
     }
 
-    /// The best threshold of a side with the bound it promises.
+    /// The best threshold of a side: with one guess in a run, or with so many that few are lost.
     fn best_of(
         side: Side,
-        pilot: &[Scores],
-        terms: &dyn Fn(u64, u64) -> Terms,
-    ) -> Option<(Self, f64)> {
+        once: bool,
+        opinions: &[(f32, u32)],
+        factor: f64,
+        runs: usize,
+        terms: &dyn Fn(&Rule) -> Terms,
+    ) -> Option<Candidate> {
         /// Each candidate guesses so many times as often as the one before.
         const RATIO: f64 = 1.15;
-        const FEWEST: f64 = 40.0;
-        let mut opinions: Vec<(f32, bool, u32)> = Vec::new();
-        for (run, scores) in pilot.iter().enumerate() {
-            opinions.extend(scores.iter().map(|&(coin, score)| {
-                let (strength, guess) = side.opinion(score);
-                (strength, guess == coin, run as u32)
-            }));
-        }
-        opinions.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
-        let mut by_run = vec![0u64; pilot.len()];
-        let (mut right, mut next) = (0u64, FEWEST);
-        let mut best: Option<(Self, f64)> = None;
-        for (index, &(strength, is_right, run)) in opinions.iter().enumerate() {
+        const FEWEST: f64 = 10.0;
+        let mut by_run = vec![0u64; runs];
+        let (mut guesses, mut right, mut next) = (0u64, 0.0, FEWEST);
+        let mut best: Option<Candidate> = None;
+        for &(strength, run) in opinions {
+            if once && by_run[run as usize] > 0 {
+                continue;
+            }
             by_run[run as usize] += 1;
-            right += u64::from(is_right);
-            let guesses = index as u64 + 1;
+            guesses += 1;
+            right += chance(factor * f64::from(strength));
             if (guesses as f64) < next {
                 continue;
             }
             next = (guesses as f64 * RATIO).max(guesses as f64 + 1.0);
-            let cap = cap(&by_run, guesses);
-            let terms = terms(cap, side.answers());
-            let times = terms.runs as f64 / pilot.len() as f64;
-            // Less one standard deviation of a fair coin: of many candidates the luckiest would
-            // win, and few guesses are the luckiest.
-            let sure = (right as f64 - 0.5 * (guesses as f64).sqrt()).max(0.0);
-            let tally = Tally {
-                guesses: (guesses as f64 * times).round() as u64,
-                right: (sure * times).round() as u64,
+            let mut rule = Rule {
+                side,
+                threshold: strength,
+                cap: if once { 1 } else { cap(&by_run, guesses) },
+                expected: guesses,
             };
-            let promise = terms.roughly(tally);
+            let times = terms(&rule).runs as f64 / runs as f64;
+            rule.expected = (guesses as f64 * times).round() as u64;
+            let tally = Tally {
+                guesses: rule.expected,
+                right: (right * times).round() as u64,
+            };
+            let promise = terms(&rule).roughly(tally);
             if best.is_none_or(|(_, most)| promise > most) {
-                let rule = Rule {
-                    side,
-                    threshold: strength,
-                    cap,
-                };
                 best = Some((rule, promise));
             }
         }
@@ -129,6 +142,50 @@ impl Rule {
     pub(crate) fn answers(&self) -> u64 {
         self.side.answers()
     }
+}
+
+/// Every game's opinion and run, the strongest first.
+fn opinions(side: Side, pilot: &[Scores]) -> Vec<(f32, u32)> {
+    let runs = pilot.iter().enumerate();
+    let mut opinions: Vec<(f32, u32)> = runs
+        .flat_map(|(run, scores)| {
+            let strengths = scores.iter().map(move |&(_, score)| side.opinion(score).0);
+            strengths.map(move |strength| (strength, run as u32))
+        })
+        .collect();
+    opinions.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
+    opinions
+}
+
+/// The chance that a guess is right, by the logarithm of its odds.
+fn chance(log_odds: f64) -> f64 {
+    1.0 / (1.0 + (-log_odds).exp())
+}
+
+/// By which factor scores must be multiplied to be the logarithm of the odds that the canary is
+/// there: the most likely one, for all games of the pilot together.
+fn calibration(pilot: &[Scores]) -> f64 {
+    const LARGEST: f64 = 100.0;
+    // The slope of the log likelihood, which falls as the factor grows.
+    let slope = |factor: f64| -> f64 {
+        let games = pilot.iter().flatten();
+        games
+            .map(|&(coin, score)| {
+                let score = f64::from(score);
+                score * (f64::from(u8::from(coin)) - chance(factor * score))
+            })
+            .sum()
+    };
+    let (mut low, mut high) = (1.0 / LARGEST, LARGEST);
+    for _ in 0..20 {
+        let middle = (low * high).sqrt();
+        if slope(middle) > 0.0 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
 }
 
 /// The smallest cap that loses no more than a guess in a hundred.
@@ -180,11 +237,12 @@ mod tests {
                 .collect()
         };
         let pilot: Vec<Scores> = (0..200).map(run).collect();
-        let terms = |cap, sides| Terms {
+        let terms = |rule: &Rule| Terms {
             runs: 400,
             canaries: 50,
-            cap,
-            sides,
+            cap: rule.cap,
+            sides: rule.answers(),
+            expected: rule.expected,
             delta: 1e-5,
             error: 0.05,
         };

@@ -41,7 +41,10 @@ fn panel(outcome: &Outcome, delta: f64) -> Panel {
         ..Series::new(label, points)
     };
     Panel {
-        title: outcome.neighbours.clone(),
+        title: format!(
+            "{}: canaries found against false alarms",
+            outcome.neighbours
+        ),
         x_label: "false alarms".to_string(),
         y_label: "canaries found".to_string(),
         log_x: true,
