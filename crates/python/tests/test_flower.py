@@ -22,6 +22,7 @@ import soteriafl as sf
 from soteriafl import _soteriafl as native
 from soteriafl.flower import Problem, Simulated, SoteriaStrategy, answer, client_app
 from soteriafl.flower import client as client_module
+from soteriafl.flower import strategy as strategy_module
 from soteriafl.flower.envelope import FOREIGN, REFUSED, UNABLE, pack, unpack
 
 SEED = 7
@@ -46,6 +47,24 @@ def server_process(monkeypatch):
     """Flower's messages name the task that makes them."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Clock:
+    """Time that passes when somebody sleeps: nothing here takes any, on a machine of any speed."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(strategy_module, "time", Clock())
 
 
 class Nodes(Grid):
