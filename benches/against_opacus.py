@@ -1,15 +1,17 @@
-"""Clipped gradients and whole rounds of soteriafl.torch against Opacus and plain PyTorch.
+"""Whole rounds of soteriafl.torch against Opacus and plain PyTorch, and what they are made of.
 
 Needs torch, opacus and the wheel of this repository in one environment:
 
     python benches/against_opacus.py
 
-One thread; processor time of the process, the median of several repetitions, all in one run, so
-that ratios hold on a busy machine. Batches have 128 records; Opacus does optimiser, clipping and
-noise, without its data loader.
+One thread; processor time of that thread, medians. After every round of ours each of the others
+does its ten steps, so that all of them see the same machine, and ratios hold on a busy one. Batches
+have 128 records. Opacus does gradients, clipping, noise and the optimiser's step, without its data
+loader; ours is the whole round of ten clients, from drawing the batches to the server's step.
 """
 
 import statistics
+import sys
 import time
 import warnings
 
@@ -46,7 +48,9 @@ def cnn():
 
 def large():
     """A million parameters."""
-    return nn.Sequential(nn.Linear(784, 1000), nn.Tanh(), nn.Linear(1000, 212), nn.Tanh(), nn.Linear(212, 10))
+    return nn.Sequential(
+        nn.Linear(784, 1000), nn.Tanh(), nn.Linear(1000, 212), nn.Tanh(), nn.Linear(212, 10)
+    )
 
 
 def records(shape, rows=CLIENTS * 600):
@@ -54,38 +58,25 @@ def records(shape, rows=CLIENTS * 600):
     return torch.randn(rows, *shape), torch.randint(0, 10, (rows,))
 
 
-def measure(steps, repetitions=7):
-    """Milliseconds of processor time of each step, measured in turns."""
-    times = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(repetitions):
-        for name, step in steps.items():
-            start = time.process_time()
-            step()
-            times[name].append(1e3 * (time.process_time() - start))
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
 def plain(build, X, y):
     module = build()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
 
-    def step():
-        for client in range(CLIENTS):
+    def steps():
+        for _ in range(CLIENTS):
             rows = torch.randint(0, len(y), (BATCH,))
             optimizer.zero_grad()
             F.cross_entropy(module(X[rows]), y[rows]).backward()
             optimizer.step()
 
-    return step
+    return steps
 
 
 def opacus(build, X, y, mode):
     from opacus import PrivacyEngine
 
     module = build()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, y), batch_size=BATCH)
     made = PrivacyEngine().make_private(
         module=module,
@@ -100,86 +91,125 @@ def opacus(build, X, y, mode):
     module, optimizer = made[0], made[1]
     criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
 
-    def step():
-        for client in range(CLIENTS):
+    def steps():
+        for _ in range(CLIENTS):
             rows = torch.randint(0, len(y), (BATCH,))
             optimizer.zero_grad()
             criterion(module(X[rows]), y[rows]).backward()
             optimizer.step()
 
-    return step
+    return steps
 
 
-def ours(build, X, y, gradients="auto", **settings):
-    """Ten clients, `ROUNDS` rounds; the time of a round is the difference of two runs."""
+def clipped_sums(build, X, y, gradients):
+    """Our own building block alone: no noise, no compression, no server."""
+    model = st.PerRecord(build(), F.cross_entropy, gradients)
+    start = model.flatten()
+
+    def steps():
+        for _ in range(CLIENTS):
+            rows = torch.randint(0, len(y), (BATCH,))
+            model.clipped_sum(start, X[rows], y[rows], clip=1.0)
+
+    return steps
+
+
+def explicit(build, X, y):
+    """Gradients of single records by torch.func, in chunks of a few, and nothing done with them."""
     module = build()
+    parameters = {name: p.detach() for name, p in module.named_parameters()}
+
+    def loss(parameters, x, target):
+        outputs = torch.func.functional_call(module, parameters, (x[None],))
+        return F.cross_entropy(outputs, target[None])
+
+    differentiate = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+
+    def steps():
+        for _ in range(CLIENTS):
+            rows = torch.randint(0, len(y), (BATCH,))
+            for some in rows.split(8):
+                differentiate(parameters, X[some], y[some])
+
+    return steps
+
+
+def compare(title, build, shape, others, variants, rounds):
+    """Milliseconds of one of our rounds and of ten steps of the others, in turns."""
+    X, y = records(shape)
     clients = [(X[i::CLIENTS], y[i::CLIENTS]) for i in range(CLIENTS)]
-    few, many = 4, 24
+    others = {name: make(build, X, y) for name, make in others.items()}
+    times = {name: [] for name in [*variants, *others]}
+    for step in others.values():
+        step()
+    for variant, settings in variants.items():
+        since = None
 
-    def run(rounds):
-        ticks = []
-
-        def tick(*_):
-            ticks.append(time.process_time())
+        def turn(*_, variant=variant):
+            nonlocal since
+            if since is not None:
+                times[variant].append(time.thread_time() - since)
+            for name, step in others.items():
+                start = time.thread_time()
+                step()
+                times[name].append(time.thread_time() - start)
+            since = time.thread_time()
 
         st.simulate(
-            module,
+            build(),
             loss=F.cross_entropy,
             clients=clients,
             sigma=0.01,
             clip=1.0,
             batch=BATCH,
             rounds=rounds,
-            gradients=gradients,
             evaluate_every=0,
-            progress=tick,
+            progress=turn,
             **settings,
         )
-        return ticks
-
-    def round_time():
-        ticks = run(many)
-        steps = [after - before for before, after in zip(ticks[few:], ticks[few + 1 : -1], strict=False)]
-        return 1e3 * statistics.median(steps)
-
-    return round_time
+    found = {name: 1e3 * statistics.median(part[2:-1]) for name, part in times.items()}
+    print(f"\n{title}: {CLIENTS} clients or steps, {BATCH} records each")
+    for name, milliseconds in found.items():
+        ratios = "".join(f"{found[variant] / milliseconds:10.2f}" for variant in variants)
+        print(f"  {name:44} {milliseconds:9.2f} ms {ratios}", flush=True)
 
 
-def compare(name, build, shape, modes):
-    X, y = records(shape)
-    steps = {"plain PyTorch, not private": plain(build, X, y)}
-    for mode in modes:
-        steps[f"Opacus, {mode}"] = opacus(build, X, y, mode)
-    found = measure(steps)
-    found["soteriafl, rand-k 5 %, shift"] = ours(build, X, y, fraction=0.05)()
-    found["soteriafl, rand-k 5 %, clip on selected"] = ours(
-        build, X, y, fraction=0.05, clip_scope="selected"
-    )()
-    print(f"\n{name}: {CLIENTS} steps of {BATCH} records")
-    mine = found["soteriafl, rand-k 5 %, shift"]
-    for step, milliseconds in found.items():
-        print(f"  {step:44} {milliseconds:8.2f} ms   ours/this {mine / milliseconds:5.2f}")
+RAND_K = {"fraction": 0.05}
+SELECTED = {"fraction": 0.05, "clip_scope": "selected"}
+GHOST = {
+    "plain PyTorch, not private": plain,
+    "Opacus, ghost clipping": lambda *given: opacus(*given, "ghost"),
+    "Opacus, hooks": lambda *given: opacus(*given, "hooks"),
+}
 
 
-def overhead():
-    """Privacy, compression and shift above clipped sums of per-record gradients."""
-    X, y = records((784,))
-    model = st.PerRecord(large(), F.cross_entropy, "vmap")
-    start = model.flatten()
+def sums(gradients):
+    return lambda *given: clipped_sums(*given, gradients)
 
-    def gradients():
-        for _ in range(CLIENTS):
-            rows = torch.randint(0, len(y), (BATCH,))
-            model.clipped_sum(start, X[rows], y[rows], clip=1.0)
 
-    base = measure({"clipped sums": gradients}, 3)["clipped sums"]
-    whole = ours(large, X, y, gradients="vmap", fraction=0.05)()
-    print(f"\n{model.dimension} parameters by vmap: clipped sums {base:.0f} ms, whole round {whole:.0f} ms")
-    print(f"  privacy, compression and shift: {100 * (whole / base - 1):.1f} %")
+def main(asked):
+    print(f"torch {torch.__version__}; the numbers behind times: ours through theirs")
+    own = {"ours, random-k 5%, shift": RAND_K, "ours, the same, clipped on what travels": SELECTED}
+    if "mlp" in asked:
+        compare("784-64-10", mlp, (784,), GHOST | {"our clipped sums": sums("hooks")}, own, 100)
+    if "cnn" in asked:
+        others = GHOST | {"our clipped sums": sums("hooks")}
+        compare("the MNIST network of Opacus", cnn, (1, 28, 28), others, own, 20)
+    if "large" in asked:
+        one = {"ours, random-k 5%, shift": RAND_K}
+        others = {
+            "plain PyTorch, not private": plain,
+            "gradients of records, torch.func": explicit,
+            "our clipped sums, hooks": sums("hooks"),
+        }
+        compare("784-1000-212-10 by hooks", large, (784,), others, one, 30)
+        one = {"ours by vmap, random-k 5%, shift": RAND_K | {"gradients": "vmap"}}
+        others = {
+            "gradients of records, torch.func": explicit,
+            "our clipped sums, vmap": sums("vmap"),
+        }
+        compare("784-1000-212-10 by vmap", large, (784,), others, one, 8)
 
 
 if __name__ == "__main__":
-    print(f"torch {torch.__version__}")
-    compare("784-64-10", mlp, (784,), ("hooks", "ghost"))
-    compare("the MNIST network of Opacus", cnn, (1, 28, 28), ("hooks", "ghost"))
-    overhead()
+    main(sys.argv[1:] or ["mlp", "cnn", "large"])

@@ -1,13 +1,20 @@
-"""What `simulate` costs above the library, and what a call of the accountant costs.
+"""What `simulate` costs above the library and above `soteria train`, and what a call of the
+accountant costs.
 
-    python benches/simulate.py
+    python benches/simulate.py [path of soteria]
 
-Needs an installed wheel. Times are processor time, which hardly depends on what else runs here:
-of the whole call less that of the native run, which is what `soteria train` does after reading its
-files. `soteria train` reads text where this copies arrays.
+Needs an installed wheel, and the program for the comparison of rounds. Times are processor time,
+which hardly depends on what else runs here. Overhead is that of the whole call less that of the
+native run, which is what `soteria train` does after reading its files; `soteria train` reads text
+where this copies arrays. Rounds are compared by the difference of a long and a short run.
 """
 
+import json
+import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 
 import numpy as np
@@ -57,6 +64,52 @@ def call(of):
     return median(once, 201)
 
 
+NETWORK = {
+    "data.source": "synthetic:6000x784x10",
+    "data.clients": 10,
+    "model.kind": "mlp",
+    "model.hidden": [64],
+    "algorithm.preset": "soteriafl-sgd",
+    "algorithm.batch": 128,
+    "algorithm.fraction": 0.05,
+    "algorithm.coordinates": "own",
+    "privacy.sigma": 0.0186,
+    "privacy.clip": 1.0,
+    "run.eval_every": 0,
+}
+
+
+def rounds_against(program, few=200, many=2200, repeats=5):
+    """Milliseconds of a round of the 784-64-10 network, here and by `soteria train`, in turns; one
+    thread."""
+
+    def here(rounds):
+        start = time.process_time()
+        settings = NETWORK | {"algorithm.rounds": rounds}
+        sf.simulate(config=settings, threads=1, progress=False)
+        return time.process_time() - start
+
+    def there(rounds):
+        settings = NETWORK | {"algorithm.rounds": rounds}
+        given = []
+        for key, value in settings.items():
+            given += ["--set", f"{key}={json.dumps(value)}"]
+        with tempfile.TemporaryDirectory() as out:
+            command = [program, "train", "--quiet", "--force", "--threads", "1", "--out", out]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([*command, *given], check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def difference(run):
+        return 1e3 * (run(many) - run(few)) / (many - few)
+
+    found = [(difference(here), difference(there)) for _ in range(repeats)]
+    ours, theirs = (statistics.median(times) for times in zip(*found, strict=True))
+    ratio = statistics.median(here / there for here, there in found)
+    print(f"784-64-10: simulate {ours:.3f} ms a round, soteria train {theirs:.3f} ms: {ratio:.3f}")
+
+
 def main():
     rng = np.random.default_rng(0)
     print("simulate, above the native run, median of 5 runs:")
@@ -77,3 +130,5 @@ if __name__ == "__main__":
 
     warnings.simplefilter("ignore")
     main()
+    if len(sys.argv) > 1:
+        rounds_against(sys.argv[1])

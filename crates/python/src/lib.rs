@@ -11,6 +11,7 @@
 //! | `simulation` | a whole run, on the way of `soteria train` |
 //! | `results` | what a run leaves |
 //! | `objective` | models and losses that Python computes |
+//! | `clipping` | lengths and weights of gradients that a framework has computed |
 //! | `holding`, `deployment` | networked clients |
 //! | `exchange` | clients and servers behind any transport |
 //! | `errors` | the library's errors as Python exceptions |
@@ -19,6 +20,7 @@
 #![allow(clippy::too_many_arguments)]
 
 mod accounting;
+mod clipping;
 mod deployment;
 mod errors;
 mod exchange;
@@ -34,6 +36,8 @@ use pyo3::prelude::*;
 mod _soteriafl {
     #[pymodule_export]
     use super::accounting::{Release, filter_epsilon};
+    #[pymodule_export]
+    use super::clipping::{clip_weights, squared_lengths};
     #[pymodule_export]
     use super::deployment::join;
     #[pymodule_export]

@@ -2,11 +2,12 @@
 //! errors on their way through the core and back.
 //!
 //! The object (`soteriafl.torch.records.Problem`) holds the records itself. The core knows them by
-//! number: a [`Dataset`] of one column, whose value is the record's number. It has four members:
+//! number: a [`Dataset`] of one column, whose value is the record's number. It has these members:
 //!
 //! | member | gives |
 //! | --- | --- |
 //! | `dimension`, `chunk` | numbers of parameters, and of records that are asked for at a time |
+//! | `parameters` | an array of its own, into which every model is written before it is asked |
 //! | `gradients(model, records)` | one row of `dimension` numbers per record |
 //! | `clipped_sum(model, records, clip, over_selected, coordinates)` | the sum, on `coordinates` |
 //! | `outcomes(model, records)` | losses, and whether each prediction is right |
@@ -14,10 +15,12 @@
 //! **Guarantee.** An exception ends the round before anything is released
 //! ([`Elsewhere`]), and reaches the caller as it was raised.
 //!
-//! **Cost.** One call a client and round for GD and SGD; it copies the model, the numbers of the
-//! records and the coordinates that travel.
+//! **Cost.** One call a client and round for GD and SGD; it copies the model, once and into the
+//! memory that computes with it, the numbers of the records and the coordinates that travel.
 
-use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods, ToPyArray};
+use numpy::{
+    PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods, ToPyArray,
+};
 use pyo3::prelude::*;
 use soteriafl::Dataset;
 use soteriafl::core::data::{DenseRows, Features, RecordsError};
@@ -36,17 +39,32 @@ const WRONG: u32 = 1;
 /// An objective whose numbers a Python object computes.
 pub struct PythonObjective {
     object: Py<PyAny>,
+    parameters: Py<PyArray1<f32>>,
     dimension: usize,
     chunk: usize,
 }
 
 impl PythonObjective {
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let parameters: Bound<'_, PyArray1<f32>> = object.getattr("parameters")?.extract()?;
         Ok(Self {
             dimension: object.getattr("dimension")?.extract()?,
             chunk: object.getattr("chunk")?.extract()?,
+            parameters: parameters.unbind(),
             object: object.clone().unbind(),
         })
+    }
+
+    /// Writes a model where the object has its parameters; all that it is asked then is about them.
+    fn written<'py>(&self, py: Python<'py>, model: &[f32]) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let parameters = self.parameters.bind(py);
+        let mut writable = parameters.try_readwrite().map_err(PyErr::from)?;
+        let values = writable.as_slice_mut()?;
+        if values.len() != model.len() {
+            return Err(misshaped("parameters", &[model.len()], &[values.len()]));
+        }
+        values.copy_from_slice(model);
+        Ok(parameters.clone())
     }
 }
 
@@ -86,7 +104,7 @@ impl PythonObjective {
         records: Records<'_>,
         outcomes: &mut [Outcome],
     ) -> PyResult<()> {
-        let arguments = (model.to_pyarray(py), numbers(records).to_pyarray(py));
+        let arguments = (self.written(py, model)?, numbers(records).to_pyarray(py));
         let found = self.object.call_method1(py, "outcomes", arguments)?;
         let (losses, right): (PyReadonlyArray1<'_, f32>, PyReadonlyArray1<'_, bool>) =
             found.extract(py)?;
@@ -108,7 +126,7 @@ impl PythonObjective {
         records: Records<'_>,
         factors: &mut [f32],
     ) -> PyResult<()> {
-        let arguments = (model.to_pyarray(py), numbers(records).to_pyarray(py));
+        let arguments = (self.written(py, model)?, numbers(records).to_pyarray(py));
         let found = self.object.call_method1(py, "gradients", arguments)?;
         let found: PyReadonlyArray2<'_, f32> = found.extract(py)?;
         let expected = [records.len(), self.dimension];
@@ -138,7 +156,7 @@ impl PythonObjective {
         };
         let over_selected = clip.is_some_and(|clip| clip.over != Coordinates::All);
         let arguments = (
-            model.to_pyarray(py),
+            self.written(py, model)?,
             numbers(records).to_pyarray(py),
             clip.map(|clip| clip.norm),
             over_selected,

@@ -318,10 +318,11 @@ fn flat<T: Element + Copy>(
     single: impl Fn(T) -> f32,
 ) -> (usize, Vec<f32>) {
     let values = values.as_array();
-    let flat = match values.as_slice() {
-        Some(rows) => rows.iter().map(|&value| single(value)).collect(),
-        None => values.iter().map(|&value| single(value)).collect(),
-    };
+    let mut flat = DenseRows::room(values.len());
+    match values.as_slice() {
+        Some(rows) => flat.extend(rows.iter().map(|&value| single(value))),
+        None => flat.extend(values.iter().map(|&value| single(value))),
+    }
     (values.ncols(), flat)
 }
 

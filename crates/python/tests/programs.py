@@ -9,6 +9,16 @@ import subprocess
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+#: Seconds after which something that must happen counts as never happening, on any machine.
+PATIENCE = 600
+
+
+def until(holds, what):
+    """Waits for an event; `what` says in an error which one it was."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
+        time.sleep(0.02)
 
 
 @functools.cache
@@ -48,14 +58,15 @@ class Server:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def wait(self):
-        assert self.process.wait(120) == 0, self.log.read_text()
+        assert self.process.wait(PATIENCE) == 0, self.log.read_text()
         return self.out
 
     def __enter__(self):
-        deadline = time.monotonic() + 60
-        while not re.search(r"round \d+ is open", self.log.read_text()):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+        def listens():
+            assert self.process.poll() is None, self.log.read_text()
+            return re.search(r"round \d+ is open", self.log.read_text())
+
+        until(listens, self.log.read_text)
         return self
 
     def __exit__(self, *_):

@@ -5,7 +5,7 @@ import subprocess
 import threading
 
 import pytest
-from programs import ROOT, Server, program
+from programs import PATIENCE, ROOT, Server, program
 
 
 def blocks(page):
@@ -72,6 +72,7 @@ def join(folder, block, names, serve, settings=(), config=None):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
         assert not failed, failed
         server.wait()

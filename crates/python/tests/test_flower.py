@@ -30,7 +30,26 @@ from flwr.common.serde import message_from_proto, message_to_proto
 
 import soteriafl as sf
 from soteriafl.flower import Simulated, SoteriaStrategy, answer, client_app
+from soteriafl.flower import strategy as strategy_module
 from soteriafl.flower.envelope import REFUSED, UNABLE, pack, unpack
+
+
+class Clock:
+    """Time that passes when somebody sleeps: nothing here takes any, on a machine of any speed."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(strategy_module, "time", Clock())
 
 ESTIMATORS = {
     "gd": {"algorithm.preset": "soteriafl-gd", "algorithm.batch": "auto"},

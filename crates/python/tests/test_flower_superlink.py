@@ -36,6 +36,10 @@ RUN = {
 }
 
 CLIENT = """
+import sqlite3
+import time
+from pathlib import Path
+
 from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 from soteriafl.flower import answer
@@ -47,8 +51,23 @@ def records(context):
     return f"synthetic:61x6:{context.node_config['partition-id']}/2"
 
 
+def held(work):
+    # Two rounds are closed, and the test has not said that the run may end.
+    server = work / "server" / "server.sqlite"
+    if (work / "go-on").exists() or not server.exists():
+        return False
+    try:
+        with sqlite3.connect(f"file:{server}?mode=ro", uri=True, timeout=5) as state:
+            return state.execute("SELECT count(*) FROM rounds").fetchone()[0] >= 2
+    except sqlite3.OperationalError:
+        return False
+
+
 @app.train()
 def train(message, context):
+    work = Path(context.node_config["soteria-state"]).parent
+    while context.node_config["partition-id"] == 1 and held(work):
+        time.sleep(0.1)
     # What a shift in Flower's own state would be: how many messages it knows of.
     known = context.state.get("shift", ConfigRecord({"messages": 0}))["messages"] + 1
     context.state["shift"] = ConfigRecord({"messages": known})
@@ -269,6 +288,7 @@ def test_every_process_is_killed_and_the_bytes_are_those_of_train(machines):
         # The server app ends with the SuperLink that has started it.
         machines.kill("superlink")
         machines.superlink()
+        (work / "go-on").touch()
         machines.run()
         until((work / "run" / "summary.json").exists, 600, "the end")
     except (TimeoutError, subprocess.TimeoutExpired) as error:

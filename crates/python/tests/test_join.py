@@ -6,12 +6,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import warnings
 
 import numpy as np
 import pytest
-from programs import Server, program
+from programs import PATIENCE, Server, program, until
 
 import soteriafl as sf
 
@@ -46,7 +45,7 @@ def take_part(clients):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     return answers
 
@@ -156,58 +155,69 @@ def test_progress_ends_a_client_which_goes_on_later(tmp_path):
 
 
 CLIENT = """
-    import sys, time
+    import sys
     sys.path.insert(0, {tests!r})
     import test_join, soteriafl as sf
     X, y = test_join.records(0)
 
-    # Says where it is, and leaves the reader time to end it there.
+    # Says where it is, and stays there from round {hold} on, until somebody ends it or the input.
     def progress(round, rounds):
         print(round, flush=True)
-        time.sleep(0.005)
+        if round >= {hold}:
+            sys.stdin.read()
         return True
 
-    print("started", flush=True)
     sf.join({url!r}, client=0, state={state!r}, X=X, y=y, insecure=True, max_epsilon=2,
             test_seed={seed}, accept_unknown_cost={seed} is not None, progress=progress)
 """
 
 
-def process(server, folder, seed=None):
-    """Client 0 as a process of its own."""
+def process(server, folder, seed=None, hold=10**9):
+    """Client 0 as a process of its own, which does not go far beyond round `hold`."""
     code = textwrap.dedent(CLIENT).format(
-        tests=os.path.dirname(__file__), url=server.url, state=str(folder / "client-0"), seed=seed
+        tests=os.path.dirname(__file__),
+        url=server.url,
+        state=str(folder / "client-0"),
+        seed=seed,
+        hold=hold,
     )
     return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+
+
+def kill_at(running, round):
+    """Kills a client that says where it is: at this round, or while it does the next ones."""
+    said = 0
+    for line in running.stdout:
+        said = int(line)
+        if said >= round:
+            break
+    assert said >= round and running.poll() is None, running.stderr.read()
+    running.kill()
+    running.communicate()
 
 
 def test_a_killed_client_goes_on_with_the_same_bytes(tmp_path):
     made = []
-    for kills in (0, 4):
-        folder = tmp_path / str(kills)
+    for stops in ((), (31, 32, 110, 233)):
+        folder = tmp_path / str(len(stops))
         folder.mkdir()
         with Server(folder, *SETTINGS, "algorithm.rounds=400", test_seed=3) as server:
             given = {"test_seed": 3, "accept_unknown_cost": True}
             other = threading.Thread(target=client(server, folder, 1, **given), daemon=True)
             other.start()
-            killed = 0
-            running = process(server, folder, 3)
-            for stop in (31, 32, 110, 233)[:kills]:
-                # Somewhere near that round: the client goes on until the signal arrives.
-                for line in running.stdout:
-                    if line.strip().isdecimal() and int(line) >= stop:
-                        break
-                killed += running.poll() is None
-                running.kill()
-                running.communicate()
-                running = process(server, folder, 3)
-            _, said = running.communicate(timeout=120)
+            for stop in stops:
+                # Whatever it does when the signal comes, it is not done.
+                kill_at(process(server, folder, 3, hold=stop + 20), stop)
+            _, said = (running := process(server, folder, 3)).communicate(timeout=PATIENCE)
             assert running.returncode == 0, said
-            other.join(60)
+            other.join(PATIENCE)
             made.append((server.wait() / "model.safetensors").read_bytes())
-            assert killed == kills
         assert '"messages": 400' in ledger(folder / "client-0")
     assert made[0] == made[1]
 
@@ -215,11 +225,10 @@ def test_a_killed_client_goes_on_with_the_same_bytes(tmp_path):
 def test_ctrl_c_ends_a_client_that_waits(tmp_path):
     with Server(tmp_path, *SETTINGS) as server:
         running = process(server, tmp_path)
-        assert running.stdout.readline() == "started\n"
-        # Now it asks the server, and then it waits for the other client.
-        time.sleep(1.0)
+        # It waits for the other client, which never comes.
+        until(lambda: "client 0 has joined" in server.log.read_text(), server.log.read_text)
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=20)
+        _, said = running.communicate(timeout=PATIENCE)
         assert "KeyboardInterrupt" in said and running.returncode != 0
 
 

@@ -327,22 +327,23 @@ class TestWatching:
         import _thread
 
         X, y = records(20000, 20)
-        ticks = []
-        over = threading.Event()
+        begun, ticks = threading.Event(), []
 
         def interrupt():
+            begun.wait()
+            # The run goes on for longer than anybody waits, and keeps this thread from nothing.
             for _ in range(20):
                 time.sleep(0.01)
                 ticks.append(time.monotonic())
             _thread.interrupt_main()
-            over.set()
 
         thread = threading.Thread(target=interrupt)
         thread.start()
+        settings = {"run.eval_every": 0}
         with pytest.raises(KeyboardInterrupt):
-            sf.simulate(X, y, rounds=10**6, config={"run.eval_every": 0}, progress=False)
-        assert over.is_set() and len(ticks) == 20
+            sf.simulate(X, y, rounds=10**8, config=settings, progress=lambda _: begun.set())
         thread.join()
+        assert len(ticks) == 20
 
     def test_lines_without_tqdm(self, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "tqdm", None)

@@ -1,20 +1,18 @@
 """Networked clients of a torch module, beside the program's server."""
 
 import json
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from programs import ROOT, Server  # noqa: E402
-from test_join import ledger, take_part  # noqa: E402
+from programs import PATIENCE, ROOT, Server  # noqa: E402
+from test_join import kill_at, ledger, take_part  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -178,7 +176,15 @@ CLIENT = """
     torch.set_num_threads(1)
     class Server: url = {url!r}
     import pathlib
-    tests.client(Server, pathlib.Path({folder!r}), 0, **tests.TEST)()
+
+    # Says where it is, and stays there from round {hold} on, until somebody ends it or the input.
+    def progress(round, rounds):
+        print(round, flush=True)
+        if round >= {hold}:
+            sys.stdin.read()
+        return True
+
+    tests.client(Server, pathlib.Path({folder!r}), 0, **(tests.TEST | dict(progress=progress)))()
 """
 
 
@@ -189,31 +195,28 @@ def test_a_killed_client_keeps_shift_and_ledger(tmp_path, preset):
     config = CONFIG | {"algorithm.preset": f"soteriafl-{preset}", "algorithm.rounds": 60}
     if preset == "saga":
         config |= {"privacy.difference_clip": 0.5}
-
-    def slow(outputs, y):
-        time.sleep(0.02)
-        return F.cross_entropy(outputs, y)
-
     with serve(tmp_path, config, test_seed=7) as server:
         answers = []
-        other = client(server, tmp_path, 1, loss=slow, **TEST)
+        other = client(server, tmp_path, 1, **TEST)
         thread = threading.Thread(target=lambda: answers.append(other()), daemon=True)
         thread.start()
-        code = textwrap.dedent(CLIENT).format(
-            tests=str(ROOT / "crates/python/tests"), url=server.url, folder=str(tmp_path)
-        )
-        kills = 0
-        while True:
-            running = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
-            try:
-                _, said = running.communicate(timeout=4 + kills if kills < 2 else 120)
-                assert running.returncode == 0, said.decode()
-                break
-            except subprocess.TimeoutExpired:
-                running.send_signal(signal.SIGKILL)
-                running.communicate()
-                kills += 1
-        thread.join(60)
+
+        def process(hold):
+            code = textwrap.dedent(CLIENT).format(
+                tests=str(ROOT / "crates/python/tests"),
+                url=server.url,
+                folder=str(tmp_path),
+                hold=hold,
+            )
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            return subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
+
+        for stop in (7, 31):
+            # Whatever it does when the signal comes, it is not done.
+            kill_at(process(hold=stop + 10), stop)
+        _, said = (running := process(hold=10**9)).communicate(timeout=PATIENCE)
+        assert running.returncode == 0, said
+        thread.join(PATIENCE)
         assert answers and answers[0].messages == 60
         assert '"messages": 60' in ledger(tmp_path / "client-0")
         served = st.load(server.wait(), network())

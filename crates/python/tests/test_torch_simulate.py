@@ -248,6 +248,8 @@ def test_regression_has_no_accuracy():
 X, Y = records(20)
 BAD = X.clone()
 BAD[3, 1] = float("nan")
+LATER = Y.clone()
+LATER[-1] = 7
 
 
 @pytest.mark.parametrize(
@@ -283,6 +285,16 @@ BAD[3, 1] = float("nan")
         ({"module": nn.BatchNorm1d(4)}, sf.UnsupportedModule, "GroupNorm"),
         ({"loss": nn.CrossEntropyLoss(torch.tensor([1.0, 9.0]))}, sf.UnsupportedModule, "batch"),
         ({"module": nn.Linear(4, 2).double()}, sf.UnsupportedModule, "float64"),
+        ({"module": nn.Linear(4, 2).half()}, sf.UnsupportedModule, r"float16.*module\.float\(\)"),
+        ({"module": nn.Linear(4, 2, device="meta")}, sf.UnsupportedModule, "to_empty"),
+        ({"module": nn.Linear(3, 2)}, sf.DataError, r"`module` cannot be called.*X is.*\[20, 4\]"),
+        ({"clients": [((X * 9).long(), Y)]}, sf.DataError, "`module` cannot be called.*X is int64"),
+        ({"clients": [(X, Y.float())]}, sf.DataError, "`loss` cannot be computed.*y is float32"),
+        ({"clients": [(X, Y[:, None])]}, sf.DataError, r"`loss` cannot.*y is int64.*\[20, 1\]"),
+        ({"clients": [(X, Y + 5)]}, sf.DataError, "`loss` cannot be computed.*out of bounds"),
+        ({"loss": F.binary_cross_entropy_with_logits}, sf.DataError, "`loss` cannot be computed"),
+        ({"clients": [(X, Y), (X, LATER)]}, sf.DataError, r"clients\[1\].*label 7.*from 0 to 1"),
+        ({"test": (X, LATER)}, sf.DataError, "`test`.*label 7"),
     ],
 )
 def test_bad_input_is_named(settings, error, words):
@@ -292,9 +304,9 @@ def test_bad_input_is_named(settings, error, words):
         run(module, **others)
 
 
-def test_labels_that_do_not_fit_raise_what_torch_says():
-    with pytest.raises((IndexError, RuntimeError)):
-        run(clients=[(X, Y + 5)])
+def test_labels_that_the_loss_ignores_are_labels():
+    ignored = torch.where(torch.arange(len(Y)) % 3 == 0, -100, Y)
+    run(loss=nn.CrossEntropyLoss(reduction="none"), clients=[(X, ignored)], rounds=2)
 
 
 def test_saga_is_refused_where_its_tables_would_not_fit(monkeypatch):

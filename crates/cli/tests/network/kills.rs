@@ -13,7 +13,7 @@ fn config(preset: &str, rounds: u32) -> String {
 }
 
 /// Kills a random party every few hundredths of a second until `kills` are done or the run is over,
-/// and lets it end. Returns the number of kills.
+/// and lets it end. Returns the number of kills: how many fit into a run depends on the machine.
 fn survive(run: &Run, kills: u32, seed: u64) -> u32 {
     let expected = run.simulated();
     let start = |party: usize| match party {
@@ -49,7 +49,6 @@ fn survive(run: &Run, kills: u32, seed: u64) -> u32 {
         };
         assert_eq!(code, 0, "party {party}: {}", run.log(&log));
     }
-    assert!(done >= kills.min(5), "the run was over after {done} kills");
     assert!(
         run.model() == expected,
         "the model differs from the simulated one"
@@ -65,7 +64,12 @@ fn survive(run: &Run, kills: u32, seed: u64) -> u32 {
 
 #[test]
 fn killed_processes_go_on() {
-    survive(&Run::new(&config("soteriafl-saga", 400)), 16, 1);
+    // A faster machine gets a longer run.
+    let (mut done, mut rounds) = (0, 400);
+    while done < 5 {
+        done = survive(&Run::new(&config("soteriafl-saga", rounds)), 16, 1);
+        rounds *= 4;
+    }
 }
 
 #[test]
@@ -87,10 +91,10 @@ fn soak() {
     .into_iter()
     .enumerate()
     {
-        // How many fit into a run depends on the machine.
         let (mut done, mut runs) = (0, 0);
         while done < kills {
-            let mut run = Run::new(&config(preset, 40 * kills));
+            let rounds = 40 * kills * (1 + runs as u32);
+            let mut run = Run::new(&config(preset, rounds));
             run.make_keys();
             done += survive(&run, kills - done, 100 * (number + 1) as u64 + runs);
             runs += 1;

@@ -252,7 +252,7 @@ pub fn free_port() -> u16 {
 pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(120), "never: {what}");
+        assert!(start.elapsed() < Duration::from_secs(240), "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -34,6 +34,9 @@ pub enum Features {
     Sparse(SparseRows),
 }
 
+/// Values that are checked at a time.
+const CHECKED: usize = 4096;
+
 /// Rows with every value stored, one row after the other.
 #[derive(Clone, PartialEq)]
 pub struct DenseRows {
@@ -171,7 +174,15 @@ impl DenseRows {
             });
         }
         check_rows(values.len() / columns)?;
-        if let Some(place) = values.iter().position(|value| !is_acceptable(*value)) {
+        // By blocks, which are checked as vectors.
+        let unacceptable = |block: &[f32]| {
+            let all = |all: bool, value: &f32| all & is_acceptable(*value);
+            !block.iter().fold(true, all)
+        };
+        if let Some(block) = values.chunks(CHECKED).position(unacceptable) {
+            let before = block * CHECKED;
+            let inside = values[before..].iter();
+            let place = before + inside.take_while(|value| is_acceptable(**value)).count();
             return Err(RecordsError::NotFinite {
                 row: place / columns,
                 column: place % columns,
@@ -179,6 +190,12 @@ impl DenseRows {
             });
         }
         Ok(DenseRows { columns, values })
+    }
+
+    /// An empty vector for so many values, in memory of few large pages: to ask for many small ones
+    /// takes as long as to copy a large set.
+    pub fn room(values: usize) -> Vec<f32> {
+        with_room_on_large_pages(values)
     }
 
     /// The number of rows.

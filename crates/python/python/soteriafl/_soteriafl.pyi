@@ -15,9 +15,11 @@ __all__ = [
     "Server",
     "__version__",
     "client_of_answer",
+    "clip_weights",
     "filter_epsilon",
     "join",
     "simulate",
+    "squared_lengths",
 ]
 
 __version__: str
@@ -163,6 +165,8 @@ def simulate(
     every: float,
     computed: Mapping[str, object] | None = None,
 ) -> Finished: ...
+def squared_lengths(rows: NDArray[np.float32], threads: int) -> NDArray[np.float64]: ...
+def clip_weights(squared_norms: NDArray[np.float64], clip: float) -> NDArray[np.float32]: ...
 def filter_epsilon(releases: _Before, *, delta: float, adjacency: str) -> float: ...
 
 @final

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import UnsupportedModule
+from ..errors import DataError, SoteriaError, UnsupportedModule
 
 __all__ = ["check", "reduction_of"]
 
@@ -22,6 +22,8 @@ Loss = Callable[[Any, Tensor], Tensor]
 
 #: Records that are compared alone and together.
 _COMPARED = 32
+#: What PyTorch raises where shapes, dtypes or labels do not fit.
+_MISFITS = (RuntimeError, TypeError, ValueError, IndexError)
 #: Relative differences between a record alone and among others that count as rounding.
 _ROUNDING = 1e-4
 
@@ -58,6 +60,11 @@ def _check_parameters(module: nn.Module) -> None:
         if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
             raise UnsupportedModule(
                 f"`module`: {name} has no shape yet: call the module once on a batch"
+            )
+        if tensor.device.type == "meta":
+            raise UnsupportedModule(
+                f"`module`: {name} is on device meta, it has a shape but no numbers: make room by "
+                'module.to_empty(device="cpu"), and load or initialise its weights'
             )
         if tensor.device.type != "cpu":
             raise UnsupportedModule(
@@ -110,6 +117,13 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         )
 
 
+def _described(name: str, values: Any) -> str:
+    """What an argument is, for those who must find out what does not fit."""
+    parts = values if isinstance(values, tuple) else (values,)
+    kinds = [f"{str(p.dtype).removeprefix('torch.')} of shape {list(p.shape)}" for p in parts]
+    return f"{name} is {', '.join(kinds)}".strip()
+
+
 def at(X: Any, rows: Any) -> Any:
     """Some records of a tensor, or of a tuple of tensors."""
     return tuple(part[rows] for part in X) if isinstance(X, tuple) else X[rows]
@@ -131,7 +145,13 @@ def _compare(module: nn.Module, loss: Loss | None, X: Any, y: Tensor | None) -> 
     module = copy.deepcopy(module)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        call(module, X)
+        try:
+            call(module, X)
+        except _MISFITS as error:
+            raise DataError(
+                f"`module` cannot be called on these records: give it the shape and dtype that it "
+                f"takes. {_described('X', X)}; PyTorch says: {error}"
+            ) from error
         for name, buffer in module.named_buffers():
             if not torch.equal(buffer, before[name]):
                 raise UnsupportedModule(
@@ -178,7 +198,20 @@ def reduction_of(loss: Loss, outputs: Tensor, y: Tensor) -> str:
     """
     rows = min(len(outputs), _COMPARED)
     outputs, y = outputs[:rows].detach(), y[:rows]
-    each = []
+    try:
+        return _reduction(loss, outputs, y)
+    except SoteriaError:
+        raise
+    except _MISFITS as error:
+        raise DataError(
+            "`loss` cannot be computed: give labels of the shape, dtype and range that it takes. "
+            f"{_described('y', y)}, what the module returns {_described('', outputs)}; PyTorch "
+            f"says: {error}"
+        ) from error
+
+
+def _reduction(loss: Loss, outputs: Tensor, y: Tensor) -> str:
+    rows, each = len(y), []
     for j in range(rows):
         one = loss(outputs[j : j + 1], y[j : j + 1])
         if not isinstance(one, Tensor) or one.numel() != 1:

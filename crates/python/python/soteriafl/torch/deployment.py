@@ -22,7 +22,7 @@ from ..simulation import _given, _toml
 from .architecture import architecture_of, bytes_of
 from .check import Loss, check
 from .per_record import Gradients, PerRecord
-from .records import Problem, tensors
+from .records import Problem, check_labels, tensors
 from .simulate import _way, settle
 
 __all__ = ["describe", "holding"]
@@ -108,7 +108,8 @@ def holding(
         return Problem(model, [(X, y)])
 
     # What is wrong with `gradients` and `chunk` is said before a server is asked.
-    PerRecord(module, loss, gradients, chunk, own_coins=False)
+    model = PerRecord(module, loss, gradients, chunk, own_coins=False)
+    check_labels(model, {"dataset": (X, y)})
     return native.Holding.elsewhere(
         maker,
         parameters,

@@ -8,14 +8,19 @@ products; these are made explicitly, one gradient of this layer per record.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .. import _soteriafl as native
 from .check import call, count
 
 __all__ = ["Capture", "Captured", "squared_lengths", "supported"]
@@ -30,6 +35,9 @@ _LONG = 2.0**64
 #: Numbers below 2^-63 may have no square there: of such a factor of a product and one of at most
 #: `_LARGE` so much is lost.
 _LOST = 2.0 ** (2 * (20 - 63))
+#: Numbers that are copied at a time, so that copies stay in a core's cache and in memory that the
+#: process already has: a fresh piece of many megabytes costs more than what is computed with it.
+_PIECE = 1 << 17
 
 
 def supported(module: nn.Module) -> str | None:
@@ -106,12 +114,12 @@ class Capture:
                 return _Part(weight, bias, a.shape[1], e.shape[1], a, e, None)
             self._repeated.add(layer)
             flat = [(_places(a), _places(e)) for a, e in pairs]
-            rows = sum(torch.bmm(e.transpose(1, 2), a) for a, e in flat)
-            biases = sum(e.sum(1) for _, e in flat)
+            rows = reduce(operator.add, [torch.bmm(e.transpose(1, 2), a) for a, e in flat])
+            biases = reduce(operator.add, [e.sum(1) for _, e in flat])
             shape = layer.in_features, layer.out_features
         else:
             found = [_convolution(layer, a, e) for a, e in pairs]
-            rows, biases = (sum(parts) for parts in zip(*found, strict=True))
+            rows, biases = (reduce(operator.add, parts) for parts in zip(*found, strict=True))
             out = layer.weight.shape[0]
             shape = layer.weight[0].numel(), out
         return _Part(weight, bias, *shape, None, biases, rows.flatten(1))
@@ -126,17 +134,32 @@ def _places(values: Tensor) -> Tensor:
 
 
 def _convolution(layer: Any, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-    """Per record, the gradients of weights and of biases."""
-    settings: tuple[Any, ...] = layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    """Per record, the gradients of weights and of biases: errors times what the kernel saw."""
+    kernel, dilation, padding, stride = (
+        layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    )  # fmt: skip
     if a.ndim == 3:
         a, e = a[:, :, None], e[:, :, None]
-        one = (1, 1, 0, 1)
-        settings = tuple((left, *right) for left, right in zip(one, settings, strict=True))
-    patches = functional.unfold(a, *settings)
-    records, groups = len(a), layer.groups
-    patches = patches.view(records * groups, -1, patches.shape[-1])
-    errors = e.reshape(records * groups, -1, patches.shape[-1])
-    rows = torch.bmm(errors, patches.transpose(1, 2))
+        kernel, dilation, stride = (1, *kernel), (1, *dilation), (1, *stride)
+        padding = (0, *padding)
+    a, e = a.contiguous(), e.contiguous()
+    records, groups, places = len(a), layer.groups, e.shape[2:].numel()
+    outputs, inputs = e.shape[1] // groups, a.shape[1] // groups * kernel[0] * kernel[1]
+    rows = a.new_empty(records, groups, outputs, inputs)
+    most = max(1, _PIECE // max(1, groups * inputs * places))
+    for start in range(0, records, most):
+        piece = slice(start, start + most)
+        seen = a[piece]
+        if any(padding):
+            seen = functional.pad(seen, (padding[1], padding[1], padding[0], padding[0]))
+        by_record, by_channel, down, along = seen.stride()
+        patches = seen.as_strided(
+            (*seen.shape[:2], *kernel, *e.shape[2:]),
+            (by_record, by_channel, dilation[0] * down, dilation[1] * along,
+             stride[0] * down, stride[1] * along),
+        ).reshape(-1, inputs, places)  # fmt: skip
+        errors = e[piece].view(-1, outputs, places)
+        torch.bmm(errors, patches.transpose(1, 2), out=rows[piece].view(-1, outputs, inputs))
     return rows.view(records, -1), e.flatten(2).sum(2)
 
 
@@ -154,6 +177,8 @@ class _Part:
     e: Tensor
     #: Gradients of the weight, for layers applied at several places.
     rows: Tensor | None
+    #: The largest squared length of what came in, where it is known.
+    longest: float | None = field(default=None, init=False)
 
     def weights(self) -> slice:
         assert self.weight is not None
@@ -163,22 +188,23 @@ class _Part:
         assert self.bias is not None
         return slice(self.bias, self.bias + self.outputs)
 
-    def squared_norms(self, mask: Tensor | None) -> Tensor:
+    def squared_norms(self, mask: Tensor | None) -> NDArray[np.float64]:
         """In double precision: squares of numbers that `float32` holds may be out of its range,
         and a norm that is lost would not be clipped."""
         if mask is not None:
             return self._selected(mask)
-        total = torch.zeros(len(self.e), dtype=torch.float64)
         squares = squared_lengths(self.e)
-        if self.rows is not None and self.weight is not None:
-            total += squared_lengths(self.rows)
-        elif self.a is not None and self.weight is not None:
-            total += squares * squared_lengths(self.a)
-        if self.bias is not None:
-            total += squares
-        return total
+        total = np.zeros(len(squares)) if self.bias is None else squares
+        if self.weight is None:
+            return total
+        if self.rows is not None:
+            return total + squared_lengths(self.rows)
+        assert self.a is not None
+        lengths = squared_lengths(self.a)
+        self.longest = float(lengths.max())
+        return total + squares * lengths
 
-    def _selected(self, mask: Tensor) -> Tensor:
+    def _selected(self, mask: Tensor) -> NDArray[np.float64]:
         parts = [part for part in (self.a, self.e, self.rows) if part is not None]
         kind = mask.dtype
         if any(not bool(part.abs().amax() <= _LARGE) for part in parts):
@@ -195,7 +221,8 @@ class _Part:
         if kind != torch.float64:
             # What was too small to be squared, at most.
             total += _LOST * (self.inputs + 1) * self.outputs
-        return total
+        found: NDArray[np.float64] = total.numpy()
+        return found
 
     def add_to(self, total: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         a, e, rows = self.a, self.e, self.rows
@@ -209,7 +236,9 @@ class _Part:
                 target += weights @ rows
             elif a is not None:
                 left = weights[:, None]
-                if a.numel() and bool(a.abs().amax() > _LONG):
+                # Of what is nan nothing is known: then the largest number is looked for.
+                short = self.longest is not None and self.longest <= _LONG**2
+                if not short and a.numel() and bool(a.abs().amax() > _LONG):
                     long = a.abs().amax(1, keepdim=True) > _LONG
                     a = torch.where(long, a * left, a)
                     left = torch.where(long, 1.0, left)
@@ -228,9 +257,9 @@ class _Part:
             found[:, self.biases()] = self.e
 
 
-def squared_lengths(rows: Tensor) -> Tensor:
+def squared_lengths(rows: Tensor) -> NDArray[np.float64]:
     """The squared length of every row, in double precision."""
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
+    return native.squared_lengths(rows.contiguous().numpy(), torch.get_num_threads())
 
 
 class Captured:
@@ -239,24 +268,24 @@ class Captured:
     def __init__(self, parts: list[_Part], records: int, dimension: int) -> None:
         self._parts, self._records, self._dimension = parts, records, dimension
 
-    def squared_norms(self, chosen: Tensor | None) -> Tensor:
+    def squared_norms(self, chosen: Tensor | None) -> NDArray[np.float64]:
         """`|g_j|^2`, over all coordinates or over the chosen ones."""
         mask = None
         if chosen is not None:
             mask = torch.zeros(self._dimension)
             mask[chosen] = 1.0
-        norms = torch.zeros(self._records, dtype=torch.float64)
+        norms = np.zeros(self._records)
         for part in self._parts:
             norms += part.squared_norms(mask)
         return norms
 
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
+    def add_to(self, total: Tensor, weights: NDArray[np.float32]) -> None:
         """Adds `sum_j weights_j g_j`; records of weight 0 may hold anything."""
         # A norm of zero has weight 1, so weight 0 is a gradient that is not finite.
-        bad = (weights == 0.0)[:, None]
-        odd = bad if bool(bad.any()) else None
+        odd = None if weights.all() else torch.from_numpy(weights == 0.0)[:, None]
+        scales = torch.from_numpy(weights)
         for part in self._parts:
-            part.add_to(total, weights, odd)
+            part.add_to(total, scales, odd)
 
     def explicit(self) -> Tensor:
         """The gradients themselves, one row per record."""

@@ -14,8 +14,8 @@ There are three ways to compute them, which agree up to rounding:
 
 "auto" takes the first that works for the module; "hooks" only if all of its layers are of
 `torch.nn`, of which it is known that they look at one record. Memory is bounded by `chunk`
-gradients ("vmap") or by 64 MB of them ("hooks", for layers that are applied at several places of a
-record).
+gradients or 32 MB of them ("vmap", one at least) or by 64 MB of them ("hooks", for layers that are
+applied at several places of a record).
 
 Where coins are drawn (dropout), "hooks" and "vmap" give a record the coins of its place in the
 batch. In a batch that is drawn, a record that is there or not moves all places behind it, and so
@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .. import _soteriafl as native
 from ..errors import ConfigError, DataError, UnsupportedModule
 from .check import Loss, at, call, check, count, reduction_of
 from .layers import Capture, squared_lengths, supported
@@ -49,12 +50,11 @@ __all__ = ["PerRecord"]
 Gradients = Literal["auto", "hooks", "vmap", "exact"]
 Parameters: TypeAlias = Tensor | NDArray[np.float32] | Mapping[str, Tensor]
 
-#: Clipped norms stay this much below the bound, relative: more than rounding adds.
-_SLACK = 2.0**-18
-#: The least weight: those near 2^-126 are rounded by more than the slack, some to twice the weight.
-_LEAST = 2.0**-100
 #: Numbers of explicit gradients that "hooks" holds at a time.
 _EXPLICIT = 1 << 24
+#: Numbers of gradients that "vmap" makes at a time: more would be new memory in every chunk, which
+#: costs more than larger chunks gain.
+_MADE = 1 << 23
 
 
 class PerRecord:
@@ -109,6 +109,8 @@ class PerRecord:
         self._start = torch.cat([p.detach().reshape(-1) for p in self._parameters]).clone()
         # All parameters are parts of one vector, so that a model is loaded by one copy.
         self._vector = self._start.clone()
+        #: The same memory for others: given as parameters, it is taken as it is.
+        self.memory: NDArray[np.float32] = self._vector.numpy()
         for parameter, part in zip(self._parameters, self._parts(self._vector), strict=True):
             parameter.data = part
         self._evaluated = copy.deepcopy(
@@ -116,7 +118,8 @@ class PerRecord:
         ).eval()
         self.stochastic = _draws(self._module)
         self._reduction: str | None = None
-        self._entropy = _cross_entropy(loss)
+        #: The settings of the loss, if it is torch's own cross-entropy.
+        self.cross_entropy = _cross_entropy(loss)
         hooks = supported(self._module)
         self._capture = (
             Capture(self._module, self._offsets(), self.dimension) if hooks is None else None
@@ -128,6 +131,7 @@ class PerRecord:
             )
         self._asked, self._mode = gradients, None if gradients in ("auto", "hooks") else gradients
         self._differentiate: Callable[..., Any] | None = None
+        self._sum: Tensor | None = None
         self._own_coins = self._looked = False
         if own_coins or _draws_by_value(self._module):
             self.require_own_coins()
@@ -226,18 +230,17 @@ class PerRecord:
             if clip is None and not (self.stochastic and self._own_coins):
                 total = self._plain(X, y)
             elif mode == "hooks":
-                total = torch.zeros(self.dimension)
+                total = self._empty(given_away=chosen is None)
                 for piece in self._pieces(X, y):
                     found = self._captured(*piece)
                     weights = _weights(found.squared_norms(measured), clip)
                     found.add_to(total, weights)
             elif mode == "vmap" and clip is not None:
-                total = self._sum_of_chunks(X, y, clip, measured)
+                total = self._sum_of_chunks(X, y, clip, measured, chosen is None)
             else:
                 rows = self._exact(X, y, records)
                 seen = rows if measured is None else rows[:, measured]
-                weights = _weights(seen.double().square().sum(1), clip)
-                total = weights @ torch.where((weights > 0)[:, None], rows, 0.0)
+                total = _weighted(rows, _weights(squared_lengths(seen), clip))
             return total if chosen is None else total[chosen]
 
     def losses(self, parameters: Parameters, X: Any, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -359,10 +362,13 @@ class PerRecord:
         with _seeded(self._coins()), warnings.catch_warnings():
             # Some layers are slower than they could be, which is nobody's mistake.
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            for start in range(0, count(X), self.chunk):
-                rows = torch.arange(start, start + self.chunk)
-                asked = min(self.chunk, count(X) - start)
-                rows[asked:] = start
+            size = max(1, min(self.chunk, _MADE // self.dimension))
+            for start in range(0, count(X), size):
+                asked = min(size, count(X) - start)
+                rows: Any = slice(start, start + size)
+                if asked < size:
+                    rows = torch.arange(start, start + size)
+                    rows[asked:] = start
                 found = self._differentiate(parameters, at(X, rows), y[rows])
                 yield tuple(found[name].detach() for name in self._names), asked
 
@@ -371,24 +377,35 @@ class PerRecord:
         outputs = torch.func.functional_call(self._module, parameters, one)
         return self._loss(outputs, y[None]).sum()
 
-    def _sum_of_chunks(self, X: Any, y: Tensor, clip: float, measured: Tensor | None) -> Tensor:
-        total = torch.zeros(self.dimension)
+    def _sum_of_chunks(
+        self, X: Any, y: Tensor, clip: float, measured: Tensor | None, given_away: bool
+    ) -> Tensor:
+        total = self._empty(given_away)
         parts = self._parts(total)
         places = None if measured is None else self._places(measured)
         for found, asked in self._chunks(X, y):
             rows = [part.flatten(1) for part in found]
-            if places is None:
-                norms = sum(squared_lengths(row) for row in rows)
-            else:
-                seen = (row[:, place] for row, place in zip(rows, places, strict=True))
-                norms = sum(squared_lengths(row) for row in seen)
-            weights = _weights(torch.as_tensor(norms), clip)
-            weights[asked:] = 0.0
+            seen = (
+                rows
+                if places is None
+                else [row[:, place] for row, place in zip(rows, places, strict=True)]
+            )
+            norms = np.zeros(len(rows[0]))
+            for row in seen:
+                norms += squared_lengths(row)
+            weights = _weights(norms, clip)[:asked]
             for part, row in zip(parts, rows, strict=True):
-                if not bool((weights[:asked] > 0).all()):
-                    row = torch.where((weights > 0)[:, None], row, 0.0)
-                part.view(-1).add_(weights @ row)
+                part.view(-1).add_(_weighted(row[:asked], weights))
         return total
+
+    def _empty(self, given_away: bool) -> Tensor:
+        """Zeros for a sum. What is not given away is the same memory every time: new memory of many
+        megabytes costs more than to fill it."""
+        if given_away:
+            return torch.zeros(self.dimension)
+        if self._sum is None:
+            self._sum = torch.zeros(self.dimension)
+        return self._sum.zero_()
 
     def _places(self, chosen: Tensor) -> list[Tensor]:
         """The chosen coordinates, parameter by parameter."""
@@ -440,8 +457,8 @@ class PerRecord:
         self._reduced(outputs, y)
         if len(y) == 1:
             return self._one_loss(outputs[0], y[0])
-        if self._entropy is not None and outputs.ndim == 2 and y.ndim == 1:
-            return functional.cross_entropy(outputs, y, reduction="sum", **self._entropy)
+        if self.cross_entropy is not None and outputs.ndim == 2 and y.ndim == 1:
+            return functional.cross_entropy(outputs, y, reduction="sum", **self.cross_entropy)
         total: Tensor = torch.func.vmap(self._one_loss)(outputs, y).sum()
         return total
 
@@ -465,6 +482,8 @@ class PerRecord:
         return tensor
 
     def _load(self, parameters: Parameters) -> None:
+        if parameters is self.memory:
+            return
         flat = self.flatten(parameters) if isinstance(parameters, Mapping) else parameters
         with torch.no_grad():
             self._vector.copy_(self._checked(flat))
@@ -488,14 +507,19 @@ def _cross_entropy(loss: Any) -> dict[str, Any] | None:
     return {"label_smoothing": loss.label_smoothing, "ignore_index": loss.ignore_index}
 
 
-def _weights(squared_norms: Tensor, clip: float | None) -> Tensor:
+def _weighted(rows: Tensor, weights: NDArray[np.float32]) -> Tensor:
+    """The weighted sum of rows; those of weight 0 may hold anything."""
+    if not weights.all():
+        rows = torch.where(torch.from_numpy(weights > 0)[:, None], rows, 0.0)
+    return torch.from_numpy(weights) @ rows
+
+
+def _weights(squared_norms: NDArray[np.float64], clip: float | None) -> NDArray[np.float32]:
     """What clips gradients of these squared norms; 0 where a norm is not finite, or so large that
     `float32` no longer holds the weight to its last bits."""
-    norms = squared_norms.double().sqrt()
     if clip is None:
-        return torch.ones(len(norms))
-    weights = torch.clamp(clip * (1 - _SLACK) / norms, max=1.0).float()
-    return torch.where(torch.isfinite(norms) & (weights >= _LEAST), weights, 0.0)
+        return np.ones(len(squared_norms), np.float32)
+    return native.clip_weights(squared_norms, clip)
 
 
 def _copy(module: nn.Module) -> nn.Module:

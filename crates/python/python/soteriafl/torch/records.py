@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..errors import DataError
 from .check import at, count
 from .per_record import PerRecord
 
-__all__ = ["Problem", "tensors"]
+__all__ = ["Problem", "check_labels", "tensors"]
 
 #: Records whose losses are computed at a time.
 _EVALUATED = 512
@@ -80,6 +80,27 @@ def _tensor(name: str, values: Any) -> Tensor:
     return tensor.to(torch.int64).clone() if tensor.dtype != torch.bool else tensor.clone()
 
 
+def check_labels(model: PerRecord, sets: Mapping[str, tuple[Any, Tensor]]) -> None:
+    """That every label is the number of an output, where the loss is torch's own cross-entropy: one
+    that is not would end a run in the round that draws its record."""
+    settings = model.cross_entropy
+    X, y = next(iter(sets.values()))
+    if settings is None or not len(y):
+        return
+    _, outputs = model.losses(model.flatten(), at(X, slice(0, 1)), y[:1])
+    if not classifies(outputs, y):
+        return
+    classes = outputs.shape[1]
+    for name, (_, labels) in sets.items():
+        unfit = (labels < 0) | (labels >= classes)
+        unfit &= labels != settings.get("ignore_index", -100)
+        if bool(unfit.any()):
+            raise DataError(
+                f"`{name}`: y holds the label {int(labels[unfit][0])}, and `module` has {classes} "
+                f"outputs: labels are whole numbers from 0 to {classes - 1}"
+            )
+
+
 class Problem:
     """A module, a loss, and the records of every client (and of a test set), numbered in order.
 
@@ -95,6 +116,7 @@ class Problem:
         self._first = np.concatenate([[0], np.cumsum(counts)]).tolist()
         self.counts = counts
         self.dimension = model.dimension
+        self.parameters = model.memory
         self.chunk = chunk or model.chunk
 
     def _records(self, numbers: NDArray[np.int64]) -> tuple[Any, Tensor]:

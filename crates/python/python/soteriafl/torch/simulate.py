@@ -23,7 +23,7 @@ from ..simulation import _given, _refuse_key, _toml
 from .architecture import architecture_of
 from .check import Loss, at, check
 from .per_record import Gradients, PerRecord
-from .records import Problem, classifies, tensors
+from .records import Problem, check_labels, classifies, tensors
 
 __all__ = ["Run", "load", "simulate"]
 
@@ -202,6 +202,8 @@ def simulate(
     way = _way(gradients, secure)
     model = PerRecord(module, loss, way, chunk, seed=settings["seed"], own_coins=False)
     counts = [len(targets) for _, targets in sets]
+    named = {f"clients[{i}]": pair for i, pair in enumerate(sets)}
+    check_labels(model, named if held is None else named | {"test": held})
     tested = held is not None and _classifies(model, held)
     problem = Problem(model, sets if held is None else [*sets, held])
     keys = _keys(module, settings, given, asked, len(sets), model.dimension)
