@@ -168,8 +168,9 @@ impl<'s> Layout<'s> {
         let mut places: HashMap<&str, usize> = HashMap::new();
         let mut faults = Vec::new();
         for (place, name) in names.iter().enumerate() {
+            let first = *places.entry(name).or_insert(place) == place;
             let twice = || ColumnFault::Twice(name.clone());
-            if places.insert(name, place).is_some() && !faults.contains(&twice()) {
+            if !first && !faults.contains(&twice()) {
                 faults.push(twice());
             }
         }

@@ -239,9 +239,15 @@ impl Values {
             self.odd.get_or_insert_with(|| quote(text));
         }
         if !self.many {
-            let text = String::from_utf8_lossy(text).into_owned();
-            *self.distinct.entry(text).or_insert(0) += 1;
-            self.many = self.distinct.len() > MOST_VALUES;
+            // Most values have been seen before.
+            let text = String::from_utf8_lossy(text);
+            match self.distinct.get_mut(&*text) {
+                Some(count) => *count += 1,
+                None => {
+                    self.distinct.insert(text.into_owned(), 1);
+                    self.many = self.distinct.len() > MOST_VALUES;
+                }
+            }
         }
     }
 
