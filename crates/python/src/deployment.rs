@@ -99,7 +99,7 @@ fn follow(
     runtime.block_on(async {
         tokio::select! {
             over = take_part(terms, store, target, watch) => {
-                over.map_err(|error| Python::attach(|py| raised(py, error, &state)))
+                over.map_err(|error| Python::attach(|py| exception(py, error, &state)))
             }
             raised = signals => Err(raised),
         }
@@ -108,7 +108,7 @@ fn follow(
 
 /// What comes of an error. What told the process to end is the owner's word, or the system's, and
 /// not about a record, so it stops no state.
-fn raised(py: Python<'_>, error: JoinError, state: &Path) -> PyErr {
+fn exception(py: Python<'_>, error: JoinError, state: &Path) -> PyErr {
     let failed = matches!(error, JoinError::Failed { .. });
     let raised = errors::join(py, error);
     if failed && !raised.is_instance_of::<PyException>(py) {

@@ -193,20 +193,33 @@ def test_an_asked_client_quotes_no_record(tmp_path):
 
 def test_who_is_who_is_the_owners_word(tmp_path):
     """A run that takes a column for persons needs the client's word that it names them."""
-    schema = {
-        "schema.ranges": "public",
-        "schema.columns": [
-            {"name": "who", "role": "person"},
-            {"name": "a", "kind": "number", "range": [0, 1]},
-            {"name": "sick", "role": "label", "classes": ["no", "yes"]},
-        ],
-    }
-    config = {name: value for name, value in OWN.items() if "deployment.f" not in name}
-    del config["deployment.labels"]
+    (tmp_path / "run.toml").write_text(
+        """
+        [data]
+        source = "clients"
+        clients = 2
+        [deployment]
+        records = 30
+        [algorithm]
+        preset = "soteriafl-gd"
+        rounds = 4
+        [privacy]
+        epsilon = 1.0
+        delta = 1e-4
+        clip = 0.5
+        [schema]
+        ranges = "public"
+        columns = [
+            { name = "who", role = "person" },
+            { name = "a", kind = "number", range = [0, 1] },
+            { name = "sick", role = "label", classes = ["no", "yes"] },
+        ]
+        """
+    )
     (tmp_path / "visits.csv").write_text(
         "who,a,sick\n" + "".join(f"p{i},0.{i % 9},{'no' if i % 2 else 'yes'}\n" for i in range(40))
     )
-    question = server(tmp_path, config | schema, None).question(0)
+    question = server(tmp_path, tmp_path / "run.toml", None).question(0)
 
     def asked(**terms):
         data = f"csv:{tmp_path / 'visits.csv'}"
