@@ -155,8 +155,9 @@ pub struct Level {
 }
 
 /// The noise of a run and what it costs: by the very steps of [`Privacy::calibrate`], without what
-/// only a run needs. `None` where no epsilon follows (no noise, too little of it, or records that
-/// are not bounded one by one).
+/// only a run needs. `None` where no epsilon follows (no noise, too little of it, records that are
+/// not bounded one by one, or clients that share the noise of one: a single message then has a part
+/// of it, which hides nothing by itself).
 ///
 /// # Errors
 /// When no noise reaches the target, or the accountant cannot vouch.
@@ -165,6 +166,9 @@ pub fn level(
     dimension: usize,
     records: &[usize],
 ) -> Result<Option<Level>, PrivacyError> {
+    if run.aggregation != Aggregation::Open {
+        return Ok(None);
+    }
     let clients = Clients::calibrate(run, dimension, records)?;
     let epsilon = clients.worst(|cost| cost.epsilon);
     Ok(epsilon

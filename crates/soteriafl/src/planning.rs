@@ -382,8 +382,8 @@ const ALGORITHMS: [(&str, Option<EstimatorKind>); 5] = [
 /// More rounds are a mistake in the numbers.
 const MOST_ROUNDS: f64 = 1e7;
 
-const UNSOUND: &str =
-    "no epsilon follows where records are not clipped one by one and drawn by Poisson coins";
+const UNSOUND: &str = "no epsilon follows where records are not clipped one by one and drawn by \
+Poisson coins, or where clients share the noise of one";
 
 /// The configuration with nothing left to choose. Rows have rounds of their own, and with given
 /// rounds messages have another size than with free ones (unless `values` limits them).

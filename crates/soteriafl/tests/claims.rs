@@ -293,3 +293,29 @@ fn a_step_size_from_the_records_stays_one() {
         }
     }
 }
+
+/// Where clients share the noise of one, a run claims nothing, and a plan has neither an epsilon nor
+/// the noise that one client alone would need: nobody draws that.
+#[test]
+fn a_plan_is_silent_about_shared_noise() {
+    let settings = [
+        "data.source=synthetic:400x6",
+        "data.clients=4",
+        "data.scale=none",
+        "algorithm.preset=distributed-dp-srm",
+        "algorithm.rounds=5",
+    ];
+    let document = document(&settings.map(str::to_owned));
+    let privacy = train(&document).unwrap();
+    assert!(privacy.epsilon.is_none() && !privacy.claim.is_proved());
+    let rows = plan(&document).unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert!(
+            row.exact.is_none() && row.epsilon_of_sigma.is_none(),
+            "{}",
+            row.name
+        );
+        assert!(row.missing.is_some(), "{}", row.name);
+    }
+}
