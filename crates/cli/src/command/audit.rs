@@ -186,9 +186,13 @@ fn write(
     Ok(())
 }
 
+fn percent(share: f64) -> String {
+    readable((1e4 * share).round() / 100.0)
+}
+
 /// What the attack proves, in words.
 fn proved(outcome: &Outcome) -> String {
-    let confidence = readable((1e4 * outcome.confidence).round() / 100.0);
+    let confidence = percent(outcome.confidence);
     if outcome.empirical_epsilon <= 0.0 {
         return format!("nothing at {confidence}% confidence: the guesses could be luck");
     }
@@ -229,10 +233,13 @@ fn lines(findings: &Findings, out: Option<&Path>) -> String {
         text.push('\n');
     }
     let verdict = match findings.verdict() {
-        Verdict::Consistent => "consistent with the claim (evidence, not proof)",
-        Verdict::Violated => "violated: the claim is false",
+        Verdict::Consistent => "consistent with the claim (evidence, not proof)".to_string(),
+        Verdict::Violated => format!(
+            "violated: the claim is false, with {}% confidence",
+            percent(findings.confidence)
+        ),
     };
-    text += &table(14, &[("verdict", verdict.to_string())]);
+    text += &table(14, &[("verdict", verdict)]);
     if let Some(out) = out {
         let report = out.join("report.html").display().to_string();
         text += &table(14, &[("report", report)]);

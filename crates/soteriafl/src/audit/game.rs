@@ -523,7 +523,7 @@ impl<'a, const N: usize> Walk<'a, N> {
 impl Game {
     /// As many runs as about a minute of two cores allows, by a count of what a run does.
     pub(crate) fn affordable(&self) -> u32 {
-        const BUDGET: f64 = 8.5e10;
+        const BUDGET: f64 = 7.8e10;
         let (rounds, canaries) = (self.rounds.len() as f64, self.layout.canaries as f64);
         let batch = self.attack.rate * canaries * self.copies as f64;
         let travelling = self.plan.compressor.values() as f64;
