@@ -529,10 +529,12 @@ impl Game {
         let travelling = self.plan.compressor.values() as f64;
         let secure = self.run.noise == NoiseName::Secure;
         let dear = self.attack.remembers || self.attack.copies > 1;
-        let score = match () {
-            _ if self.attack.is_linear() => 2.0,
-            _ if dear => 90.0,
-            _ => 12.0,
+        let score = if self.attack.is_linear() {
+            2.0
+        } else if dear {
+            90.0
+        } else {
+            12.0
         };
         // Nanoseconds of a round.
         let round = 1000.0
