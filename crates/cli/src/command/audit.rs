@@ -191,9 +191,13 @@ fn write(
     Ok(())
 }
 
+fn percent(share: f64) -> String {
+    readable((1e4 * share).round() / 100.0)
+}
+
 /// What the attack proves, in words.
 fn proved(outcome: &Outcome) -> String {
-    let confidence = readable((1e4 * outcome.confidence).round() / 100.0);
+    let confidence = percent(outcome.confidence);
     if outcome.empirical_epsilon <= 0.0 {
         return format!("nothing at {confidence}% confidence: the guesses could be luck");
     }
@@ -236,11 +240,15 @@ fn lines(findings: &Findings, out: Option<&Path>) -> String {
     let verdict = match findings.verdict() {
         Verdict::Consistent if findings.shows_little() => {
             "consistent with the claim, of which these games show little: more come nearer (--runs)"
+                .to_string()
         }
-        Verdict::Consistent => "consistent with the claim (evidence, not proof)",
-        Verdict::Violated => "violated: the claim is false",
+        Verdict::Consistent => "consistent with the claim (evidence, not proof)".to_string(),
+        Verdict::Violated => format!(
+            "violated: the claim is false, with {}% confidence",
+            percent(findings.confidence)
+        ),
     };
-    text += &table(14, &[("verdict", verdict.to_string())]);
+    text += &table(14, &[("verdict", verdict)]);
     if let Some(caveat) = findings.caveat() {
         text += &table(14, &[("no claim", caveat)]);
     }

@@ -522,16 +522,18 @@ impl<'a, const N: usize> Walk<'a, N> {
 impl Game {
     /// As many runs as about a minute of two cores allows, by a count of what a run does.
     pub(crate) fn affordable(&self) -> u32 {
-        const BUDGET: f64 = 8.5e10;
+        const BUDGET: f64 = 7.8e10;
         let (rounds, canaries) = (self.rounds.len() as f64, self.layout.canaries as f64);
         let batch = self.attack.rate * canaries * self.copies as f64;
         let travelling = self.plan.compressor.values() as f64;
         let secure = self.run.noise == NoiseName::Secure;
         let dear = self.attack.remembers || self.attack.copies > 1;
-        let score = match () {
-            _ if self.attack.is_linear() => 2.0,
-            _ if dear => 90.0,
-            _ => 12.0,
+        let score = if self.attack.is_linear() {
+            2.0
+        } else if dear {
+            90.0
+        } else {
+            12.0
         };
         // Nanoseconds of a round.
         let round = 1000.0
