@@ -123,7 +123,7 @@ def test_a_limit_is_kept_and_nothing_is_sent(tmp_path):
             client(server, tmp_path, 7)()
         with pytest.raises(sf.RunRefused, match="no test run"):
             client(server, tmp_path, 0, test_seed=1)()
-        assert "client 0 has joined" not in server.log.read_text()
+        assert "joined client=0" not in server.log.read_text()
         answers = take_part([client(server, tmp_path, number) for number in range(2)])
         assert all(0.9 < answer.epsilon <= 1 and answer.claim == "proved" for answer in answers)
         server.wait()
@@ -226,7 +226,7 @@ def test_ctrl_c_ends_a_client_that_waits(tmp_path):
     with Server(tmp_path, *SETTINGS) as server:
         running = process(server, tmp_path)
         # It waits for the other client, which never comes.
-        until(lambda: "client 0 has joined" in server.log.read_text(), server.log.read_text)
+        until(lambda: "joined client=0" in server.log.read_text(), server.log.read_text)
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=PATIENCE)
         assert "KeyboardInterrupt" in said and running.returncode != 0
