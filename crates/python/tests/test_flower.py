@@ -363,6 +363,7 @@ def test_large_contents_travel_in_pieces():
     assert isinstance(pack(large)["soteriafl"], ArrayRecord)
 
 
+@pytest.mark.filterwarnings("ignore::soteriafl.errors.RunWarning")
 @pytest.mark.parametrize("preset", ["soteriafl-sgd", "soteriafl-saga"])
 def test_large_states_lie_beside_the_database(tmp_path, preset):
     """A process for each message, and states that are too large for the database."""

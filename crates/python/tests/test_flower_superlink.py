@@ -203,7 +203,7 @@ class Machines:
             capture_output=True,
             text=True,
             check=False,
-            timeout=180,
+            timeout=600,
         )
 
     def run(self):
