@@ -330,10 +330,10 @@ fn large_states_come_back_and_leave_nothing() {
             accepted: None,
         };
         let expected = round.checked_sub(1).map(large);
-        assert_eq!(store.state(&hash).unwrap(), expected, "round {round}");
+        assert!(store.state(&hash).unwrap() == expected, "round {round}");
         store.pay(&hash, &row, None, Some(&large(round))).unwrap();
         drop(store);
-        assert_eq!(states(directory.path()).len(), 2.min(round as usize + 1));
+        assert_eq!(states(directory.path()).len(), (round as usize + 1).min(2));
         assert!(
             directory
                 .path()
@@ -353,11 +353,11 @@ fn large_states_come_back_and_leave_nothing() {
         store.checkpoint(&hash, &state, None).unwrap();
         drop(store);
         let mut store = ClientSqlite::open(directory.path()).unwrap();
-        assert_eq!(store.state(&hash).unwrap(), Some(state));
+        assert!(store.state(&hash).unwrap() == Some(state));
     }
     let mut store = ClientSqlite::open(directory.path()).unwrap();
     store.finish(&hash, None).unwrap();
-    assert_eq!(store.state(&hash).unwrap(), None);
+    assert!(store.state(&hash).unwrap().is_none());
     assert!(states(directory.path()).is_empty());
 }
 
@@ -383,15 +383,15 @@ fn a_database_and_a_state_of_different_times_are_told_apart() {
     keep(1);
     let before = std::fs::read(&database).unwrap();
     keep(2);
-    assert_eq!(read().unwrap(), Some(large(2)));
+    assert!(read().unwrap() == Some(large(2)));
     std::fs::write(&database, &before).unwrap();
-    assert_eq!(read().unwrap(), Some(large(1)));
+    assert!(read().unwrap() == Some(large(1)));
     // From there it goes on.
     keep(3);
-    assert_eq!(read().unwrap(), Some(large(3)));
+    assert!(read().unwrap() == Some(large(3)));
     keep(4);
     std::fs::write(&database, &before).unwrap();
-    let error = read().unwrap_err();
+    let error = read().err().unwrap();
     assert!(
         error.to_string().contains("restored whole or not at all"),
         "{error}"
@@ -411,7 +411,7 @@ fn a_database_and_a_state_of_different_times_are_told_apart() {
         ));
     }
     std::fs::write(&file, &whole).unwrap();
-    assert_eq!(store.state(&hash).unwrap(), Some(large(1)));
+    assert!(store.state(&hash).unwrap() == Some(large(1)));
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(
         store.state(&hash),
