@@ -54,4 +54,8 @@ done
 settings="state='$work/server' out='$work/run'"
 for setting in "$@"; do settings="$settings $setting"; done
 flwr run "$here" loopback --stream --run-config "$settings"
-test -s "$work/run/report.html" && echo "report: $work/run/report.html"
+if [ ! -s "$work/run/report.html" ]; then
+    echo "the run has not come to its end: $work/superlink.log and $work/node-*.log say why; started again with the same arguments it goes on" >&2
+    exit 1
+fi
+echo "report: $work/run/report.html"

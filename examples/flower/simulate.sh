@@ -28,4 +28,8 @@ stop() {
 # On a busy machine its SuperLink can take longer than `flwr` waits for it: then it is asked again.
 for _ in 1 2 3; do flwr federation list local > /dev/null 2>&1 && break; done
 flwr run "$here" local --stream --run-config "$settings" --federation-config "num-supernodes=$nodes"
-test -s "$work/run/report.html" && echo "report: $work/run/report.html"
+if [ ! -s "$work/run/report.html" ]; then
+    echo "the run has not come to its end: why, stands above; started again with the same arguments it goes on" >&2
+    exit 1
+fi
+echo "report: $work/run/report.html"

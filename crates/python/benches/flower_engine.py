@@ -100,14 +100,18 @@ def alone(nodes, rounds):
 
     @server.main()
     def main(grid, context):
-        ids = list(grid.get_node_ids())
         clock = Clock("alone")
+        while len(ids := list(grid.get_node_ids())) < nodes:
+            time.sleep(0.1)
+        clock.lap("nodes")
         content = RecordDict({"any": ConfigRecord({"bytes": bytes(500)})})
         for turn in range(rounds):
             messages = [Message(content, node, MessageType.TRAIN) for node in ids]
             waiting = set(grid.push_messages(messages))
+            assert len(waiting) == nodes
             while waiting:
                 for reply in grid.pull_messages(list(waiting)):
+                    assert reply.has_content()
                     waiting.discard(reply.metadata.reply_to_message_id)
                 time.sleep(0.25)
             clock.lap(f"turn {turn}")

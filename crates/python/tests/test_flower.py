@@ -380,3 +380,29 @@ def test_large_contents_travel_in_pieces():
         message = Message(pack(content), 1, "train")
         assert unpack(message_from_proto(message_to_proto(message))) == content
     assert isinstance(pack(large)["soteriafl"], ArrayRecord)
+
+
+@pytest.mark.filterwarnings("ignore::soteriafl.errors.RunWarning")
+@pytest.mark.parametrize("preset", ["soteriafl-sgd", "soteriafl-saga"])
+def test_large_states_lie_beside_the_database(tmp_path, preset):
+    """A process for each message, and states that are too large for the database."""
+    config = {"data.source": "synthetic:31x24000", "algorithm.rounds": 4}
+    config |= {"algorithm.preset": preset, "algorithm.fraction": 0.01}
+    nodes = Nodes(configs(tmp_path))
+    nodes.app = client_app(
+        lambda context: f"synthetic:31x24000:{context.node_config['partition-id']}/3"
+    )
+    ours = strategy(tmp_path, config)
+    files = set()
+
+    def fault(message):
+        files.update(path.name[-2:] for path in (tmp_path / "node-1").glob("state-*"))
+        return "asked twice"
+
+    nodes.fault = fault
+    ours.start(nodes)
+    same_bytes(ours.run(), trained(config))
+    assert files == {"-0", "-1"}
+    # When the run is over nothing of them is left.
+    assert not list(tmp_path.glob("node-*/state-*"))
+    assert (tmp_path / "node-1" / "client.sqlite").stat().st_size < 150_000

@@ -333,7 +333,7 @@ fn large_states_come_back_and_leave_nothing() {
         assert!(store.state(&hash).unwrap() == expected, "round {round}");
         store.pay(&hash, &row, None, Some(&large(round))).unwrap();
         drop(store);
-        assert_eq!(states(directory.path()).len(), 2.min(round as usize + 1));
+        assert_eq!(states(directory.path()).len(), (round as usize + 1).min(2));
         assert!(
             directory
                 .path()
