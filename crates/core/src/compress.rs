@@ -44,7 +44,7 @@ use crate::linalg::all_finite;
 use crate::linalg::bytes::floats;
 use crate::privacy::Released;
 use crate::random::{IndexSeed, SecretRng};
-use kind::{Outgoing, Scheme};
+use kind::{Decoded, Outgoing, Scheme};
 
 /// Why a compressor cannot be built.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

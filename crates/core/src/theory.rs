@@ -40,6 +40,27 @@ pub struct Problem {
     pub delta: f64,
 }
 
+/// The estimators that the paper has a corollary for.
+#[derive(Clone, Copy)]
+enum Corollary {
+    Gd,
+    Sgd,
+    Svrg,
+    Saga,
+}
+
+impl Corollary {
+    /// The corollary whose numbers are taken: the estimator's own, or that of the nearest one.
+    fn of(estimator: EstimatorKind) -> Self {
+        match estimator {
+            EstimatorKind::Gd => Self::Gd,
+            EstimatorKind::Sgd | EstimatorKind::Recursive => Self::Sgd,
+            EstimatorKind::Svrg => Self::Svrg,
+            EstimatorKind::Saga | EstimatorKind::Sag => Self::Saga,
+        }
+    }
+}
+
 impl Problem {
     /// `tau`.
     pub fn tau(&self) -> f64 {
@@ -49,30 +70,28 @@ impl Problem {
     /// Expected minibatch size, not rounded.
     pub fn batch(&self, estimator: EstimatorKind) -> f64 {
         let m = self.records;
-        match estimator {
-            EstimatorKind::Gd => m,
-            EstimatorKind::Sgd | EstimatorKind::Recursive => {
+        match Corollary::of(estimator) {
+            Corollary::Gd => m,
+            Corollary::Sgd => {
                 let beta = self.tau() / (2.0 * (1.0 + self.omega));
                 let log = (1.0 / self.delta).ln();
                 let spread = ((1.0 + self.omega) * self.smoothness * self.dimension * log).sqrt();
                 (m * self.epsilon * self.clip * beta.sqrt() / spread).min(m)
             }
-            EstimatorKind::Svrg => m.powf(2.0 / 3.0) / 4.0,
-            EstimatorKind::Saga | EstimatorKind::Sag => (3.0 * m.powf(2.0 / 3.0)).min(m),
+            Corollary::Svrg => m.powf(2.0 / 3.0) / 4.0,
+            Corollary::Saga => (3.0 * m.powf(2.0 / 3.0)).min(m),
         }
     }
 
     /// Largest step size that the corollary allows, for the batch `b` and snapshot probability `p`.
     pub fn step_size(&self, estimator: EstimatorKind, batch: f64, probability: f64) -> f64 {
         let slow = (1.0 / self.tau()).min(1.0);
-        match estimator {
-            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Recursive => {
-                1.0 / ((1.0 + 2.0 * self.tau()) * self.smoothness)
-            }
-            EstimatorKind::Svrg => {
+        match Corollary::of(estimator) {
+            Corollary::Gd | Corollary::Sgd => 1.0 / ((1.0 + 2.0 * self.tau()) * self.smoothness),
+            Corollary::Svrg => {
                 probability.powf(2.0 / 3.0) * batch.powf(1.0 / 3.0) * slow / (2.0 * self.smoothness)
             }
-            EstimatorKind::Saga | EstimatorKind::Sag => slow / (3.0 * self.smoothness),
+            Corollary::Saga => slow / (3.0 * self.smoothness),
         }
     }
 
@@ -80,14 +99,10 @@ impl Problem {
     pub fn beta(&self, estimator: EstimatorKind, batch: f64, probability: f64) -> f64 {
         let fast = (1.0 / self.tau().powi(2)).min(1.0);
         let square = (1.0 + self.omega).powi(2) / self.clients;
-        match estimator {
-            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Recursive => {
-                self.tau() / (2.0 * (1.0 + self.omega))
-            }
-            EstimatorKind::Svrg => {
-                probability.powf(4.0 / 3.0) * batch.powf(2.0 / 3.0) * square * fast
-            }
-            EstimatorKind::Saga | EstimatorKind::Sag => square * fast / 3.0,
+        match Corollary::of(estimator) {
+            Corollary::Gd | Corollary::Sgd => self.tau() / (2.0 * (1.0 + self.omega)),
+            Corollary::Svrg => probability.powf(4.0 / 3.0) * batch.powf(2.0 / 3.0) * square * fast,
+            Corollary::Saga => square * fast / 3.0,
         }
     }
 
@@ -112,9 +127,9 @@ impl Problem {
     /// `G_A^2/4 + G_B^2` of Lemma 1.
     pub fn bounds(&self, estimator: EstimatorKind) -> f64 {
         let square = self.clip.powi(2);
-        match estimator {
-            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Recursive => square / 4.0,
-            EstimatorKind::Svrg | EstimatorKind::Saga | EstimatorKind::Sag => 2.0 * square,
+        match Corollary::of(estimator) {
+            Corollary::Gd | Corollary::Sgd => square / 4.0,
+            Corollary::Svrg | Corollary::Saga => 2.0 * square,
         }
     }
 }

@@ -8,7 +8,7 @@
 //! lies beyond the range is cut off.
 
 use super::bits::{BitReader, BitWriter, packed_len};
-use super::{CompressError, DecodeError, Outgoing, Scheme, Update};
+use super::{CompressError, Decoded, Outgoing, Scheme, Update};
 use crate::random::{SecretRng, unit};
 
 /// The most bits of a level: every level times `step` is then as exact as `f32` allows.
@@ -46,12 +46,7 @@ impl Scheme for Grid {
         });
     }
 
-    fn decode(
-        &self,
-        body: &[u8],
-        dimension: usize,
-        update: &mut Update,
-    ) -> Result<(), DecodeError> {
+    fn decode(&self, body: &[u8], dimension: usize, update: &mut Update) -> Decoded {
         decode(body, dimension, self.step, self.bits, &mut update.values);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! No compression: every value as it is, `omega = 0`.
 
-use super::{DecodeError, Outgoing, Scheme, Update, put_values, take_values};
+use super::{Decoded, Outgoing, Scheme, Update, put_values, take_values};
 
 pub struct Identity;
 
@@ -24,12 +24,7 @@ impl Scheme for Identity {
         update.selection.some = false;
     }
 
-    fn decode(
-        &self,
-        body: &[u8],
-        _dimension: usize,
-        update: &mut Update,
-    ) -> Result<(), DecodeError> {
+    fn decode(&self, body: &[u8], _dimension: usize, update: &mut Update) -> Decoded {
         take_values(body, &mut update.values)
     }
 }

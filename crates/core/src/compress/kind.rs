@@ -114,6 +114,9 @@ impl CompressorKind {
     }
 }
 
+/// Whether a body could be read.
+pub(super) type Decoded = Result<(), DecodeError>;
+
 /// What each compressor says in its own file. `dimension` is the model's.
 pub(super) trait Scheme {
     /// Its number in the header of a message. Numbers in use never change.
@@ -154,8 +157,7 @@ pub(super) trait Scheme {
     fn encode(&self, values: &[f32], message: Outgoing<'_>);
 
     /// Reads a body of [`encoded_len`](Self::encoded_len) bytes into an update of all coordinates.
-    fn decode(&self, body: &[u8], dimension: usize, update: &mut Update)
-    -> Result<(), DecodeError>;
+    fn decode(&self, body: &[u8], dimension: usize, update: &mut Update) -> Decoded;
 
     /// How many of these values would be cut off.
     fn beyond_range(&self, _values: &[f32]) -> usize {

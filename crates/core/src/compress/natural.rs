@@ -8,7 +8,7 @@
 use rand::Rng;
 
 use super::bits::{BitReader, BitWriter, packed_len};
-use super::{DecodeError, Outgoing, Scheme, Update};
+use super::{DecodeError, Decoded, Outgoing, Scheme, Update};
 use crate::random::unit;
 
 pub struct Natural;
@@ -31,12 +31,7 @@ impl Scheme for Natural {
         message.write_and_read(self, |coins, body| encode(values, scale, coins, body));
     }
 
-    fn decode(
-        &self,
-        body: &[u8],
-        dimension: usize,
-        update: &mut Update,
-    ) -> Result<(), DecodeError> {
+    fn decode(&self, body: &[u8], dimension: usize, update: &mut Update) -> Decoded {
         decode(body, dimension, &mut update.values)
     }
 }

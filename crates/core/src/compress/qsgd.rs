@@ -8,7 +8,7 @@
 use rand::Rng;
 
 use super::bits::{BitReader, BitWriter, packed_len};
-use super::{CompressError, DecodeError, Outgoing, Scheme, Update};
+use super::{CompressError, DecodeError, Decoded, Outgoing, Scheme, Update};
 use crate::linalg::round_up;
 use crate::random::unit;
 
@@ -40,12 +40,7 @@ impl Scheme for Qsgd {
         });
     }
 
-    fn decode(
-        &self,
-        body: &[u8],
-        dimension: usize,
-        update: &mut Update,
-    ) -> Result<(), DecodeError> {
+    fn decode(&self, body: &[u8], dimension: usize, update: &mut Update) -> Decoded {
         decode(body, dimension, self.levels, &mut update.values)
     }
 }

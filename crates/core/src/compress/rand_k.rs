@@ -3,9 +3,7 @@
 //! The coordinates do not depend on the values, so they are drawn from a seed before anything is
 //! computed, and the seed travels instead of them.
 
-use super::{
-    CompressError, DecodeError, Outgoing, Scheme, Selection, Update, put_values, take_values,
-};
+use super::{CompressError, Decoded, Outgoing, Scheme, Selection, Update, put_values, take_values};
 use crate::random::IndexSeed;
 
 pub struct RandK {
@@ -55,12 +53,7 @@ impl Scheme for RandK {
         std::mem::swap(selection, &mut update.selection);
     }
 
-    fn decode(
-        &self,
-        body: &[u8],
-        dimension: usize,
-        update: &mut Update,
-    ) -> Result<(), DecodeError> {
+    fn decode(&self, body: &[u8], dimension: usize, update: &mut Update) -> Decoded {
         let (seed, values) = body.split_at(IndexSeed::LEN);
         let mut bytes = [0; IndexSeed::LEN];
         bytes.copy_from_slice(seed);

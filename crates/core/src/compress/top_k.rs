@@ -6,7 +6,8 @@
 
 use super::bits::{BitReader, BitWriter, packed_len};
 use super::{
-    CompressError, DecodeError, Outgoing, Scheme, Selection, Update, put_values, take_values,
+    CompressError, DecodeError, Decoded, Outgoing, Scheme, Selection, Update, put_values,
+    take_values,
 };
 
 pub struct TopK {
@@ -48,12 +49,7 @@ impl Scheme for TopK {
         put_values(largest, message.scale, body, &mut update.values);
     }
 
-    fn decode(
-        &self,
-        body: &[u8],
-        dimension: usize,
-        update: &mut Update,
-    ) -> Result<(), DecodeError> {
+    fn decode(&self, body: &[u8], dimension: usize, update: &mut Update) -> Decoded {
         let Selection { indices, some, .. } = &mut update.selection;
         *some = true;
         let values = take_places(body, dimension, self.k, indices)?;

@@ -148,11 +148,6 @@ impl FeatureMap {
         }
     }
 
-    /// Whether every record has length one afterwards.
-    pub fn is_unit(&self) -> bool {
-        self.kind != FeatureKind::None
-    }
-
     /// Every record mapped; labels and their names stay.
     ///
     /// # Errors

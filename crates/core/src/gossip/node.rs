@@ -86,12 +86,6 @@ impl Node {
         self.cut_off
     }
 
-    /// Numbers kept between rounds beyond the records.
-    pub fn state_len(&self) -> usize {
-        let tracked = if self.tracked.is_some() { 3 } else { 0 };
-        (1 + tracked) * self.model.len() + self.release.len()
-    }
-
     /// Computes the messages of `round` into `sent`.
     ///
     /// # Errors

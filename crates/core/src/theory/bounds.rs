@@ -17,7 +17,7 @@
 //! `D = f(x_0) - f*`; shifts start at zero, so `Phi_0 <= D + beta G^2 / L`. Constants are kept
 //! where the proofs give them.
 
-use super::{EstimatorKind, NOISE_CONSTANT, Problem};
+use super::{Corollary, EstimatorKind, NOISE_CONSTANT, Problem};
 
 /// `c` of the theorem for CDP-SGD: following its proof as that of Theorem 1 gives `4 * 2`.
 pub const DIRECT_NOISE_CONSTANT: f64 = 8.0;
@@ -166,14 +166,10 @@ impl Problem {
         let (b, m, l, w) = (choice.batch, self.records, self.smoothness, self.omega);
         let (p, eta) = (b / m, choice.step_size);
         let beta = self.beta(estimator, b, p);
-        let (c1, c3, c4, theta) = match estimator {
-            EstimatorKind::Gd | EstimatorKind::Sgd | EstimatorKind::Recursive => {
-                (0.0, 0.0, 0.0, 1.0)
-            }
-            EstimatorKind::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
-            EstimatorKind::Saga | EstimatorKind::Sag => {
-                (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m))
-            }
+        let (c1, c3, c4, theta) = match Corollary::of(estimator) {
+            Corollary::Gd | Corollary::Sgd => (0.0, 0.0, 0.0, 1.0),
+            Corollary::Svrg => (l * l / b, 2.0 * (1.0 - p) * eta * eta / p, 1.0, p / 2.0),
+            Corollary::Saga => (l * l / b, 2.0 * (m - b) * eta * eta / b, 1.0, b / (2.0 * m)),
         };
         let alpha = 3.0 * beta * c1 / (2.0 * (1.0 + w) * theta * l * l);
         let base = 1.0 + 2.0 * alpha * c4 + 4.0 * beta * (1.0 + w);

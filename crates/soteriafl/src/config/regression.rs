@@ -61,7 +61,7 @@ impl Config {
     pub(super) fn regression_model(&self) -> Result<ModelKind, ConfigError> {
         match self.model.or(ModelKind::Linear) {
             kind @ (ModelKind::Linear | ModelKind::Mlp | ModelKind::Elsewhere) => Ok(kind),
-            ModelKind::Logistic | ModelKind::Softmax => Err(ConfigError::with_hint(
+            _ => Err(ConfigError::with_hint(
                 "logistic and softmax models answer with classes, not with numbers",
                 "use model.kind = \"linear\" or \"mlp\", or leave data.target_range out",
             )),

@@ -159,29 +159,21 @@ impl Resolved {
         if self.standardize || self.noise_target == NoiseTarget::None {
             lines.push(("standardize", self.standardize.to_string()));
         }
-        lines.push((
-            "weighting",
-            text(if self.equal_weights {
-                "equal"
-            } else {
-                "records"
-            }),
-        ));
+        lines.push(("weighting", either(self.equal_weights, "equal", "records")));
         lines
     }
 
     fn model_lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![("kind", text(self.model.word()))];
-        match self.model {
-            ModelKind::Mlp => {
-                lines.push(("hidden", format!("{:?}", self.hidden)));
-                lines.push(("activation", text(self.activation.word())));
-            }
-            ModelKind::Logistic | ModelKind::Linear => {
-                lines.push(("intercept", self.intercept.to_string()));
-            }
-            ModelKind::Softmax => {}
-            ModelKind::Elsewhere => lines.extend(self.elsewhere_lines()),
+        if self.model == ModelKind::Mlp {
+            lines.push(("hidden", format!("{:?}", self.hidden)));
+            lines.push(("activation", text(self.activation.word())));
+        }
+        if self.model.is_linear() {
+            lines.push(("intercept", self.intercept.to_string()));
+        }
+        if self.model == ModelKind::Elsewhere {
+            lines.extend(self.elsewhere_lines());
         }
         if self.target_range.is_some() {
             lines.push(("task", text(Task::Regression.word())));
@@ -197,11 +189,7 @@ impl Resolved {
             lines.push(("lambda", number(self.lambda)));
             lines.push((
                 "regularizer_at",
-                text(if self.regularizer_at_client {
-                    "client"
-                } else {
-                    "server"
-                }),
+                either(self.regularizer_at_client, "client", "server"),
             ));
         }
         lines.push((
@@ -293,11 +281,7 @@ impl Resolved {
         }
         lines.push((
             "sampling",
-            text(if self.with_replacement {
-                "with-replacement"
-            } else {
-                "poisson"
-            }),
+            either(self.with_replacement, "with-replacement", "poisson"),
         ));
         lines.extend(self.increment_lines());
         if self.estimator.has_two_terms() && self.clipped {
@@ -309,10 +293,7 @@ impl Resolved {
         if self.noise_target != NoiseTarget::None {
             lines.push(("accountant", text(self.accountant.word())));
         }
-        lines.push((
-            "amplification",
-            text(if self.amplification { "auto" } else { "off" }),
-        ));
+        lines.push(("amplification", either(self.amplification, "auto", "off")));
         if self.trusted_aggregation {
             lines.push(("trusted_aggregation", true.to_string()));
         }
@@ -333,4 +314,9 @@ pub(super) fn text(value: &str) -> String {
 /// The shortest text that reads back as the same number, always recognisable as a float.
 pub(super) fn number(value: f64) -> String {
     toml::Value::Float(value).to_string()
+}
+
+/// The word for a choice of two.
+fn either(chosen: bool, yes: &str, no: &str) -> String {
+    text(if chosen { yes } else { no })
 }
