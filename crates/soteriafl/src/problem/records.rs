@@ -358,7 +358,7 @@ fn hold_out_of_each(
     let mut held = vec![false; rows];
     for (client, own) in clients.iter().enumerate() {
         let count = ((share * own.len() as f64).round() as usize).min(own.len() - 1);
-        for (&row, drawn) in own.iter().zip(drawn(own.len(), count, seed, client as u64)) {
+        for (&row, drawn) in own.iter().zip(drawn(own.len(), count, seed, client as u32)) {
             held[row as usize] = drawn;
         }
     }
@@ -389,7 +389,7 @@ fn hold_out_of_each(
 }
 
 /// Which of some rows are among `count` that a public seed draws.
-fn drawn(rows: usize, count: usize, seed: u64, stream: u64) -> Vec<bool> {
+fn drawn(rows: usize, count: usize, seed: u64, stream: u32) -> Vec<bool> {
     let mut random = PublicSeed(seed).stream(PublicPurpose::Holdout, stream);
     // Floyd's algorithm: every set of `count` rows has the same probability.
     let mut held = vec![false; rows];
