@@ -81,8 +81,8 @@ pub struct Options {
     /// Check limits for persons with up to K records, where the run speaks of fewer
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1000))]
     records_per_person: Option<u32>,
-    /// The column that names persons: a run that takes one for that is refused unless it is this one,
-    /// for the server is told how many different names it holds
+    /// The column that names persons: a run that takes one for that is refused unless it is this
+    /// one, for the server is told how many different names it holds
     #[arg(long, value_name = "COLUMN")]
     person: Option<String>,
     /// Do not count what other data sets of this state have spent: if no record is in two of them
