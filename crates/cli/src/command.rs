@@ -144,9 +144,6 @@ impl From<DataError> for Failure {
             DataError::Records(RecordsError::Choice { .. })
             | DataError::Table(_)
             | DataError::Columns { .. }
-            | DataError::Format { .. }
-            | DataError::Names { .. }
-            | DataError::Empty { .. }
             | DataError::Foreign { .. }
             | DataError::Quantity { .. } => {
                 let hint = error.advice();
