@@ -12,8 +12,8 @@
 //!     | question: closed, am I in it?, the average ----> |  moves its shift, and so on
 //! ```
 //!
-//! [`Questions`] wraps the [`Coordinator`], [`answer`] the [`Participant`]; both are as pure as
-//! those, and everything they guarantee holds: a message is stored before it leaves, a retry sends
+//! [`Questions`] wraps the [`Coordinator`](crate::coordinator::Coordinator), [`answer`] the
+//! [`Participant`]; both are as pure as those, and everything they guarantee holds: a message is stored before it leaves, a retry sends
 //! the same bytes, a round is durable before anybody hears of it, and a client learns by round, and
 //! by the digest of the message, whether it was taken. Questions and answers may be lost, repeated
 //! and delayed: a question is built from the position of the client's last answer, what a client
