@@ -225,8 +225,7 @@ impl Estimator {
 
     /// The means that an estimate is the sum of, where every gradient is clipped to `clip`; of
     /// recursive estimates in units of a round's public scale. Terms of weight zero are left out.
-    #[must_use]
-    pub fn terms(self, clip: f64) -> Vec<MeanTerm> {
+    pub fn terms(self, clip: f64) -> impl Iterator<Item = MeanTerm> {
         let batch = |clip, weight| MeanTerm {
             clip,
             weight,
@@ -237,21 +236,20 @@ impl Estimator {
             weight,
             over: Over::All,
         };
-        let mut terms = match self {
-            Self::Gd | Self::Sgd | Self::Recursive(_) => vec![batch(clip, 1.0)],
+        // No vector: clients ask in every round.
+        let terms = match self {
+            Self::Gd | Self::Sgd | Self::Recursive(_) => [Some(batch(clip, 1.0)), None],
             Self::Svrg {
                 difference_clip, ..
             }
             | Self::Saga { difference_clip } => {
-                vec![
-                    batch(difference_clip.unwrap_or(2.0 * clip), 1.0),
-                    all(clip, 1.0),
-                ]
+                let difference = batch(difference_clip.unwrap_or(2.0 * clip), 1.0);
+                [Some(difference), Some(all(clip, 1.0))]
             }
-            Self::Sag { memory } => vec![batch(clip, 1.0 - memory), all(clip, memory)],
+            Self::Sag { memory } => [Some(batch(clip, 1.0 - memory)), Some(all(clip, memory))],
         };
-        terms.retain(|term| term.weight != 0.0);
-        terms
+        let terms = terms.into_iter().flatten();
+        terms.filter(|term| term.weight != 0.0)
     }
 
     /// Whether every record moves the estimate by one vector of norm `G/m` at most in every round,
@@ -308,7 +306,7 @@ impl Estimator {
     /// How many vectors of a person with `person` records one draw of the coordinates masks
     /// together, under zero-out and under replace-one. Without coins all records are one vector.
     pub(crate) fn masked_vectors(self, person: u32) -> (u32, u32) {
-        let of_record = self.terms(1.0).len() as u32;
+        let of_record = self.terms(1.0).count() as u32;
         if self.is_certain() {
             return (1, 1);
         }

@@ -234,7 +234,7 @@ fn largest_estimate(plan: &ClientPlan, sampling: &Sampling, records: usize) -> O
         };
         term.weight * term.clip * most
     };
-    let estimate: f64 = plan.estimator.terms(clip).into_iter().map(norm).sum();
+    let estimate: f64 = plan.estimator.terms(clip).map(norm).sum();
     Some(estimate + public)
 }
 

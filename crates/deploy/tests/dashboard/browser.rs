@@ -355,7 +355,7 @@ fn the_page_lives_in_a_real_browser() {
 
     // A model of a number is measured by its loss, and nothing says that this is still to come.
     drop(running);
-    page.wait("link", "no connection to the server; what you see is old");
+    page.wait("link", "the run is finished and the server has gone");
     let numbers = feed(3);
     numbers.restore((0..=70).map(|round| Point {
         test_accuracy: None,

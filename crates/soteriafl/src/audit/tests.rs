@@ -171,7 +171,7 @@ fn the_page_shows_the_verdict_and_both_curves() {
     assert_eq!(page.contains("shows little"), findings.shows_little());
     let more = audited(&run(), 2000, 2);
     assert!(!more.shows_little() && !html(&more, "").contains("shows little"));
-    let few = audited(&run(), 24, 2);
+    let few = audited(&run(), 34, 2);
     assert!(few.shows_little() && html(&few, "").contains("shows little"));
     // A run that claims nothing says so wherever its mechanism's epsilon is read.
     assert!(!page.contains("No claim is made") && findings.to_json()["claim"] == "proved");

@@ -288,7 +288,7 @@ pub(super) fn secure_terms(
             _ => Ok(Vec::new()),
         };
     }
-    let terms = plan.estimator.terms(clip).into_iter().map(|term| {
+    let terms = plan.estimator.terms(clip).map(|term| {
         let divisor = match term.over {
             Over::Batch => divisor,
             Over::All => records as f64,
