@@ -51,6 +51,7 @@ class Clock:
 def clock(monkeypatch):
     monkeypatch.setattr(strategy_module, "time", Clock())
 
+
 ESTIMATORS = {
     "gd": {"algorithm.preset": "soteriafl-gd", "algorithm.batch": "auto"},
     "sgd": {},
