@@ -50,15 +50,6 @@ pub struct Mechanism {
 }
 
 impl Mechanism {
-    /// The sampling rate `b / m`; one for [`Estimator::Gd`].
-    #[must_use]
-    pub fn sampling_rate(&self) -> f64 {
-        match self.estimator {
-            Estimator::Gd => 1.0,
-            _ => self.batch / self.records as f64,
-        }
-    }
-
     /// What a message reveals of one record: the row of [`crate::estimator`], and random-k where
     /// the record's whole gradient is clipped.
     ///

@@ -250,15 +250,6 @@ impl TableSchema {
         found.map(|column| &*column.name)
     }
 
-    /// Which of the features are numbers or dates on their range, for maps that treat them
-    /// otherwise than indicators: those with the value `2u - 1`.
-    pub fn is_scaled(&self) -> Vec<bool> {
-        let widths = self.encoders.iter();
-        widths
-            .flat_map(|encoder| (0..encoder.width()).map(|place| encoder.is_number() && place == 0))
-            .collect()
-    }
-
     /// The features, by number, whose ranges nobody knows: read by this schema they are numbers as
     /// they stand in the table.
     pub fn private_numbers(&self) -> Vec<usize> {

@@ -140,14 +140,6 @@ impl Encoder {
         self.width
     }
 
-    /// Whether its first feature is a place on a range.
-    pub(super) fn is_number(&self) -> bool {
-        matches!(
-            self.rule,
-            Rule::Number { .. } | Rule::Date { .. } | Rule::Raw
-        )
-    }
-
     /// Whether this text is one of the column's values, whatever else it could mean: a category
     /// called `NA` is no gap.
     fn names_a_value(&self, text: &[u8]) -> bool {

@@ -70,6 +70,14 @@ fn path(directory: &Path, run: &Hash, place: u8) -> PathBuf {
     directory.join(format!("{}{place}", stem(run)))
 }
 
+/// Whether a file has a name of this kind: others of the owner's in that directory stay as they are.
+fn is_own(name: &str) -> bool {
+    let digits = |run: &str| run.len() == 16 && run.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.strip_prefix("state-")
+        .and_then(|rest| rest.split_once('-'))
+        .is_some_and(|(run, place)| digits(run) && matches!(place, "0" | "1"))
+}
+
 /// Writes a state where the database, which names `current`, does not look, and makes it durable.
 /// Returns what it is to name now.
 pub(super) fn write(
@@ -187,7 +195,7 @@ pub(super) fn sweep(directory: &Path, kept: &[Hash]) -> io::Result<()> {
     let mut removed = false;
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
-        let Some(name) = name.to_str().filter(|name| name.starts_with("state-")) else {
+        let Some(name) = name.to_str().filter(|name| is_own(name)) else {
             continue;
         };
         if kept.iter().any(|stem| name.starts_with(stem)) {

@@ -355,9 +355,14 @@ fn large_states_come_back_and_leave_nothing() {
         let mut store = ClientSqlite::open(directory.path()).unwrap();
         assert!(store.state(&hash).unwrap() == Some(state));
     }
+    // What is the owner's own is nobody else's to remove, whatever it is called.
+    let notes = directory.path().join("state-of-my-data.csv");
+    std::fs::write(&notes, "mine").unwrap();
     let mut store = ClientSqlite::open(directory.path()).unwrap();
     store.finish(&hash, None).unwrap();
     assert!(store.state(&hash).unwrap().is_none());
+    assert_eq!(std::fs::read(&notes).unwrap(), b"mine");
+    std::fs::remove_file(&notes).unwrap();
     assert!(states(directory.path()).is_empty());
 }
 
